@@ -28,7 +28,7 @@ def test_it_is_the_correlation_of_what_group_means_leave(seeds_apart: bool) -> N
         noisy[name].to_numpy() - numpy.array([noisy[name].to_numpy()[recipe == own].mean() for own in recipe])
         for name in ("norm", "gap")
     ]
-    # six training configurations of thirty seeds each: one is predicted from the others alone, so main effects are fitted
+    # six configurations of thirty seeds each: one is predicted from the others alone, so that main effects are fitted
     assert found.value == pytest.approx(float(numpy.corrcoef(left)[0, 1]), abs=0.12)
 
 

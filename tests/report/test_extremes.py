@@ -49,7 +49,7 @@ def test_pages_stay_small(tmp_path: Path) -> None:
     for k in range(400):
         records[:6] = [with_value(record, f"m{k}", record.gap + k) for record in records[:6]]
     page = write_report(records, tmp_path / "r.html", title="x")
-    assert page.stat().st_size < 1.5e6 and "more, which are not drawn" in page.read_text()
+    assert page.stat().st_size < 1.5e6 and "more, not plotted" in page.read_text()
     long = [dataclasses.replace(r, spec={**r.spec, "network": {"name": "n" * 5000 + str(k)}}) for k, r in
             enumerate(synthetic_records(40))]  # fmt: skip
     assert write_report(long, tmp_path / "r.html", title="x").stat().st_size < 1.5e6

@@ -158,7 +158,7 @@ def test_a_large_pool_stays_small(tmp_path: Path) -> None:
     assert path.stat().st_size < 1_500_000
     text = path.read_text()
     assert re.search(r"The first \d+ of 703\.", text)
-    assert "Drawn: " in text
+    assert "Plotted: " in text
 
 
 def test_what_is_wrong_is_said_and_the_old_file_stays(tmp_path: Path) -> None:

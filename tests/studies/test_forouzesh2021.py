@@ -93,8 +93,8 @@ def test_points_average_the_numbers_and_not_their_logarithms(setting: RunSetting
 @pytest.mark.thorough
 def test_bias_and_variance_add_up_to_the_squared_error(study: SmokeStudy) -> None:
     for point in study.content("fig10cd")["numbers"]["points"]:
-        # test_loss is a mean over outputs, the decomposition a sum, over the same samples and runs
-        assert point["bias"] + point["variance"] == pytest.approx(point["outputs"] * point["test_loss"], rel=1e-6)
+        # test_loss is a mean over outputs, the decomposition a sum; both are stored with six digits
+        assert point["bias"] + point["variance"] == pytest.approx(point["outputs"] * point["test_loss"], rel=1e-4)
 
 
 def test_the_authors_numbers_stand_beside_ours() -> None:

@@ -2,7 +2,8 @@
 
 The files hold `numbers` of each part (at commit ff0dabd; of forouzesh2021 and of the networks of luo2019 since every
 run has its own training images, of its Figs. 5 and 10 since samples
-share the sizes of their noise, of Table 1 of szolnoky2022 since losses made for wrong labels stand in it), without
+share the sizes of their noise, of Table 1 of szolnoky2022 since losses made for wrong labels stand in it; intervals
+of fewer than ten clusters since they are widened by Student's t), without
 wall times, prose and verdicts; what a part computes beside them is free. Made on one machine with one thread, where a
 rebuild is bit-identical; another processor rounds otherwise, hence the tolerance.
 """

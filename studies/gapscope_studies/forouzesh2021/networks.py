@@ -143,12 +143,12 @@ class Grids:
 
     def regularized_dense(self) -> list[Configuration]:
         """Four hidden layers with and without dropout and batch normalization (Fig. 2d)."""
-        dropped, normal = self.dense("dropout", 4, dropout=0.5), self.dense("batch normalization", 4, batch_norm=True)
+        dropped, normal = self.dense("dropout", 4, dropout=0.5), self.dense("batch normalisation", 4, batch_norm=True)
         return self.dense("none", 4) + dropped + normal
 
     def regularized_cnns(self) -> list[Configuration]:
         """Convolutions with and without dropout, batch normalization and max-pooling (Fig. 2e)."""
-        ways: Any = {"none": {}, "dropout": {"dropout": 0.5}, "batch normalization": {"batch_norm": True},
+        ways: Any = {"none": {}, "dropout": {"dropout": 0.5}, "batch normalisation": {"batch_norm": True},
                      "max-pooling": {"max_pool": True}}  # fmt: skip
         n_conv = self.sizes["regularized_convolutions"]
         return _joined(self.cnns(family, n_conv, **options) for family, options in ways.items())

@@ -32,8 +32,8 @@ def embed(x: Tensor, weights: dict[str, Tensor]) -> Tensor:
     """Pooled last features [n, 64] of RGB images in [0, 1]."""
 
     def norm(h: Tensor, name: str) -> Tensor:
-        p = {key: weights[f"{name}.{key}"] for key in ("running_mean", "running_var", "weight", "bias")}
-        return F.batch_norm(h, **p)
+        mean, variance = weights[f"{name}.running_mean"], weights[f"{name}.running_var"]
+        return F.batch_norm(h, mean, variance, weights[f"{name}.weight"], weights[f"{name}.bias"])
 
     h = F.relu(
         norm(F.conv2d((x - MEAN[:, None, None]) / STD[:, None, None], weights["conv1.weight"], padding=1), "bn1")
