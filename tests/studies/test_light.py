@@ -19,8 +19,7 @@ MOST_BYTES = 4 * 2**20
 
 
 def test_the_stored_results_of_studies_take_less_than_four_megabytes() -> None:
-    # the cells of results/labels are not written in the light form yet
-    files = [path for path in RESULTS.rglob("*") if path.is_file() and "labels" not in path.parts]
+    files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < MOST_BYTES
 
 

@@ -21,6 +21,7 @@ from gapscope.base.environment import environment
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.files import to_json
 from gapscope.data import inject_label_noise
+from gapscope_studies.kit.light import light_json
 from gapscope_studies.labels.cells import pair_wise
 from gapscope_studies.labels.summary import scores
 
@@ -83,7 +84,7 @@ def main(weights: Path, path: Path) -> None:
                "covered": sum(row["covered"] for row in answered),
                "mean AUROC": sum(row.get("auroc", 0.0) for row in rows) / sum("auroc" in row for row in rows),
                "rows": rows}  # fmt: skip
-    path.write_text(to_json(content, indent=1) + "\n")
+    path.write_text(light_json(to_json(content)))
 
 
 if __name__ == "__main__":

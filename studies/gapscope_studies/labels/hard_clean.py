@@ -20,6 +20,7 @@ import gapscope as gs
 from gapscope.base.environment import environment
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.files import to_json
+from gapscope_studies.kit.light import light_json
 
 N = 400
 HARD = {"parity of 3 signs": 2, "xor of 2 signs": 2, "4 clusters per class": 3, "gaussian quantiles": 3, "cifar10": 10}
@@ -99,7 +100,7 @@ def main(path: Path) -> None:
         "covered_of_known": [sum(one["covered"] for one in known), answered],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(to_json(content, indent=1) + "\n")
+    path.write_text(light_json(to_json(content)))
 
 
 if __name__ == "__main__":

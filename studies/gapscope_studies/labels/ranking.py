@@ -31,6 +31,7 @@ from gapscope.labels.kernel_views import kernel_views
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.results import LabelIssues
 from gapscope.pools.jobs import run_cached
+from gapscope_studies.kit.light import light_json
 from gapscope_studies.kit.provenance import commit
 from gapscope_studies.labels.cells import IMAGES, KINDS, RATES, TABLES, make_cell, make_network
 from gapscope_studies.labels.confident_learning import (
@@ -233,7 +234,7 @@ def _averages(suspicions: dict[str, np.ndarray], truth: np.ndarray) -> dict[str,
 
 
 def main() -> None:
-    """Run the cells that are not finished, and write all of them with their summary."""
+    """Run the cells that are not finished, and write the summary of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--cells", type=Path, required=True, help="folder of finished cells")
@@ -254,7 +255,7 @@ def main() -> None:
     cells = run_cached(jobs, args.cells, workers=1, on_done=lambda name, k, of: print(f"{k}/{of} {name}", flush=True))
     content = {"environment": environment(), "commit": commit(), "scale": args.scale, **summarize(list(cells.values()))}
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(to_json(content, indent=1) + "\n")
+    args.out.write_text(light_json(to_json(content)))
 
 
 if __name__ == "__main__":

@@ -144,5 +144,4 @@ def summarize(cells: list[dict[str, Any]]) -> dict[str, Any]:
         "differences": differences(cells),
         "reliability": [row for name in own for bound in (False, True) for row in reliability(cells, name, bound)],
         "coverage": [row for name in own for row in coverage(cells, name)],
-        "cells": cells,
     }

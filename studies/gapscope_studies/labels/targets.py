@@ -25,6 +25,7 @@ from gapscope.base.environment import environment
 from gapscope.base.files import to_json
 from gapscope.base.randomness import derive_seed
 from gapscope.pools.jobs import run_cached
+from gapscope_studies.kit.light import light_json
 from gapscope_studies.kit.provenance import commit
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.labels.summary import METRICS, scores
@@ -103,11 +104,11 @@ def summarize(cells: list[dict[str, Any]]) -> dict[str, Any]:
             row[metric] = [result.value, result.low, result.high]
             row[f"{metric}, ahead"] = f"{sum(value > 0 for value in values)} of {len(values)}"
         differences.append(row)
-    return {"rows": rows, "differences": differences, "cells": cells}
+    return {"rows": rows, "differences": differences}
 
 
 def main() -> None:
-    """Run the cells that are not finished, and write all of them with their summary."""
+    """Run the cells that are not finished, and write the summary of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--cells", type=Path, required=True, help="folder of finished cells")
@@ -120,7 +121,7 @@ def main() -> None:
     cells = run_cached(jobs, args.cells, workers=1)
     content = {"environment": environment(), "commit": commit(), **summarize(list(cells.values()))}
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(to_json(content, indent=1) + "\n")
+    args.out.write_text(light_json(to_json(content)))
 
 
 if __name__ == "__main__":
