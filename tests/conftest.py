@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jaxtyping
 import numpy as np
+import pandas
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -29,6 +30,12 @@ torch.set_warn_always(True)
 def pytest_runtest_setup() -> None:
     """Each test checks the shapes of its first calls, whichever tests ran before it."""
     check_anew()
+
+
+@pytest.fixture(scope="session")
+def pgdl() -> pandas.DataFrame:
+    """CIFAR-10 networks of the PGDL competition, task 1: gap, hyperparameters (hp.*), measures (m.*)."""
+    return pandas.read_csv(Path(__file__).parent / "fixtures" / "pgdl_task1_v4.csv")
 
 
 def _data_root() -> Path:

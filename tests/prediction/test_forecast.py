@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from gapscope.prediction.loo_rows import NETWORK_ERROR
 from gapscope.statistics.baselines import linear_ridge
 
 
-def untrained(problem: Problem, name: str = "fully_connected", **options: object) -> nn.Module:
+def untrained(problem: Problem, name: str = "fully_connected", **options: Any) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
     return build_network(name, input_shape=problem.input_shape, n_outputs=10, generator=generator, **options)
 

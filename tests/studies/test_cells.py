@@ -42,11 +42,12 @@ def test_text_that_is_no_cell_is_rejected() -> None:
 
 def test_the_kernel_equals_the_ntk_of_one_combination_of_outputs() -> None:
     torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4)
+    nn.init.uniform_(norm.weight)
     network = nn.Sequential(
-        nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1),
         nn.Flatten(), nn.Linear(4, 3),
     ).eval()  # fmt: skip
-    nn.init.uniform_(network[1].weight)
     x, signs = torch.randn(60, 3, 6, 6), torch.tensor([1.0, -1.0, 1.0])
     combined = nn.Linear(3, 1, bias=False)
     combined.weight = nn.Parameter(signs[None], requires_grad=False)
@@ -60,12 +61,13 @@ def test_the_kernel_equals_the_ntk_of_one_combination_of_outputs() -> None:
 
 
 def test_activation_patterns_and_gradient_norm_in_closed_form() -> None:
-    network = nn.Sequential(nn.ReLU(), nn.Linear(3, 2, bias=False))
+    head = nn.Linear(3, 2, bias=False)
+    network = nn.Sequential(nn.ReLU(), head)
     x = torch.tensor([[1.0, 1.0, 1.0], [1.0, -1.0, -1.0]])
     assert activation_patterns(network, x) == pytest.approx(
         torch.tensor(9.0 - 1.0).log().item()
     )  # K = [[3, 1], [1, 3]]
-    nn.init.zeros_(network[1].weight)
+    nn.init.zeros_(head.weight)
     # gradient of the logits: softmax minus one-hot, (-1/2, 1/2) times the input
     assert gradient_norm(network, x[:1], torch.tensor([0])) == pytest.approx((2 * 0.25 * 3) ** 0.5)
 

@@ -47,7 +47,9 @@ SCORES = (*OURS, *BASELINES, "SynFlow", "Jacobian covariance", "NASWOT", "SNIP",
 def _layer_gradients(layer: nn.Module, inputs: Tensor, output: Tensor, cotangent: Tensor) -> Tensor:
     """Gradients of single images with respect to the parameters of a layer, [n, P]."""
     if isinstance(layer, nn.Conv2d):
-        columns = nn.functional.unfold(inputs, layer.kernel_size, padding=layer.padding, stride=layer.stride)
+        columns = nn.functional.unfold(
+            inputs, layer.kernel_size, padding=layer.kernel_size[0] // 2, stride=layer.stride
+        )
         return (cotangent.flatten(2) @ columns.transpose(1, 2)).flatten(1)
     if isinstance(layer, nn.BatchNorm2d):
         normalized = (output - layer.bias[:, None, None]) / layer.weight[:, None, None]
@@ -190,7 +192,7 @@ def read_cell(cell: str, seed: int, root: str | None) -> dict[str, Any]:
 def mean_over_seeds(readings: pandas.DataFrame) -> pandas.DataFrame:
     """Return one row per cell, from rows with the columns `cell`, the truth and every score."""
     scores = [name for name in SCORES if name != MEAN]
-    numbers = readings.assign(**readings[scores].astype(float)).groupby("cell", sort=False)[[TRUTH, *scores]]
+    numbers = readings.astype(dict.fromkeys(scores, float)).groupby("cell", sort=False)[[TRUTH, *scores]]
     table = numbers.mean()
     return table.assign(**{MEAN: (table[NTK] + table[FEATURES]) / 2})
 
@@ -204,7 +206,7 @@ def rank_correlation(table: pandas.DataFrame, score: str) -> float:
 
 def regret(table: pandas.DataFrame, score: str) -> float:
     """Accuracy of the best cell minus that of the cell chosen by a score, in points."""
-    return float(table[TRUTH].max() - table[TRUTH][table[score].fillna(-np.inf).idxmax()])
+    return float(table[TRUTH].max() - table[TRUTH].iloc[int(table[score].fillna(-np.inf).to_numpy().argmax())])
 
 
 def _row(table: pandas.DataFrame, score: str) -> dict[str, Any]:
