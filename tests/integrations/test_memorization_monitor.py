@@ -108,7 +108,7 @@ def test_a_flag_can_end_the_training(tmp_path: Path) -> None:
 
 
 def test_other_data_and_other_objects_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="needs a transformers Trainer; got str"):
+    with pytest.raises(InvalidInput, match="Got str; add_memorization_monitor needs"):
         add_memorization_monitor("trainer")
     with pytest.raises(InvalidInput, match="must train on the data that hold the canaries"):
         add_memorization_monitor(trainer_of(tmp_path, bert_classifier(), SENTENCES), CANARIES)

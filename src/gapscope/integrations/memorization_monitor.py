@@ -2,9 +2,9 @@
 
 canaries = PairedCanaries.of_tokens(train_dataset)
 trainer = Trainer(model, ..., train_dataset=canaries.dataset)
-meter = add_meter(trainer, canaries)
+monitor = add_memorization_monitor(trainer, canaries)
 trainer.train()
-meter.flagged_at, meter.rows
+monitor.flagged_at, monitor.rows
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class MemorizationMonitor(TrainerCallback):
     `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of looks: over all
     of them together a network that has learned nothing from the canaries is flagged with probability `level` at most.
 
-    Weights are those of a training without the meter on the same data. With several processes each takes every canary
+    Weights are those of a training without the monitor on the same data. With several processes each takes every canary
     through its (wrapped) model; losses of steps are means over processes.
 
     Args:
@@ -168,12 +168,12 @@ class MemorizationMonitor(TrainerCallback):
         return f"MemorizationMonitor({flag} at level {self.level:g}; {len(self.rows)} looks{last})"
 
     def note(self, loss: Tensor) -> None:
-        """Keep the loss of a step; `add_meter` has the Trainer do that."""
+        """Keep the loss of a step; `add_memorization_monitor` has the Trainer do that."""
         self._losses.each.append(loss.detach())
 
     @property
     def overhead_fraction(self) -> float:
-        """Fraction of the time since training began that the meter took."""
+        """Fraction of the time since training began that the monitor took."""
         return self._seconds / (time.perf_counter() - self._began)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -272,7 +272,7 @@ def _sampled_fisher_norm(
 def add_memorization_monitor(
     trainer: Any, canaries: PairedCanaries | None = None, **options: Any
 ) -> MemorizationMonitor:
-    """Add a meter to a Trainer, before `train()`, and return it.
+    """Add a memorization monitor to a Trainer, before `train()`, and return it.
 
     Args:
         trainer: The Trainer; its training data are `canaries.dataset`.
@@ -280,28 +280,28 @@ def add_memorization_monitor(
         **options: Those of `FineTuningMeter`.
 
     Returns:
-        The meter.
+        The monitor.
 
     Raises:
         InvalidInput: It is no Trainer, or it does not train on the canaries.
     """
     if not hasattr(trainer, "compute_loss"):
-        raise InvalidInput(f"add_meter needs a transformers Trainer; got {type(trainer).__name__}.")
+        raise InvalidInput(f"Got {type(trainer).__name__}; add_memorization_monitor needs a transformers Trainer.")
     if canaries is not None and trainer.train_dataset is not canaries.dataset:
         raise InvalidInput(
             "The Trainer must train on the data that hold the canaries; it has others. Pass "
             "train_dataset=canaries.dataset."
         )
-    meter = MemorizationMonitor(trainer, canaries, **options)
+    monitor = MemorizationMonitor(trainer, canaries, **options)
     compute_loss = trainer.compute_loss
 
     def noted(model: nn.Module, inputs: Mapping[str, Any], *given: Any, **settings: Any) -> Any:
         result = compute_loss(model, inputs, *given, **settings)
         if model.training:
             loss = result[0] if isinstance(result, tuple) else result
-            meter.note(loss * accumulation_divisor(trainer, settings))
+            monitor.note(loss * accumulation_divisor(trainer, settings))
         return result
 
     trainer.compute_loss = noted
-    trainer.add_callback(meter)
-    return meter
+    trainer.add_callback(monitor)
+    return monitor
