@@ -210,6 +210,7 @@ FUNCTIONS: dict[str, Callable[[nn.Module, Any], Numbers]] = {
     "forecast_accuracy": _forecast,
     "estimate_accuracy": _estimated,
     "estimate_label_noise": _label_noise,
+    "validated_accuracy": lambda n, d: {"score": gs.validated_accuracy(n, d, d).score},
     "learning_curve": _curve,
     "rank_networks": lambda n, d: numbers(
         dict(gs.rank_networks({"a": n}, d, by="output_sensitivity").to_pandas().iloc[0])

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import Samples, as_samples
+from gapscope.base.samples import Samples
+from gapscope.inspection.validation import ready
 from gapscope.prediction.subset_designs import NORMAL_QUANTILE
 from gapscope.prediction.subset_runs import sample_scores
 from gapscope.results.result import Result
@@ -134,10 +135,9 @@ def _interval(classes: bool, item: _Adjusted, n: int) -> tuple[float, float]:
     return item.value - reach, item.value + reach
 
 
-def _checked(data: Any, what: str, least: int) -> Samples:
-    samples = as_samples(data)
-    if samples.targets is None:
-        raise InvalidInput(f"{what} must hold targets; got inputs alone. Pass (x, y).")
+def _checked(network: nn.Module, data: Any, what: str, least: int) -> Samples:
+    samples = ready(network, data, needs=("outputs",)).samples
+    assert samples.targets is not None
     if samples.is_dense or len(samples) < least:
         raise InvalidInput(
             f"{what} must hold {least} samples or more with one label or row of targets each; got {len(samples)} "
@@ -207,8 +207,8 @@ def validated_accuracy(
     >>> round(validated_accuracy(network, (x[:20], y[:20]), (x[20:], y[20:])).score, 2)
     1.0
     """
-    held = _checked(validation, "validation", MIN_VALIDATION)
-    seen = _checked(train, "train", MIN_TRAIN)
+    held = _checked(network, validation, "validation", MIN_VALIDATION)
+    seen = _checked(network, train, "train", MIN_TRAIN)
     assert held.targets is not None
     spread = 1.0
     if not held.is_classification:
