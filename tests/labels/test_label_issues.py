@@ -107,8 +107,6 @@ def test_messages() -> None:
     network, x, y, _ = digits(0.0, n=120)
     with pytest.raises(InvalidInput, match="Got 40 samples"):
         gs.estimate_label_noise(network, (x[:40], y[:40]))
-    with pytest.raises(InvalidInput, match="regression targets"):
-        gs.estimate_label_noise(network, (x, torch.randn(120, 10)))
     with pytest.raises(InvalidInput, match="one class"):
         gs.find_label_issues(network, (x, torch.zeros(120, dtype=torch.int64)))
     with pytest.raises(InvalidInput, match="smaller than the number of classes, 10"):
@@ -142,7 +140,21 @@ def test_regression_targets_with_gross_errors_stand_first() -> None:
     wrong = torch.arange(0, 200, 20)
     y[wrong] += 5
     issues = gs.find_label_issues(None, (x, y))
-    assert set(issues.indices[:10].tolist()) == set(wrong.tolist()) and issues.noise is None
+    assert set(issues.indices[:10].tolist()) == set(wrong.tolist())
+    assert (
+        issues.noise is not None and issues.flagged is not None and set(wrong.tolist()) <= set(issues.flagged.tolist())
+    )
+    noise = gs.estimate_label_noise(None, (x, y))
+    assert (
+        noise == issues.noise
+        and noise.is_upper_bound
+        and noise.low == 0
+        and noise.rate >= 0.05
+        and noise.r_squared > 0.95
+    )
+    assert "at most" in repr(noise) and "few correct targets" in repr(issues)
+    with pytest.raises(NotMeasurable, match="R\\^2"):
+        gs.estimate_label_noise(None, (x, y[torch.randperm(200, generator=generator)]))
 
 
 def test_a_reviewed_list_comes_back(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gapscope.base.random_streams import make_generator
-from gapscope.labels.loo_canaries import FEWEST, ROUNDS, canary_margins, confusion_odds
+from gapscope.labels.loo_canaries import MIN_CANARIES, ROUNDS, canary_margins, confusion_odds
 from gapscope.statistics.kernel_ridge import spectrum
 
 
@@ -19,10 +19,10 @@ def test_margins_are_those_of_refits() -> None:
     features, labels = torch.randn(30, 4, generator=generator, dtype=torch.float64), torch.arange(30) % 3
     kernel = spectrum(features @ features.T)
     found = canary_margins(kernel, labels, labels, 0.1, 3, make_generator(0, "canaries"))
-    assert found.canaries.shape == (ROUNDS, FEWEST) and found.ordinary.shape == (ROUNDS, 30 - FEWEST)
+    assert found.canaries.shape == (ROUNDS, MIN_CANARIES) and found.ordinary.shape == (ROUNDS, 30 - MIN_CANARIES)
     # the first round again, with one refit a sample
     draws = make_generator(0, "canaries")
-    chosen = torch.randperm(30, generator=draws)[:FEWEST]
+    chosen = torch.randperm(30, generator=draws)[:MIN_CANARIES]
     changed = labels.clone()
     changed[chosen] = torch.multinomial(confusion_odds(labels, labels, 3)[labels[chosen]], 1, generator=draws)[:, 0]
     ridge, targets = 0.1 * kernel.mean, torch.nn.functional.one_hot(changed, 3).double()

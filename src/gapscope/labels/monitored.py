@@ -1,15 +1,15 @@
-"""What one training says of its labels, from how it learned them beside canaries that it was given.
+"""Label noise from one monitored training run with canaries.
 
-A sample's margin is the mean over the epochs watched of the logit of its label less the largest other one (Pleiss et
-al. 2020, arXiv:2001.10528, eq. 1): wrong labels are learned late, against what the others say, so that theirs is small.
-Canaries are samples that were trained on with a false label; how their margins lie is how those of wrong labels do.
-What the network makes of canaries is also the one thing it says without having learned it: how often their own label is
-its best guess beside the false one stands for its accuracy on what it has not seen.
+A sample's margin is the logit of its label less the largest other logit, averaged over the monitored epochs (Pleiss et
+al. 2020, arXiv:2001.10528, eq. 1). Wrong labels are learned late, so their margins are small. Canaries are samples that
+are trained on with a corrupted label; the margins of wrong labels are assumed to be distributed as theirs.
+The network never trains on the original labels of the canaries: how often these are its best class besides the
+corrupted label estimates its accuracy on unseen samples.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -17,25 +17,25 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
-from gapscope.labels.noise_interval import CanaryMargins, estimate_noise_interval
+from gapscope.labels.noise_rate import CanaryMargins, clean_accuracy, noise_rate_interval
 from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate, rank_label_issues
 
-# the rate is the smallest ratio over the upper part of the canaries: they are few, and the smallest of many is too low
+# The rate is the smallest ratio over the upper part of the canaries: the minimum over few canaries is biased downwards.
 QUANTILE = 0.7
-# below it many wrong labels cannot be told from a network that knows little: both look like the canaries
+# Below this accuracy, many wrong labels look the same as a network that has learned little.
 LEAST_ACCURACY = 0.45
 
 
 @dataclass(frozen=True)
 class MonitoredLabels:
-    """Labels and what a training made of them, a row a watched sample.
+    """Labels and margins of the monitored samples of one training run.
 
     Attributes:
-        positions: In the training data.
-        given: Labels as they were given, those of the canaries too.
-        baselines: The class that most often had the largest logit beside the trained label.
+        positions: Indices in the training data.
+        given: Labels as given, also of the canaries.
+        rivals: The class, other than the trained label, that most often had the largest logit.
         margins: Mean margin of the trained label.
-        is_canary: Which samples were trained on with a false label.
+        is_canary: Which samples were trained on with a corrupted label.
         n_classes: Number of classes.
     """
 
@@ -47,38 +47,28 @@ class MonitoredLabels:
     n_classes: int
 
     def noise(self, generator: torch.Generator) -> LabelNoiseEstimate:
-        """Bound the fraction of wrong labels among the samples that are no canaries.
+        """Return the estimated label noise of the samples that are not canaries.
 
-        Args:
-            generator: Draws what is resampled for the interval.
-
-        Returns:
-            The noise; its clean accuracy is taken as if no label were wrong where the network predicts the canaries'
-            own labels at less than 45 %.
+        The accuracy on clean labels is not corrected for noise where fewer than 45 % of the canaries' original labels
+        are predicted.
         """
-        canaries = self.is_canary
+        canaries, n_classes = self.is_canary, self.n_classes
         accuracy = float((self.rivals == self.given)[canaries].double().mean())
         margins = CanaryMargins(self.margins[~canaries][None], self.margins[canaries][None])
-        noise = estimate_noise_interval(
-            margins,
-            accuracy,
-            self.n_classes,
-            samples=int((~canaries).sum()),
-            quantile=QUANTILE,
-            generator=generator,
-        )
-        noise = noise if accuracy >= LEAST_ACCURACY else replace(noise, clean_accuracy=accuracy)
-        return noise.as_upper_bound()
+        rate, low, high = noise_rate_interval(margins, n_classes, quantile=QUANTILE, generator=generator)
+        # a rate that is far too high would make the accuracy on clean labels look high too
+        clean = accuracy if accuracy < LEAST_ACCURACY else min(clean_accuracy(accuracy, rate, n_classes), 1.0)
+        return LabelNoiseEstimate(rate, low, high, clean, int((~canaries).sum())).bounded_if_hard()
 
     def ranked(self, noise: LabelNoiseEstimate, kernel: Float[Tensor, " n"] | None = None) -> LabelIssues:
-        """Rank the samples that are no canaries: by margin, or by the mean of its rank and a kernel machine's.
+        """Rank the samples that are not canaries, by margin or by the mean of its rank and that of a kernel machine.
 
         Args:
-            noise: What `noise` returned.
-            kernel: Leave-one-out margins of the labels that were trained on, of a kernel that sees the inputs alone.
+            noise: The estimate of `noise`.
+            kernel: Leave-one-out margins, by a kernel of the inputs, of the labels that were trained on.
 
         Returns:
-            The ranking; positions are those in the training data. With `kernel` its margins are mean ranks less 0.5.
+            The ranking. With `kernel`, its margins are mean ranks less 0.5.
         """
         ordinary = ~self.is_canary
         cut = float(self.margins[self.is_canary].quantile(RECALL))
@@ -100,34 +90,27 @@ def _ranks(values: Tensor) -> Tensor:
 
 @runtime_checkable
 class WatchesLabels(Protocol):
-    """An alarm that knows how labels were learned."""
+    """An alarm that records the margins of labels."""
 
     def watched_labels(self) -> MonitoredLabels:
-        """Return what was seen so far."""
+        """Return labels and margins up to now."""
         ...
 
 
 def get_monitored_labels(source: Any) -> MonitoredLabels:
-    """Ask a monitor, its callback or its alarm what the training made of the labels.
-
-    Args:
-        source: One of these.
-
-    Returns:
-        What it saw.
+    """Return the monitored labels of a monitor, its callback or its alarm.
 
     Raises:
-        InvalidInput: It watched no canaries, or nothing yet.
+        InvalidInput: It has no canaries, or has recorded nothing yet.
     """
-    found = getattr(source, "monitor", source)
-    alarm = getattr(found, "alarm", None)
-    asked = [found, alarm, getattr(alarm, "gate", None), getattr(alarm, "alarm", None)]
-    for watcher in asked:
-        if isinstance(watcher, WatchesLabels):
-            return watcher.watched_labels()
-    what = type(found).__name__ + ("" if alarm is None else f" with the alarm {type(alarm).__name__}")
+    monitor = getattr(source, "monitor", source)
+    alarm = getattr(monitor, "alarm", None)
+    for candidate in (monitor, alarm):
+        if isinstance(candidate, WatchesLabels):
+            return candidate.watched_labels()
+    what = type(monitor).__name__ + ("" if alarm is None else f" with the alarm {type(alarm).__name__}")
     raise InvalidInput(
-        "Wrong labels are told by an untrained network with its data, or by a Monitor whose alarm is a CanaryAlarm; "
+        "Label issues need an untrained network (or None) with its data, or a Monitor whose alarm is a CanaryAlarm; "
         f"got {what}. Train on canaries.labels of canaries = Canaries(y), watched by Monitor((x, canaries.labels), [], "
         "n_samples=len(x), alarm=CanaryAlarm(canaries))."
     )

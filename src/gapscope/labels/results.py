@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     import pandas
 
 RECALL = 0.9
-# A machine that predicts clean labels less often than this cannot tell label errors from its own mistakes.
+# A machine that predicts clean labels less often than this cannot distinguish label errors from its own mistakes.
 LEAST_CLEAN_ACCURACY = 0.6
+# The same for regression targets.
+LEAST_R_SQUARED = 0.3
 # A machine that predicts clean labels less often than this bounds the rate from above only. This and LEAST_ABOVE_CHANCE
 # were chosen on draws with seeds 0 to 2 and evaluated on seeds 100 to 139 (results/labels/hard_clean.json).
 TIGHT_FROM = 0.85
@@ -35,13 +37,16 @@ class LabelNoiseEstimate(Result):
 
     Attributes:
         rate: The fraction; an upper bound that is tight where clean labels are predicted well.
-        low: Lower end of its 90 % interval; 0 where the rate is a bound only.
+        low: Lower end of its 90 % interval; 0 where the rate is an upper bound only.
         high: Upper end.
-        clean_accuracy: Accuracy on clean labels of the machine that has not seen them.
+        clean_accuracy: Accuracy on clean labels of a machine that has not seen them; NaN for regression.
         samples: Number of samples.
         accuracy: Leave-one-out accuracy on the labels as given; NaN where it was not computed.
         most_frequent: Fraction of the most frequent class; NaN likewise.
         width: Width of the interval before its lower end was set to 0.
+        is_upper_bound: Whether all labels may be clean and the problem hard.
+        r_squared: For regression, 1 - (spread of the leave-one-out residuals / spread of the targets)^2, with robust
+            spreads; NaN for class labels.
     """
 
     rate: float
@@ -52,24 +57,26 @@ class LabelNoiseEstimate(Result):
     accuracy: float = math.nan
     most_frequent: float = math.nan
     width: float = math.nan
+    is_upper_bound: bool = False
+    r_squared: float = math.nan
 
-    def as_upper_bound(self) -> LabelNoiseEstimate:
-        """The same with a lower end of 0, if fewer than 85 % of the clean labels are predicted."""
-        width = self.high - self.low
-        low = self.low if self.clean_accuracy >= TIGHT_FROM else 0.0
-        return replace(self, low=low, width=width)
-
-    @property
-    def is_upper_bound(self) -> bool:
-        """Whether the rate is an upper bound only: the labels may all be clean, and the problem hard."""
-        return self.low == 0.0 and self.clean_accuracy < TIGHT_FROM
+    def bounded_if_hard(self, *, hard: bool = False) -> LabelNoiseEstimate:
+        """Return an upper bound (lower end 0) if fewer than 85 % of the clean labels are predicted, or if `hard`."""
+        width = self.high - self.low if math.isnan(self.width) else self.width
+        bound = hard or self.is_upper_bound or not self.clean_accuracy >= TIGHT_FROM
+        return replace(self, low=0.0 if bound else self.low, width=width, is_upper_bound=bound)
 
     @property
     def unreliable_because(self) -> str:
         """Reason why the estimate is unreliable; empty if it is reliable."""
         width = self.high - self.low if math.isnan(self.width) else self.width
         needed = self.most_frequent + LEAST_ABOVE_CHANCE * (1 - self.most_frequent)
-        if not self.clean_accuracy >= LEAST_CLEAN_ACCURACY:
+        if self.r_squared < LEAST_R_SQUARED:
+            reason = (
+                f"targets are predicted with an R^2 of {self.r_squared:.2f}, at least {LEAST_R_SQUARED} is needed. "
+                "Pass more samples"
+            )
+        elif math.isnan(self.r_squared) and not self.clean_accuracy >= LEAST_CLEAN_ACCURACY:
             reason = (
                 f"clean labels are predicted at {max(self.clean_accuracy, 0):.0%}, at least {LEAST_CLEAN_ACCURACY:.0%} "
                 "is needed. Pass more samples"
@@ -100,15 +107,19 @@ class LabelNoiseEstimate(Result):
         return (repr(self),)
 
     def __repr__(self) -> str:
+        interval = f"{self.low:.1%} to {self.high:.1%}, 90 % interval"
+        if not math.isnan(self.r_squared):
+            return (
+                f"Estimated label noise: at most {self.high:.1%} of {self.samples} targets ({interval}); targets are "
+                f"predicted with an R^2 of {self.r_squared:.2f}"
+            )
+        predicted = f"clean labels are predicted at {self.clean_accuracy:.0%}"
         if self.is_upper_bound:
             return (
-                f"Estimated label noise: at most {self.high:.1%} of {self.samples} labels (0 to {self.high:.1%}, 90 % "
-                f"interval); clean labels are predicted at {self.clean_accuracy:.0%}, so a hard problem is not excluded"
+                f"Estimated label noise: at most {self.high:.1%} of {self.samples} labels ({interval}); {predicted}, "
+                "so a hard problem is not excluded"
             )
-        return (
-            f"Estimated label noise: {self.rate:.1%} of {self.samples} labels ({self.low:.1%} to {self.high:.1%}, 90 % "
-            f"interval); clean labels are predicted at {self.clean_accuracy:.0%}"
-        )
+        return f"Estimated label noise: {self.rate:.1%} of {self.samples} labels ({interval}); {predicted}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,7 +134,7 @@ class LabelIssues(Result):
             units of its robust spread.
         n_flagged: Number of flagged samples: the first so many.
         expected_precision: Expected fraction of errors among them, an upper bound where the rate is one; NaN where the
-            rate is not known.
+            rate is not known, and for regression without `precision`.
         noise: The rate of label noise; None where it cannot be estimated.
         note: Why it cannot, or empty.
         probability: Leave-one-out probability of the suggested label, [n]; NaN where there is none.
@@ -225,7 +236,9 @@ class LabelIssues(Result):
     def sentences(self) -> tuple[str, ...]:
         """The rate, the flagged samples, and what else was noticed, one sentence each."""
         lines = [self.note if self.noise is None else f"{self.noise!r}."]
-        if self.noise is not None and self.n_flagged:
+        if self.noise is not None and self.n_flagged and math.isnan(self.expected_precision):
+            lines.append(f"{self.n_flagged} flagged: few correct targets are expected to have residuals as large.")
+        elif self.noise is not None and self.n_flagged:
             about = "at most" if self.noise.is_upper_bound else "about"
             lines.append(
                 f"{self.n_flagged} flagged; {about} {self.expected_precision:.0%} of them are expected to be wrong."

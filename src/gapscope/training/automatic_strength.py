@@ -38,11 +38,14 @@ from gapscope.inspection.checks import check_module
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, unwrapped
 from gapscope.inspection.validation import ready
-from gapscope.labels.label_issues import FEWEST_SAMPLES, assess_before_training
+from gapscope.labels.kernel_views import classification_view, ntk_spectrum
+from gapscope.labels.label_issues import assess_labels
 from gapscope.penalties.batches import data_parallel
+from gapscope.statistics.baselines import target_matrix
 
 # chosen on the tuning runs of the study `automatic_strength`, before any network that judges them was trained
 KAPPA, POWER = 0.65, 1.5
+FEWEST_SAMPLES = 100  # the least that the rate of label noise needs
 TOLERANCE = 0.06
 BAND = 0.2
 RISE, FALL = 0.8, 0.35
@@ -222,11 +225,12 @@ class AutomaticStrength:
             )
         assert self._untrained is not None
         labels = torch.stack(self._labels).cpu()
-        judged = assess_before_training(self._untrained, (self._watched_inputs(), labels))
-        predicted = torch.empty_like(labels)
-        predicted[judged.issues.indices] = judged.issues.suggested_labels
+        prepared = ready(self._untrained, (self._watched_inputs(), labels))
+        n_classes = max(prepared.n_outputs, int(labels.max()) + 1)
+        view = classification_view("NTK", ntk_spectrum(prepared, seed=0), target_matrix(labels, n_classes))
+        predicted = view.loo.predictions.argmax(1).cpu()
         suspects = float((predicted != labels).double().mean())
-        wrong = min(1.0, judged.noise.rate / max(suspects, 1e-9))
+        wrong = min(1.0, assess_labels(view, labels, n_classes, seed=0).noise.rate / max(suspects, 1e-9))
         self._allowed = TOLERANCE + KAPPA * (1 - wrong) ** POWER
         self._predicted, self._untrained, self._kept = predicted, None, {}
 

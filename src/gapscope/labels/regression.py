@@ -1,0 +1,89 @@
+r"""Regression targets: robust leave-one-out residuals, and an upper bound of the fraction of wrong targets.
+
+A gross error would pull the predictions of its neighbours towards it. So the kernel machine is fitted to targets whose
+leave-one-out residuals are clipped, $\tilde y = f + \mathrm{clip}(y - f, \pm 2 s)$ with s their robust spread, a few
+times over (pseudo-values of Huber's estimate; Huber and Ronchetti 2009, section 7.8). Its residuals $y - f$ are those
+of the targets as given.
+
+Canaries get the target of another sample. A target is wrong if it differs from the right one as much as that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gapscope.labels.noise_rate import CanaryMargins
+from gapscope.statistics.baselines import RIDGES
+from gapscope.statistics.kernel_ridge import LooResult, Spectrum, loo_predictions, select_ridge
+
+ROUNDS, CANARY_ROUNDS = 4, 20
+CLIP, FIRST_CLIP = 2.0, 3.0
+CANARY_FRACTION, MIN_CANARIES = 0.05, 12
+
+
+def robust_spread(values: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
+    """Scaled median absolute deviation per column; the standard deviation where half of the values are equal."""
+    deviation = 1.4826 * (values - values.median(0).values).abs().median(0).values
+    return torch.where(deviation > 0, deviation, values.std(0, correction=0)).clamp_min(1e-12)
+
+
+@dataclass(frozen=True)
+class RobustFit:
+    """A kernel machine that gross errors do not pull.
+
+    Attributes:
+        targets: Targets with clipped residuals, [n, k].
+        ridge: The selected ridge, in units of the mean eigenvalue.
+        loo: Leave-one-out predictions of the fit to these targets.
+    """
+
+    targets: Float[Tensor, "n k"]
+    ridge: float
+    loo: LooResult
+
+
+def _clip_residuals(targets: Tensor, predictions: Tensor) -> Tensor:
+    residuals = targets - predictions
+    limit = CLIP * robust_spread(residuals)
+    return predictions + residuals.clamp(-limit, limit)
+
+
+def fit_robustly(spectrum: Spectrum, targets: Float[Tensor, "n k"]) -> RobustFit:
+    """Fit the targets, clip their leave-one-out residuals, and repeat."""
+    median, spread = targets.median(0).values, robust_spread(targets)
+    clipped = median + (targets - median).clamp(-FIRST_CLIP * spread, FIRST_CLIP * spread)
+    for _ in range(ROUNDS):
+        _, loo = select_ridge(spectrum, clipped, RIDGES)
+        clipped = _clip_residuals(targets, loo.predictions)
+    ridge, loo = select_ridge(spectrum, clipped, RIDGES)
+    return RobustFit(clipped, ridge, loo)
+
+
+def residual_margins(residuals: Float[Tensor, "n k"], spread: Float[Tensor, " k"]) -> Float[Tensor, " n"]:
+    r"""Return $-\lVert r_i / s \rVert$: small for targets far from their predictions."""
+    return -(residuals / spread).norm(dim=1)
+
+
+def regression_canaries(
+    spectrum: Spectrum, fit: RobustFit, targets: Float[Tensor, "n k"], generator: torch.Generator
+) -> CanaryMargins:
+    """Give some samples the targets of others, predict each sample from all others, and repeat with other samples."""
+    n = len(targets)
+    number = max(MIN_CANARIES, round(CANARY_FRACTION * n))
+    spread = robust_spread(targets - fit.loo.predictions)
+    ordinary, canaries = [], []
+    for _ in range(CANARY_ROUNDS):
+        chosen, rest = torch.randperm(n, generator=generator).to(targets.device).split([number, n - number])
+        corrupted, fitted = targets.clone(), fit.targets.clone()
+        corrupted[chosen] = targets[torch.randint(n, (number,), generator=generator).to(targets.device)]
+        predictions = fit.loo.predictions[chosen]
+        fitted[chosen] = predictions + (corrupted[chosen] - predictions).clamp(-CLIP * spread, CLIP * spread)
+        loo = loo_predictions(spectrum, fitted, fit.ridge * (spectrum.mean or 1.0))
+        margins = residual_margins(corrupted - loo.predictions, spread)
+        ordinary.append(margins[rest])
+        canaries.append(margins[chosen])
+    return CanaryMargins(torch.stack(ordinary).cpu(), torch.stack(canaries).cpu())

@@ -1,0 +1,88 @@
+"""Robust leave-one-out residuals: a fixed point, refits, and the bound of the fraction of wrong targets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from gapscope.base.random_streams import make_generator
+from gapscope.labels.noise_rate import noise_rate_bound
+from gapscope.labels.regression import (
+    CANARY_ROUNDS,
+    CLIP,
+    MIN_CANARIES,
+    fit_robustly,
+    regression_canaries,
+    residual_margins,
+    robust_spread,
+)
+from gapscope.statistics.baselines import RIDGES
+from gapscope.statistics.kernel_ridge import select_ridge, spectrum
+
+
+def line(n: int, rate: float, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, targets on a plane with noise .1 of which some are another sample's, and which."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
+    y = x[:, :1] * 2 + x[:, 1:2] + 0.1 * torch.randn(n, 1, generator=generator, dtype=torch.float64)
+    wrong = torch.randperm(n, generator=generator)[: round(rate * n)]
+    swapped = y.clone()
+    swapped[wrong] = y[wrong.roll(1)]
+    return x, swapped, wrong
+
+
+def test_the_spread_is_the_standard_deviation_of_normal_values() -> None:
+    values = torch.randn(20_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * torch.tensor(
+        [1, 5]
+    )
+    assert torch.allclose(robust_spread(values), torch.tensor([1.0, 5.0], dtype=torch.float64), rtol=0.03)
+    mostly_equal = torch.tensor([[0.0]] * 8 + [[3.0]] * 2)
+    assert torch.allclose(robust_spread(mostly_equal), mostly_equal.std(0, correction=0))
+
+
+def test_the_fit_is_almost_that_of_the_clean_targets() -> None:
+    x, clean, _ = line(200, 0.0)
+    gross = clean.clone()
+    gross[::10] += 50.0
+    kernel = spectrum(x @ x.T)
+    _, plain = select_ridge(kernel, gross, RIDGES)
+    fit = fit_robustly(kernel, gross)
+    plain_error, error = ((one.predictions - clean).abs().mean() for one in (plain, fit.loo))
+    assert error < 0.1 < plain_error
+    # clipped residuals are those of the fit; the others are targets as given
+    limit = CLIP * robust_spread(gross - fit.loo.predictions)
+    inside = ((gross - fit.loo.predictions).abs() < 0.9 * limit).squeeze(1)
+    assert torch.equal(fit.targets[inside], gross[inside]) and (fit.targets[::10] < gross[::10] - 40).all()
+
+
+def test_canaries_are_those_of_refits() -> None:
+    x, y, _ = line(40, 0.0)
+    kernel = spectrum(x @ x.T)
+    fit = fit_robustly(kernel, y)
+    margins = regression_canaries(kernel, fit, y, make_generator(0, "canaries"))
+    assert margins.canaries.shape == (CANARY_ROUNDS, MIN_CANARIES)
+    draws = make_generator(0, "canaries")
+    chosen = torch.randperm(40, generator=draws)[:MIN_CANARIES]
+    corrupted, fitted = y.clone(), fit.targets.clone()
+    corrupted[chosen] = y[torch.randint(40, (MIN_CANARIES,), generator=draws)]
+    spread, predictions = robust_spread(y - fit.loo.predictions), fit.loo.predictions[chosen]
+    fitted[chosen] = predictions + (corrupted[chosen] - predictions).clamp(-CLIP * spread, CLIP * spread)
+    ridge = fit.ridge * kernel.mean
+    for place, sample in enumerate(chosen.tolist()):
+        rest = torch.arange(40) != sample
+        centre, mean = x[rest].mean(0), fitted[rest].mean(0)
+        centred = x[rest] - centre
+        weights = torch.linalg.solve(centred.T @ centred + ridge * torch.eye(3), centred.T @ (fitted[rest] - mean))
+        residual = corrupted[sample] - ((x[sample] - centre) @ weights + mean)
+        expected = residual_margins(residual[None], spread)
+        assert torch.isclose(margins.canaries[0, place], expected[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.25])
+def test_the_bound_is_tight_for_swapped_targets(rate: float) -> None:
+    x, y, _ = line(600, rate)
+    kernel = spectrum(x @ x.T)
+    margins = regression_canaries(kernel, fit_robustly(kernel, y), y, make_generator(0, "canaries"))
+    bound = noise_rate_bound(margins.ordinary.flatten(), margins.canaries.flatten(), quantile=0.3)
+    assert bound == pytest.approx(rate, abs=0.03)
