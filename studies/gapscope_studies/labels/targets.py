@@ -123,8 +123,8 @@ def lists(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
             ]
             if not known:
                 continue
-            flagged, hits, wrong = (sum(one) for one in zip(
-                *((answer["flagged"], answer["hits"], cell["wrong"]) for cell, answer in known), strict=True))  # fmt: skip
+            flagged, hits = (sum(answer[key] for _, answer in known) for key in ("flagged", "hits"))
+            wrong = sum(cell["wrong"] for cell, _ in known)
             row = {
                 "method": method, "kind": kind if asked else "none", "planted": asked, "cells": len(part),
                 "answered": len(known), "flagged": flagged, "precision": hits / flagged if flagged else None,
