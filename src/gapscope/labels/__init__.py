@@ -1,1 +1,1 @@
-"""How many labels are wrong, and which."""
+"""Label noise rate, label errors, and canaries."""

@@ -31,7 +31,7 @@ from gapscope.statistics.baselines import rbf_spectrum, sample_features, target_
 MIN_SAMPLES = 50
 # the rate is the smallest ratio over the canaries' margins from this quantile upwards
 QUANTILE = 0.3
-# the same for the expected precision of the flagged samples: unbiased on average, where the rate is slightly too low
+# the same for the expected precision of the flagged samples: unbiased on average, the rate slightly too low
 QUANTILE_OF_PRECISION = 0.5
 
 
@@ -65,7 +65,7 @@ def _collect(source: Any, data: Any, features: Any, labels: Any) -> Samples:
 
 
 def assess_labels(view: KernelView, labels: Tensor, n_classes: int, seed: int) -> LabelAssessment:
-    """Return ranking and rate of class labels [n], from leave-one-out margins of a kernel machine and of canaries.
+    """Return ranking and rate of class labels [n], from leave-one-out margins of samples and canaries.
 
     Args:
         view: The kernel machine.
@@ -102,7 +102,7 @@ def _probabilities(scores: Tensor, predicted: Tensor) -> Tensor:
 
 
 def _assess_targets(view: KernelView, targets: Tensor, seed: int) -> LabelAssessment:
-    """Assess regression targets [n, k] by their leave-one-out residuals, beside those of canaries."""
+    """Assess regression targets [n, k] by their leave-one-out residuals, compared with canaries."""
     targets, predictions = targets.double().to(view.targets.device), view.loo.predictions
     residuals = targets - predictions
     spread = robust_spread(residuals)
@@ -149,7 +149,7 @@ def _assess_run(source: Any, seed: int) -> LabelAssessment:
         return LabelAssessment(monitored.ranked(noise), noise)
     labels, n_classes = cast("Tensor", samples.targets), monitored.n_classes
     kernel = margins_of(_rbf_view(samples, labels, n_classes).loo.predictions, labels)
-    # A rate far above the true one makes a hard problem look easy to the network. The kernel does not share its errors.
+    # A rate far above the true one makes a hard problem look easy. The kernel errs on other samples than the network.
     ordinary = ~monitored.is_canary
     alone, labels = samples.subset(torch.nonzero(ordinary).flatten()), labels[ordinary]
     hard = assess_labels(_rbf_view(alone, labels, n_classes), labels, n_classes, seed).noise.is_upper_bound
@@ -211,7 +211,7 @@ def estimate_label_noise(
     of the clean labels.
 
     Args:
-        source: An untrained network, or None; or a `Monitor` that watched a run with canaries, its callback or its
+        source: An untrained network, or None; or a `Monitor` of a run with canaries, its callback or its
             `CanaryAlarm`. Trained weights would know the labels that they check.
         data: Training data with class labels or regression targets, in any form that `gapscope.measure` takes; None
             with a monitor.
@@ -227,7 +227,7 @@ def estimate_label_noise(
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, or no canaries in what was monitored.
-        NotMeasurable: The labels cannot be predicted well enough to tell noise from a hard problem.
+        NotMeasurable: The labels cannot be predicted well enough to distinguish label errors from a hard problem.
 
     >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
     >>> y = (x[:, 0] > 0).long()

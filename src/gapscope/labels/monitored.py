@@ -1,8 +1,8 @@
 """Label noise from one monitored training run with canaries.
 
 A sample's margin is the logit of its label less the largest other logit, averaged over the monitored epochs (Pleiss et
-al. 2020, arXiv:2001.10528, eq. 1). Wrong labels are learned late, so their margins are small. Canaries are samples that
-are trained on with a corrupted label; the margins of wrong labels are assumed to be distributed as theirs.
+al. 2020, arXiv:2001.10528, eq. 1). Label errors are learned late, so their margins are small. Canaries are samples that
+are trained on with a corrupted label; the margins of label errors are assumed to be distributed as theirs.
 The network never trains on the original labels of the canaries: how often these are its best class besides the
 corrupted label estimates its accuracy on unseen samples.
 """
@@ -22,7 +22,7 @@ from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate, ran
 
 # The rate is the smallest ratio over the upper part of the canaries: the minimum over few canaries is biased downwards.
 QUANTILE = 0.7
-# Below this accuracy, many wrong labels look the same as a network that has learned little.
+# Below this accuracy, many label errors look the same as a network that has learned little.
 LEAST_ACCURACY = 0.45
 
 
@@ -111,6 +111,6 @@ def get_monitored_labels(source: Any) -> MonitoredLabels:
     what = type(monitor).__name__ + ("" if alarm is None else f" with the alarm {type(alarm).__name__}")
     raise InvalidInput(
         "Label issues need an untrained network (or None) with its data, or a Monitor whose alarm is a CanaryAlarm; "
-        f"got {what}. Train on canaries.labels of canaries = Canaries(y), watched by Monitor((x, canaries.labels), [], "
-        "n_samples=len(x), alarm=CanaryAlarm(canaries))."
+        f"got {what}. Train on canaries.labels of canaries = Canaries(y), with "
+        "on_epoch=Monitor((x, canaries.labels), [], n_samples=len(x), alarm=CanaryAlarm(canaries))."
     )

@@ -10,7 +10,7 @@ $F_{canary} \le (1 - r / (C - 1)) F_{wrong} + \dots$, so that with $\varrho = \m
 
 $$r \le \frac{\varrho}{1 + \varrho / (C - 1)},$$
 
-with equality where no clean label has a margin as small as those of wrong labels. The minimum is over those t below
+with equality where no clean label has a margin as small as those of label errors. The minimum is over those t below
 which at least a given fraction of the canaries is; over smaller t it would follow the noise of few canaries.
 """
 
@@ -67,7 +67,7 @@ def smallest_ratio(margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], 
 def noise_rate_bound(
     margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], n_classes: int | None = None, *, quantile: float = 0.5
 ) -> float:
-    r"""Bound the fraction of wrong labels from above.
+    r"""Return an upper bound of the fraction of label errors.
 
     Args:
         margins: Margins of samples with the labels as given.
@@ -91,9 +91,9 @@ def noise_rate_interval(
 ) -> tuple[float, float, float]:
     """Return the bound of all rounds together and its 90 % bootstrap interval: rate, low, high.
 
-    The rounds share their samples, so each resample draws as many samples as one round has. The minimum of noisy ratios
-    is biased downwards, and a bound is biased upwards where clean and wrong labels overlap. So each end is the wider
-    one of the percentile and the basic bootstrap.
+    All rounds use the same samples, so each resample has the size of one round. The minimum of noisy ratios is biased
+    downwards, and a bound is biased upwards where the margins of clean and wrong labels overlap. So each end is the
+    wider one of the percentile and the basic bootstrap.
 
     Args:
         margins: Margins of ordinary samples and of canaries.

@@ -1,10 +1,10 @@
-r"""Pairs of samples of which a coin put one into the training data: an exact test of memorizing.
+r"""Paired canaries: an exact test of memorization.
 
-Both samples of a pair are drawn alike, and a coin says which is trained on. Whoever has not learned from the trained
-ones cannot tell them from the others: given the sizes of the differences $d_i$ = loss of the other - loss of the
-trained one, every pattern of their signs is equally likely. So the chance of $T = \sum_i d_i / \sqrt{\sum_i d_i^2}$ as
-large as it is can be counted, and is at most $e^{-T^2/2}$ (Hoeffding 1963, theorem 2), whatever model, data and
-optimizer are.
+Both samples of a pair come from the same distribution, and one of them, chosen at random, is in the training data. Let
+$d_i$ be the loss of the other sample less that of the trained one. A network that has not memorized the trained samples
+makes all patterns of the signs of $d_i$ equally likely, given their sizes. So the probability of
+$T = \sum_i d_i / \sqrt{\sum_i d_i^2}$ at least as large as observed can be counted. It is at most $e^{-T^2/2}$
+(Hoeffding 1963, theorem 2) for every model, data set and optimizer.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import make_generator
 
-# pairs up to which all patterns of signs are counted: two halves of 2^16 sums
-COUNTED = 32
+# Number of pairs up to which all patterns of signs are counted: two halves of 2^16 sums.
+MAX_COUNTED = 32
 
 
 def _signed_sums(values: np.ndarray) -> np.ndarray:
-    """All 2^m sums of the values with signs."""
+    """Return all 2^m sums of the values with signs."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums + value, sums - value])
@@ -35,15 +35,12 @@ def _signed_sums(values: np.ndarray) -> np.ndarray:
 
 
 def paired_p_value(differences: Sequence[float]) -> float:
-    r"""Chance that the sum of the differences is as large as it is, if every sign were a coin's.
+    r"""Return the probability of a sum of differences at least as large, if all patterns of signs were equally likely.
 
-    Exact for up to 32 pairs (all $2^m$ patterns are counted), else the bound $e^{-T^2/2}$ for T > 0, and 1.
+    Exact for up to 32 pairs (all $2^m$ patterns are counted). Beyond, the bound $e^{-T^2/2}$ for T > 0, else 1.
 
     Args:
         differences: d_i, positive where the trained sample of a pair has the smaller loss.
-
-    Returns:
-        The p-value, in (0, 1].
 
     Raises:
         InvalidInput: There is no difference, or one is not finite.
@@ -55,7 +52,7 @@ def paired_p_value(differences: Sequence[float]) -> float:
     if not len(values) or not np.isfinite(values).all():
         raise InvalidInput(f"Differences must be finite, one or more; got {list(differences)[:5]}.")
     total = values.sum()
-    if len(values) > COUNTED:
+    if len(values) > MAX_COUNTED:
         statistic = total / math.sqrt(float((values**2).sum()) or 1.0)
         return math.exp(-(statistic**2) / 2) if statistic > 0 else 1.0
     half = len(values) // 2
@@ -66,7 +63,7 @@ def paired_p_value(differences: Sequence[float]) -> float:
 
 
 class _WithCanaries(Dataset):
-    """A data set with some samples in place of its own, and some behind them."""
+    """A data set with some samples replaced and others appended."""
 
     def __init__(self, dataset: Any, replaced: Mapping[int, Any], added: Sequence[Any]) -> None:
         self.dataset, self.replaced, self.added = dataset, replaced, added
@@ -82,19 +79,19 @@ class _WithCanaries(Dataset):
 
 
 def _label_name(sample: Mapping[str, Any]) -> str:
-    found = next((name for name in LABEL_NAMES if name in sample), None)
-    if found is None:
+    name = next((name for name in LABEL_NAMES if name in sample), None)
+    if name is None:
         raise InvalidInput(f"Samples must be mappings with labels; got the names {', '.join(sample)}. Add 'labels'.")
-    return found
+    return name
 
 
 class PairedCanaries:
     """Canaries in pairs, one of each in the training data; made by `of_labels` or `of_tokens`.
 
     Args:
-        dataset: What is to be trained on, the trained canaries among it.
-        trained: The canary of each pair that is in it.
-        others: The canary of each pair that is not.
+        dataset: Training data, with the trained canaries.
+        trained: The canary of each pair that is in the training data.
+        others: The other canary of each pair.
     """
 
     def __init__(self, dataset: Dataset, trained: Sequence[Mapping[str, Any]], others: Sequence[Any]) -> None:
@@ -105,18 +102,15 @@ class PairedCanaries:
 
     @classmethod
     def of_labels(cls, dataset: Any, *, n_classes: int, number: int = 24, seed: int = 0) -> PairedCanaries:
-        """Samples whose label a coin chose between two classes that are drawn at random.
+        """Return canaries that are samples with one of two random classes as their label.
 
-        With three classes or more both are wrong; with two, about half of the canaries keep their label.
+        With three classes or more both labels are wrong; with two, about half of the canaries keep their label.
 
         Args:
             dataset: Mappings with a class label (`labels` or `label`).
             n_classes: Number of classes.
-            number: Number of canaries; their labels are lost to training.
-            seed: Seed of choice, classes and coins.
-
-        Returns:
-            The canaries.
+            number: Number of canaries; their own labels are not trained on.
+            seed: Seed of the samples and classes.
 
         Raises:
             InvalidInput: There are fewer samples or classes than needed.
@@ -138,20 +132,17 @@ class PairedCanaries:
 
     @classmethod
     def of_tokens(cls, dataset: Any, *, number: int = 24, seed: int = 0) -> PairedCanaries:
-        """Sequences of random tokens, as long as the data's first, added to the data of a language model.
+        """Return canaries that are random token sequences, appended to the data of a language model.
 
-        Both of a pair are drawn alike from the tokens that occur in the data, so that either might have been trained.
+        They are as long as the first sample, and their tokens occur in the data.
 
         Args:
             dataset: Mappings with `input_ids` and `labels` of the same shape.
             number: Number of pairs.
             seed: Seed of the tokens.
 
-        Returns:
-            The canaries.
-
         Raises:
-            InvalidInput: The samples are no token sequences with labels.
+            InvalidInput: The samples are not token sequences with labels.
         """
         check_range("number", number, 2)
         sample = dataset[0]
@@ -162,16 +153,16 @@ class PairedCanaries:
                 for i in range(min(len(dataset), 256))]  # fmt: skip
         tokens, random = torch.cat(seen).unique(), make_generator(seed, "paired canaries")
 
-        def drawn() -> dict[str, Any]:
+        def random_sequence() -> dict[str, Any]:
             row = tokens[torch.randint(len(tokens), ids.shape, generator=random)]
             extra = {"attention_mask": torch.ones_like(row)} if "attention_mask" in sample else {}
             return {**extra, "input_ids": row, name: row.clone()}
 
-        pairs = [(drawn(), drawn()) for _ in range(number)]
+        pairs = [(random_sequence(), random_sequence()) for _ in range(number)]
         trained = [pair[0] for pair in pairs]
         return cls(_WithCanaries(dataset, {}, trained), trained, [pair[1] for pair in pairs])
 
 
 def differences(of_trained: Tensor, of_others: Tensor) -> list[float]:
-    """Losses of the others less those of the trained ones, one a pair."""
+    """Return the losses of the others less those of the trained canaries, one per pair."""
     return (of_others.double() - of_trained.double()).tolist()

@@ -33,7 +33,7 @@ MAX_WIDTH = 0.3
 
 @dataclass(frozen=True, repr=False)
 class LabelNoiseEstimate(Result):
-    """Estimated fraction of wrong labels.
+    """Estimated fraction of label errors.
 
     Attributes:
         rate: The fraction; an upper bound that is tight where clean labels are predicted well.
@@ -127,7 +127,7 @@ class LabelIssues(Result):
     """Samples ranked by how likely their label is wrong.
 
     Attributes:
-        indices: Indices of the samples in the data, the most suspicious first, [n].
+        indices: Indices of the samples in the data, most likely errors first, [n].
         given_labels: Their labels, in the same order, [n].
         suggested_labels: The predicted class (the given one where it agrees), or the predicted regression target, [n].
         margin: Score of the given label less the largest other score, [n]; for regression minus the residual in
@@ -183,7 +183,7 @@ class LabelIssues(Result):
         return int(label) if self.given_labels.dtype == torch.int64 else float(label)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per sample, the most suspicious first; `flagged` is None where the rate is not known."""
+        """Return one row per sample, most likely errors first; `flagged` is None where the rate is not known."""
         import pandas
 
         n = len(self.indices)
