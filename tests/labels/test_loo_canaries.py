@@ -11,7 +11,7 @@ from gapscope.statistics.kernel_ridge import spectrum
 
 def test_odds_follow_the_confusions() -> None:
     predicted, labels = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 2, 2, 1])
-    assert confusion_odds(predicted, labels, 3).tolist() == [[0, 1, 3], [1, 0, 1], [1, 1, 0]]
+    assert confusion_odds(predicted, labels, 3).tolist() == [[0, 0.1, 2.1], [0.1, 0, 0.1], [0.1, 0.1, 0]]
 
 
 def test_margins_are_those_of_refits() -> None:

@@ -79,10 +79,10 @@ def assess_labels(view: KernelView, labels: Tensor, n_classes: int, seed: int) -
         view.spectrum, labels, predicted, view.ridge, n_classes, make_generator(seed, "canaries")
     )
     rate, low, high = noise_rate_interval(
-        corrupted, n_classes, quantile=QUANTILE, generator=make_generator(seed, "resampling")
+        corrupted, None, quantile=QUANTILE, generator=make_generator(seed, "resampling")
     )
     canaries = corrupted.canaries.flatten()
-    fraction = noise_rate_bound(corrupted.ordinary.flatten(), canaries, n_classes, quantile=QUANTILE_OF_PRECISION)
+    fraction = noise_rate_bound(corrupted.ordinary.flatten(), canaries, quantile=QUANTILE_OF_PRECISION)
     accuracy = float((predicted == labels).double().mean())
     noise = LabelNoiseEstimate(
         rate, low, high, min(clean_accuracy(accuracy, rate, n_classes), 1.0), len(labels),

@@ -12,10 +12,13 @@ from gapscope.statistics.kernel_ridge import Spectrum, loo_predictions
 ROUNDS = 20
 # Fraction of the labels that are corrupted per round: with more, the fit would differ from that of the given labels.
 CANARY_FRACTION, MIN_CANARIES = 0.05, 12
+# Added to the counts of confusions, so that classes are never without a wrong label. With 1, many canaries of a data
+# set whose classes are confused in pairs would get labels that no error has.
+PSEUDO_COUNT = 0.1
 
 
 def confusion_odds(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_classes: int) -> Tensor:
-    """Count the samples that are predicted as class j and labelled k, plus one: odds [C, C] of a wrong label of j.
+    """Return the number of samples predicted as class j and labelled k, plus 0.1: odds [C, C] of a wrong label of j.
 
     Args:
         predicted: Leave-one-out predictions.
@@ -26,7 +29,7 @@ def confusion_odds(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_cl
         Odds, not normalized, 0 on the diagonal. With them, canaries are confused as the errors in the data are: among
         all classes, or between two.
     """
-    odds = torch.ones(n_classes, n_classes, dtype=torch.float64)
+    odds = torch.full((n_classes, n_classes), PSEUDO_COUNT, dtype=torch.float64)
     odds.index_put_((predicted.cpu(), labels.cpu()), torch.ones(len(labels), dtype=torch.float64), accumulate=True)
     return odds.fill_diagonal_(0.0)
 
@@ -41,7 +44,8 @@ def canary_margins(
 ) -> CanaryMargins:
     """Return margins by predictions from all others, with corrupted labels of some samples; new samples per round.
 
-    A round costs two products with the vectors of the kernel.
+    New labels are drawn from the odds of the predicted class, so that a canary's label is wrong also where its given
+    label was. A round costs two products with the vectors of the kernel.
 
     Args:
         kernel: Spectrum of the kernel.
@@ -58,7 +62,7 @@ def canary_margins(
         order = torch.randperm(n, generator=generator)
         chosen, rest = (part.to(labels.device) for part in order.split([number, n - number]))
         corrupted = labels.clone()
-        new_labels = torch.multinomial(odds[labels[chosen].cpu()], 1, generator=generator).squeeze(1)
+        new_labels = torch.multinomial(odds[predicted[chosen].cpu()], 1, generator=generator).squeeze(1)
         corrupted[chosen] = new_labels.to(labels)
         targets = torch.nn.functional.one_hot(corrupted, n_classes).double()
         margins = margins_of(loo_predictions(kernel, targets, ridge * (kernel.mean or 1.0)).predictions, corrupted)

@@ -5,7 +5,7 @@ in the way that the canaries' are, then with F for distribution functions of mar
 
 $$F_{all} = (1 - r) F_{right} + r F_{wrong} \ge r F_{wrong} .$$
 
-About $r / (C - 1)$ of the canaries get their true label back, because their given label was wrong:
+If new labels are drawn without regard to the truth, about $r / (C - 1)$ of the canaries get their true label back:
 $F_{canary} \le (1 - r / (C - 1)) F_{wrong} + \dots$, so that with $\varrho = \min_t F_{all}(t) / F_{canary}(t)$
 
 $$r \le \frac{\varrho}{1 + \varrho / (C - 1)},$$
@@ -72,7 +72,7 @@ def noise_rate_bound(
     Args:
         margins: Margins of samples with the labels as given.
         canaries: Margins of the canaries.
-        n_classes: Number of classes C; None returns $\varrho$ itself, which is right for regression targets.
+        n_classes: Number of classes C; None returns $\varrho$ itself: no canary gets its true label back.
         quantile: Fraction of the canaries that must be below t.
 
     Returns:

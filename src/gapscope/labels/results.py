@@ -23,7 +23,7 @@ LEAST_CLEAN_ACCURACY = 0.6
 # The same for regression targets.
 LEAST_R_SQUARED = 0.3
 # A machine that predicts clean labels less often than this bounds the rate from above only. This and LEAST_ABOVE_CHANCE
-# were chosen on draws with seeds 0 to 2 and evaluated on seeds 100 to 139 (results/labels/hard_clean.json).
+# were chosen on draws with seeds 0 to 2 and evaluated on others (results/labels/hard_clean.json).
 TIGHT_FROM = 0.85
 LEAST_ABOVE_CHANCE = 0.3
 # A rate that is far too high makes `clean_accuracy`, which it enters, look good; its interval is wide then: 0.40 in the
