@@ -157,6 +157,17 @@ def test_regression_targets_with_gross_errors_stand_first() -> None:
         gs.estimate_label_noise(None, (x, y[torch.randperm(200, generator=generator)]))
 
 
+def test_reviewed_regression_targets_come_back(tmp_path: Path) -> None:
+    (tmp_path / "review.csv").write_text("sample,label\n3,2.5\n1,drop\n0,\n")
+    corrected = gs.apply_label_corrections((torch.randn(4, 2), torch.arange(4.0)[:, None]), tmp_path / "review.csv")
+    assert corrected.targets is not None and corrected.targets.flatten().tolist() == [0, 2, 2.5]
+    (tmp_path / "review.csv").write_text("sample,label\n3,high\n")
+    with pytest.raises(InvalidInput, match=r"'high'.*number"):
+        gs.apply_label_corrections((torch.randn(4, 2), torch.arange(4.0)[:, None]), tmp_path / "review.csv")
+    with pytest.raises(InvalidInput, match=r"\[60, 2\].*one column"):
+        gs.find_label_issues(None, (torch.randn(60, 2), torch.randn(60, 2)))
+
+
 def test_a_reviewed_list_comes_back(tmp_path: Path) -> None:
     _, x, y, _ = digits(0.2)
     truth = gs.load_dataset("digits").train.targets

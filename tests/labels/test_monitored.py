@@ -45,6 +45,10 @@ class Watched:
     def wrong(self) -> Tensor:
         return self.labels != self.truth
 
+    @property
+    def ordinary(self) -> Tensor:
+        return ~torch.isin(torch.arange(600), self.canaries.positions)
+
 
 @pytest.fixture(scope="module")
 def noisy() -> Iterator[Watched]:
@@ -75,7 +79,8 @@ def test_the_ranking_averages_the_ranks_of_a_training_run_and_a_kernel(noisy: Wa
     expected = torch.as_tensor((ranks - 2) / 1200 - 0.5)
     order = both.indices
     assert torch.allclose(both.margin, expected[order]) and not canary[order].any()
-    assert not torch.equal(alone.indices, order) and both.noise == alone.noise
+    assert not torch.equal(alone.indices, order) and both.noise is not None
+    assert both.noise.accuracy > 0.6
 
 
 def test_the_rate_lies_in_its_interval(noisy: Watched) -> None:
@@ -83,8 +88,11 @@ def test_the_rate_lies_in_its_interval(noisy: Watched) -> None:
     share = float(noisy.wrong[~torch.isin(torch.arange(600), noisy.canaries.positions)].double().mean())
     assert abs(found.rate - share) < 0.06 and found.low <= share <= found.high
     assert found.samples == 552 and found.clean_accuracy > 0.8
-    same = gs.estimate_label_noise(noisy.monitor.alarm)
-    assert same.to_json() == found.to_json()
+    alone = gs.estimate_label_noise(noisy.monitor.alarm)  # without the inputs: from the margins of the run
+    assert abs(alone.rate - share) < 0.06 and alone.low <= alone.rate <= alone.high
+    rbf = gs.estimate_label_noise(features=noisy.x.flatten(1)[noisy.ordinary], labels=noisy.labels[noisy.ordinary])
+    network, kernel = alone.accuracy, rbf.accuracy
+    assert found.rate == pytest.approx(rbf.rate if kernel >= network else alone.rate, abs=0.02)
 
 
 def test_clean_labels_are_called_clean() -> None:

@@ -59,6 +59,9 @@ def _collect(source: Any, data: Any, features: Any, labels: Any) -> Samples:
         raise InvalidInput(f"Got {what}; one label (or regression target) per sample is needed. Pass data as (x, y).")
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(f"Got {len(samples)} samples; label issues need at least {MIN_SAMPLES}. Pass more samples.")
+    if not samples.is_classification and samples.targets[0].numel() != 1:
+        got = list(samples.targets.shape)
+        raise InvalidInput(f"Got regression targets {got}; one target per sample is needed. Pass one column at a time.")
     if samples.is_classification and len(samples.targets.unique()) < 2:
         raise InvalidInput("Got labels of one class; two or more are needed. Pass samples of other classes too.")
     return samples
@@ -149,11 +152,13 @@ def _assess_run(source: Any, seed: int) -> LabelAssessment:
         return LabelAssessment(monitored.ranked(noise), noise)
     labels, n_classes = cast("Tensor", samples.targets), monitored.n_classes
     kernel = margins_of(_rbf_view(samples, labels, n_classes).loo.predictions, labels)
-    # A rate far above the true one makes a hard problem look easy. The kernel errs on other samples than the network.
+    # The rate is that of the machine that predicts more unseen labels. A run has few canaries, and a rate far above the
+    # true one makes a hard problem look easy to it.
     ordinary = ~monitored.is_canary
     alone, labels = samples.subset(torch.nonzero(ordinary).flatten()), labels[ordinary]
-    hard = assess_labels(_rbf_view(alone, labels, n_classes), labels, n_classes, seed).noise.is_upper_bound
-    noise = noise.bounded_if_hard(hard=hard)
+    of_kernel = assess_labels(_rbf_view(alone, labels, n_classes), labels, n_classes, seed).noise
+    bounded = noise.bounded_if_hard(hard=of_kernel.is_upper_bound)
+    noise = of_kernel if of_kernel.accuracy >= noise.accuracy else bounded
     return LabelAssessment(monitored.ranked(noise, kernel), noise)
 
 
@@ -207,8 +212,8 @@ def estimate_label_noise(
     Their rate is an upper bound always: of targets that differ from the right ones as those of two samples do.
 
     From a monitored run, margins are means over its epochs and the corrupted samples are its canaries
-    (`gapscope.labels.monitored`). The lower end is 0 also where an RBF kernel of the inputs predicts fewer than 85 %
-    of the clean labels.
+    (`gapscope.labels.monitored`). If an RBF kernel of the inputs predicts more unseen labels than the network, the rate
+    is that of the kernel.
 
     Args:
         source: An untrained network, or None; or a `Monitor` of a run with canaries, its callback or its

@@ -58,7 +58,8 @@ class MonitoredLabels:
         rate, low, high = noise_rate_interval(margins, n_classes, quantile=QUANTILE, generator=generator)
         # a rate that is far too high would make the accuracy on clean labels look high too
         clean = accuracy if accuracy < LEAST_ACCURACY else min(clean_accuracy(accuracy, rate, n_classes), 1.0)
-        return LabelNoiseEstimate(rate, low, high, clean, int((~canaries).sum())).bounded_if_hard()
+        samples = int((~canaries).sum())
+        return LabelNoiseEstimate(rate, low, high, clean, samples, accuracy=accuracy).bounded_if_hard()
 
     def ranked(self, noise: LabelNoiseEstimate, kernel: Float[Tensor, " n"] | None = None) -> LabelIssues:
         """Rank the samples that are not canaries, by margin or by the mean of its rank and that of a kernel machine.

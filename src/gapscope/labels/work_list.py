@@ -137,13 +137,22 @@ def render_table(issues: LabelIssues, n: int = 12) -> str:
     return f"{sentences}<table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
+def _parse_label(label: str, codes: dict[str, int], *, is_number: bool, where: str) -> float:
+    """Return a regression target, or the code of a class."""
+    try:
+        return float(label) if is_number else codes[label] if codes else int(label)
+    except (KeyError, ValueError):
+        needed = "a number" if is_number else ", ".join(codes) if codes else "0, 1, 2, ..."
+        raise InvalidInput(f"{where}: got the label {label!r}; needed is {needed}, or drop.") from None
+
+
 def apply_label_corrections(data: Any, path: str | Path) -> Samples:
     """Return the data with the labels of a reviewed list: `LabelIssues.to_csv`, or the page of `write_html`.
 
     Args:
         data: The data that the list was made from.
-        path: CSV file with the columns `sample` (an index) and `label`: the correct label, "drop" to remove the
-            sample, or nothing to keep its label.
+        path: CSV file with the columns `sample` (an index) and `label`: the correct label or target, "drop" to remove
+            the sample, or nothing to keep its label.
 
     Returns:
         The samples with corrected labels, without the dropped ones.
@@ -154,8 +163,8 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
     import pandas
 
     samples = as_samples(data)
-    if not samples.is_classification or samples.targets is None:
-        raise InvalidInput("Label corrections need one class label per sample; got none. Pass data as (x, y).")
+    if samples.targets is None or samples.is_dense or samples.targets[0].numel() != 1:
+        raise InvalidInput("Corrections need one label or target per sample; got none. Pass data as (x, y).")
     table = pandas.read_csv(path, dtype=str, keep_default_na=False)
     if not {"sample", "label"} <= set(table.columns):
         raise InvalidInput(f"{path} must have the columns sample and label; got {', '.join(map(str, table.columns))}.")
@@ -170,13 +179,10 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
         index = int(str(sample))
         if label == "drop":
             keep[index] = False
-        elif label in codes:
-            targets[index] = codes[label]
-        elif not codes and label.isdigit():
-            targets[index] = int(label)
         else:
-            known = ", ".join(codes) if codes else "0, 1, 2, ..."
-            raise InvalidInput(f"{path} gives sample {index} the label {label!r}; known are {known} and drop.")
+            targets[index] = _parse_label(
+                label, codes, is_number=not samples.is_classification, where=f"{path}, {index}"
+            )
     return Samples(
         samples.inputs[keep], targets[keep], form=samples.form, notes=samples.notes, class_names=samples.class_names
     )
