@@ -152,7 +152,7 @@ def test_regression_targets_with_gross_errors_stand_first() -> None:
         and noise.rate >= 0.05
         and noise.r_squared > 0.95
     )
-    assert "at most" in repr(noise) and "few correct targets" in repr(issues)
+    assert "at most" in repr(noise) and "swapped targets" in repr(issues)
     with pytest.raises(NotMeasurable, match="R\\^2"):
         gs.estimate_label_noise(None, (x, y[torch.randperm(200, generator=generator)]))
 

@@ -7,7 +7,8 @@ Errors are planted into three tables: gross ones (2 to 5 standard deviations are
 and targets in another unit (10 times or a tenth). cleanlab's `CleanLearning` is given a random forest and linear
 regression: it ranks by out-of-fold residuals in units of their uncertainty, and removes the fraction of targets without
 which the others are predicted best. Plain out-of-fold residuals of both models stand beside it. The rule of gapscope
-was chosen on seeds 1 to 3 and is judged on other draws.
+was chosen on seeds 1 to 3 and is evaluated on other draws; it abstains below an R^2 of 0.7 since draws with the seeds
+3,001 and 3,002, where tables that are predicted worse gave long lists of correct targets.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from gapscope_studies.kit.statistics import mean
 from gapscope_studies.labels.summary import METRICS, scores
 
 TABLES = ("concrete", "boston_housing", "california_housing")
-KINDS, RATES, SEEDS, N = ("gross", "swapped", "unit"), (0.05, 0.1, 0.2), (3001, 3002), 600
+KINDS, RATES, SEEDS, N = ("gross", "swapped", "unit"), (0.05, 0.1, 0.2), (4001, 4002), 600
 OWN = "gapscope"
 OTHERS = ("cleanlab, random forest", "cleanlab, linear regression", "random forest, five folds",
           "linear regression, five folds")  # fmt: skip
