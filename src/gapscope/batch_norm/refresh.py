@@ -23,6 +23,9 @@ from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 
 
+ONE_CHUNK_BYTES = 2**31
+
+
 class _StopForward(Exception):
     """Exception that ends a forward pass after the layer of interest."""
 
@@ -59,7 +62,10 @@ class _InputStream:
             inputs = inputs[torch.randperm(len(inputs), generator=resolve_generator(generator))[:samples]]
         # an adapter reads the layout of the inputs itself
         self.inputs, self.layout = inputs, None if isinstance(network, NetworkAdapter) else whole.form
-        self.chunk_size = samples_per_pass(_caller(network, self.layout), inputs, chunk_size)
+        # one chunk takes one forward pass in all, several take one pass per layer
+        self.chunk_size = samples_per_pass(
+            _caller(network, self.layout), inputs, chunk_size, at_most=len(inputs), bytes_at_most=ONE_CHUNK_BYTES
+        )
 
     def __iter__(self) -> Iterator[tuple[Tensor, InputLayout | None]]:
         if self.loader is None:

@@ -202,11 +202,13 @@ def samples_per_pass(
     *,
     one_pass: Callable[[Tensor], Any] | None = None,
     at_most: int = MAX_SAMPLES_PER_PASS,
+    bytes_at_most: int | None = None,
 ) -> int:
     """Return `chunk_size`, or if None the largest power of two of samples that fits, at most `at_most`.
 
     Memory per sample is measured on the first sample (and the first two, if memory is short); few small inputs need no
     trial. `one_pass` does the work on the samples it receives, by default a forward pass without gradients.
+    `bytes_at_most` is that of `rows_per_pass`.
     """
     if chunk_size is not None:
         return chunk_size
@@ -222,7 +224,9 @@ def samples_per_pass(
             return network(first)
 
     two_rows = partial(trial, two) if len(x) > 1 else None
-    return rows_per_pass(None, partial(trial, one), one.device, two_rows=two_rows, at_most=at_most)
+    return rows_per_pass(
+        None, partial(trial, one), one.device, two_rows=two_rows, at_most=at_most, bytes_at_most=bytes_at_most
+    )
 
 
 def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> Tensor:

@@ -230,7 +230,7 @@ def cell_ranking(setting: RunSettings) -> Outcome:
     """Kendall's tau of every score with the published accuracy, for initial weights of one seed and of all."""
     cells = published_cells(data_root(setting.data_root)).sample(N_CELLS, random_state=SEED)
     cells = cells.iloc[: setting.choose(smoke=4, small=N_CELLS, paper=N_CELLS)]
-    seeds = setting.choose(smoke=1, small=1, paper=3)
+    seeds = setting.choose(smoke=1, small=3, paper=3)
     jobs = {
         f"cell {index} seed {seed}": partial(read_cell, cell, seed, setting.data_root)
         for seed in range(seeds)
