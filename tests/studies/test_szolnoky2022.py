@@ -22,7 +22,7 @@ from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.results.records import Record
 from gapscope.training.loop import train
 from gapscope_studies.kit.study import RunSettings
-from gapscope_studies.szolnoky2022 import STUDY, bench, curves, protocol, tables
+from gapscope_studies.szolnoky2022 import STUDY, bench, boundaries, curves, protocol, tables
 from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, plane, watch
 from gapscope_studies.szolnoky2022.setups import FIVE_METHODS, METHODS, ROBUST_LOSSES, make
 from smoke_studies import SmokeStudy, parts
@@ -456,3 +456,43 @@ def test_first_places_and_ranks() -> None:
 def test_quantiles_of_a_variable() -> None:
     found = bench.quantiles({"epochs": made_up({"MGS": [0.0, 50.0, 100.0]})})
     assert found.loc[0, ["10 %", "50 %", "90 %"]].to_list() == [10.0, 50.0, 90.0]
+
+
+def test_the_true_model_of_two_circles_is_the_bayes_classifier() -> None:
+    """Densities integrate to one; the Bayes accuracy is that of a million drawn points; random answers disagree."""
+    cell = (2 * HALF_WIDTH / (POINTS - 1)) ** 2
+    inside, weight = boundaries.true_model(0.5, 0.2)
+    radius = numpy.linalg.norm(plane().numpy(), axis=1)
+    for circle in (0.5, 1.0):
+        assert boundaries.circle_density(radius, circle, 0.2).sum() * cell == pytest.approx(1, abs=1e-3)
+    assert weight.sum() == pytest.approx(1)
+    assert boundaries.disagreement(inside.astype(float), 0.5, 0.2) == 0
+    assert boundaries.disagreement(1 - inside.astype(float), 0.5, 0.2) == pytest.approx(1)
+    assert boundaries.disagreement(numpy.zeros(POINTS**2), 0.5, 0.2) == pytest.approx(weight[inside].sum())
+
+    random = numpy.random.default_rng(0)
+    angle, labels = random.uniform(0, 2 * numpy.pi, 10**6), random.integers(0, 2, 10**6)
+    circle = numpy.where(labels == 1, 0.5, 1.0)
+    points = circle * numpy.array([numpy.cos(angle), numpy.sin(angle)]) + 0.2 * random.standard_normal((2, 10**6))
+    distance = numpy.hypot(*points)
+    right = (boundaries.circle_density(distance, 0.5, 0.2) > boundaries.circle_density(distance, 1.0, 0.2)) == labels
+    assert right.mean() == pytest.approx(0.890, abs=2e-3)  # known of this problem
+
+
+def test_alignment_of_the_watched_kernel_is_that_of_its_dense_definition(setting: RunSettings) -> None:
+    spec = make(setting, "circles").with_seed(0).replace({"training.epochs": 2})
+    rows = watch(spec, 2, 100, None)["rows"]
+    problem, _ = prepared(spec, None)
+    network, x, y = network_from_spec(spec, problem), problem.train.inputs, problem.train.targets
+    assert y is not None
+    gradients = []
+    for output in network(x).flatten():
+        found = torch.autograd.grad(output, list(network.parameters()), retain_graph=True)
+        gradients.append(torch.cat([part.flatten() for part in found]))
+    jacobian = torch.stack(gradients).double().reshape(len(x), -1, len(gradients[0]))
+    kernel, same = torch.einsum("icp,jcp->ij", jacobian, jacobian), (y[:, None] == y[None]).double()
+    centre = torch.eye(len(x), dtype=torch.float64) - 1 / len(x)
+    a, b = centre @ kernel @ centre, centre @ same @ centre
+    assert rows[0]["alignment"] == pytest.approx(float((a * b).sum() / (a.norm() * b.norm())), rel=1e-4)
+    table = pandas.DataFrame(rows).assign(method="Weight", seed=0, diverged=False)
+    assert curves.alignment_gains(table) == {"Weight": [rows[-1]["alignment"] - rows[0]["alignment"]]}

@@ -113,8 +113,9 @@ def figure_4(setting: RunSettings) -> Outcome:
     The biases that keep the function are folded in too, which the paper forgets. Beside it, as a control that the paper
     lacks, the same network continues with BN at the same learning rate; its norms are those of the weights that act.
     """
-    epochs = setting.read(__file__)["fig4"]["epochs"]
-    specs = method(setting, "cnn", setting.read(__file__)["normal"])
+    scale = setting.read(__file__)
+    epochs = scale["fig4"]["epochs"]
+    specs = method(setting, "cnn", scale["normal"], seeds=scale["fig4"].get("seeds"))
     found = trained(setting, {"BN": specs})["BN"]
     kept = [RunSpec.from_dict(record.spec) for record in found.finished]
     tuned = {}

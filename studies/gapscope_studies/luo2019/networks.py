@@ -59,12 +59,13 @@ def method(
     batch_size: int,
     *,
     epochs: int | None = None,
+    seeds: int | None = None,
     options: Mapping[str, Any] | None = None,
     **normalization: Any,
 ) -> list[RunSpec]:
-    """Specs of one method, one a seed, which draws weights, order and training images.
+    """Specs of one method, one per seed, which draws weights, order and training images.
 
-    `options` are the network's, the rest fields of the normalization.
+    `options` are the network's, the rest fields of the normalization. `seeds` replaces the number of the scale.
     """
     scale = setting.read(__file__)
     base = RunSpec.from_dict(scale[architecture])
@@ -87,7 +88,7 @@ def method(
         "training.schedule_factor": short if scale["short_schedule"] else (1 - 1e-4) ** steps,
     }
     changes |= {f"normalization.{name}": value for name, value in normalization.items()}
-    return [base.replace(changes | {"seed": seed, "data.seed": seed}) for seed in range(scale["seeds"])]
+    return [base.replace(changes | {"seed": seed, "data.seed": seed}) for seed in range(seeds or scale["seeds"])]
 
 
 @dataclass(frozen=True)

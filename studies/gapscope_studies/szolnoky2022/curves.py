@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from scipy import stats
 
-from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, relation
 from gapscope_studies.kit.guard import REGULARIZED
 from gapscope_studies.kit.plots import legend, lines, named, panels
 from gapscope_studies.kit.statistics import bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
-from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS
+from gapscope_studies.szolnoky2022.boundaries import disagreements, draw_boundaries
 from gapscope_studies.szolnoky2022.setups import Setup, make
 from gapscope_studies.szolnoky2022.tables import DROP, with_interval, with_tuning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PANELS = {"test_accuracy": "test accuracy (%)", "trace": "log10 of tr K / nC", "logdet": "log det K"}
 
@@ -225,30 +223,32 @@ def metrics_along_training(setting: RunSettings, *, name: str, source: str, pape
 # --- Fig. 2 with Fig. A.1
 
 
-def _draw_boundary(axis: Axes, values: list[float], setting: RunSettings, setup: Setup) -> None:
-    problem, _ = prepared(setup.with_seed(0), setting.data_root)
-    side = numpy.linspace(-HALF_WIDTH, HALF_WIDTH, POINTS)
-    surface = numpy.reshape(values, (POINTS, POINTS))
-    axis.contourf(side, side, surface, levels=[0, 0.5, 1], colors=["#dbe5f3", "#f8ddd6"])
-    # the set of points at which both classes are equally likely, nearly a circle half-way between the two
-    angle = numpy.linspace(0, 2 * numpy.pi, 100)
-    middle = (1 + float(setup.base.data.options.get("factor", 0.5))) / 2
-    axis.plot(middle * numpy.cos(angle), middle * numpy.sin(angle), "k--", lw=0.7)
-    assert problem.train.targets is not None
-    dots, labels = problem.train.inputs.numpy(), problem.train.targets.numpy()
-    for label, colour in ((0, "tab:blue"), (1, "tab:red")):
-        axis.plot(*dots[labels == label].T, ".", color=colour, ms=3)
-    axis.set(xticks=[], yticks=[], aspect="equal", xlim=(-HALF_WIDTH, HALF_WIDTH), ylim=(-HALF_WIDTH, HALF_WIDTH))
+def alignment_gains(table: Table) -> dict[str, list[float]]:
+    """Alignment of the kernel with that of the labels at the end of training minus at its start, by method."""
+    table = table[~table["diverged"]].sort_values("epoch").dropna(subset="alignment")
+    ends = table.groupby(["method", "seed"], sort=False)["alignment"].agg(["first", "last"])
+    gains = ends["last"] - ends["first"]
+    return {str(method): group.to_list() for method, group in gains.groupby(level="method", sort=False)}
 
 
-def _boundaries(setting: RunSettings, setup: Setup, planes: dict[str, list[float]]) -> Figure:
-    """The decision boundary of every method's first run."""
-    figure, axes = panels(len(setup.methods), width=1.75, height=2.0)
-    for axis, method in zip(axes, setup.methods, strict=True):
-        if method.name in planes:
-            _draw_boundary(axis, planes[method.name], setting, setup)
-        named(axis, title=method.name)
-    return figure
+def boundary_claims(source: str, setup: Setup, table: Table, found: Table) -> list[Claim]:
+    """That decision boundaries come nearer to the true model under a method, and where the trace is lower."""
+    apart = by_seed(found, "boundary")
+    quantity = "share of the data classified unlike the true model, {} minus unregularized"
+    claims = [
+        claim(source, f"the decision boundary of {name} is nearer to the true model", quantity.format(name),
+              (apart[name] - apart["Unregularised"]).dropna(), below=0.0,
+              compared=reached(setup, table, name, "Unregularised"), **REGULARIZED)
+        for name in list(setup.colours)[1:]
+    ]  # fmt: skip
+    known = found.dropna(subset=["trace", "boundary"])
+    return [
+        *claims,
+        relation(source, "boundaries are nearer to the true model where the trace is lower",
+                 "Spearman of final trace and share classified unlike the true model", spearman, known["trace"],
+                 known["boundary"], clusters=known["method"].to_list(), above=0.0, unit="methods",
+                 compared=reached(setup, table), **REGULARIZED),
+    ]  # fmt: skip
 
 
 def figure_2(setting: RunSettings) -> Outcome:
@@ -256,7 +256,8 @@ def figure_2(setting: RunSettings) -> Outcome:
     setup = make(setting, "circles")
     tuned = protocol.tuned(setting, setup)
     table, planes, specs = protocol.watched(setting, setup, protocol.chosen_strengths(tuned))
-    found = ends(table)
+    apart, found = disagreements(setup, planes), ends(table)
+    found["boundary"] = [apart.get((row.method, row.seed), math.nan) for row in found.itertuples()]
     finals, growth = by_seed(found, "final"), by_seed(found, "growth")
     beyond = {name: finals[name] - finals["Unregularised"] for name in finals if name != "Unregularised"}
     figure, axes = panels(2, height=3.0)
@@ -264,6 +265,7 @@ def figure_2(setting: RunSettings) -> Outcome:
         draw_curves(axis, setup, table, column)
     legend(figure)
     between = growth["MGS (log det)"] - growth["MGS"]
+    gains = alignment_gains(table)
     claims = [
         *growth_claims("Fig. 2", setup, table, found), rank_claim("Fig. 2", setup, table, found),
         *(claim("Fig. 2", f"{name} generalizes better than no regularization", f"points of {name} over unregularized",
@@ -272,12 +274,16 @@ def figure_2(setting: RunSettings) -> Outcome:
               "growth of log tr K under the penalty on the determinant minus on the trace", between,
               above=-math.log(2), below=math.log(2), compared=reached(setup, table, "MGS (log det)", "MGS"),
               **REGULARIZED),
+        *boundary_claims("Fig. 2", setup, table, found),
+        claim("Sec. 2.2", "in training the kernel aligns with that of the labels",
+              "centred alignment at the end minus at the start, unregularized", gains["Unregularised"], above=0.0,
+              compared=reached(setup, table, "Unregularised")),
     ]  # fmt: skip
     return with_tuning(
         setting, setup, tuned, specs, {"data": "two noisy circles", "network": "fully connected, tanh"},
         numbers={"ends": found.to_dict("records"), "rank_correlation": rank_correlation(found),
                  "beyond_unregularised": {name: with_interval(values.to_list()) for name, values in beyond.items()},
-                 "slower_growth": slower_growth(found)},
+                 "slower_growth": slower_growth(found), "alignment_gains": gains},
         claims=claims, tables={"Ends of training, means over runs": summary(found)},
-        figures={"boundaries": _boundaries(setting, setup, planes), "metrics": figure},
+        figures={"boundaries": draw_boundaries(setting, setup, planes), "metrics": figure},
     )  # fmt: skip

@@ -18,9 +18,12 @@ import torch
 from torch import nn
 
 from gapscope.base.randomness import derive_seed
+from gapscope.base.samples import Samples
 from gapscope.base.specs import RunSpec
 from gapscope.inspection.losses import default_loss, evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.measures.kernel_leave_one_out import kernel_alignment
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.results.records import Record
 from gapscope.training.loop import train
@@ -32,6 +35,7 @@ TUNING_SEED = 1000
 # log det K is that of the n x n kernel, summed over outputs; the trace is a mean over samples and outputs
 OPTIONS = {"ntk_trace": {"reduction": "mean"}, "ntk_logdet": {"outputs": "traced"}}
 HALF_WIDTH, POINTS = 2.0, 61
+KEPT = ("epoch", "test_accuracy", "train_loss", "train_accuracy")  # of a row of the training's history
 Scenario = Mapping[str, Any]
 
 
@@ -199,12 +203,20 @@ def _on_the_plane(network: nn.Module) -> list[float]:
     return [round(value, 3) for value in probabilities.tolist()]
 
 
+def _alignment(network: nn.Module, samples: Samples) -> float:
+    """Centred alignment of the kernel of model gradients with that of the labels."""
+    assert samples.targets is not None
+    labels = nn.functional.one_hot(samples.targets).double()
+    return kernel_alignment(empirical_ntk(network, samples.inputs, outputs="traced"), labels @ labels.T)
+
+
 def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> dict[str, Any]:
     """Train a network and take the readings of its kernel at the start and after every `every`-th epoch.
 
-    Returns its status; `rows`, one a recording: epoch, trace (tr K / nC), logdet, and after training began
-    test_accuracy and train_loss; for networks with dropout also masked_logdet, with its masks on; for inputs of two
-    numbers `plane`, the final probabilities on the plane.
+    Returns its status; `rows`, one per recording: epoch, trace (tr K / nC), logdet, and after training began
+    test_accuracy, train_loss and train_accuracy; for networks with dropout also masked_logdet, with its masks on; for
+    inputs of two numbers alignment, that of the kernel with the kernel of the labels, and `plane`, the final
+    probabilities on the plane.
     """
     problem, _ = prepared(spec, data_root)
     network = network_from_spec(spec, problem)
@@ -220,8 +232,10 @@ def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> d
         if row["epoch"] % every:
             return
         numbers = monitor.observe(network, row["epoch"])
-        kept = {name: row[name] for name in ("epoch", "test_accuracy", "train_loss") if name in row}
+        kept = {name: row[name] for name in KEPT if name in row}
         found = {"trace": numbers["ntk_trace"], "logdet": numbers["ntk_logdet"]}
+        if problem.input_shape == (2,):
+            found["alignment"] = _alignment(network, problem.train)
         if masked is not None:
             found["masked_logdet"] = masked.observe(network, row["epoch"])["ntk_logdet"]
         rows.append(kept | found)
@@ -238,7 +252,8 @@ def completed(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict
     """The recordings of a run, with those that it did not live to see; accuracies in per cent."""
     rows: list[dict[str, Any]] = [{column: float(value) for column, value in row.items()} for row in content["rows"]]
     for row in rows:
-        row["test_accuracy"] = 100 * row.get("test_accuracy", math.nan)
+        for column in ("test_accuracy", "train_accuracy"):
+            row[column] = 100 * row.get(column, math.nan)
     if content["status"] != "finished":
         left = range(round(rows[-1]["epoch"]) + every, setup.base.training.epochs + 1, every)
         after = {"diverged": True, "test_accuracy": setup.chance, "trace": math.nan, "logdet": math.nan}
@@ -248,12 +263,12 @@ def completed(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict
 
 def watched(
     setting: RunSettings, setup: Setup, strengths: Mapping[str, float]
-) -> tuple[Table, dict[str, list[float]], list[RunSpec]]:
+) -> tuple[Table, dict[tuple[str, int], list[float]], list[RunSpec]]:
     """Watch every method in the middle scenario, with the strengths as they were frozen.
 
     Returns one row a recording with its method, seed and whether the run had diverged by then (after it the accuracy
-    is that of guessing, and the kernel's numbers are NaN), and method -> final probabilities on the plane of its first
-    run, where inputs are points of the plane, and what was trained.
+    is that of guessing, and the kernel's numbers are NaN); final probabilities on the plane by method and seed, where
+    inputs are points of the plane; and what was trained.
     """
     import pandas
 
@@ -270,6 +285,5 @@ def watched(
         for (method, seed), name in names.items()
         for row in completed(found[name], setup, every)
     ]
-    planes = {method: found[name]["plane"] for (method, seed), name in names.items()
-              if seed == 0 and "plane" in found[name]}  # fmt: skip
+    planes = {key: found[name]["plane"] for key, name in names.items() if "plane" in found[name]}
     return pandas.DataFrame(rows), planes, specs
