@@ -129,6 +129,20 @@ def test_a_used_budget_leaves_the_rest_unchecked() -> None:
     assert any("time_budget=None" in outcome.reason for outcome in result.not_checked)
 
 
+def test_kernels_get_half_of_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets: list[float | None] = []
+
+    def forecast(*given: object, time_budget: float | None = None, **options: object) -> None:
+        budgets.append(time_budget)
+        raise InvalidInput("Not needed here.")
+
+    monkeypatch.setattr("gapscope.checks.context.forecast_accuracy", forecast)
+    monkeypatch.setattr("time.perf_counter", lambda: 100.0)
+    gs.check(network(), images(), time_budget=30)
+    gs.check(network(), images(), time_budget=None)
+    assert budgets == [15.0, None]
+
+
 def test_an_interrupted_check_keeps_what_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*given: object, **options: object) -> None:
         raise KeyboardInterrupt

@@ -163,7 +163,8 @@ def test_a_small_budget_leaves_the_ntk_out() -> None:
 
 def test_a_budget_for_some_columns_uses_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=300))
-    monkeypatch.setattr("gapscope.prediction.loo_rows._seconds_per_column", lambda *_: 1.0)
+    trials = "gapscope.prediction.loo_rows._seconds_per_sample_and_pair"
+    monkeypatch.setattr(trials, lambda *_: (0.0, 1 / 300))  # one second per column
     forecast = forecast_accuracy(untrained(problem, width=32), problem.train, time_budget=150)
     assert forecast.row("NTK") is not None and any("150 landmarks" in note for note in forecast.notes)
 

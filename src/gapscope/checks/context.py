@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -44,6 +45,7 @@ class Context:
         test: Held-out samples, or None.
         batch_size: Batch size of training, or None.
         seed: Seed of everything random.
+        deadline: Value of `time.perf_counter` at which the time budget ends; None for no limit.
     """
 
     prepared: Ready
@@ -55,7 +57,17 @@ class Context:
     test: Samples | None = None
     batch_size: int | None = None
     seed: int = 0
+    deadline: float | None = None
     failures: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds of the time budget that are left; None for no limit."""
+        return None if self.deadline is None else max(self.deadline - time.perf_counter(), 0.0)
+
+    def seconds_for_kernel(self) -> float | None:
+        """Half of the seconds that are left: at most two quantities need a kernel of the gradients."""
+        return None if self.seconds_left is None else self.seconds_left / 2
 
     @property
     def network(self) -> nn.Module:
@@ -133,7 +145,9 @@ class Context:
         """Forecast of the data and, if it is known, of the network before training."""
 
         def compute() -> AccuracyForecast:
-            return forecast_accuracy(self.initial_network, self._plain, seed=self.seed)
+            return forecast_accuracy(
+                self.initial_network, self._plain, seed=self.seed, time_budget=self.seconds_for_kernel()
+            )
 
         return self._try("forecast", compute)
 
@@ -148,7 +162,11 @@ class Context:
         from gapscope.prediction.accuracy_after_training import estimate_accuracy
 
         def compute() -> AccuracyEstimate:
-            return estimate_accuracy(self.prepared.bare, self.samples, initial_state=self.initial_state)
+            # no check uses the accuracy on clean labels, so their rate is not estimated again
+            return estimate_accuracy(
+                self.prepared.bare, self.samples, initial_state=self.initial_state, label_noise=0.0,
+                time_budget=self.seconds_for_kernel(),
+            )  # fmt: skip
 
         estimate = self._try("estimate", compute)
         if estimate is not None and estimate.same_noise is None:

@@ -50,9 +50,9 @@ def check(
     """Find what limits a network, from its training data, and say what to do about each finding.
 
     Checks run from the cheapest to the most expensive until the budget is used; what did not run is listed with its
-    reason. Above 2,000 samples an evenly spaced subset is checked, for
-    duplicates and balance all. Indices are those of the data as passed. The network is left exactly as it was. Ctrl-C
-    returns what is finished.
+    reason. Kernels of the gradients get half of the time that is left, and use fewer landmarks if that is too little.
+    Above 2,000 samples an evenly spaced subset is checked, but all samples for duplicates and class balance. Indices
+    are those of the data as passed. The network is left exactly as it was. Ctrl-C returns what is finished.
 
     Args:
         network: The network, trained or untrained.
@@ -87,17 +87,20 @@ def check(
     positions = _positions(len(samples))
     prepared = ready(network, samples.subset(positions), needs=("outputs",))
     held_out = None if test is None else as_samples(test)
-    context = Context(prepared, samples, positions, initial_state, monitor, tuple(history), held_out, batch_size, seed)
+    start = time.perf_counter()
+    deadline = None if time_budget is None else start + time_budget
+    context = Context(
+        prepared, samples, positions, initial_state, monitor, tuple(history), held_out, batch_size, seed, deadline
+    )
     chosen = list(list_checks().values()) if only is None else get_checks(list(only))
     skipped = {item.code for item in get_checks(list(ignore))}
     chosen = sorted((item for item in chosen if item.code not in skipped), key=lambda item: item.seconds)
-    start, outcomes = time.perf_counter(), []
+    outcomes: list[Outcome] = []
     with progress("checking", len(chosen)) as bar:
         try:
             for item in chosen:
-                used = time.perf_counter() - start
                 bar.step(item.code)
-                if time_budget is not None and used > time_budget:
+                if context.seconds_left == 0:
                     reason = f"the time budget of {time_budget:g} s was used; pass time_budget=None"
                     outcomes.append(NotChecked(reason, item.code, item.title))
                 else:

@@ -21,7 +21,9 @@ from gapscope.labels.label_issues import estimate_label_noise
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.labels.results import LabelNoiseEstimate
 from gapscope.prediction.accuracy_estimator import AccuracyEstimator, IntervalEstimate, load_default
-from gapscope.prediction.accuracy_readings import accuracy_readings
+from gapscope.prediction.accuracy_readings import MAX_PAIRS, accuracy_readings
+from gapscope.prediction.loo_rows import options_within_budget
+from gapscope.results.progress import notify
 from gapscope.results.result import Result
 
 if TYPE_CHECKING:
@@ -146,47 +148,47 @@ def estimate_accuracy(
     max_exact: int = 2000,
     landmarks: int = 1000,
     chunk_size: int | None = None,
+    time_budget: float | None = None,
 ) -> AccuracyEstimate:
-    r"""Say how accurate a trained classifier is on data that it has not seen, from its training data alone.
+    r"""Estimate the accuracy of a trained classifier on new data, from its training data alone.
 
-    The left-out accuracy of the untrained network's kernel (`kernel_leave_one_out`) is corrected by what the trained
-    one tells: how well it fits, and whether samples of similar gradients have the same label. The correction was
-    fitted to networks of ours (`shipped().card` says which, and how far it erred on data sets that were left out); no
-    pool of yours is needed.
+    The leave-one-out accuracy of the untrained network's kernel (`kernel_leave_one_out`) is corrected by how well the
+    trained network fits, and by whether samples with similar gradients have the same label. The correction was fitted
+    to small networks that were trained for it; its `card` lists them and its errors on data sets left out.
 
-    Two targets, because they differ where labels are wrong: accuracy A' on data *like the training data*, which a
-    hold-out would measure, and A on *clean* labels. With the fraction r of wrong labels the second follows from the
-    first, $A = (A' - r / (C - 1)) / (1 - r C / (C - 1))$ for wrong labels spread over the C - 1 other classes.
-    Unless r is passed, `estimate_label_noise` estimates it with the initial weights, and the deviations of A at the
-    ends of both intervals are added as independent errors. If r cannot be estimated, clean labels have no answer.
+    There are two accuracies, which differ where labels are wrong: A' on data *like the training data*, which a hold-out
+    would measure, and A on *clean* labels. With the fraction r of label errors, spread evenly over the other classes,
+    $A = (A' - r / (C - 1)) / (1 - r C / (C - 1))$. Unless r is passed, `estimate_label_noise` estimates it with the
+    initial weights, and the deviations of A at the ends of both intervals are added as independent errors. If r cannot
+    be estimated, there is no A.
 
-    On networks that were drawn and trained after it was fixed it erred by about .05 (root mean square), as did the
-    left-out accuracy alone and five-fold cross-validation, a hold-out of a tenth by more than twice that; all of them
-    were small, with 100 to 500 samples. docs/evidence/forecast.md has all comparisons.
+    On networks trained after the fit it erred by about .05 (root mean square), as did the leave-one-out accuracy alone
+    and five-fold cross-validation; a hold-out of a tenth erred by more than twice that. All networks were small, with
+    100 to 500 samples. docs/evidence/forecast.md has all comparisons.
 
-    Nothing is answered for a network that the readings do not know: features far from where they started, a kernel that
-    fits anything, left-out accuracy no better than the most frequent label, readings unlike those of the fit.
+    There is no estimate for a network unlike those of the fit: features far from their initial values, a kernel that
+    fits any labels, or a leave-one-out accuracy no better than the most frequent class.
 
     Args:
         network: The trained network.
         data: Its training data with class labels, in any form that `gs.measure` takes.
-        initial_state: Its state dictionary before training. None draws initial weights again by every layer's own
+        initial_state: Its state dictionary before training. None samples initial weights again by every layer's own
             `reset_parameters`: right for networks that were trained from scratch, wrong for fine-tuned ones.
-        label_noise: Fraction of wrong training labels if it is known, or what `estimate_label_noise` returned; None
-            estimates it.
+        label_noise: Known fraction of label errors, or the result of `estimate_label_noise`; None estimates it.
         level: Nominal coverage of the intervals.
-        estimator: What to answer with; None for the one that comes with the package.
+        estimator: A fitted estimator; None for the one that comes with the package.
         max_exact: As for `kernel_leave_one_out`.
         landmarks: As for `kernel_leave_one_out`.
         chunk_size: As for `empirical_ntk`.
+        time_budget: Seconds for the kernels, None for no limit. Fewer landmarks are used if they would take longer.
 
     Returns:
-        Both accuracies with intervals, or why there are none.
+        Both accuracies with intervals, or the reasons why there are none.
 
     Raises:
         InvalidInput: The data have no class labels, or fewer than 22 samples; initial weights cannot be drawn, or
             `initial_state` holds the trained weights.
-        NotMeasurable: The network has no trainable parameters.
+        NotMeasurable: The network has no trainable parameters, or the budget is too small for 100 landmarks.
         UnsupportedLayer: The network mixes samples.
     """
     check_range("level", level, 0, 1, low_open=True, high_open=True)
@@ -198,6 +200,15 @@ def estimate_accuracy(
     state = _reinitialized_state(bare) if initial_state is None else _known_state(bare, initial_state)
     names = {name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state}
     options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
+    n = len(samples)
+    # two kernels of at most 1,000 samples (the first is that of the leave-one-out predictions), and one of the noise
+    more = (n if n <= MAX_PAIRS else 2 * MAX_PAIRS**2 / n) + (n if label_noise is None else 0)
+    affordable, note = options_within_budget(network, samples, options, time_budget, more_columns=more)
+    if affordable is None or (note and n <= MAX_PAIRS):
+        raise NotMeasurable(f"There is no estimate within time_budget={time_budget}. {note} Pass a larger budget.")
+    if note:
+        notify(note)
+    options = affordable
     readings = accuracy_readings(network, {names[name]: tensor for name, tensor in state.items()}, samples, **options)
     assert samples.targets is not None
     counts = samples.targets.bincount()

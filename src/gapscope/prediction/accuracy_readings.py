@@ -15,7 +15,7 @@ from gapscope.measures.gradient_neighbours import neighbours_from_kernel
 from gapscope.measures.kernel_leave_one_out import kernel_alignment, kernel_leave_one_out, loo_from_kernel
 from gapscope.results.progress import progress
 
-MOST_PAIRS = 1000  # samples that are compared with each other at the trained weights
+MAX_PAIRS = 1000  # samples that are compared with each other at the trained weights
 
 
 def accuracy_readings(
@@ -76,6 +76,6 @@ def accuracy_readings(
 
 
 def _some(samples: Samples) -> Samples:
-    if len(samples) <= MOST_PAIRS:
+    if len(samples) <= MAX_PAIRS:
         return samples
-    return samples.subset(torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:MOST_PAIRS])
+    return samples.subset(torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:MAX_PAIRS])

@@ -64,7 +64,8 @@ def add_network_rows(
         rows.append(linear_ridge(features, samples.targets.cpu(), n_classes=n_classes, method=FEATURES,
                                  uses="network"))  # fmt: skip
     try:
-        affordable = _within_budget(network, samples, options, budget, notes)
+        affordable, note = options_within_budget(network, samples, options, budget)
+        notes += [f"There is no NTK row. {note}" if affordable is None else note] if note else []
         if affordable is None:
             return
         targets = samples.targets.to(samples.inputs.device)
@@ -76,38 +77,58 @@ def add_network_rows(
     rows.append(LooRow(NTK, "network", score, result.predictions.cpu()))
 
 
-def _within_budget(
-    network: nn.Module, samples: Samples, options: dict[str, Any], budget: float | None, notes: list[str]
-) -> dict[str, Any] | None:
-    """Options of the NTK row that fit into the budget: as given, or with fewer landmarks; None if none fit."""
+def options_within_budget(
+    network: nn.Module, samples: Samples, options: dict[str, Any], budget: float | None, *, more_columns: float = 0.0
+) -> tuple[dict[str, Any] | None, str]:
+    """Return options of `kernel_leave_one_out` that fit into a time budget, and a note on what they leave out.
+
+    Args:
+        network: The network.
+        samples: The samples.
+        options: `max_exact`, `landmarks` and `chunk_size`.
+        budget: Seconds, or None.
+        more_columns: Kernel columns that are computed in addition.
+
+    Returns:
+        The options, with fewer landmarks if all columns take too long, and a note (empty if nothing is left out); None
+        in place of the options if not even 100 landmarks fit.
+    """
     n = len(samples)
     if n <= 2 * TRIAL or (budget is None and not is_interactive()):
-        return options
+        return options, ""
     columns = n if n <= options["max_exact"] else min(n, options["landmarks"])
-    per_column = _seconds_per_column(network, samples, options)
-    seconds = per_column * columns
+    per_sample, per_pair = _seconds_per_sample_and_pair(network, samples, options)
+    fixed = n * (per_sample + per_pair * more_columns)
+    seconds = fixed + n * per_pair * columns
     if budget is None or seconds <= budget:
         if seconds > NOTIFY_ABOVE_SECONDS:
-            notify(f"The NTK row takes about {seconds:.0f} s; time_budget= limits it.")
-        return options
-    affordable = int(budget / per_column)
+            notify(f"The neural tangent kernel takes about {seconds:.0f} s; time_budget= limits it.")
+        return options, ""
+    affordable = int((budget - fixed) / (n * per_pair)) if per_pair else 0
     if affordable < MIN_LANDMARKS:
-        notes.append(f"There is no NTK row: it would take about {seconds:.0f} s, more than time_budget={budget:g}.")
-        return None
-    notes.append(
+        return None, f"The kernel would take about {seconds:.0f} s, more than time_budget={budget:.3g}."
+    note = (
         f"The NTK is approximated with {affordable} landmarks: all {columns} columns would take about {seconds:.0f} s."
     )
-    return options | {"max_exact": 1, "landmarks": affordable}
+    return options | {"max_exact": 1, "landmarks": affordable}, note
 
 
-def _seconds_per_column(network: nn.Module, samples: Samples, options: dict[str, Any]) -> float:
-    """Time of one column of the NTK (one sample with all others), from a trial on a few samples."""
-    part = samples.subset(torch.arange(0, len(samples), len(samples) // TRIAL)[:TRIAL])
+def _seconds_per_sample_and_pair(network: nn.Module, samples: Samples, options: dict[str, Any]) -> tuple[float, float]:
+    """Time of the gradients of one sample and of one kernel entry, from trials on 64 and on 128 samples."""
+    part = samples.subset(torch.linspace(0, len(samples) - 1, 2 * TRIAL).long())
     assert part.targets is not None
-    kernel_leave_one_out(network, part.inputs, part.targets, **options)  # the first call verifies gradients
-    start = time.perf_counter()
-    kernel_leave_one_out(network, part.inputs, part.targets, **options)
-    return (time.perf_counter() - start) * len(samples) / TRIAL**2
+
+    def trial(n: int) -> float:
+        assert part.targets is not None
+        start = time.perf_counter()
+        kernel_leave_one_out(network, part.inputs[:n], part.targets[:n], **options)
+        return time.perf_counter() - start
+
+    trial(TRIAL)  # the first call verifies gradients
+    small, large = trial(TRIAL), trial(2 * TRIAL)
+    # small = TRIAL (s + TRIAL p), large = 2 TRIAL (s + 2 TRIAL p)
+    per_pair = max(large - 2 * small, 0.0) / (2 * TRIAL**2)
+    return max(small / TRIAL - TRIAL * per_pair, 0.0), per_pair
 
 
 def combine_rows(rows: Sequence[LooRow], targets: Tensor) -> tuple[LooRow, ...]:
