@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gapscope_studies.forouzesh2021 import figures, tables
+from gapscope_studies.forouzesh2021 import equations, figures, tables
 from gapscope_studies.forouzesh2021.analysis import part
 from gapscope_studies.forouzesh2021.figures import HOUSING, IMAGES, POPULAR, TABLE_1_PAPER, WIDTHS
 from gapscope_studies.kit.claims import cannot_run
@@ -46,10 +46,10 @@ STUDY = Study(
                 check=figures.xavier_alone),
         _figure("fig2a", "Fig. 2(a): a further layer or a convolution",
                 "At equal parameters a convolution gives a lower S and a lower loss than a further layer.",
-                "against_convolutions", check=figures.equal_parameters),
+                "against_convolutions", check=figures.convolutions_for_layers),
         _figure("fig2b", "Fig. 2(b): depth and width of fully connected networks",
                 "S and loss grow with depth and width; networks of equal (H/2)^M have the same of both.",
-                "by_depth", check=figures.equal_products),
+                "by_depth", check=figures.depth_and_width),
         _figure("fig2c", "Fig. 2(c): depth and width of CNNs",
                 "The same relation for CNNs, of which narrower and deeper ones are better.", "cnns_by_depth",
                 check=figures.deeper_cnns),
@@ -86,6 +86,13 @@ STUDY = Study(
         _part("table2", "Table II: temperature scaling",
               "Temperature scaling brings loss and S closer to the error (the table itself is lost).",
               tables.table_2, "popular_and_initialized"),
+        _part("equations", "Eqs. 3 and 7: the loss and the variance of probabilities",
+              "The loss is the distance of probabilities to labels, and their variance follows from S.",
+              equations.equations, "initialized"),
+        _part("labels", "Sec. VI-B: random labels", "S knows nothing of the labels, and so nothing of random ones.",
+              equations.random_labels, "randomly_labelled"),
+        Part("exact", "Eqs. 8 and 10, Sec. VI-B: what computation alone decides", equations.exact_checks,
+             "Closed forms of the biases' part of the variance, of S at random weights, and of S under rescaling."),
         _part("authors", "The authors' stored results",
               "Three stored results of the authors' code: 4 hidden layers of 200, 300 and 500 units, ten runs each.",
               tables.authors, "authors"),

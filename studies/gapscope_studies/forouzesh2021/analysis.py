@@ -186,7 +186,7 @@ def part(setting: RunSettings, *, grid: str, find: Callable[[Measured], Answer],
     facts = [name for name in ("train_accuracy", "test_accuracy", "parameters", "runs") if name in shown]
     return outcome(
         setting, specs, paper,
-        numbers={**answer.numbers, "points": shown.drop(columns="draws").to_dict("records")},
+        numbers={**answer.numbers, "points": shown.drop(columns=["draws", "loss curve"]).to_dict("records")},
         claims=[*answer.claims, *error_control(shown, answer.claims)],
         also=[{"what": "measured on", "paper": "", "here": f"{n_measured:,} test samples"}],
         tables={"What was computed": pandas.DataFrame(answer.table or number_rows(answer.numbers)),
@@ -213,6 +213,7 @@ def learnt(table: Table) -> tuple[ComparisonArm, ...]:
                  chance=0.0 if regression else 1 / float(group["outputs"].iloc[0]),
                  train_loss=float(group["train_loss"].mean()) if "train_loss" in group and not regression else None,
                  curve=downsample_curve(group["curve"].to_list()), falling=True,
+                 loss_curve=downsample_curve(group["loss curve"].to_list()) if "loss curve" in group else (),
                  finished=True if group["stopped"].all() else None)
         for family, group in table.groupby("family", sort=False)
     )  # fmt: skip

@@ -13,6 +13,7 @@ from gapscope.theory.sensitivity import predicted_loss
 from gapscope_studies.forouzesh2021.analysis import (
     DRAWS,
     LABELS,
+    LOGITS,
     Answer,
     Measured,
     by_family,
@@ -61,6 +62,37 @@ def equal_parameters(table: Table) -> list[Claim]:
     says = "at equal parameters a convolution instead of a layer lowers {}"
     cnn, other = (table.loc[[place]] for place in pair)
     return _both("Fig. 2(a)", says, cnn, other, "CNN over FC")
+
+
+def larger_cnns(table: Table) -> list[Claim]:
+    """Fig. 2(a): the CNN of most parameters against the smallest network of two hidden layers."""
+    cnns = table[table["family"].str.startswith("CNN")]
+    others = table[table["family"] == "FC, 2 hidden layers"]
+    cnn, other = table.loc[[cnns["parameters"].idxmax()]], table.loc[[others["parameters"].idxmin()]]
+    if float(cnn["parameters"].iloc[0]) <= float(other["parameters"].iloc[0]):
+        return []
+    times = float(cnn["parameters"].iloc[0]) / float(other["parameters"].iloc[0])
+    return _both("Fig. 2(a)", "the largest CNN has a lower {} than the smallest fully connected network", cnn, other,
+                 f"the CNN over the network with 1/{times:.1f} of its parameters")  # fmt: skip
+
+
+def convolutions_for_layers(table: Table) -> list[Claim]:
+    """Fig. 2(a): a CNN against fully connected networks of equal and of smaller size."""
+    return equal_parameters(table) + larger_cnns(table)
+
+
+def depth_and_width(table: Table) -> list[Claim]:
+    """Fig. 2(b): equal (H/2)^M, and the narrower of the deepest networks against the widest of one layer less."""
+    deep, deeper = sorted(table["n_hidden"].unique())[-2:]
+    wide = table[table["n_hidden"] == deep].nlargest(1, "width")
+    product = (float(wide["width"].iloc[0]) / 2) ** deep
+    narrow = table[table["n_hidden"] == deeper]
+    narrow = narrow[(narrow["width"] / 2) ** deeper < 0.99 * product]
+    found = equal_products(table)
+    for width, one in narrow.groupby("width"):
+        says = f"{deeper:.0f} layers of {width:.0f} have a lower {{}} than {deep:.0f} layers of the largest width"
+        found += _both("Fig. 2(b)", says, one, wide, "narrow and deep over wide")
+    return found
 
 
 def equal_products(table: Table) -> list[Claim]:
@@ -146,7 +178,29 @@ def loss_against_sensitivity(
     more = {"clusters": used[clusters].to_list(), "unit": "clusters"} if clusters else {}
     claims = [related(source, f"L rises with {LABELS[x]}", used, x, paper=rho, **more)]
     claims += [] if check is None else check(table)
+    if by_equation_9 and source in ("Fig. 1", "Fig. 2(a)", "Fig. 2(b)", "Fig. 3"):
+        claims += near_equation_9(source, used)
     return Answer(numbers=numbers, claims=claims, plots={"loss": (x, "test_loss")}, predicted=by_equation_9)
+
+
+def near_equation_9(source: str, table: Table) -> list[Claim]:
+    """That the test loss is near eq. (9), whose slope in logarithms is 1/2."""
+    return [
+        claim(source, "L is that of eq. (9) within a factor of 2", "mean |log10 of L over eq. (9)|", _distances(table),
+              unit=DRAWS, below=math.log10(2), compared=learnt(table), **LOGITS),
+        compared_relations(source, "L rises with the root of S, as in eq. (9)", "slope of log L by log S",
+                           lambda means: _log_slope(means["s_after"], means["test_loss"]), table, "s_after",
+                           "test_loss", paper=0.5, within=1.2, above=0.0),
+    ]  # fmt: skip
+
+
+def _log_slope(x: numpy.ndarray, y: numpy.ndarray) -> float:
+    """Least-squares slope of log y by log x.
+
+    >>> round(_log_slope(numpy.array([1.0, 4.0, 9.0]), numpy.array([1.0, 2.0, 3.0])), 9)
+    0.5
+    """
+    return float(numpy.polyfit(numpy.log(x), numpy.log(y), 1)[0])
 
 
 # --- Figs. 10 to 13

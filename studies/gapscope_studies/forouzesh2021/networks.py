@@ -165,6 +165,11 @@ class Grids:
         """The networks of Figs. 12, 13 and Table II."""
         return self.popular() + self.initialized()
 
+    def randomly_labelled(self) -> list[Configuration]:
+        """Four hidden layers from He normal weights, on clean labels and on labels that are all wrong (Sec. VI-B)."""
+        start = {"network.initialization": "he_normal"}
+        return self.dense("clean", 4, start) + self.dense("random labels", 4, start | {"data.label_noise": 1.0})
+
     def table_1(self) -> list[Configuration]:
         """VGG-13 and 16, ResNet-18 and 34; the paper trains them on all of CIFAR-10 (accuracies up to 87 %)."""
         sizes = self.sizes["popular"]
@@ -257,10 +262,13 @@ def _calibrated(outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
 def _behind_softmax(network: nn.Module, test: Samples, few: Samples) -> dict[str, float]:
     assert test.targets is not None
+    outputs = network_outputs(network, test.inputs)
+    labels = nn.functional.one_hot(test.targets, outputs.shape[1])
     return {
+        "half_distance": float((outputs.double().softmax(1) - labels).norm(dim=1).mean()) / math.sqrt(2),
         **_timed("s_softmax", output_sensitivity, network, few, space="probabilities"),
         **_timed("j_softmax", input_jacobian_norm, network, few, space="probabilities"),
-        **_calibrated(network_outputs(network, test.inputs), test.targets),
+        **_calibrated(outputs, test.targets),
     }
 
 
@@ -317,6 +325,7 @@ def runs(setting: RunSettings, configurations: Sequence[Configuration]) -> Table
         | {"seed": spec.seed, "epochs": finished[spec.id].epochs_trained}
         | {"stopped": finished[spec.id].epochs_trained < spec.training.epochs}
         | {"curve": [float(row["test_loss"]) for row in finished[spec.id].history]}
+        | {"loss curve": [float(row["train_loss"]) for row in finished[spec.id].history]}
         | {name: float(value) for name, value in found[spec.id].items()}
         for number, item in enumerate(configurations)
         for spec in item.specs()
@@ -330,7 +339,7 @@ def points(table: Table) -> Table:
     `draws` holds the runs themselves, a table by seed, `runs` is their number, `s_after_min` and `s_after_max` the
     smallest and largest S after training, and `fitted` says whether the mean training accuracy is 0.9 or more (always
     for regression): the paper asks for a loss near zero. `stopped` says whether the stop rule ended every run, and
-    `curve` is the mean test loss along training.
+    `curve` and `loss curve` are the mean test and training loss along training.
     """
     groups = table.groupby("configuration", sort=True)
     means = groups.mean(numeric_only=True).drop(columns=["seed", "stopped"])
@@ -339,7 +348,8 @@ def points(table: Table) -> Table:
     means["draws"] = [group.set_index("seed") for _, group in groups]
     means["runs"] = groups.size()
     means["stopped"] = groups["stopped"].all()
-    means["curve"] = groups["curve"].apply(lambda curves: list(downsample_curve(curves.to_list())))
+    for name in ("curve", "loss curve"):
+        means[name] = groups[name].apply(lambda curves: list(downsample_curve(curves.to_list())))
     means["s_after_min"], means["s_after_max"] = groups["s_after"].min(), groups["s_after"].max()
     means["fitted"] = means["train_accuracy"] >= FITTED_ACCURACY if "train_accuracy" in means else True
     return means.reset_index(drop=True)

@@ -154,6 +154,7 @@ def scenario_row(setup: Setup, method: str, spec: RunSpec, record: Record) -> di
         "diverged": record.status != "finished",
         "train_accuracy": record.scores.get("train_accuracy", setup.chance / 100),
         "curve": curve,
+        "loss curve": [float(row["train_loss"]) for row in record.history if "train_loss" in row],
     }
 
 

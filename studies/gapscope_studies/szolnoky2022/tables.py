@@ -119,13 +119,14 @@ def beside_the_paper(ours: Table, paper: Table | None) -> Table:
 
 def compared(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonArm:
     """How well the networks of one method learned: training accuracy; of losses what they save of `constant`."""
-    curves = rows[~rows["diverged"]]["curve"].to_list()
+    ended = rows[~rows["diverged"]]
     learnt = 1 - rows["final"].median() / constant if setup.lower_is_better else rows["train_accuracy"].median()
     return ComparisonArm(
         name=str(rows["method"].iloc[0]),
         train_accuracy=float(learnt),
         chance=0.0 if setup.lower_is_better else setup.chance / 100,
-        curve=downsample_curve(curves),
+        curve=downsample_curve(ended["curve"].to_list()),
+        loss_curve=downsample_curve(ended["loss curve"].to_list()) if "loss curve" in ended else (),
         falling=setup.lower_is_better,
         failed=failed_in(setup, rows),
     )
@@ -270,7 +271,7 @@ def paper_table(
     numbers: dict[str, Any] = {
         "means": found.to_dict("records"),
         "paper": None if shown is None else shown.to_dict("records"),
-        "runs": table.drop(columns="curve").to_dict("records"),
+        "runs": table.drop(columns=["curve", "loss curve"]).to_dict("records"),
     }
     constant = math.nan
     if setup.lower_is_better:

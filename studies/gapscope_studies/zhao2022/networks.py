@@ -115,11 +115,13 @@ def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
     """The pool "digits" (small CNNs), "clothes" (LeNet-5 on Fashion-MNIST) or "dense" (three hidden layers on MNIST).
 
     Corrupted labels, clean labels and few samples, training that stops early; each with and without batch norm. Every
-    network has a seed of its own, so that no two of them share initial weights; the data are the same.
+    network has a seed of its own, so that no two of them share initial weights; the data are the same. A pool may have
+    `fractions` of its own.
     """
     content = setting.read(__file__)
-    varied, noises = content["varied"], content["fractions"]
+    varied = content["varied"]
     pool = varied["pools"][name]
+    noises = pool.get("fractions", content["fractions"])
     base = RunSpec.from_dict(varied["base"]).replace(pool["changes"])
     built = [{**shape, "batch_norm": norm} for shape in pool["shapes"] for norm in (False, True)]
     narrow = built[:2]

@@ -1,0 +1,172 @@
+"""Equations 3, 7 to 10 and the remarks of Sec. VI-B: some by computation alone, the others on trained networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import torch
+
+from gapscope.networks import build_network
+from gapscope.theory.sensitivity import (
+    WeightLayer,
+    bias_contribution,
+    expected_sensitivity,
+    fully_connected_layers,
+    predicted_variance,
+)
+from gapscope.theory.sensitivity_recursion import finite_noise_sensitivity
+from gapscope_studies.forouzesh2021.analysis import DRAWS, LOGITS, Answer, Measured, Table, by_draw, learnt, ratio_claim
+from gapscope_studies.forouzesh2021.networks import Configuration, measured_samples, trained_network
+from gapscope_studies.kit.claims import claim, computed
+from gapscope_studies.kit.study import Outcome, RunSettings
+
+TWICE = {"above": -math.log10(2), "below": math.log10(2)}  # of log10 of a ratio
+SCALE_FACTOR = 4.0
+HIDDEN = (6, 5, 4)
+SMALL_NOISE = 1e-4
+
+
+# --- by computation alone
+
+
+def printed_bias_contribution(layers: Sequence[WeightLayer], n_outputs: int) -> float:
+    r"""Eq. (8) as printed for ReLU: $\frac1K \sum_{l=1}^M E[b_l^2] \prod_{i=l+1}^M \frac12 E[w_i^2] H_i$.
+
+    M counts hidden layers and $H_i$ the units of hidden layer i.
+
+    >>> printed_bias_contribution(fully_connected_layers(7, [4]), 1)  # no product, and no output bias
+    1.0
+    """
+    widths = [layer.fan_in for layer in layers[1:]]
+    total = 0.0
+    for place in range(len(widths)):
+        later = range(place + 1, len(widths))
+        total += layers[place].biases * math.prod(layers[i].weights * widths[i] / 2 for i in later)
+    return total / n_outputs
+
+
+def output_second_moment(layers: Sequence[WeightLayer]) -> float:
+    """E f_k^2 over random ReLU networks at the input 0, layer by layer: a ReLU halves the second moment.
+
+    >>> output_second_moment(fully_connected_layers(7, [4]))  # 4 units of bias 1, halved, and the output's bias
+    3.0
+    """
+    signal = 0.0
+    for place, layer in enumerate(layers):
+        arriving = signal / 2 if place else 0.0  # the input is 0
+        signal = layer.weights * layer.fan_in * arriving + layer.biases
+    return signal
+
+
+def rescaling_power(*, inputs: bool) -> float:
+    """The power of a in which S falls if outputs are divided by a, and inputs multiplied by it or not.
+
+    Of a ReLU network without biases, by central differences of noise in float64.
+    """
+    torch.manual_seed(0)
+    network = build_network("fully_connected", input_shape=(8,), n_outputs=3, width=32).double()
+    for name, weight in network.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.zeros_(weight)
+    x, noise = torch.randn(2, 200, 8, dtype=torch.float64)
+
+    def sensitivity(factor: float) -> float:
+        data = (factor if inputs else 1.0) * x
+        with torch.no_grad():
+            change = (network(data + SMALL_NOISE * noise) - network(data)) / factor
+        return float(change.mean(1).var(correction=0))
+
+    return math.log(sensitivity(1.0) / sensitivity(SCALE_FACTOR)) / math.log(SCALE_FACTOR)
+
+
+def exact_checks(setting: RunSettings) -> Outcome:
+    """Eqs. (8) and (10) and the powers of Sec. VI-B, without training."""
+    n_outputs = 3
+    layers = fully_connected_layers(8, HIDDEN)
+    truth = output_second_moment(layers) / n_outputs
+    shares = {
+        "as printed": printed_bias_contribution(layers, n_outputs) / truth,
+        "corrected": bias_contribution(layers, n_outputs) / truth,
+    }
+    random = torch.Generator().manual_seed(0)
+    x, noise = torch.randn(2, 400, 8, generator=random, dtype=torch.float64)
+    equal = fully_connected_layers(8, [HIDDEN[0]] * 3)
+    recursion = finite_noise_sensitivity(x.numpy(), SMALL_NOISE * noise.numpy(), equal, n_outputs, centred=False)
+    spread = float(noise.square().mean())  # of this draw, not exactly 1
+    limit = recursion / (expected_sensitivity(equal, n_outputs, noise_std=SMALL_NOISE) * spread) - 1
+    powers = {inputs: rescaling_power(inputs=inputs) for inputs in (True, False)}
+    off = "its relative distance to the biases' share of the outputs' second moment"
+    claims = [
+        computed("Eq. 8", "Sigma is the biases' part of the variance, as printed", off,
+                 abs(shares["as printed"] - 1), below=1e-9),
+        computed("Eq. 8", "Sigma is that part with all weight layers and their fan-in (corrected)", off,
+                 abs(shares["corrected"] - 1), below=1e-9, ours=True),
+        computed("Eq. 10", "S is D/K (H/2)^M of the noise's variance where noise is small",
+                 "relative distance to the recursion over layers", abs(limit), below=1e-3),
+        computed("Sec. VI-B", "inputs times a and outputs over a divide S by a^4", "power of a", powers[True],
+                 paper=4.0, within=1.01),
+        computed("Sec. VI-B", "outputs over a divide S by a^2", "power of a", powers[False], paper=2.0, within=1.01),
+    ]  # fmt: skip
+    return Outcome(numbers={"shares": shares, "limit": limit, "powers": [*powers.values()]}, claims=claims, seeds=(0,))
+
+
+# --- on trained networks
+
+
+def _variance_of_probabilities(setting: RunSettings, configuration: Configuration) -> float:
+    """Variance over runs of the probabilities, summed over classes, mean over test samples (eq. 6)."""
+    from gapscope.inspection.outputs import network_outputs
+
+    found = []
+    for spec in configuration.specs():
+        problem, test = measured_samples(setting, spec)
+        found.append(network_outputs(trained_network(setting, spec, problem), test.inputs).double().softmax(1))
+    return float(torch.stack(found).var(0).sum(1).mean())
+
+
+def equations(measured: Measured) -> Answer:
+    """Eq. (3), the loss from the distance of probabilities to labels; eq. (7), their variance over networks from S."""
+    table = measured.points
+    variances = [_variance_of_probabilities(measured.setting, item) for item in measured.configurations]
+    predicted = [
+        predicted_variance(row.s_after, n_outputs=int(row.outputs), input_second_moment=row.mean_square_input)
+        for row in table.itertuples()
+    ]
+    table = table.assign(variance_of_probabilities=variances, predicted_variance=predicted)
+    kinds = table["initialization"] == "standard_normal"
+    claims = [
+        ratio_claim("Eq. 3", f"L is the mean distance of probabilities to labels over the root of 2 ({name})", group,
+                    group, "test_loss", "L over that distance", over="half_distance", **TWICE)
+        for name, group in (("standard normal", table[kinds]), ("other initializations", table[~kinds]))
+    ]  # fmt: skip
+    for name, group in (("all initializations", table), ("all but standard normal", table[~kinds])):
+        ratios = numpy.log10(group["variance_of_probabilities"] / group["predicted_variance"])
+        claims.append(
+            claim("Eq. 7", f"the variance of probabilities over networks is that predicted from S ({name})",
+                  "log10 of the variance over eq. (7)", ratios.to_list(), unit="configurations", **TWICE,
+                  compared=learnt(group), **LOGITS)
+        )  # fmt: skip
+    return Answer(
+        numbers={"variance_over_eq_7": (table["variance_of_probabilities"] / table["predicted_variance"]).to_list()},
+        claims=claims, points=table, plots={"loss": ("half_distance", "test_loss")},
+    )  # fmt: skip
+
+
+def random_labels(measured: Measured) -> Answer:
+    """Sec. VI-B: S knows nothing of the labels, so that random ones raise the loss above eq. (9)."""
+    groups: Any = dict(list(measured.points.groupby("family", sort=False)))
+    clean, random = (_log_excess(groups[name]) for name in ("clean", "random labels"))
+    table = measured.points
+    rises = claim("Sec. VI-B", "random labels raise the loss more than S tells",
+                  "log10 of L over the root of S, random minus clean labels", random - clean, unit=DRAWS, above=0.0,
+                  compared=learnt(table), **LOGITS)  # fmt: skip
+    return Answer(numbers={}, claims=[rises], plots={"loss": ("s_after", "test_loss")}, predicted=True, points=table)
+
+
+def _log_excess(group: Table) -> numpy.ndarray:
+    """log10 of L over the root of S, mean over configurations, by draw."""
+    s, loss = by_draw(group, "s_after", "test_loss")
+    return numpy.log10(loss / numpy.sqrt(s)).mean(0)
