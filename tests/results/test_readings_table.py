@@ -19,18 +19,20 @@ def margins(n: int) -> list[Reading]:
 
 def test_a_number_is_said_in_words_with_its_units_and_its_note() -> None:
     one = reading("loss", title="loss on the samples", units="nats", note="500 of 2,000 samples")
-    head, row = str(Readings([one])).splitlines()
+    head, row, use = str(Readings([one])).splitlines()
     assert head.split() == ["measure", "value", "error", "better", "what", "it", "is"]
     assert row.split(maxsplit=4) == ["loss", "0.25", "exact", "-", "loss on the samples [nats]; 500 of 2,000 samples"]
-    assert str(Readings([reading("own", units="grams")])).endswith("grams")
+    assert use.startswith("no check uses these numbers")
+    assert str(Readings([reading("own", units="grams")])).splitlines()[1].endswith("grams")
+    assert "checks use accuracy (GS401, GS402)" in str(Readings([reading("accuracy"), one]))
     assert "no value" in str(Readings([reading("own", math.nan, note="there is none")]))
 
 
 def test_a_family_is_one_row_with_its_medians() -> None:
-    (_, row) = str(Readings(margins(6))).splitlines()
+    (_, row, _) = str(Readings(margins(6))).splitlines()
     assert row.split(maxsplit=2)[:2] == ["margins.*", "6"] and "numbers" in row
     assert row.endswith("distance from the boundary: input.median 1.5, h1.median 3.5, h2.median 5.5 [spreads]")
-    assert len(str(Readings(margins(4))).splitlines()) == 5
+    assert len(str(Readings(margins(4))).splitlines()) == 6
 
 
 def test_never_more_than_fifteen_lines() -> None:

@@ -16,6 +16,12 @@ BETTER = {"lower": "lower", "higher": "higher", "none": "-"}
 # a measure with more numbers than these is folded into one row
 FOLDED_FROM = 5
 MOST_LINES = 15
+# Measures that `gapscope.check` computes too, and the codes of the checks that rest on them.
+CHECKS_THAT_USE = {
+    "accuracy": ("GS401", "GS402"),
+    "gradient_neighbours": ("GS401", "GS402"),
+    "kernel_leave_one_out": ("GS103", "GS204", "GS401"),
+}
 
 
 def _error(reading: Reading) -> str:
@@ -87,6 +93,15 @@ def _missing_lines(unmeasured: Mapping[str, str], room: int) -> list[str]:
     return lines
 
 
+def use_of(readings: Sequence[Reading]) -> str:
+    """Return one sentence on which checks use the readings, and on what to compare the others with."""
+    measures = dict.fromkeys(reading.measure for reading in readings)
+    used = [f"{name} ({', '.join(CHECKS_THAT_USE[name])})" for name in measures if name in CHECKS_THAT_USE]
+    others = "no check uses the others" if used else "no check uses these numbers"
+    start = f"checks use {', '.join(used)}; " if used else ""
+    return f"{start}{others}, and no reference values are shipped: compare networks that were trained alike"
+
+
 def text_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: Sequence[str]) -> str:
     """Return at most fifteen lines: the readings, what could not be measured, and what was noticed.
 
@@ -99,7 +114,7 @@ def text_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: S
         The lines.
     """
     rows = rows_of(readings)
-    notes = [f"note: {note}" for note in notes[:3]]
+    notes = [f"note: {note}" for note in notes[:3]] + ([use_of(readings)] if readings else [])
     untaken = _missing_lines(unmeasured, max(1, MOST_LINES - len(notes) - min(len(rows), 9)))
     room = MOST_LINES - len(notes) - len(untaken) - 1
     if len(rows) > room:
@@ -117,5 +132,6 @@ def html_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: S
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows_of(readings)
     )
     below = [*(f"not measured: {name}: {why}" for name, why in unmeasured.items()), *notes]
+    below += [use_of(readings)] if readings else []
     lines = "".join(f"<p>{html.escape(line)}</p>" for line in below)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{lines}"
