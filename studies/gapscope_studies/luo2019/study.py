@@ -5,7 +5,16 @@ from __future__ import annotations
 from gapscope_studies.kit.claims import cannot_run
 from gapscope_studies.kit.study import Study
 from gapscope_studies.kit.summary import Finding
-from gapscope_studies.luo2019 import advice, constant_decay, convolutional, excess, fine_tuning, neurons, theory
+from gapscope_studies.luo2019 import (
+    advice,
+    constant_decay,
+    convolutional,
+    excess,
+    fine_tuning,
+    formulas,
+    neurons,
+    theory,
+)
 
 STUDY = Study(
     name="luo2019",
@@ -13,6 +22,7 @@ STUDY = Study(
     reference="P. Luo, X. Wang, W. Shao, Z. Peng, ICLR 2019, arXiv 1809.00846.",
     parts=(
         *theory.PARTS,
+        formulas.PART,
         *advice.PARTS,
         excess.PART,
         *convolutional.PARTS,

@@ -1,0 +1,210 @@
+"""What the paper's formulas say of each other, decided by exact computation: eqs. 3 and 4, Props. 3 and 5, 21 to 25."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from scipy.optimize import brentq, fsolve
+
+from gapscope.theory import (
+    dynamics_jacobian,
+    equilibrium,
+    fixed_point,
+    free_energy,
+    max_learning_rate,
+    stability_eigenvalues,
+)
+from gapscope_studies.kit.claims import Claim, computed
+from gapscope_studies.kit.study import Outcome, Part, RunSettings
+
+NOISE = 0.25
+ZETAS = (0.0, 0.05, 0.25, 1.0)
+SAME = 1e-6
+LENGTH, TEMPERATURE, LOAD = 1.5, 0.1, 1.2  # of the saddle with a > 1
+
+
+# --- priors of batch statistics
+
+
+def variance_of_batch_mean(values: Sequence[float], batch_size: int) -> float:
+    """Variance of the mean of a batch drawn from `values`, over all batches that there are.
+
+    >>> variance_of_batch_mean([0.0, 2.0], 2)
+    0.5
+    """
+    return float(np.var([np.mean(batch) for batch in itertools.product(values, repeat=batch_size)]))
+
+
+def variance_of_batch_std(batch_size: int, std: float) -> float:
+    r"""Exact variance of the standard deviation of a batch of Gaussians, with the divisor M.
+
+    $\sqrt M s / \sigma$ has the chi distribution of M - 1 degrees of freedom.
+
+    >>> round(variance_of_batch_std(2, 1.0), 6)  # |x - y| / 2
+    0.18169
+    """
+    return float(stats.chi.var(batch_size - 1)) * std**2 / batch_size
+
+
+def prior_claims(batch_size: int = 32) -> list[Claim]:
+    """The priors of mu_B and sigma_B: right for a standard deviation of 1, the second for no other."""
+    claims = []
+    for std in (1.0, 3.0):
+        printed = 2 / (4 * batch_size)  # (rho + 2) / 4M with the excess kurtosis of a Gaussian, 0
+        exact = variance_of_batch_std(batch_size, std)
+        claims.append(
+            computed("Sec. 2", f"sigma_B has the variance (rho + 2) / 4M where sigma_P is {std:g}",
+                     "relative distance to the exact variance of a Gaussian batch of 32", abs(printed / exact - 1),
+                     below=0.05)
+        )  # fmt: skip
+    exact = variance_of_batch_std(batch_size, 3.0)
+    return [
+        *claims,
+        computed("Sec. 2", "sigma_B has that variance times sigma_P^2 where sigma_P is 3 (corrected)",
+                 "relative distance to the exact variance of a Gaussian batch of 32",
+                 abs(9 * 2 / (4 * batch_size) / exact - 1), below=0.05, ours=True),
+    ]  # fmt: skip
+
+
+# --- eq. (4): population normalization is weight normalization where inputs are white
+
+
+def population_and_weight_norm(scale: float = 0.3) -> float:
+    """Largest difference of eq. (4) to population normalization on samples whose covariance is scale * identity."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((50, 6))
+    x -= x.mean(0)
+    x = x @ np.linalg.inv(np.linalg.cholesky(x.T @ x / len(x))).T * math.sqrt(scale) + random.standard_normal(6)
+    w, gamma, beta = random.standard_normal(6), 0.7, -0.2
+    h = x @ w
+    normalized = gamma * (h - h.mean()) / h.std() + beta
+    length = float(np.linalg.norm(w))
+    gain, shift = gamma / math.sqrt(scale), beta - gamma * h.mean() / (math.sqrt(scale) * length)
+    return float(np.abs(normalized - (gain * h / length + shift)).max())
+
+
+# --- Prop. 3 and the largest learning rates
+
+
+def exact_overlap_rate(rate: float, zeta: float) -> float:
+    """Derivative of the overlap's flow by the overlap at the fixed point, terms of order eta^2 included."""
+    gamma = float(fixed_point(zeta=zeta).gamma)
+    return float(dynamics_jacobian(gamma, 1.0, 1.0, learning_rate=rate, zeta=zeta)[1, 1])
+
+
+def largest_stable_rate(zeta: float) -> float:
+    """Learning rate at which that derivative is 0, at length 1, times the gain: the effective rate of Table 1.
+
+    >>> round(largest_stable_rate(0.0), 9)
+    2.0
+    """
+    rate: Any = brentq(exact_overlap_rate, 0.1, 1e3, args=(zeta,), xtol=1e-12)
+    return rate * float(fixed_point(zeta=zeta).gamma)
+
+
+def _smallest_agreement() -> float:
+    """Smallest product of -lambda_R and eta_max - eta_eff over a grid: positive if their signs always agree."""
+    products = []
+    for zeta in ZETAS:
+        highest, gamma = float(max_learning_rate(zeta=zeta)), float(fixed_point(zeta=zeta).gamma)
+        for share in (0.1, 0.5, 0.9, 1.1, 2.0, 5.0):
+            rate = share * highest / gamma  # at length 1 the effective rate is rate * gamma
+            rates = stability_eigenvalues(rate, zeta=zeta)
+            products.append(float(rates.overlap) * (share - 1) * highest)
+    return min(products)
+
+
+def stability_claims() -> list[Claim]:
+    """Prop. 3, and the largest learning rates of weight norm and batch norm by exact derivatives."""
+    points = {zeta: float(fixed_point(zeta=zeta).gamma) for zeta in ZETAS}
+    gains = [dynamics_jacobian(gamma, 1.0, 1.0, learning_rate=rate, zeta=zeta)[0, 0] / rate
+             for zeta, gamma in points.items() for rate in (0.1, 1.0, 5.0)]  # fmt: skip
+    excess = {zeta: largest_stable_rate(zeta) / float(max_learning_rate(zeta=zeta)) - 1 for zeta in (0.0, 0.25)}
+    return [
+        computed("Prop. 3", "the gain returns to its fixed point: lambda_Q < 0",
+                 "largest lambda_Q over the learning rate", max(gains), below=0.0),
+        computed("Prop. 3", "the printed lambda_R is negative if and only if eta_max exceeds eta_eff",
+                 "smallest product of -lambda_R and eta_max - eta_eff", _smallest_agreement(), above=0.0),
+        computed("Table 1", "weight norm's largest learning rate is that printed", "relative excess of the exact one",
+                 abs(excess[0.0]), below=SAME),
+        computed("Table 1", "batch norm's largest learning rate is that printed, at zeta = 0.25",
+                 "relative excess of the exact one, terms of order eta^2 included", abs(excess[0.25]), below=SAME),
+        computed("Prop. 4", "batch norm's exact largest rate exceeds weight norm's by 2 zeta or more",
+                 "excess less 2 zeta, terms of order eta^2 included",
+                 largest_stable_rate(0.25) - largest_stable_rate(0.0) - 0.5, above=0.0, ours=True),
+    ]  # fmt: skip
+
+
+# --- Prop. 5 and eqs. (21) to (25)
+
+
+def numerical_saddle() -> tuple[float, float]:
+    """Gain and gamma R that make the free energy stationary at fixed length, by its central differences."""
+
+    def slopes(point: np.ndarray) -> list[float]:
+        def energy(gamma: float, product: float) -> float:
+            return free_energy(gamma, product / gamma, LENGTH, alpha=LOAD, temperature=TEMPERATURE,
+                               noise_variance=NOISE)  # fmt: skip
+
+        gamma, product, step = float(point[0]), float(point[1]), 1e-5
+        return [
+            (energy(gamma + step, product) - energy(gamma - step, product)) / (2 * step),
+            (energy(gamma, product + step) - energy(gamma, product - step)) / (2 * step),
+        ]
+
+    found: Any = fsolve(slopes, [0.9, 0.5], xtol=1e-12)
+    return float(found[0]), float(found[1])
+
+
+def saddle_claims() -> list[Claim]:
+    """Eqs. (22) to (24) against the saddle of eq. (21) at a > 1, and eq. (25) against that at a = 1."""
+    gamma, product = numerical_saddle()
+    a = 1 + TEMPERATURE / (LENGTH**2 - gamma**2)
+    printed_gamma = LOAD / (2 * a) + LOAD * NOISE / (2 * a - LOAD)
+    printed_error = 1 - LOAD / (4 * a) + LOAD * NOISE / (2 * a * (2 * a - LOAD))
+    error = 1 + gamma**2 / 2 - product
+    point = equilibrium(LOAD, temperature=TEMPERATURE, length=LENGTH, noise_variance=NOISE)
+    ends = [
+        abs(equilibrium(load, noise_variance=noise).generalization_error
+            - (1 - load / 4 + load * noise / (2 * (2 - load))))
+        for load in (0.3, 1.2, 1.9) for noise in (0.0, 0.25, 1.0)
+    ]  # fmt: skip
+    at = f"relative distance to the saddle of eq. 21, a = {a:.3f}"
+    return [
+        computed("Eq. 23", "gamma R is alpha / 2a", at, abs(LOAD / (2 * a) / product - 1), below=SAME),
+        computed("Eq. 22", "gamma^2 is as printed", at, abs(printed_gamma / gamma**2 - 1), below=SAME),
+        computed("Eq. 22", "gamma^2 is as corrected", at, abs(point.gamma**2 / gamma**2 - 1), below=SAME, ours=True),
+        computed("Eq. 24", "the error is as printed", at, abs(printed_error / error - 1), below=SAME),
+        computed("Eq. 25", "the error at zero temperature follows from the saddle",
+                 "largest difference over loads below 2", max(ends), below=1e-9),
+    ]  # fmt: skip
+
+
+def formulas(setting: RunSettings) -> Outcome:
+    """Everything that formulas alone decide."""
+    population = [0.0, 1.0, 4.0, -3.0, 10.0]
+    claims = [
+        computed("Sec. 2", "mu_B has the variance sigma_P^2 / M", "relative distance to that over all batches of 4",
+                 abs(variance_of_batch_mean(population, 4) / (np.var(population) / 4) - 1), below=1e-9),
+        *prior_claims(),
+        computed("Eq. 4", "population normalization of white inputs is weight normalization", "largest difference",
+                 population_and_weight_norm(), below=1e-9),
+        *stability_claims(),
+        *saddle_claims(),
+    ]  # fmt: skip
+    return Outcome(
+        numbers={"largest_stable_rates": {f"{zeta:g}": largest_stable_rate(zeta) for zeta in ZETAS}}, claims=claims,
+        verdict="Eqs. 22 and 24 hold at zero temperature only, where a is 1; the prior of sigma_B lacks sigma_P^2.",
+        seeds=[0],
+    )  # fmt: skip
+
+
+PART = Part(
+    "formulas", "Priors, eq. 4, Props. 3 to 5, eqs. 21 to 25: what computation alone decides", formulas,
+    "Priors of batch statistics, stability of the fixed points, and the saddle of the free energy.",
+)  # fmt: skip
