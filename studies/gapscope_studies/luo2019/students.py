@@ -183,7 +183,13 @@ def _peak_claims(points: list[Point]) -> list[Claim]:
     around = (loads[max(top - 1, 0)], loads[min(top + 1, len(loads) - 1)])
     students: dict[str, Any] = {"compared": (), "untrained": "simulated students"}
     ratios = np.array(points[top]["decayed"]) / np.array(points[top]["plain"])
+    below = [point for point in points if point["load"] < 2]
+    closed = [1 - load / 4 + load * NOISE / (2 * (2 - load)) for load in (point["load"] for point in below)]
+    off = bootstrap(lambda rows: _apart([point["plain"] for point in below], closed, rows), len(below[0]["plain"]),
+                    draws=500)  # fmt: skip
     return [
+        measured("Eq. 25", "trained ReLU students err as the closed form says", "largest distance below P/N = 2",
+                 off, below=ON_THE_CURVE, unit="tasks", **students),
         measured("Fig. 1b", "SGD's error has its peak at P/N = 2",
                  "load with the largest error, between its neighbours",
                  Interval(points[top]["load"], *around, len(points[top]["plain"])), above=1.9, below=2.1, unit="tasks",
@@ -193,12 +199,34 @@ def _peak_claims(points: list[Point]) -> list[Claim]:
     ]  # fmt: skip
 
 
+def _divergence_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> list[Claim]:
+    """At P/N = 1 SGD's error diverges, and weak decay overtrains but stays below SGD everywhere."""
+    grid = np.setdiff1d(GRID, [1.0])
+    sgd, weak = plan.curve(grid, 0.0), plan.curve(grid, plan.zeta)
+    at_one = float(plan.curve(1.0, plan.zeta))
+    at = {point["load"]: np.array(point["plain"]) for point in points}
+    beside = [load for load in at if load != 1.0]
+    nearest = [max(load for load in beside if load < 1), min(load for load in beside if load > 1)]
+    peak = np.log(at[1.0] / np.maximum(*(at[load] for load in nearest)))
+    return [
+        computed("Fig. 1a", "SGD's error diverges at P/N = 1", "closed form at P/N = 1 - 1e-6",
+                 float(plan.curve(1 - 1e-6, 0.0)), above=1e4),
+        measured("Fig. 1a", "SGD's students err most at P/N = 1", "log of their error there over the larger beside it",
+                 mean(peak), above=0.0, unit="tasks", compared=(), untrained="simulated students"),
+        computed("Fig. 1a", f"decay 1/{round(1 / plan.zeta)} overtrains around P/N = 1",
+                 "its error at 1 minus the smallest at smaller loads", at_one - float(weak[grid < 1].min()), above=0.0),
+        computed("Fig. 1a", f"decay 1/{round(1 / plan.zeta)} still errs less than SGD at every load",
+                 "largest error minus SGD's", float((weak - sgd).max()), below=0.0),
+    ]  # fmt: skip
+
+
 def _ridge_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> list[Claim]:
     excess = float(np.max(plan.curve(GRID, NOISE) - plan.curve(GRID, plan.zeta)))
     ridge = _apart([point["decayed"] for point in points], decay)
     return [
         computed("Fig. 1a", f"decay {NOISE:g} is the lowest curve everywhere", "largest excess over the other decay",
                  excess, below=1e-12),
+        *_divergence_claims(plan, points, decay),
         computed("Sec. 4", "simulated ridge students follow the closed form", "largest relative distance", ridge,
                  below=ON_THE_CURVE, ours=True),
     ]  # fmt: skip

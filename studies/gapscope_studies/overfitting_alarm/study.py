@@ -186,21 +186,32 @@ def _by_kind(verdicts: Sequence[Verdict]) -> pandas.DataFrame:
     )
 
 
+def _learnt(kind: str, found: Sequence[Run]) -> ComparisonArm:
+    """How well the networks of a kind learned; rules are judged on when they end training."""
+    case = found[0].case
+    n_classes = 4 if case.quartiles else case.classes[1] if case.classes else 10
+    ends = {name: [run.columns[name][-1] for run in found] for name in ("train_accuracy", "train_loss")}
+    return ComparisonArm(
+        name=kind, chance=1 / n_classes, finished=True, train_accuracy=float(np.median(ends["train_accuracy"])),
+        train_loss=float(np.median(ends["train_loss"])),
+    )  # fmt: skip
+
+
 def _claims(default: str, found: Sequence[Run], verdicts: Verdicts, kept: dict[str, list[float]]) -> list[Claim]:
     """All ours; runs of a kind are one unit."""
     ours, gains = verdicts[default], _differences(kept[default], kept, found)
     learnt = tuple(
-        # rules are judged on when they end training
-        ComparisonArm(name=kind, chance=0.1, finished=True, train_accuracy=float(np.median(
-            [run.columns["fitted"][-1] for run in found if run.case.kind == kind])))
+        _learnt(kind, [run for run in found if run.case.kind == kind])
         for kind in dict.fromkeys(run.case.kind for run in found)
-    )  # fmt: skip
+    )
+    unlike: dict[str, Any] = {
+        "reach": math.inf, "loss_reach": math.inf, "unequal": "kinds are not compared with each other"
+    }  # fmt: skip
 
     def of(says: str, quantity: str, interval: Interval, **more: Any) -> Claim:
         return Claim(
             source="alarm", statement=says, quantity=quantity, value=interval.value, low=interval.low,
-            high=interval.high, units=interval.units, unit="kinds", ours=True, compared=learnt, reach=math.inf,
-            unequal="kinds are not compared with each other", **more,
+            high=interval.high, units=interval.units, unit="kinds", ours=True, compared=learnt, **unlike, **more,
         )  # fmt: skip
 
     def rate(name: str) -> Interval:
