@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,12 @@ def _same_random_state() -> None:
     """Every test draws the same numbers, whichever tests ran before it in the same process."""
     torch.default_generator.manual_seed(0)
     np.random.seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _monitors_record_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a loaded machine recordings may take more than a tenth of the time: no test may depend on that."""
+    monkeypatch.setattr("gapscope.training.monitor_cost.FREE_SECONDS", math.inf)
 
 
 @pytest.fixture(autouse=True)

@@ -60,7 +60,7 @@ def cell(noise: float, seed: int, root: str | None) -> dict[str, Any]:
     """Both training runs of one cell."""
     train, test = samples_of(noise, seed, root)
     alarms = {"gradient_disparity": make_alarm("gradient_disparity"), "evidence": EvidenceAlarm()}
-    monitors = [gs.Monitor(train, [], alarm=alarm, seed=seed) for alarm in alarms.values()]
+    monitors = [gs.Monitor(train, [], alarm=alarm, seed=seed, max_time_fraction=None) for alarm in alarms.values()]
 
     def watch(network: torch.nn.Module, row: dict[str, Any]) -> None:
         for monitor in monitors:

@@ -132,7 +132,9 @@ def one_training(
     n = len(samples)
     canaries = gs.Canaries(samples.targets, n_classes=classes, number=round(CANARIES * n), seed=seed)
     trained_on = (samples.inputs, canaries.labels)
-    monitor = gs.Monitor(trained_on, [], n_samples=n, alarm=gs.CanaryAlarm(canaries, restore=False))
+    monitor = gs.Monitor(
+        trained_on, [], n_samples=n, alarm=gs.CanaryAlarm(canaries, restore=False), max_time_fraction=None
+    )
     settings = TRAINING.to_dict() | {"epochs": WATCHED, "stop_at_train_loss": None}
     network = build(chosen, samples, classes, seed)
     gs.train(network, trained_on, gs.TrainingSpec.from_dict(settings), seed=seed, on_epoch=monitor)

@@ -14,6 +14,11 @@ from gapscope.base.errors import InvalidInput
 from gapscope.training.monitor import Monitor
 
 
+@pytest.fixture(autouse=True)
+def _two_seconds_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapscope.training.monitor_cost.FREE_SECONDS", 2.0)
+
+
 def blobs() -> tuple[torch.Tensor, torch.Tensor]:
     y = torch.arange(120) % 3
     return 3 * nn.functional.one_hot(y, 3).float() + 0.3 * torch.randn(120, 3), y
@@ -95,9 +100,20 @@ def test_recordings_take_at_most_a_fraction_of_the_time(
     assert abs(len(monitor.epochs) - recordings) <= 0.25 * recordings
 
 
-def test_without_checks_every_recording_is_made() -> None:
-    assert Monitor(blobs(), ["loss"]).max_time_fraction is None
-    assert Monitor(blobs(), checks=["GS302"]).max_time_fraction == 0.1
+@pytest.mark.parametrize(("seconds", "recordings"), [(0.1, 19), (3.0, 1)])
+def test_the_default_skips_only_what_takes_more_than_two_seconds(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, recordings: int
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("gapscope.training.monitor.time", clock)
+    monitor = Monitor(blobs(), ["loss"], sinks=[lambda epoch, numbers: clock.sleep(seconds)])
+    for epoch in range(1, 31):  # no time between the recordings
+        monitor.observe(nn.Linear(3, 3), epoch)
+    assert abs(len(monitor.epochs) - recordings) <= 1 and f"{monitor.skipped} recordings were skipped" in repr(monitor)
+    every = Monitor(blobs(), ["loss"], max_time_fraction=None, sinks=[lambda epoch, numbers: clock.sleep(seconds)])
+    for epoch in range(1, 31):
+        every.observe(nn.Linear(3, 3), epoch)
+    assert len(every.epochs) == 30 and every.skipped == 0
 
 
 def test_only_codes_of_a_training_run_are_taken() -> None:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 # The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorize than the one of all outputs.
 DEFAULT_OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
 DEFAULT_MEASURES = ("ntk_trace", "ntk_logdet")
-# With checks, a monitor takes at most this fraction of the training time by default.
-CHECKS_FRACTION = 0.1
 
 
 class _FixedMode(nn.Module):
@@ -122,8 +120,9 @@ class Monitor(Result):
         alarm: Watches the same samples for overfitting: an alarm, or the name of one (`gapscope.training.alarms`).
         checks: "GS301" (memorization of label errors; with class labels and without `alarm` it uses the alarm "joint")
             and "GS302" (training is stuck): reported once, when they appear, in the log and in `findings`.
-        max_time_fraction: Largest fraction of the training time that recordings may take; those that would take more
-            are skipped, except for the first. None is 0.1 with `checks`, and no limit without.
+        max_time_fraction: Largest fraction of the training time that recordings may take. Those that would take more
+            are skipped, except for the first, and while all together take less than two seconds. None for no limit:
+            which epochs are recorded then does not depend on the machine.
         sinks: Called after each recording with the epoch and the numbers; see `gapscope.integrations`.
         seed: Seed of the choice of samples and of measures that draw noise.
 
@@ -150,7 +149,7 @@ class Monitor(Result):
         options: Mapping[str, Mapping[str, Any]] | None = None,
         alarm: Alarm | str | None = None,
         checks: Sequence[str] = (),
-        max_time_fraction: float | None = None,
+        max_time_fraction: float | None = 0.1,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
     ) -> None:
@@ -171,7 +170,7 @@ class Monitor(Result):
         if measures is None:
             measures = ("loss",) if checks else DEFAULT_MEASURES
         self.checks = RunChecks(checks, self.samples) if checks else None
-        self.max_time_fraction = CHECKS_FRACTION if checks and max_time_fraction is None else max_time_fraction
+        self.max_time_fraction = max_time_fraction
         self.skipped = 0
         self._begun: float | None = None
         chosen = select_measures(measures, self.samples, has_initial=False)

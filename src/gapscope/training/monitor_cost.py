@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Recordings that take less than this in all are never skipped, so that short training runs are recorded whole.
+FREE_SECONDS = 2.0
+
 
 @dataclass(frozen=True)
 class Cost:
-    """What a monitor has cost so far, in wall time.
+    """Wall time that the recordings of a monitor took.
 
     Attributes:
         recordings: Number of recordings.
@@ -40,9 +43,12 @@ def would_exceed(fraction: float | None, spans: Sequence[tuple[float, float]], b
         spans: Start and end of the recordings so far; the first recording never exceeds the limit.
         begun: Start of the training; None if it is not known (then the start of the first recording).
         now: The time now.
+
+    Returns:
+        False while all recordings together take less than two seconds.
     """
     if fraction is None or not spans:
         return False
     seconds = [end - start for start, end in spans]
     elapsed = now - (spans[0][0] if begun is None else begun)
-    return sum(seconds) + seconds[-1] > fraction * (elapsed + seconds[-1])
+    return sum(seconds) + seconds[-1] > max(FREE_SECONDS, fraction * (elapsed + seconds[-1]))

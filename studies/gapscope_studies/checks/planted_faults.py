@@ -127,7 +127,11 @@ def trained_cases(family: str, train: Data, more: Data, test: Data, seed: int) -
         data = faults.flipped(train, generator) if kind == "noisy" else train
         network = build(family, train, seed)
         initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-        monitor = None if kind == "short" else gs.Monitor(data, ["loss"], every=3, n_samples=100, alarm="joint")
+        monitor = (
+            None
+            if kind == "short"
+            else gs.Monitor(data, ["loss"], every=3, n_samples=100, alarm="joint", max_time_fraction=None)
+        )
         history = gs.train(network, data, spec, seed=seed, on_epoch=monitor).history
         accuracies[kind] = accuracy = _accuracy(network, test)
         result = gs.check(

@@ -109,7 +109,7 @@ def one_training(name: str, samples: gs.Samples, n_classes: int, seed: int, with
     n = len(samples)
     canaries = gs.Canaries(samples.targets, n_classes=n_classes, number=max(24, round(CANARIES * n)), seed=seed)
     data = (samples.inputs, canaries.labels)
-    monitor = gs.Monitor(data, [], n_samples=n, alarm=gs.CanaryAlarm(canaries, restore=False))
+    monitor = gs.Monitor(data, [], n_samples=n, alarm=gs.CanaryAlarm(canaries, restore=False), max_time_fraction=None)
     spec = gs.TrainingSpec.from_dict(TRAINING.to_dict() | {"epochs": EPOCHS, "stop_at_train_loss": None})
     network, extra = make_network(name, samples, n_classes, seed), InputGradients(gs.Samples(*data))
 

@@ -221,7 +221,7 @@ def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> d
     """
     problem, _ = prepared(spec, data_root)
     network = network_from_spec(spec, problem)
-    common: dict[str, Any] = {"every": every, "n_samples": n_samples}
+    common: dict[str, Any] = {"every": every, "n_samples": n_samples, "max_time_fraction": None}
     monitor = Monitor(problem.train, options=OPTIONS, **common)
     masked = None
     if any(isinstance(module, nn.Dropout) for module in network.modules()):
