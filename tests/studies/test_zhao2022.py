@@ -32,6 +32,7 @@ from gapscope_studies.zhao2022.analysis import (
     repeated_splits,
     sign_claims,
     sparsity_model,
+    ssr_claim,
     sum_of_squares,
 )
 from gapscope_studies.zhao2022.networks import (
@@ -294,3 +295,20 @@ def test_the_curves_of_figure_1_are_those_of_the_networks(study: SmokeStudy, set
 
 def test_the_study_is_found_by_its_name() -> None:
     assert load_study("zhao2022") is STUDY and len(MARGINS) == 20
+
+
+def test_a_sum_of_squares_is_that_of_refits_without_each_network() -> None:
+    """Eight times the mean square of leave-one-out residuals, refitted one by one; the fit's own sum without `count`."""
+    random = numpy.random.default_rng(0)
+    x = random.uniform(size=(12, 2))
+    table = pandas.DataFrame({ZETA: x[:, 0], KAPPA: x[:, 1], "gap": random.uniform(size=12), "corruption": [0, 1] * 6})
+    design, gap = numpy.column_stack([x, numpy.ones(12)]), table["gap"].to_numpy()
+    left_out = [
+        gap[i] - design[i] @ numpy.linalg.lstsq(numpy.delete(design, i, 0), numpy.delete(gap, i), rcond=None)[0]
+        for i in range(12)
+    ]
+    held_out = ssr_claim("", "", table, sparsity_model(), 0.023, (), count=8)
+    assert held_out.value == pytest.approx(8 * numpy.mean(numpy.square(left_out)))
+    fitted = ssr_claim("", "", table, sparsity_model(), 0.004, ())
+    _, squares = numpy.linalg.lstsq(design, gap, rcond=None)[:2]
+    assert fitted.value == pytest.approx(float(squares[0]))

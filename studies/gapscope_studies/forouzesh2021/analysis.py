@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.prediction.correlations import correlations
+from gapscope.prediction.correlations import correlations, kendall_tau
 from gapscope.theory.sensitivity import predicted_loss
 from gapscope_studies.forouzesh2021.networks import Configuration, Grids, by_draw, measured_samples, points, runs
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, measured
@@ -157,18 +157,10 @@ def error_control(table: Table, claims: Sequence[Claim]) -> list[Claim]:
     return [
         relation_of(
             "control", "the test error rises with S as the test loss does", "Kendall's tau of S and the test error",
-            kendall, table["s_after"].astype(float), 1 - table["test_accuracy"].astype(float), above=0.0, ours=True,
+            kendall_tau, table["s_after"].astype(float), 1 - table["test_accuracy"].astype(float), above=0.0, ours=True,
             compared=rises[0].compared, unit="configurations (same images)", **LOGITS,
         )
     ]  # fmt: skip
-
-
-def kendall(x: numpy.ndarray, y: numpy.ndarray) -> float:
-    """Kendall's tau-b, NaN where one is constant."""
-    from scipy import stats
-
-    result: Any = stats.kendalltau(x, y)
-    return float(result.statistic)
 
 
 def part(setting: RunSettings, *, grid: str, find: Callable[[Measured], Answer], paper: Mapping[str, str]) -> Outcome:

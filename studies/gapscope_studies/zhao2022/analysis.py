@@ -148,6 +148,19 @@ def errs_less(
                  clusters=table[cluster].to_list(), compared=learnt(table, chance), **more)  # fmt: skip
 
 
+def ssr_claim(
+    source: str, says: str, table: Table, model: GapEstimator, paper: float, compared: Sequence[ComparisonArm], *,
+    count: int | None = None, cluster: str = "corruption", unit: str = "noise levels",
+) -> Claim:  # fmt: skip
+    """That a sum of squared residuals is the paper's: of `count` left-out networks, of the fit to all without it."""
+    fitted = model.fit(table, table["gap"])
+    estimates = fitted.predict(table)
+    residuals = fitted.residuals_ if count else table["gap"].to_numpy(dtype=float) - estimates
+    quantity = f"sum of squared residuals of {f'{count} left-out' if count else 'the fit to all'} networks"
+    return claim(source, says, quantity, (count or len(table)) * residuals**2, paper=paper, unit=unit,
+                 clusters=table[cluster].to_list(), compared=compared)  # fmt: skip
+
+
 def mean_gap() -> GapEstimator:
     """The baseline that knows nothing of a network."""
     return GapEstimator(features=[])

@@ -11,6 +11,7 @@ import numpy
 
 from gapscope.base.specs import RunSpec
 from gapscope.measures.unit_sparsity import MIN_TRAIN_ACCURACY, UnitSparsity
+from gapscope.prediction.correlations import kendall_tau
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.results.records import Record
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, computed, downsample_curve, measured, relation
@@ -34,6 +35,7 @@ from gapscope_studies.zhao2022.analysis import (
     scatters,
     sign_claims,
     sparsity_model,
+    ssr_claim,
     sum_of_squares,
     with_interval,
 )
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
 Sparsities = Mapping[float, UnitSparsity]
 SHOWN = ["corruption", "batch_norm", "train_accuracy", "test_accuracy", "gap", ZETA, KAPPA]
+CLASSES_MOVE = "classes move from large kappa and small zeta to the opposite corner"
+HELD_OUT = 8  # the paper's test networks
 # quantity -> the paper's way with corruption
 TRENDS = {"n0/M": 1, "n0r/M": -1, "zeta": 1, "kappa": -1}
 # ... and where a network generalizes
@@ -190,12 +194,24 @@ def _trend_claims(source: str, repeats: Sequence[Sparsities], records: Sequence[
     ]  # fmt: skip
 
 
+def _class_correlation(found: Sparsities) -> float:
+    """Pearson of zeta and kappa over all classes of all networks of one draw."""
+    pairs = [numpy.array([item.class_zeta.numpy(), item.class_kappa.numpy()]) for item in found.values()]
+    return pearson(*numpy.concatenate(pairs, axis=1))
+
+
 def figure_2(setting: RunSettings) -> Outcome:
     """Curves and (zeta, kappa) of all classes in networks that differ in corruption alone."""
     specs, repeats, records = repeated_sparsities(setting)
     means = [_means(found) for found in repeats]
     return outcome(
-        setting, specs, PAPER, claims=_trend_claims("Fig. 2", repeats, records),
+        setting, specs, PAPER,
+        claims=[
+            *_trend_claims("Fig. 2", repeats, records),
+            claim("Fig. 2(B)", CLASSES_MOVE, "Pearson of zeta and kappa over classes of all networks",
+                  [_class_correlation(found) for found in repeats], unit="draws of networks", below=0.0,
+                  compared=_learnt(records, repeats[0])),
+        ],
         numbers={"by_corruption": means[0].to_dict("records"), "draws": [each.to_dict("records") for each in means]},
         tables={"Means over classes, first draw": means[0]},
         figures={"curves": _curves(repeats[0]), "clouds": _clouds(repeats[0])},
@@ -272,6 +288,8 @@ def figure_3cd(setting: RunSettings) -> Outcome:
         fit_claim("Fig. 3(C)", table, 0.979, chance),
         errs_less("Fig. 3(C)", "zeta and kappa tell the gap of a network that was left out", table, sparsity_model(),
                   mean_gap(), chance),
+        ssr_claim("Fig. 3(C)", "eight left-out networks leave an SSR of 0.023", table, sparsity_model(), 0.023,
+                  learnt(table, chance), count=HELD_OUT),
         computed("Fig. 3(D)", "in every split the sum of squared residuals of held-out networks is below 0.035",
                  "largest sum", found["largest_ssr"], below=0.035, compared=learnt(table, chance)),
     ]  # fmt: skip
@@ -299,6 +317,15 @@ def fit_claim(
                     unit=unit, above=0.9, compared=learnt(table, chance))  # fmt: skip
 
 
+def _margin_fit(table: Table, chance: float) -> Claim:
+    """The correlation of the gap with the margin signature's fit to all networks (least squares)."""
+    gap = table["gap"].to_numpy(dtype=float)
+    estimate = margin_model().fit(table, gap).predict(table)
+    return relation("Fig. 3(E)", "the margin signature fits the gap with a Pearson of 0.75", "Pearson of the fit",
+                    pearson, estimate, gap, clusters=table["corruption"].to_list(), unit="noise levels", paper=0.75,
+                    within=1.25, compared=learnt(table, chance))  # fmt: skip
+
+
 def figure_3e(setting: RunSettings) -> Outcome:
     """The margin signature (least squares on 20 features, and its ridge) on the same splits as zeta and kappa."""
     pool, specs = grids.first_pool(setting)
@@ -314,6 +341,11 @@ def figure_3e(setting: RunSettings) -> Outcome:
                   models[kind], chance)
         for kind in ("least squares", "ridge")
     ]  # fmt: skip
+    claims += [
+        ssr_claim("Fig. 3(E)", "eight left-out networks leave the margin signature an SSR of 0.5", table,
+                  margin_model(), 0.5, learnt(table, chance), count=HELD_OUT),
+        _margin_fit(table, chance),
+    ]  # fmt: skip
     return outcome(
         setting, specs, PAPER, numbers=found, claims=claims, tables={"Repeated splits": _protocol_table(found)},
         figures={"estimates": estimates(_one_split(models["ridge"], table)),
@@ -322,12 +354,19 @@ def figure_3e(setting: RunSettings) -> Outcome:
 
 
 def other_architecture(
-    setting: RunSettings, *, pool: str, source: str, paper: Mapping[str, str], fit: float = math.nan, **units: str
+    setting: RunSettings,
+    *,
+    pool: str,
+    source: str,
+    paper: Mapping[str, str],
+    fit: float = math.nan,
+    ssr: float = math.nan,
+    **units: str,
 ) -> Outcome:
     """Curves, pairs and the fit on all networks of an architecture (Figs. 3, 5 and 6), and held-out errors.
 
-    `fit` is the paper's Pearson of the fit, where it gives one; `units` are the `cluster` of networks that count once
-    and its `unit`, else seeds.
+    `fit` and `ssr` are the paper's Pearson and sum of squared residuals of the fit, where it gives them; `units` are
+    the `cluster` of networks that count once and its `unit`, else seeds.
     """
     specs = grids.paper_grid(setting, pool)
     table = networks(setting, pool, specs)
@@ -346,6 +385,9 @@ def other_architecture(
     ]  # fmt: skip
     if not math.isnan(fit):
         claims.append(fit_claim(source, table, fit, chance, **independent))
+    if not math.isnan(ssr):
+        claims.append(ssr_claim(source, f"the linear fit leaves an SSR of {ssr:g}", table, sparsity_model(), ssr,
+                                learnt(table, chance), **independent))  # fmt: skip
     gaps = table["gap"].to_numpy(dtype=float)
     estimate = sparsity_model().fit(table, gaps).predict(table)
     return outcome(
@@ -384,6 +426,12 @@ def figure_4(setting: RunSettings) -> Outcome:
         relation("Fig. 4", f"the gap {way} with {name}", f"Pearson of the gap and {name}", pearson, table[column],
                  table["gap"], paper=paper, compared=models, within=1.25)
         for column, name, way, paper in ((ZETA, "zeta", "rises", 0.998), (KAPPA, "kappa", "falls", -0.967))
+    ]  # fmt: skip
+    claims += [
+        ssr_claim("Fig. 4", "the linear fit leaves an SSR of 0.004", table, sparsity_model(), 0.004, models,
+                  cluster="model", unit="networks"),
+        relation("Table 1", "the gap grows from model A to model E", "Kendall's tau of order and gap",
+                 kendall_tau, table["model"].map(ord), table["gap"], above=0.0, compared=models),
     ]  # fmt: skip
     curves = {f"model {name}": sparsity(here, "photographs", spec)
               for name, spec in specs.items() if spec.id in table.index}  # fmt: skip
