@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
+from gapscope.batch_norm.data_statistics import with_data_statistics
 from gapscope.inspection.outputs import measurement_mode, network_outputs
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
@@ -143,11 +144,14 @@ def kernel_columns(
 ) -> KernelColumns:
     """Compute the traced kernel, with landmarks beyond `max_exact` samples.
 
+    Batch norm layers that still have their initial statistics, as before training, get those of the samples.
+
     Args:
         max_exact: Samples up to which the kernel is computed whole.
         landmarks: Number of landmarks beyond `max_exact` samples.
         size: `chunk_size` of `empirical_ntk`.
     """
+    network = with_data_statistics(network, x)
     if len(x) <= max_exact:
         return KernelColumns(empirical_ntk(network, x, outputs="traced", chunk_size=size), None)
     chosen = torch.randperm(len(x), generator=resolve_generator(generator))[:landmarks].to(x.device)
@@ -184,8 +188,9 @@ def kernel_leave_one_out(
     r"""Predict every sample by NTK ridge regression fitted to all *other* samples.
 
     With the traced kernel $K_{ij} = \sum_c \nabla_\theta f_c(x_i) \cdot \nabla_\theta f_c(x_j)$ of the network as it
-    stands (evaluation mode), targets b (one-hot labels, or regression targets) and $\tilde R$ the matrix that maps b to
-    the residuals of kernel ridge regression with a free intercept, the left-out prediction is
+    stands (evaluation mode; batch norm layers before training get the statistics of the samples), targets b (one-hot
+    labels, or regression targets) and $\tilde R$ the matrix that maps b to the residuals of kernel ridge regression
+    with a free intercept, the left-out prediction is
 
     $$b_i - \frac{(\tilde R b)_i}{\tilde R_{ii}},$$
 
