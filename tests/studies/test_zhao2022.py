@@ -298,7 +298,7 @@ def test_the_study_is_found_by_its_name() -> None:
 
 
 def test_a_sum_of_squares_is_that_of_refits_without_each_network() -> None:
-    """Eight times the mean square of leave-one-out residuals, refitted one by one; the fit's own sum without `count`."""
+    """Eight times the mean square of leave-one-out residuals, refitted one by one; without `count` the fit's own."""
     random = numpy.random.default_rng(0)
     x = random.uniform(size=(12, 2))
     table = pandas.DataFrame({ZETA: x[:, 0], KAPPA: x[:, 1], "gap": random.uniform(size=12), "corruption": [0, 1] * 6})

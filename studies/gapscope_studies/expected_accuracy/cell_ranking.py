@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError
 from gapscope.base.randomness import derive_seed
+from gapscope.batch_norm.data_statistics import with_data_statistics
 from gapscope.data import load_dataset
 from gapscope.data.location import data_root
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
 from gapscope.measures.kernel_leave_one_out import loo_from_kernel
 from gapscope.prediction.correlations import kendall_tau
-from gapscope.prediction.untrained import with_data_statistics
 from gapscope.statistics.baselines import linear_ridge
 from gapscope_studies.expected_accuracy.cells import build_cell_network, complexity, published_cells
 from gapscope_studies.expected_accuracy.rows import plain, shown
