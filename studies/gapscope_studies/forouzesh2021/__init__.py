@@ -107,7 +107,7 @@ STUDY = Study(
         Finding("authors", "test_loss at width 500",
                 held="At the paper's own scale the means that the authors stored come back: the loss of four layers of "
                 "500 units within {value:.1f} standard errors, over {units} runs."),
-        Finding("mnist", "L rises with sensitivity S after training",
+        Finding("mnist", "L rises with sensitivity S after training", picture="loss",
                 held="The test loss follows the output sensitivity: a correlation of the logarithms of {value:.3f} "
                 "[{low:.3f}, {high:.3f}] over {units} {unit} of fully connected networks on MNIST."),
         Finding("fig2a", "at equal parameters a convolution instead of a layer lowers L",

@@ -72,11 +72,15 @@ class ComparisonArm:
         return finished((self.curve,), falling=self.falling)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serializable values, those without a default and those that differ from it."""
+        """JSON-serializable values, those without a default and those that differ from it.
+
+        The compared score's curve is left out where that of the training loss is kept, on which the end is judged.
+        """
         always = ("name", "train_accuracy", "chance")
+        left_out = ("curve", "falling") if self.loss_curve else ()
         return {
             item.name: getattr(self, item.name) for item in fields(self)
-            if item.name in always or getattr(self, item.name) != item.default
+            if item.name not in left_out and (item.name in always or getattr(self, item.name) != item.default)
         }  # fmt: skip
 
     @classmethod

@@ -77,7 +77,8 @@ def scale_in_words(facts: Mapping[str, Any], *, most: int = 4) -> str:
     data = [re.sub(r", ([\d,]+) training.*", r" (\1 samples)", each) for each in here.get("data", "").split("; ")]
     networks = here.get("network", "").split("; ")
     names = list(dict.fromkeys(re.sub(r" \(.*", "", name).replace("_", " ") for name in networks))
-    names += ["others"] if re.search(r" and \d+ more$", networks[-1]) and len(names) > 1 else []
+    names = [*names[:most], "others"] if len(names) > most else names
+    names += ["others"] if re.search(r" and \d+ more$", networks[-1]) and 1 < len(names) <= most else []
     counted = [f"{here[name]} {name}" for name in ("epochs", "networks") if here.get(name)]
     seeds = f"{here.get('seeds') or len(facts['seeds'])} seeds"
     return "; ".join(
@@ -167,11 +168,16 @@ def page_of(facts: Mapping[str, Any], body: str) -> str:
 RAW = ("recordings", "runs")
 
 
+def _without_raw_rows(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    kept = {key: item for key, item in value.items() if key not in RAW or not isinstance(item, Sequence | Mapping)}
+    return {key: _without_raw_rows(item) for key, item in kept.items()}
+
+
 def stored_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What is stored of a part: all of it at smoke scale, else without the raw rows."""
-    if facts["scale"] == "smoke":
-        return dict(facts)
-    return {**facts, "numbers": {key: value for key, value in facts["numbers"].items() if key not in RAW}}
+    return dict(facts) if facts["scale"] == "smoke" else {**facts, "numbers": _without_raw_rows(facts["numbers"])}
 
 
 def write_part(

@@ -186,6 +186,18 @@ class Study:
 
         return findings(self, results)
 
+    def pictured_findings(self, results: Path) -> list[tuple[str, str]]:
+        """Sentences of the findings that have a picture, with its path."""
+        from gapscope_studies.kit.summary import pictured
+
+        return pictured(self, results)
+
+    def decided_per_hour(self, results: Path) -> tuple[int, float, float]:
+        """Decided rows, processor hours of the runs behind them, and rows per hour."""
+        from gapscope_studies.kit.summary import decided_per_hour
+
+        return decided_per_hour(self, results)
+
     def tally(self, results: Path, *, ours: bool) -> list[int]:
         """How many claims held, did not hold, are open, were not run and cannot be run; the paper's, or ours."""
         from gapscope_studies.kit.summary import tally

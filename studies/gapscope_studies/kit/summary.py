@@ -42,6 +42,7 @@ class Finding:
         held: The sentence where it held; fields are those of the claim: {value:.2f}, {low}, {high}, {paper}, {units}.
         not_held: The sentence where it did not.
         undecided: The sentence where it is open, followed by the reason.
+        picture: Figure of the part that shows it; such a finding comes first on the page of all claims.
     """
 
     part: str
@@ -49,6 +50,7 @@ class Finding:
     held: str = ""
     not_held: str = ""
     undecided: str = ""
+    picture: str = ""
 
     def render(self, rows: Sequence[Row]) -> tuple[str, str]:
         """Outcome, and the sentence with its numbers; the claim's own words where there is none for this outcome."""
@@ -97,6 +99,28 @@ def findings(study: Study, results: Path) -> list[tuple[str, str]]:
     rows = rows_of(study, results)
     run = {row.part for row in rows if row.page}
     return [finding.render(rows) for finding in study.findings if finding.part in run]
+
+
+def pictured(study: Study, results: Path) -> list[tuple[str, str]]:
+    """Sentences of the findings that have a picture, with the picture's path from the folder of results."""
+    rows = rows_of(study, results)
+    folders = {row.part: row.page.rsplit("/", 1)[0] for row in rows if row.page}
+    return [
+        (finding.render(rows)[1], f"{folders[finding.part]}/{finding.part}-{finding.picture}.svg")
+        for finding in study.findings if finding.picture and finding.part in folders
+    ]  # fmt: skip
+
+
+def decided_per_hour(study: Study, results: Path) -> tuple[int, float, float]:
+    """Decided rows of the parts whose processor time is known, the hours of their runs, and rows per hour."""
+    decided = seconds = 0.0
+    for part in study.parts:
+        paths = [results / study.name / scale / f"{part.name}.json" for scale in SCALES]
+        content = next((read_json(path) for path in paths if path.exists()), {})
+        if content.get("seconds_of_runs"):
+            seconds += float(content["seconds_of_runs"])
+            decided += sum(claim.outcome in (HELD, NOT_HELD) for claim in stored_claims(content))
+    return int(decided), seconds / 3600, 3600 * decided / seconds if seconds else 0.0
 
 
 def tally(study: Study, results: Path, *, ours: bool) -> list[int]:

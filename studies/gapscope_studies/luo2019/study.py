@@ -34,7 +34,7 @@ STUDY = Study(
         cannot_run("Fig. 3", "on down-sampled ImageNet itself", "the data are not on this machine"),
     ),
     findings=(
-        Finding("excess", f"fully connected: {excess.PRINTED}",
+        Finding("excess", f"fully connected: {excess.PRINTED}", picture="ratios",
                 not_held="The gamma decay as printed, said to be what batch norm adds to the loss, does not describe "
                 "fully connected layers: the excess is {value:.0f} times [{low:.0f}, {high:.0f}] what it predicts."),
         Finding("excess", f"single-unit: {excess.PRINTED}",

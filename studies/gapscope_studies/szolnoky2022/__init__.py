@@ -82,7 +82,7 @@ STUDY = Study(
         Finding("bench_fc", "MGS is the best of all methods in most scenarios",
                 not_held="MGS is not the best of all methods in most of 40 scenarios of wrong labels and training "
                 "size: it is in {value:.0%} [{low:.0%}, {high:.0%}]."),
-        Finding("table1", "at 60 % wrong labels MGS ends better than without regularization",
+        Finding("table1", "at 60 % wrong labels MGS ends better than without regularization", picture="curves",
                 held=LEAD, undecided=LEAD),
         Finding("table1", "at 60 % wrong labels MGS ends best of all methods",
                 undecided="At 60 % wrong labels MGS is not shown to beat the best other method: {value:+.1f} points "
