@@ -14,8 +14,10 @@ import gapscope as gs
 from cases import CASES
 from door_networks import bert_classifier
 from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.prediction.continuation import continued_predictions
 from gapscope.prediction.subset_designs import DESIGNS
 from gapscope.prediction.subset_runs import equal_steps, sample_scores
+from gapscope.statistics.baselines import RIDGES
 
 
 def two_blobs(n: int, seed: int = 0, apart: float = 1.5) -> tuple[Tensor, Tensor]:
@@ -37,18 +39,21 @@ def least_squares(x: Tensor, y: Tensor) -> nn.Module:
 
 
 def test_the_score_is_what_new_samples_give() -> None:
-    found = gs.learning_curve(least_squares, two_blobs(1000))
+    found = gs.learning_curve(least_squares, two_blobs(1000), design="half and quarter")
     network, (x, y) = least_squares(*two_blobs(1000)), two_blobs(20000, seed=1)
     truth = float((network(x).argmax(1) == y).double().mean())
     assert found.low <= truth <= found.high and abs(found.score - truth) < 0.03
-    assert (found.design, found.cost, found.samples) == ("half and quarter", 0.75, 1000)
+    assert (found.design, found.cost, found.samples) == ("half and quarter", 2, 1000)
     assert [item.trained_on for item in found.trainings] == [250, 500]
 
 
 @pytest.mark.parametrize("design", list(DESIGNS))
 def test_every_design_costs_what_it_says(design: str) -> None:
-    found = gs.learning_curve(least_squares, two_blobs(200), design=design)
-    assert found.design == design and found.cost == pytest.approx(DESIGNS[design].cost, abs=0.02)
+    def train_fn(x: Tensor, y: Tensor, steps_fraction: float = 1.0) -> nn.Module:
+        return least_squares(x, y)
+
+    found = gs.learning_curve(train_fn, two_blobs(200), design=design)
+    assert found.design == design and found.cost == DESIGNS[design].cost
     assert found.low < found.score < found.high
 
 
@@ -97,13 +102,13 @@ def test_a_narrow_interval_takes_more_trainings() -> None:
         gs.learning_curve(least_squares, data, max_interval_width=0.2),
         gs.learning_curve(least_squares, data, max_interval_width=0.08),
     )
-    assert wide.cost == 0.75 and narrow.cost > 0.75
+    assert wide.cost == 2 and narrow.cost > 2
     assert narrow.high - narrow.low <= 0.08 and not narrow.note
 
 
 def test_an_interval_out_of_reach_is_said_and_costs_nothing_more() -> None:
     found = gs.learning_curve(least_squares, two_blobs(200), max_interval_width=0.001)
-    assert found.cost == 0.75 and "needs more samples" in found.note and "ten folds" in found.note
+    assert found.cost == 2 and "needs more samples" in found.note and "ten folds" in found.note
 
 
 def test_many_samples_are_held_out_plainly() -> None:
@@ -191,7 +196,7 @@ def test_a_mapping_of_inputs_comes_as_it_was_given() -> None:
     ids = torch.randint(20, (48, 6), generator=torch.Generator().manual_seed(0))
     data = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids[:, 0] % 2}
     assert 0 <= gs.learning_curve(recipe, data).score <= 1
-    assert seen[0] == {"input_ids": (12, 6), "attention_mask": (12, 6)}
+    assert seen[0] == {"input_ids": (24, 6), "attention_mask": (24, 6)}
 
 
 def test_random_states_are_left_alone() -> None:
@@ -217,6 +222,8 @@ def test_random_states_are_left_alone() -> None:
         (least_squares, two_blobs(60), {"groups": [0, 1] * 30}, "got 60 samples in 2 groups"),
         (least_squares, two_blobs(60)[0], {}, "data must hold targets"),
         (least_squares, two_blobs(60), {"design": "halfs"}, "half and quarter"),
+        (least_squares, two_blobs(60), {"design": "short continued halves"}, "steps_fraction"),
+        (least_squares, two_blobs(60), {"design": "continued halves", "groups": list(range(20)) * 3}, "groups"),
         (least_squares, two_blobs(60), {"max_interval_width": 0.0}, "max_interval_width must lie in"),
         (
             lambda x, y: "network",
@@ -235,9 +242,9 @@ def test_messages(recipe: Any, data: Any, options: dict[str, Any], message: str)
 def test_it_prints_in_a_few_lines_and_keeps_itself_as_json() -> None:
     found = gs.learning_curve(least_squares, two_blobs(100))
     lines = repr(found).splitlines()
-    assert len(lines) <= 8 and "90 % interval" in lines[0] and "cost 0.75 " in lines[1]
-    assert list(found.to_pandas()["name"]) == ["quarter", "half"]
-    assert '"design": "half and quarter"' in found.to_json()
+    assert len(lines) <= 8 and "90 % interval" in lines[0] and "cost 2.00 " in lines[1]
+    assert list(found.to_pandas()["name"]) == ["continued half 1", "continued half 2"]
+    assert '"design": "continued halves"' in found.to_json()
 
 
 def _biased_to_large(x: Tensor, y: Tensor) -> nn.Module:
@@ -252,19 +259,19 @@ def _biased_to_large(x: Tensor, y: Tensor) -> nn.Module:
 
 
 def test_under_trained_subsets_give_no_prediction() -> None:
-    curve = gs.learning_curve(_biased_to_large, two_blobs(200, apart=3.0))
+    curve = gs.learning_curve(_biased_to_large, two_blobs(200, apart=3.0), design="half and quarter")
     quarter, half = curve.trainings
     assert quarter.training_score < half.training_score
     for run in curve.trainings:
         assert f"{run.training_score:.3f}" in curve.unreliable_because
-    assert not gs.learning_curve(least_squares, two_blobs(200, apart=3.0)).unreliable_because
+    assert not gs.learning_curve(least_squares, two_blobs(200, apart=3.0), design="half and quarter").unreliable_because
 
 
 def test_a_falling_curve_is_named() -> None:
     def forgets(x: Tensor, y: Tensor) -> nn.Module:
         return least_squares(x, y if len(x) <= 60 else 1 - y)
 
-    curve = gs.learning_curve(forgets, two_blobs(200, apart=3.0))
+    curve = gs.learning_curve(forgets, two_blobs(200, apart=3.0), design="half and quarter")
     assert f"{curve.trainings[0].score:.3f}" in curve.note and f"{curve.trainings[1].score:.3f}" in curve.note
 
 
@@ -278,3 +285,47 @@ def test_a_part_of_a_spec_takes_as_many_steps(part: int) -> None:
     steps = recipe.training.epochs * -(-part // 16)
     assert abs(steps - 2 * 7) <= -(-part // 16) / 2  # as near as whole epochs come
     assert equal_steps(least_squares, 100, part) is least_squares
+
+
+def test_continued_halves_are_the_formula_written_out() -> None:
+    """Oracle: every unseen sample refitted without it, by normal equations with an unpenalized intercept."""
+    x, y = two_blobs(60, apart=1.0)
+    network, samples = least_squares(x[:30], y[:30]), gs.Samples(x[30:], y[30:])
+    found = continued_predictions(network, samples)
+    probabilities = network(x[30:]).detach().double().softmax(1) - 0.5
+    wanted = nn.functional.one_hot(y[30:], 2).double() - 0.5
+    scaled = (probabilities * wanted).sum() / probabilities.square().sum() * probabilities
+    features = x[30:].double() - x[30:].double().mean(0)
+    unit = float(features.square().sum()) / 30
+
+    def refitted(ridge: float) -> Tensor:
+        rows = []
+        for i in range(30):
+            rest = torch.arange(30) != i
+            design = torch.cat([features[rest], torch.ones(29, 1, dtype=torch.float64)], 1)
+            penalty = torch.diag(torch.tensor([ridge * unit, ridge * unit, 0.0], dtype=torch.float64))
+            solution = torch.linalg.solve(design.T @ design + penalty, design.T @ (wanted - scaled)[rest])
+            rows.append(torch.cat([features[i], torch.ones(1, dtype=torch.float64)]) @ solution)
+        return torch.stack(rows)
+
+    of_ridges = [refitted(ridge) for ridge in RIDGES]
+    best = min(of_ridges, key=lambda rest: float((wanted - scaled - rest).square().mean()))
+    torch.testing.assert_close(found, scaled + best + 0.5, atol=1e-6, rtol=1e-6)
+
+
+def test_a_steps_fraction_is_asked_for() -> None:
+    fractions: list[float] = []
+
+    def train_fn(x: Tensor, y: Tensor, steps_fraction: float = 1.0) -> nn.Module:
+        fractions.append(steps_fraction)
+        return least_squares(x, y)
+
+    curve = gs.learning_curve(train_fn, two_blobs(300))
+    assert (curve.design, curve.cost, fractions) == ("short continued halves", 0.5, [0.25, 0.25])
+
+
+def test_labels_without_signal_are_predicted_at_chance() -> None:
+    x = torch.randn(400, 5, generator=torch.Generator().manual_seed(0))
+    y = torch.randint(2, (400,), generator=torch.Generator().manual_seed(1))
+    curve = gs.learning_curve(least_squares, (x, y))
+    assert curve.low < 0.5 < curve.high and curve.high - curve.low < 0.2

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import class_logits
+from gapscope.inspection.validation import ready
 from gapscope.measures._forward import forward_pass
 from gapscope.statistics.baselines import RIDGES, linear_spectrum, target_matrix
 from gapscope.statistics.kernel_ridge import select_ridge
@@ -34,7 +35,7 @@ def move_towards_kernel(continued: float, kernel: float, kernel_of_halves: float
 
     >>> round(move_towards_kernel(0.70, 0.76, 0.74), 6), round(move_towards_kernel(0.70, 0.60, 0.58), 6)
     (0.72, 0.69)
-    """
+    """  # noqa: DOC201
     gain = max(kernel - kernel_of_halves, 0.0)
     return continued + min(max((kernel - continued) / 2, -gain / 2), gain)
 
@@ -43,9 +44,11 @@ def continued_predictions(network: nn.Module, samples: Samples) -> Tensor:
     """Predict unseen samples by leave-one-out: one score per class [n, C], or regression targets [n, k].
 
     Without a last linear layer these are the predictions of the network itself.
-    """
+    """  # noqa: DOC201
+    prepared = ready(network, samples)
+    samples = prepared.samples
     assert samples.targets is not None
-    result = forward_pass(network, samples.inputs)
+    result = forward_pass(prepared.network, samples.inputs)
     targets = samples.targets.cpu()
     if samples.is_classification:
         predictions = class_logits(result.outputs).softmax(1)

@@ -21,6 +21,7 @@ class SubsetRun:
         scored_on: Number of samples that scored it.
         score: Their mean score.
         training_score: Mean score of the samples that it saw.
+        steps: Its optimizer steps, in multiples of a training run on all samples.
     """
 
     name: str
@@ -28,6 +29,7 @@ class SubsetRun:
     scored_on: int
     score: float
     training_score: float
+    steps: float = 1.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,8 +44,8 @@ class LearningCurve(Result):
         standard_error: Standard error of the score.
         samples: Number of all samples.
         design: Name of the design.
-        cost: Samples that all training runs saw together, in multiples of all samples: training runs on everything.
-        trainings: The training runs, the quarter first.
+        cost: Optimizer steps of all training runs, in multiples of one on all samples.
+        trainings: The training runs, the quarter first if there is one.
         unreliable_because: Why the score is no prediction: networks on subsets were under-trained; else empty.
         note: What the user should know: a cheaper or better way, an interval that was not reached; or empty.
     """
@@ -61,7 +63,7 @@ class LearningCurve(Result):
     note: str = ""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row a training."""
+        """Return one row per training run."""
         import pandas
 
         return pandas.DataFrame([vars(item) for item in self.trainings])

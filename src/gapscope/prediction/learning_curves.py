@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import tempfile
 from collections.abc import Sequence
@@ -14,37 +13,48 @@ from typing import Any, get_args
 import numpy as np
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.pools.from_spec import prepared
 from gapscope.pools.jobs import keep, run_cached
+from gapscope.prediction.continuation import move_towards_kernel
 from gapscope.prediction.learning_curve_result import LearningCurve, SubsetRun
-from gapscope.prediction.splits import Split, folds, group_numbers, hold_out, quarter_and_halves
+from gapscope.prediction.splits import Split, continued_halves, folds, group_numbers, hold_out, quarter_and_halves
 from gapscope.prediction.subset_designs import (
+    CONTINUED,
     DESIGNS,
     HELD_OUT,
     HOLD_OUT,
     LADDER,
     LARGE,
     NORMAL_QUANTILE,
+    SHORT_CONTINUED,
     Design,
     Expectation,
     SizedScore,
     cheapest_design,
+    continued_expectation,
     extrapolate,
     predicted_width,
     variance_of_mean,
 )
-from gapscope.prediction.subset_runs import Recipe, train_and_score, train_and_score_stacked
+from gapscope.prediction.subset_runs import (
+    Recipe,
+    cache_facts,
+    check_cache_folder,
+    kernel_scores,
+    takes_steps_fraction,
+    train_and_score,
+    train_and_score_stacked,
+)
 from gapscope.results.progress import NullProgress, progress
 from gapscope.training.multi_training import Choice
 
 AUTO = "auto"
 FEWEST_SAMPLES, FEWEST_GROUPS = 40, 12
-FACTS, ANSWERS = "twin.json", "equal steps, scores and training score"
 NORMAL_99_ONE_SIDED, MIN_DIFFERENCE = 2.326, 0.05
+CONTINUED_DESIGNS = (CONTINUED.name, SHORT_CONTINUED.name)
 
 
 class _SubsetRuns:
@@ -56,6 +66,7 @@ class _SubsetRuns:
         self.job, self.groups, self.folder, self.workers, self.steps = job, groups, folder, workers, steps
         self.together = together
         self.done: dict[str, SubsetRun] = {}
+        self.scores: dict[str, np.ndarray] = {}
 
     def run(self, splits: Sequence[Split]) -> SizedScore:
         """Train what is missing; the mean score over all samples that these splits score."""
@@ -68,11 +79,12 @@ class _SubsetRuns:
             on_done=lambda name, done, of: self.steps.advance(sizes[name]),
         )  # fmt: skip
         for split in splits:
-            scores = np.asarray(answers[split.name]["scores"], dtype=float)
+            scores = self.scores[split.name] = np.asarray(answers[split.name]["scores"], dtype=float)
             self.done[split.name] = SubsetRun(
-                split.name, len(split.trained), len(scores), float(scores.mean()), answers[split.name]["training_score"]
-            )
-        scores = np.concatenate([np.asarray(answers[split.name]["scores"], dtype=float) for split in splits])
+                split.name, len(split.trained), len(scores), float(scores.mean()),
+                answers[split.name]["training_score"], split.steps,
+            )  # fmt: skip
+        scores = np.concatenate([self.scores[split.name] for split in splits])
         groups = np.concatenate([self.groups[split.scored] for split in splits])
         trained_on = round(sum(sizes.values()) / len(sizes))
         return SizedScore(trained_on, float(scores.mean()), variance_of_mean(scores, groups))
@@ -87,8 +99,8 @@ class _SubsetRuns:
 
     @property
     def cost(self) -> float:
-        """Trainings on everything that these training runs amount to."""
-        return sum(item.trained_on for item in self.done.values()) / len(self.groups)
+        """Optimizer steps, in multiples of a training run on all samples."""
+        return sum(item.steps for item in self.done.values())
 
 
 def _job(recipe: Recipe | RunSpec, samples: Samples, spread: float, seed: int, root: str | None, split: Split) -> Any:
@@ -104,36 +116,6 @@ def _together(recipe: Any, samples: Samples, spread: float, seed: int, root: str
     return lambda splits: train_and_score_stacked(recipe, samples, splits, spread, seed, root, stack)
 
 
-def _data_digest(samples: Samples, groups: np.ndarray) -> str:
-    digest = hashlib.sha256(groups.tobytes())
-    columns = () if samples.form is None else samples.form.columns
-    for tensor in (samples.inputs, samples.targets, *columns):
-        assert tensor is not None
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _check_cache_folder(folder: Path, facts: dict[str, Any]) -> None:
-    """Note what the answers in a folder belong to; those of something else are refused."""
-    make_folder(folder)
-    path = folder / FACTS
-    known = read_json(path) if path.exists() else facts
-    other = [name for name, value in facts.items() if known.get(name) != value]
-    if other:
-        raise InvalidInput(
-            f"{folder} must hold runs of the same learning curve; its {' and '.join(other)} differ from this call's. "
-            "Choose another folder."
-        )
-    write_atomically(path, to_json(facts) + "\n")
-
-
-def _recipe_name(recipe: Recipe | RunSpec) -> str:
-    if isinstance(recipe, RunSpec):
-        return recipe.id
-    function = recipe.func if isinstance(recipe, partial) else recipe
-    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
-
-
 def _checked(data: Any, groups: Any) -> tuple[Samples, np.ndarray]:
     samples = as_samples(data)
     if samples.targets is None:
@@ -147,6 +129,20 @@ def _checked(data: Any, groups: Any) -> tuple[Samples, np.ndarray]:
             f"{numbers.max() + 1} groups. Use `gs.forecast_accuracy`, or gather more."
         )
     return samples, numbers
+
+
+def _check_continued(design: str, recipe: Recipe | RunSpec, groups: Any) -> None:
+    if design not in CONTINUED_DESIGNS:
+        return
+    if groups is not None:
+        raise InvalidInput(
+            f"{design!r} predicts a sample from others that may be of its group; got groups. Use 'half and quarter'."
+        )
+    if design == SHORT_CONTINUED.name and not takes_steps_fraction(recipe):
+        raise InvalidInput(
+            f"{design!r} trains for a quarter of the steps, so that train_fn must be a RunSpec or a function (x, y, "
+            "steps_fraction); got a function without that parameter. Add it, or use 'continued halves'."
+        )
 
 
 def _spread(samples: Samples) -> float:
@@ -234,6 +230,26 @@ def _note_falling(large: SubsetRun, quarter: SubsetRun) -> str:
     return f"The curve falls: {p:.3f} with {quarter.trained_on} samples, {q:.3f} with {large.trained_on}."
 
 
+def _continued(
+    trainings: _SubsetRuns, samples: Samples, design: Design, spread: float, seed: int
+) -> tuple[Design, Expectation, str]:
+    """Scores of both halves, continued on each other and moved towards those of an RBF ridge."""
+    steps = design.cost / 2
+    splits = continued_halves(trainings.groups, steps, _random(seed, "continued halves"))
+    score = trainings.run(splits)
+    scores = np.concatenate([trainings.scores[split.name] for split in splits])
+    kernel = kernel_scores(samples, splits, spread)
+    value = score.mean if kernel is None else move_towards_kernel(score.mean, *kernel)
+    return design, continued_expectation(value, scores), ""
+
+
+def _design_without_width(recipe: Recipe | RunSpec, has_groups: bool) -> str:
+    """Name of the design that "auto" stands for."""
+    if has_groups:
+        return LADDER[0].name
+    return (SHORT_CONTINUED if takes_steps_fraction(recipe) else CONTINUED).name
+
+
 def _held_out(trainings: _SubsetRuns, seed: int) -> tuple[Design, Expectation, str]:
     large = trainings.run([hold_out(trainings.groups, HELD_OUT, _random(seed, "hold-out"))])
     return HOLD_OUT, extrapolate(large, None, len(trainings.groups)), ""
@@ -264,13 +280,16 @@ def learning_curve(
 
     Args:
         train_fn: A function (x, y) -> trained network, called with subsets of the data in the form in which they were
-            given (a mapping of tensors for a mapping); or a `gs.RunSpec`, whose data are then the default of `data`.
+            given (a mapping of tensors for a mapping); or a `gs.RunSpec`, whose data are then the default of `data`. A
+            function with a parameter `steps_fraction` is asked for that fraction of its optimizer steps.
         data: Training data with targets, in any form that `gs.measure` takes.
         max_interval_width: Largest width of the 90 % interval. The cheapest design that reaches it is used; a training
-            on a quarter decides which. None uses half and quarter.
-        design: "auto", or by name "half and quarter" (cost .75 training runs), "two halves and quarter" (1.25),
-            "five folds and quarter" (4.25), "ten folds and quarter" (9.25), "hold-out" (.9). Above 20,000 samples
-            "auto" is a plain hold-out of a tenth, which is as good there, and whose network can be kept.
+            on a quarter decides which. None uses the default design.
+        design: By name "short continued halves" (cost .5 training runs), "continued halves" (2), "half and quarter"
+            (2), "two halves and quarter" (3), "five folds and quarter" (6), "ten folds and quarter" (11), "hold-out"
+            (1). "auto" is the first where a fraction of the steps can be trained (a spec, or `steps_fraction`), else
+            the second; with groups "half and quarter"; above 20,000 samples a hold-out of a tenth, which is as good
+            there, and whose network can be kept. Continued halves: `gapscope.prediction.continuation`.
         groups: A label per sample; samples of one group (patient, author, period) are never on both sides of a split,
             and the interval counts groups, not samples.
         seed: Seed of the subsets, and of each training.
@@ -302,7 +321,7 @@ def learning_curve(
     ...     return network
     >>> curve = learning_curve(train_fn, (x, (x[:, 0] > 0).long()))
     >>> curve.cost, curve.score > 0.9
-    (0.75, True)
+    (2.0, True)
     """
     check_choice("design", design, (AUTO, *DESIGNS))
     if max_interval_width is not None:
@@ -312,21 +331,24 @@ def learning_curve(
             raise InvalidInput("Got a training function without data; only a RunSpec brings its own. Pass data=(x, y).")
         data = prepared(train_fn, data_root)[0].train
     samples, numbers = _checked(data, groups)
+    _check_continued(design, train_fn, groups)
     check_choice("stack", stack, get_args(Choice))
     job = partial(_job, train_fn, samples, _spread(samples), seed, data_root)
     together = _together(train_fn, samples, _spread(samples), seed, data_root, stack)
     with tempfile.TemporaryDirectory() as temporary:
         if cache_dir is not None:
-            facts = {"recipe": _recipe_name(train_fn), "seed": seed, "data": _data_digest(samples, numbers),
-                     "answers": ANSWERS}  # fmt: skip
-            _check_cache_folder(Path(cache_dir), facts)
+            check_cache_folder(Path(cache_dir), cache_facts(train_fn, seed, samples, numbers))
         kept = Path(temporary if cache_dir is None else cache_dir) / "trainings"
         if design == AUTO and len(samples) > LARGE:
             design = HOLD_OUT.name
+        if design == AUTO and max_interval_width is None:
+            design = _design_without_width(train_fn, groups is not None)
         with progress("learning curve", DESIGNS.get(design, LADDER[0]).cost * len(samples)) as steps:
             trainings = _SubsetRuns(job, numbers, kept, workers, steps, together)
             if design == HOLD_OUT.name:
                 found = _held_out(trainings, seed)
+            elif design in CONTINUED_DESIGNS:
+                found = _continued(trainings, samples, DESIGNS[design], _spread(samples), seed)
             else:
                 splits = quarter_and_halves(numbers, _random(seed, "halves"))
                 found = _run_cheapest_design(trainings, splits, design, max_interval_width, seed)
@@ -339,7 +361,7 @@ def _twin(samples: Samples, trainings: _SubsetRuns, design: Design, found: Expec
     if len(samples) > LARGE and design is not HOLD_OUT:
         note = f"Above {LARGE} samples a plain hold-out of a tenth is as good, and its network can be kept. {note}"
     runs = tuple(trainings.done.values())
-    if len(runs) > 1:
+    if len(runs) > 1 and not design.is_continued:
         note = f"{_note_falling(max(runs, key=lambda run: run.trained_on), runs[0])} {note}"
     return LearningCurve(
         task="classification" if samples.is_classification else "regression",
@@ -351,6 +373,6 @@ def _twin(samples: Samples, trainings: _SubsetRuns, design: Design, found: Expec
         design=design.name,
         cost=trainings.cost,
         trainings=runs,
-        unreliable_because=_reason_under_trained(runs),
+        unreliable_because="" if design.is_continued else _reason_under_trained(runs),
         note=note.strip(),
     )

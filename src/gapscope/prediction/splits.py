@@ -19,11 +19,15 @@ class Split:
         name: Says which training of its design it is.
         trained: Indices of the samples that it sees.
         scored: Indices of samples that it does not see.
+        steps: Its optimizer steps, in multiples of a training run on all samples.
+        is_continued: Whether it is scored by `gapscope.prediction.continuation`.
     """
 
     name: str
     trained: np.ndarray
     scored: np.ndarray
+    steps: float = 1.0
+    is_continued: bool = False
 
 
 def group_numbers(groups: Any, samples: int) -> np.ndarray:
@@ -86,6 +90,13 @@ def quarter_and_halves(groups: np.ndarray, random: np.random.Generator) -> tuple
         Split("half", half, third),
         Split("other half", third, half),
     )
+
+
+def continued_halves(groups: np.ndarray, steps: float, random: np.random.Generator) -> list[Split]:
+    """Return the training runs on two random halves, each scored and continued on the other half."""
+    first, second = random_partition(groups, (0.5, 0.5), random)
+    name = "continued half" if steps == 1 else "short continued half"
+    return [Split(f"{name} 1", first, second, steps, True), Split(f"{name} 2", second, first, steps, True)]
 
 
 def folds(groups: np.ndarray, number: int, random: np.random.Generator) -> list[Split]:

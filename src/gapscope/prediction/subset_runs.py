@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import RunSpec
@@ -20,12 +25,16 @@ from gapscope.inspection.losses import class_logits, sample_losses
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.prediction.continuation import continued_predictions
 from gapscope.prediction.splits import Split
+from gapscope.statistics.baselines import rbf_ridge, sample_features
 from gapscope.training.loop import Training
 from gapscope.training.multi_training import Choice, train_all
 from gapscope.training.randomness import reproducible
 
-Recipe = Callable[[Any, Tensor], nn.Module]
+Recipe = Callable[..., nn.Module]
+STEPS_FRACTION = "steps_fraction"
+FACTS, ANSWERS = "twin.json", "equal or fewer steps, scores and training score"
 
 
 def _original_structure(samples: Samples) -> Any:
@@ -115,8 +124,70 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
     return (1 - sample_losses(outputs.double(), targets.double()) / spread).cpu().numpy()
 
 
+def scores_of_predictions(predictions: Tensor, samples: Samples, spread: float) -> np.ndarray:
+    """As `sample_scores`, from predictions: one score per class [n, C], or regression targets [n, k]."""
+    assert samples.targets is not None
+    targets = samples.targets.cpu()
+    if samples.is_classification:
+        return (predictions.argmax(1).cpu() == targets).double().numpy()
+    residuals = predictions.cpu() - targets.double().reshape(len(targets), -1)
+    return (1 - residuals.square().mean(1) / spread).numpy()
+
+
+def kernel_scores(samples: Samples, splits: Sequence[Split], spread: float) -> tuple[float, float] | None:
+    """Leave-one-out scores of an RBF ridge on all samples and on the trained parts; None if no input varies."""
+    features = sample_features(samples)
+    if features.shape[1] == 0:
+        return None
+    assert samples.targets is not None
+    targets = samples.targets.cpu()
+    n_classes = int(targets.max()) + 1 if samples.is_classification else None
+
+    def scores(part: Tensor) -> np.ndarray:
+        row = rbf_ridge(features[part], targets[part], n_classes=n_classes)
+        return scores_of_predictions(row.predictions, samples.subset(part), spread)
+
+    of_parts = np.concatenate([scores(torch.from_numpy(split.trained)) for split in splits])
+    return float(scores(torch.arange(len(samples))).mean()), float(of_parts.mean())
+
+
 def _part(samples: Samples, indices: np.ndarray) -> Samples:
     return samples.subset(torch.from_numpy(indices))
+
+
+def _data_digest(samples: Samples, groups: np.ndarray) -> str:
+    digest = hashlib.sha256(groups.tobytes())
+    columns = () if samples.form is None else samples.form.columns
+    for tensor in (samples.inputs, samples.targets, *columns):
+        assert tensor is not None
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_cache_folder(folder: Path, facts: dict[str, Any]) -> None:
+    """Note what the answers in a folder belong to; those of something else are refused."""
+    make_folder(folder)
+    path = folder / FACTS
+    known = read_json(path) if path.exists() else facts
+    other = [name for name, value in facts.items() if known.get(name) != value]
+    if other:
+        raise InvalidInput(
+            f"{folder} must hold runs of the same learning curve; its {' and '.join(other)} differ from this call's. "
+            "Choose another folder."
+        )
+    write_atomically(path, to_json(facts) + "\n")
+
+
+def _recipe_name(recipe: Recipe | RunSpec) -> str:
+    if isinstance(recipe, RunSpec):
+        return recipe.id
+    function = recipe.func if isinstance(recipe, partial) else recipe
+    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def cache_facts(recipe: Recipe | RunSpec, seed: int, samples: Samples, groups: np.ndarray) -> dict[str, Any]:
+    """What the answers of a learning curve depend on."""
+    return {"recipe": _recipe_name(recipe), "seed": seed, "data": _data_digest(samples, groups), "answers": ANSWERS}
 
 
 @dataclass(frozen=True)
@@ -136,32 +207,43 @@ def _scores(network: nn.Module, samples: Samples, split: Split, spread: float) -
     seen, unseen = (
         sample_scores(network, _part(samples, indices), spread) for indices in (split.trained, split.scored)
     )
+    if split.is_continued:
+        rest = _part(samples, split.scored)
+        unseen = scores_of_predictions(continued_predictions(network, rest), rest, spread)
     return SubsetScores(unseen.tolist(), float(seen.mean()))
 
 
-def equal_steps(recipe: Recipe | RunSpec, samples: int, part: int) -> Recipe | RunSpec:
-    """Scale the epochs of a spec so that a part takes as many optimizer steps as all samples; functions stay.
+def takes_steps_fraction(recipe: Recipe | RunSpec) -> bool:
+    """Whether a training configuration can be trained for a fraction of its steps."""
+    return isinstance(recipe, RunSpec) or STEPS_FRACTION in inspect.signature(recipe).parameters
+
+
+def equal_steps(recipe: Recipe | RunSpec, samples: int, part: int, fraction: float = 1.0) -> Recipe | RunSpec:
+    """Scale the epochs of a spec so that a part takes as many optimizer steps as all samples.
+
+    A function that takes `steps_fraction` is called with the fraction; others stay.
 
     Args:
         recipe: The training configuration.
         samples: Number of all samples.
         part: Number of samples of the part.
+        fraction: Fraction of these steps.
 
     Returns:
         The configuration for the part; whole epochs, at least one.
     """
     if not isinstance(recipe, RunSpec):
-        return recipe
+        return partial(recipe, steps_fraction=fraction) if takes_steps_fraction(recipe) else recipe
     batch, epochs = recipe.training.batch_size, recipe.training.epochs
     steps, steps_of_part = (math.ceil(n / min(batch, n)) for n in (samples, part))
-    return recipe.replace({"training.epochs": max(1, round(epochs * steps / steps_of_part))})
+    return recipe.replace({"training.epochs": max(1, round(fraction * epochs * steps / steps_of_part))})
 
 
 def train_and_score(
     recipe: Recipe | RunSpec, samples: Samples, split: Split, spread: float, seed: int, root: str | None
 ) -> SubsetScores:
     """Train on one part, with as many steps as for all samples if the recipe is a spec; score the other part."""
-    recipe = equal_steps(recipe, len(samples), len(split.trained))
+    recipe = equal_steps(recipe, len(samples), len(split.trained), split.steps)
     network = run_configuration(recipe, _part(samples, split.trained), derive_seed(seed, split.name), root)
     return _scores(network, samples, split, spread)
 
@@ -174,7 +256,7 @@ def train_and_score_stacked(
     results: dict[str, SubsetScores] = {}
     for size in sizes:
         same = [split for split in splits if len(split.trained) == size]
-        equal = equal_steps(spec, len(samples), size)
+        equal = equal_steps(spec, len(samples), size, same[0].steps)
         assert isinstance(equal, RunSpec)
         parts = [(_part(samples, split.trained), derive_seed(seed, split.name)) for split in same]
         networks = _trained_by_spec(parts, equal, root, stack)
