@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
+from gapscope.batch_norm.data_statistics import with_data_statistics
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
@@ -21,7 +22,6 @@ from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
 from gapscope.prediction.forecast import forecast_accuracy
-from gapscope.prediction.untrained import with_data_statistics
 
 if TYPE_CHECKING:
     from gapscope.prediction.accuracy_after_training import AccuracyEstimate

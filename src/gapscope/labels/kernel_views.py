@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
+from gapscope.batch_norm.data_statistics import with_data_statistics
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.regression import fit_robustly
 from gapscope.measures._forward import forward_pass
@@ -92,6 +93,7 @@ def kernel_views(
         views.append(view("linear ridge", linear_spectrum(features), targets))
     if prepared is not None:
         chunk_size = options.get("chunk_size")
+        prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
         hidden = forward_pass(prepared.network, prepared.samples.inputs, chunk_size=chunk_size).features
         if hidden is not None:
             hidden = (hidden - hidden.mean(0)) / hidden.std(0, correction=0).mean().clamp_min(1e-12)

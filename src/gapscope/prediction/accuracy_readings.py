@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
+from gapscope.batch_norm.data_statistics import with_data_statistics
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.gradient_neighbours import neighbours_from_kernel
 from gapscope.measures.kernel_leave_one_out import kernel_alignment, kernel_leave_one_out, loo_from_kernel
@@ -52,6 +53,7 @@ def accuracy_readings(
     with torch.inference_mode(False):
         before = copy.deepcopy(network)
         before.load_state_dict(dict(initial_state))
+    before = with_data_statistics(before, samples.inputs)
     pairs = _some(samples)
     assert pairs.targets is not None
     kernels: list[Tensor] = []

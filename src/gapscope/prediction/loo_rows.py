@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
+from gapscope.batch_norm.data_statistics import with_data_statistics
 from gapscope.inspection.validation import Ready
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.prediction.forecast_result import NetworkGain
-from gapscope.prediction.untrained import with_data_statistics
 from gapscope.results.progress import is_interactive, notify
 from gapscope.statistics.baselines import LooRow, linear_ridge
 

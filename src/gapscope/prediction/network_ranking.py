@@ -16,6 +16,7 @@ from gapscope.base.errors import GapscopeError, InvalidInput, check_choice, chec
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import INITIALIZATIONS, NetworkSpec
+from gapscope.batch_norm.data_statistics import with_data_statistics
 from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.inspection.validation import Ready, ready
@@ -35,7 +36,6 @@ from gapscope.prediction.loo_rows import (
 )  # fmt: skip
 from gapscope.prediction.ranking_candidates import Candidate, build_untrained, instantiate, name_candidates
 from gapscope.prediction.ranking_result import NetworkRanking, RankedNetwork
-from gapscope.prediction.untrained import with_data_statistics
 from gapscope.results.progress import notify, progress
 from gapscope.statistics.baselines import LooRow, most_frequent_class, rbf_ridge, sample_features, target_matrix
 from gapscope.statistics.log_evidence import log_evidence_per_sample
