@@ -22,6 +22,7 @@ from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.labels.results import LabelNoiseEstimate
 from gapscope.prediction.accuracy_estimator import AccuracyEstimator, IntervalEstimate, load_default
 from gapscope.prediction.accuracy_readings import MAX_PAIRS, accuracy_readings
+from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.loo_rows import options_within_budget
 from gapscope.results.progress import notify
 from gapscope.results.result import Result
@@ -51,6 +52,7 @@ class AccuracyEstimate(Result):
         clean_abstained_because: Why there is none on clean labels; empty if there is one.
         initial: "given", or "resampled" if the initial weights were not known.
         readings: What the estimate was computed from.
+        duplicates: Number of samples that repeat an earlier one.
     """
 
     same_noise: IntervalEstimate | None
@@ -62,6 +64,7 @@ class AccuracyEstimate(Result):
     readings: Mapping[str, float]
     noise_interval: tuple[float, float] | None = None
     clean_abstained_because: str = ""
+    duplicates: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes; `like_training`, `clean` and `refused` are names of version 0.3."""
@@ -77,9 +80,15 @@ class AccuracyEstimate(Result):
         return pandas.DataFrame([{"target": name, **vars(each)} for name, each in found.items() if each is not None])
 
     def __repr__(self) -> str:
+        lines = []
+        if self.duplicates:
+            lines.append(
+                f"{self.duplicates} of {self.readings['samples']:.0f} samples repeat an earlier one. Leave-one-out "
+                "predicts them from their copies. Remove them before using these numbers."
+            )
         if self.same_noise is None:
-            return f"no answer: {'; '.join(self.abstained_because)}"
-        lines = [f"expect {in_percent(self.same_noise)} {MEANINGS['like_training']}"]
+            return "\n".join([*lines, f"no answer: {'; '.join(self.abstained_because)}"])
+        lines.append(f"expect {in_percent(self.same_noise)} {MEANINGS['like_training']}")
         if self.clean_labels is not None:
             lines.append(f"       {in_percent(self.clean_labels)} {MEANINGS['clean']}{self._noise()}")
         else:
@@ -220,6 +229,7 @@ def estimate_accuracy(
     if isinstance(label_noise, float | int):
         check_range("label_noise", label_noise, 0, 1 - 1 / readings["classes"], high_open=True)
     estimate = _predict(readings, float(counts.max()) / len(samples), estimator or load_default(), level, known)
+    estimate = replace(estimate, duplicates=count_duplicates(samples)[0])
     if estimate.same_noise is None:
         return estimate
     if label_noise is None and estimator is not None and "clean" in estimator.shifts:
@@ -339,6 +349,9 @@ def implied_noise_rate(like: float, clean: float, classes: float) -> float:
 def _check(samples: Samples) -> None:
     if len(samples) < 22:
         raise InvalidInput(f"estimate_accuracy needs 22 samples or more; got {len(samples)}. Pass more samples.")
+    assert samples.targets is not None
+    if len(samples.targets.unique()) < 2:
+        raise InvalidInput("Got labels of one class; estimate_accuracy needs two or more. Pass other samples too.")
 
 
 def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from gapscope.base.specs import RunSpec
 from gapscope.pools.from_spec import prepared
 from gapscope.pools.jobs import keep, run_cached
 from gapscope.prediction.continuation import move_towards_kernel
+from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.learning_curve_result import LearningCurve, SubsetRun
 from gapscope.prediction.splits import Split, continued_halves, folds, group_numbers, hold_out, quarter_and_halves
 from gapscope.prediction.subset_designs import (
@@ -122,6 +123,8 @@ def _checked(data: Any, groups: Any) -> tuple[Samples, np.ndarray]:
         raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
     if samples.is_dense:
         raise InvalidInput("A learning curve needs one label or row of targets per sample; got one label per position.")
+    if samples.is_classification and len(samples.targets.unique()) < 2:
+        raise InvalidInput("Got labels of one class; a learning curve needs two or more. Pass other samples too.")
     numbers = group_numbers(groups, len(samples))
     if len(samples) < FEWEST_SAMPLES or numbers.max() + 1 < FEWEST_GROUPS:
         raise InvalidInput(
@@ -361,6 +364,11 @@ def _twin(samples: Samples, trainings: _SubsetRuns, design: Design, found: Expec
     if len(samples) > LARGE and design is not HOLD_OUT:
         note = f"Above {LARGE} samples a plain hold-out of a tenth is as good, and its network can be kept. {note}"
     runs = tuple(trainings.done.values())
+    if (repeated := count_duplicates(samples)[0]) and len(np.unique(trainings.groups)) == len(samples):
+        note = (
+            f"{repeated} of {len(samples)} samples repeat an earlier one, so that subsets are scored on copies of "
+            f"their own samples. Remove them, or pass groups=. {note}"
+        )
     if len(runs) > 1 and not design.is_continued:
         note = f"{_note_falling(max(runs, key=lambda run: run.trained_on), runs[0])} {note}"
     return LearningCurve(

@@ -52,6 +52,7 @@ class ValidatedAccuracy(Result):
         samples: Number of validation samples.
         effective_samples: Number of validation samples that would give this interval without control variates.
         difference: Paired difference to the baseline; None without one.
+        duplicates: Number of validation samples that repeat another one or a training sample.
     """
 
     task: str
@@ -65,6 +66,7 @@ class ValidatedAccuracy(Result):
     samples: int
     effective_samples: float
     difference: Difference | None = None
+    duplicates: int = 0
 
     def __repr__(self) -> str:
         what = "accuracy" if self.task == "classification" else "R^2"
@@ -76,6 +78,9 @@ class ValidatedAccuracy(Result):
         if self.difference is not None:
             d = self.difference
             lines.append(f"  minus the baseline: {d.value:+.3f} ({d.low:+.3f} to {d.high:+.3f})")
+        if self.duplicates:
+            lines.insert(0, f"{self.duplicates} of {self.samples} validation samples repeat a training sample or "
+                            "another one. Remove them before using these numbers.")  # fmt: skip
         return "\n".join(lines)
 
 
@@ -144,6 +149,16 @@ def _checked(network: nn.Module, data: Any, what: str, least: int) -> Samples:
             f"samples with targets of shape {list(samples.targets.shape)}. Pass more samples, one target each."
         )
     return samples
+
+
+def _count_repeated(validation: Samples, train: Samples) -> int:
+    """Number of validation samples whose inputs repeat those of a training sample or of an earlier one."""
+    both = [samples.inputs.detach().reshape(len(samples), -1).cpu() for samples in (train, validation)]
+    if both[0].shape[1] != both[1].shape[1]:
+        return 0
+    _, groups = torch.cat(both).unique(dim=0, return_inverse=True)
+    n = len(train)
+    return len(validation) - int(len(groups.unique()) - len(groups[:n].unique()))
 
 
 def _joined_features(validation: Samples, train: Samples) -> Tensor:
@@ -238,4 +253,5 @@ def validated_accuracy(
         samples=m,
         effective_samples=m / item.variance_ratio,
         difference=difference,
+        duplicates=_count_repeated(held, seen),
     )
