@@ -52,7 +52,7 @@ def check_method(method: str, zeta: float) -> None:
     """Raise InvalidInput for unknown methods, negative decay, and decay without a gamma.
 
     Raises:
-        InvalidInput: As said.
+        InvalidInput: A value is out of range.
     """
     check_choice("method", method, ("weight_norm", "sgd"))
     check_range("zeta", zeta, 0)
@@ -84,7 +84,7 @@ def checked_times(times: ArrayLike) -> Float[np.ndarray, " t"]:
         times: Times, increasing, the first 0 or larger, the last positive.
 
     Raises:
-        InvalidInput: They are not as said.
+        InvalidInput: A value is out of range.
     """
     moments = np.atleast_1d(np.asarray(times, np.float64))
     if moments.ndim != 1 or moments.size == 0 or moments[0] < 0 or moments[-1] == 0 or np.any(np.diff(moments) <= 0):

@@ -48,7 +48,7 @@ def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: Arr
     Convention: loss = full square + $\zeta\gamma^2$ (with half a square, replace $\zeta$ by $2\zeta$). Exact for zeta
     = 0, where weight norm and SGD end at gain 1. For zeta > 0 it holds to first order in the learning rate, as in the
     paper (Proposition 1): there $I_2 > 0$, so L keeps growing, about as $t^{1/4}$, and R tends to 1 only as L grows.
-    At $\eta = 0.5$, t = 3000, ReLU, zeta = 0.25: (0.6657, 0.9985, 2.508) beside $\gamma_0 = 0.6667$.
+    At $\eta = 0.5$, t = 3000, ReLU, zeta = 0.25: (0.6657, 0.9985, 2.508) instead of $\gamma_0 = 0.6667$.
 
     Args:
         zeta: Gamma decay, 0 for weight norm and SGD.

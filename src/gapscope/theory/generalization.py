@@ -84,8 +84,8 @@ def student_generalization(
     paper writes 1/P, but its curve is that of 1/N, least at $\zeta = S$; with 1/P the ridge constant is
     $\alpha\zeta$.
 
-    Linear: exact for $N \to \infty$ and the shortest of all minimizers; at N = 200 the mean error of drawn students
-    agrees within its standard error of 0.4 to 1.5 %, but lies 10 ± 5 % above at zeta = 0, alpha = 0.95 and 1.05.
+    Linear: exact for $N \to \infty$ and the shortest of all minimizers; at N = 200 the mean error of simulated students
+    agrees within its standard error of 0.4 to 1.5 %, but is 10 ± 5 % higher at zeta = 0, alpha = 0.95 and 1.05.
     ReLU: exact for the student that fits its positive targets only, since $(x, y)$ and $(-x, -y)$ weigh the same in a
     linear fit: half of the samples act like $\alpha/2$ Gaussian ones. This is the paper's formula, extended to alpha
     > 2 and to zeta > 0. Gradient descent on the ReLU student also feels its negative targets and ends lower: at zeta =
@@ -94,7 +94,7 @@ def student_generalization(
     Args:
         alpha: P/N, 0 or larger; all arrays broadcast.
         noise_variance: S, variance of the teacher's label noise; the paper's figure has 0.25. 0 gives the lower bound.
-        loss_scale: By what the sum of squares is divided beside $\zeta\gamma^2$.
+        loss_scale: Divisor of the sum of squares in the loss.
 
     Returns:
         Mean squared error against noise-free targets as float64; infinite at the peak (alpha = 1 or 2) where zeta =

@@ -51,7 +51,7 @@ def simulate_learning(
 ) -> Trajectory:
     r"""Simulate gain, overlap and length of students under online SGD at finite N.
 
-    Every step draws one fresh x ~ N(0, I/N), the teacher labels it without noise, and w moves by $\eta$ and $\gamma$
+    Every step samples one new x ~ N(0, I/N), the teacher labels it without noise, and w moves by $\eta$ and $\gamma$
     by $\eta/N$ times the downhill gradient of half of [full square + $\zeta\gamma^2$] (eq. 5 with its step of
     $\gamma$ corrected: with the printed $\eta$ the gain jumps about at random and no equation (6) follows). All
     settings as for `learning_dynamics`.

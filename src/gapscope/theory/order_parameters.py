@@ -83,7 +83,7 @@ def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numb
     """
     gains, overlaps = checked_array("gamma", gamma, 0), np.asarray(overlap, np.float64)
     if not np.all(np.abs(overlaps) <= 1):
-        raise InvalidInput(f"overlap must lie in [-1, 1]; got {overlaps}. It is a cosine: divide by both lengths.")
+        raise InvalidInput(f"overlap must be in [-1, 1]; got {overlaps}. It is a cosine: divide by both lengths.")
     return gains, overlaps
 
 

@@ -1,7 +1,7 @@
 r"""Free energy of a one-layer student and its saddle point (Proposition 5).
 
 A student whose weights follow $p(w) \propto e^{-E(w)/T}$, E the halved sum of squares over P noisy samples of a
-linear teacher, has three order parameters: $\gamma^2$ (product of two students drawn independently), $\gamma R$
+linear teacher, has three order parameters: $\gamma^2$ (product of two independent students), $\gamma R$
 (product with the teacher) and $q^2 = \|w\|^2/N$, fixed by the prior. A ReLU student counts its positive targets only:
 a linear one of load $\alpha/2$.
 """
@@ -42,7 +42,10 @@ class Equilibrium:
 
     @property
     def generalization_error(self) -> float:
-        """Error of the mean student; a sampled one adds its spread, times 1/2 for ReLU."""
+        """Error of the mean student.
+
+        A sampled student adds its spread, times 1/2 for ReLU.
+        """
         return float(generalization_error(self.gamma, self.overlap, student=self.student))
 
 
@@ -62,7 +65,7 @@ def free_energy(
     - \frac c2\,\beta\,\frac{1 - 2\gamma R + \gamma^2 + S}{1 + \beta D}, \qquad D = q^2 - \gamma^2$$
 
     with $c = \alpha/2$ for ReLU and $\alpha$ for linear students; the constant of the unfitted negative targets is
-    left out. Exact for $N \to \infty$ and the linear student; a ReLU student is taken to fit its positive targets only,
+    omitted. Exact for $N \to \infty$ and the linear student; a ReLU student is assumed to fit its positive targets only,
     as the paper does for low temperatures.
 
     Args:
@@ -95,7 +98,7 @@ def _gamma_squared(a: float, load: float, noise_variance: float) -> float:
 
 
 def _at_length(load: float, noise_variance: float, temperature: float, length: float) -> tuple[float, float]:
-    """Return a and D with gamma^2(a) + D = q^2, D = T / (a - 1); the left side decreases."""
+    """Return a and D with gamma^2(a) + D = q^2 and D = T / (a - 1), by root finding in a."""
     if temperature == 0 and load < 1:
         slack = length**2 - _gamma_squared(1.0, load, noise_variance)
         if slack >= 0:

@@ -33,7 +33,7 @@ def _check(task: TeacherTask, method: str, batch: int, epochs: int, zeta: float,
     check_range("epochs", epochs, 0)
     samples = task.inputs.shape[1]
     if not 1 <= batch <= samples:
-        raise InvalidInput(f"batch_size must lie in [1, {samples}], the number of samples; got {batch}. Lower it.")
+        raise InvalidInput(f"batch_size must be in [1, {samples}], the number of samples; got {batch}. Lower it.")
     if method != "weight_norm" and zeta != 0:
         raise InvalidInput(f"zeta must be 0 for method {method!r}; got {zeta}. Gamma decay goes with 'weight_norm'.")
     inside = all(0 <= epoch <= epochs for epoch in checkpoints)
@@ -106,7 +106,7 @@ def train_students(
     momentum), and one sample at a time is the online SGD of `learning_dynamics` (with `loss_scale="samples"`). Batch
     norm divides by the root mean square of its batch (the mean is not subtracted, sec. 4); what counts afterwards is
     its evaluation mode, with the root mean square over the whole training set. Batches are resampled each epoch
-    without replacement; samples that do not fill a batch are left out of it.
+    without replacement; samples that do not fill a batch are skipped.
 
     Exactness: converged weight norm with decay equals ridge regression (to 1e-12 in w for zeta = 0.25), SGD the
     shortest least squares. Real batch norm does not end on the ridge curve of `batch_norm_zeta` that Fig. 1a puts it
@@ -119,7 +119,7 @@ def train_students(
         learning_rate: $\eta$ at the start, positive.
         batch_size: M, None for the whole training set at once.
         zeta: Gamma decay, for weight norm only.
-        loss_scale: By what the sum of squares is divided beside $\zeta\gamma^2$, "inputs" (N) or "samples" (P).
+        loss_scale: Divisor of the sum of squares in the loss: "inputs" (N) or "samples" (P).
         momentum: Heavy-ball momentum; it speeds full-batch training up near alpha = 1.
         anneal: Whether the learning rate falls to 0 over the epochs as a cosine, or stays.
         start: w along the correlation $\sum_j g(y_j) x_j$, from which linear students reach the shortest solution, or

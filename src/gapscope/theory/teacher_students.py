@@ -49,7 +49,7 @@ class StudentWeights:
 
     @property
     def overlap(self) -> Float[np.ndarray, "*checkpoints k"]:
-        """Cosine R between student and teacher; 0 for a student of weights 0."""
+        """Cosine R between student and teacher (0 for zero weights)."""
         lengths = np.linalg.norm(self.weights, axis=-1) * np.linalg.norm(self.teachers, axis=-1)
         products = np.sum(self.weights * self.teachers, axis=-1)
         return np.clip(products / np.where(lengths == 0, 1, lengths), -1, 1)
