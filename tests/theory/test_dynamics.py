@@ -112,7 +112,7 @@ def test_flow_broadcasts(method: Method) -> None:
         ({"method": "sgd", "length": 2.0}, "Got length 2.0 for method 'sgd'"),
         ({"length": 0.0}, r"length must lie in \(0, inf\)"),
         ({"zeta": -1.0}, r"zeta must lie in \[0, inf\)"),
-        ({"overlap": 1.2}, "overlap must lie in"),
+        ({"overlap": 1.2}, "overlap must be in"),
     ],
 )
 def test_wrong_input(settings: dict[str, Any], message: str) -> None:

@@ -125,7 +125,7 @@ def test_generalization_error_broadcasts() -> None:
     ("settings", "message"),
     [
         ({"gamma": -0.1}, r"gamma must lie in \[0, inf\); got -0\.1"),
-        ({"overlap": [0.2, 1.5]}, r"overlap must lie in \[-1, 1\]; got \[0\.2 1\.5\]\. It is a cosine"),
+        ({"overlap": [0.2, 1.5]}, r"overlap must be in \[-1, 1\]; got \[0\.2 1\.5\]\. It is a cosine"),
         ({"student": "rely"}, r"student must be one of 'relu', 'linear'; got 'rely'\. Did you mean 'relu'"),
     ],
 )

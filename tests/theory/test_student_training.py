@@ -146,7 +146,7 @@ def test_a_relu_student_without_positive_targets_cannot_start_along_them() -> No
     ("settings", "message"),
     [
         ({"method": "adam"}, "method must be one of 'sgd', 'weight_norm', 'batch_norm'; got 'adam'"),
-        ({"batch_size": 9}, r"batch_size must lie in \[1, 8\], the number of samples; got 9"),
+        ({"batch_size": 9}, r"batch_size must be in \[1, 8\], the number of samples; got 9"),
         (
             {"method": "batch_norm", "zeta": 0.1},
             "zeta must be 0 for method 'batch_norm'; got 0.1. Gamma decay goes with",

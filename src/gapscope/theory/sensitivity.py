@@ -200,8 +200,8 @@ def predicted_loss(
 
     Valid as a scaling law, L proportional to the root of S, with a constant that is not 1: 0.3 to 0.7 on small
     networks trained on digits, 0.9 to 1.2 in the authors' runs on CIFAR-10. The steps behind it do not hold
-    (`predicted_variance` and `approximate_cross_entropy` explain why). It works because the loss of a wrong prediction and
-    the root of S both grow in proportion to the size of the logits. It does not order networks by their error rate:
+    (`predicted_variance` and `approximate_cross_entropy` explain why). It works because the loss of a wrong prediction
+    and the root of S both grow in proportion to the size of the logits. It does not order networks by their error rate:
     in the authors' runs the networks of larger L and S have the higher accuracy.
 
     Args:

@@ -65,8 +65,8 @@ def free_energy(
     - \frac c2\,\beta\,\frac{1 - 2\gamma R + \gamma^2 + S}{1 + \beta D}, \qquad D = q^2 - \gamma^2$$
 
     with $c = \alpha/2$ for ReLU and $\alpha$ for linear students; the constant of the unfitted negative targets is
-    omitted. Exact for $N \to \infty$ and the linear student; a ReLU student is assumed to fit its positive targets only,
-    as the paper does for low temperatures.
+    omitted. Exact for $N \to \infty$ and the linear student; a ReLU student is assumed to fit its positive targets
+    only, as the paper does for low temperatures.
 
     Args:
         gamma: $\gamma$, below `length`.
