@@ -16,7 +16,7 @@ CHECK_SECONDS = 30.0
 
 
 def _estimates(records: Sequence[Record]) -> dict[str, Any]:
-    """Estimator and what it says of each network when fitted on others; nothing where they are too few."""
+    """Return the gap estimator and its estimates of each network from others; nothing for fewer than twelve."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.progress import steps
     from gapscope.prediction.held_out import cross_validate_pool
@@ -32,7 +32,7 @@ def _estimates(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, Any]:
-    """The most suspicious labels of the pool's training data, by the untrained network of its first record."""
+    """Return the label issues of the pool's training data, by the untrained network of its first record."""
     from gapscope.base.errors import InvalidInput
     from gapscope.base.specs import RunSpec
     from gapscope.labels.label_issues import find_label_issues
@@ -51,15 +51,15 @@ def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, An
 
 
 def _check(records: Sequence[Record], pool: Path, data_root: Path | None) -> dict[str, Any]:
-    """Checks of the most accurate network with stored weights; nothing if there is none, or its data are missing."""
+    """Return the checks of the most accurate network with stored weights; nothing if it or its data are missing."""
+    stored = [(record, pool / "runs" / record.id / "weights.safetensors") for record in records]
+    stored = [(record, path) for record, path in stored if record.status == "finished" and path.exists()]
+    if not stored:
+        return {}  # before torch and the checks are imported, which takes seconds
     from gapscope.base.errors import GapscopeError
     from gapscope.checks.run import check
     from gapscope.cli.check import stored_network
 
-    stored = [(record, pool / "runs" / record.id / "weights.safetensors") for record in records]
-    stored = [(record, path) for record, path in stored if record.status == "finished" and path.exists()]
-    if not stored:
-        return {}
     record, path = max(stored, key=lambda item: item[0].scores.get("test_accuracy", -item[0].scores["train_loss"]))
     try:
         network, data, options = stored_network(path, data_root)

@@ -163,7 +163,8 @@ def network_table(
         known = [name for name in records.readings() if table[name].nunique() > 1]
     elif not isinstance(source, str | Path) and "gap_kind" in source:  # Pool.to_pandas()
         table, where = source, "the table"
-        known = [name for name in _pool_readings(table) if table[name].nunique() > 1]
+        # the names of all measures are only read, with torch, where they are needed
+        known = [] if measures is not None else [name for name in _pool_readings(table) if table[name].nunique() > 1]
     else:
         table = read_csv_table(Path(source)) if isinstance(source, str | Path) else source
         where = str(source) if isinstance(source, str | Path) else "the table"
