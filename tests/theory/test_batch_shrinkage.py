@@ -56,5 +56,5 @@ def test_relu_gains_half_the_decay_so_that_both_shrink_alike() -> None:
 def test_wrong_input() -> None:
     with pytest.raises(InvalidInput, match=r"batch_size must lie in \[2, inf\); got 1\.0"):
         batch_norm_gamma(1, centred=True)
-    with pytest.raises(InvalidInput, match=r"batch_size must be in \[1, inf\); got 0\.0"):
+    with pytest.raises(InvalidInput, match=r"batch_size must lie in \[1, inf\); got 0\.0"):
         batch_norm_zeta(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -235,7 +235,8 @@ def related(source: str, says: str, table: Table, x: str, y: str = "test_loss", 
     """The claim that log y rises with log x over configurations; `clusters` says which of them count as one."""
     quantity, clusters = f"Pearson of log {y} and log {x}", more.pop("clusters", None)
     if clusters is None:
-        return compared_relations(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
+        free = compared_relations(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
+        return replace(free, low=max(free.low, -1.0), high=min(free.high, 1.0))
     found = log_log(table[x], table[y], clusters).pearson.within(-1.0, 1.0)
     return measured(source, says, quantity, found, above=0.0, compared=learnt(table), **LOGITS, **more)
 
