@@ -74,7 +74,8 @@ def rank_correlation(found: Table) -> tuple[float, float, float]:
     """Spearman of the final accuracy with the final trace over runs that have one, with its interval over methods."""
     known = found.dropna(subset="trace")
     pair = known[["trace", "final"]].to_numpy()
-    interval = bootstrap(lambda rows: spearman(*pair[rows].T), len(pair), known["method"].to_list(), draws=1000)
+    found = bootstrap(lambda rows: spearman(*pair[rows].T), len(pair), known["method"].to_list(), draws=1000)
+    interval = found.within(-1.0, 1.0)
     return interval.value, interval.low, interval.high
 
 
