@@ -23,7 +23,6 @@ from gapscope.prediction.splits import folds, quarter_and_halves
 from gapscope.statistics.baselines import feature_matrix, rbf_ridge
 from gapscope_studies.expected_accuracy.pools import (
     IMAGES,
-    JUDGED,
     TABLE,
     UNSEEN,
     Configuration,
@@ -31,7 +30,7 @@ from gapscope_studies.expected_accuracy.pools import (
     in_random_order,
 )
 from gapscope_studies.expected_accuracy.runs import _network, data_of, on_equally_noisy, score
-from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
+from gapscope_studies.expected_accuracy.stored_results import job_name
 
 NOISES = (0.2, 0.4)
 FRESH = (
@@ -188,41 +187,33 @@ def estimates(configuration: Configuration, train: gs.Samples, outputs: int) -> 
     return found
 
 
-def fit_configurations() -> list[Configuration]:
-    """Networks of the pools judged before, one of each pool in turn."""
-    known = load_results()
-    turns = zip(*map(in_random_order, JUDGED[:3]), strict=True)
-    return [item for turn in turns for item in turn if job_name(item) in known]
-
-
 def fresh_configurations() -> list[Configuration]:
     """Networks to judge on: those of each pool spread evenly over the order."""
     drawn = [(number / len(part), item) for part in map(in_random_order, FRESH) for number, item in enumerate(part)]
     return [item for _, item in sorted(drawn, key=lambda pair: pair[0])]
 
 
-def main(phase: str, path: Path, until: float) -> None:
-    """Append one line per network; resumable."""
+def read(configuration: Configuration, root: str | None = None) -> dict[str, Any]:
+    """Everything of one fresh network; JSON-serializable values."""
+    train, test, outputs = data_of(configuration, root)
+    found = configuration.facts() | {"name": job_name(configuration), "classes": outputs}
+    found |= halves(configuration, train, outputs) | rivals(configuration, train, test, outputs)
+    return found | (estimates(configuration, train, outputs) if train.is_classification else {})
+
+
+def main(path: Path, until: float) -> None:
+    """Append one line per fresh network to a file until a time; resumable."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     done = {json.loads(line)["name"] for line in path.read_text().splitlines()} if path.exists() else set()
-    known = load_results()
-    for item in fit_configurations() if phase == "fit" else fresh_configurations():
+    for item in fresh_configurations():
         if job_name(item) in done or time.time() > until:
             continue
-        train, test, outputs = data_of(item, None)
-        found = item.facts() | {"name": job_name(item), "classes": outputs} | halves(item, train, outputs)
-        if phase == "fit":
-            names = ("test_score_like_training", "hold_out", "cross_validation", "initial.accuracy")
-            found |= {name: known[job_name(item)].get(name) for name in names}
-        else:
-            found |= rivals(item, train, test, outputs)
-            if train.is_classification:
-                found |= estimates(item, train, outputs)
+        found = read(item)
         with path.open("a") as file:
             file.write(json.dumps(found) + "\n")
         print(time.strftime("%H:%M:%S"), round(time.process_time()), item.name[:110], flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))
+    main(Path(sys.argv[1]), float(sys.argv[2]))

@@ -10,6 +10,7 @@ import pandas
 
 from gapscope_studies.expected_accuracy.architectures import architectures
 from gapscope_studies.expected_accuracy.cell_ranking import cell_ranking
+from gapscope_studies.expected_accuracy.curves_judged import curves
 from gapscope_studies.expected_accuracy.evaluation import evaluate
 from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
@@ -139,6 +140,7 @@ STUDY = Study(
         Part("baselines", "Baselines that never see the network, on the same networks", trivial),
         Part("architectures", "Which of many untrained architectures, before training", architectures),
         Part("cells", "Cells of NAS-Bench-201 ranked before training, beside their published accuracy", cell_ranking),
+        Part("curves", "Continued subset runs, validation and estimates on fresh networks", curves),
         Part("twins", "Training configurations judged by their twins, beside a hold-out", twins),
     ),
 )
