@@ -180,7 +180,7 @@ def curves(setting: RunSettings) -> Outcome:
         },
         verdict=(
             f"{len(found)} of {len(order)} drawn networks were trained, after the rule had been committed. Intervals "
-            "are over data sets. The rival of a method that costs two trainings or more is five folds, else the hold-out."
+            "are over data sets. The rival from a cost of two trainings is five folds, else the hold-out."
         ),
         **behind(setting, found),
     )  # fmt: skip
