@@ -171,7 +171,7 @@ def test_networks_that_did_not_fit_are_left_out() -> None:
 
 def table_of(rows: list[dict[str, Any]], draws: int = 6) -> Any:
     """Points of made-up configurations, every run of which is the same."""
-    common = {"name": "", "initialization": "", "outputs": 10.0, "stopped": True, "curve": [3.0, 2.0]}
+    common = {"name": "", "initialization": "", "outputs": 10.0, "stopped": True, "curve": [3.0, 2.0], "loss curve": []}
     return points(
         pandas.DataFrame(
             {"configuration": number, "seed": seed, **common, **row}

@@ -195,12 +195,12 @@ def near_equation_9(source: str, table: Table) -> list[Claim]:
 
 
 def _log_slope(x: numpy.ndarray, y: numpy.ndarray) -> float:
-    """Least-squares slope of log y by log x.
+    """Least-squares slope of log y by log x, NaN where x is constant.
 
     >>> round(_log_slope(numpy.array([1.0, 4.0, 9.0]), numpy.array([1.0, 2.0, 3.0])), 9)
     0.5
     """
-    return float(numpy.polyfit(numpy.log(x), numpy.log(y), 1)[0])
+    return float(numpy.polyfit(numpy.log(x), numpy.log(y), 1)[0]) if numpy.ptp(x) > 0 else math.nan
 
 
 # --- Figs. 10 to 13

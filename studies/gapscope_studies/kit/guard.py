@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 ABOVE_CHANCE = 0.05
 FEWEST_UNITS = 6
 LAST_PART, RISE = 0.2, 0.05
+CURVE_DIGITS = 3  # of a stored curve
 # largest difference of training accuracies, and of training losses in nats, between the networks that are compared
 REACH = 0.1
 # training accuracy from which on the samples count as fitted, so that training has little left to do
@@ -78,10 +79,13 @@ class ComparisonArm:
         """
         always = ("name", "train_accuracy", "chance")
         left_out = ("curve", "falling") if self.loss_curve else ()
-        return {
+        content = {
             item.name: getattr(self, item.name) for item in fields(self)
             if item.name not in left_out and (item.name in always or getattr(self, item.name) != item.default)
         }  # fmt: skip
+        if self.loss_curve:
+            content["loss_curve"] = tuple(float(f"{value:.{CURVE_DIGITS}g}") for value in self.loss_curve)
+        return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ComparisonArm:

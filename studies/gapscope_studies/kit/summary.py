@@ -169,15 +169,15 @@ def open_rows(study: Study, results: Path) -> str:
     return f"## {study.name}\n\n{markdown_table(columns, cells)}" if cells else ""
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, run: str = "") -> list[str]:
     says, *rest = claim_row(row.claim)
-    return [says, *rest, f"[{row.run}]({row.page})" if row.page else ""]
+    return [says, *rest, f"[{run or row.part}]({row.page})" if row.page else ""]
 
 
 def section(study: Study, results: Path) -> str:
     """The study's part of the claims page, as Markdown: counts, a row a claim that is decided, and the rest folded."""
     rows = sorted(rows_of(study, results), key=lambda row: (OUTCOMES.index(row.claim.outcome), row.claim.ours))
-    decided = [_cells(row) for row in rows if row.claim.outcome in (HELD, NOT_HELD)]
+    decided = [_cells(row, row.run) for row in rows if row.claim.outcome in (HELD, NOT_HELD)]
     rest = [_cells(row) for row in rows if row.claim.outcome not in (HELD, NOT_HELD)]
     lines = [f"## {study.title}", "", study.reference, "", f"Claims {counts([row.claim for row in rows])}.", ""]
     lines += [markdown_table(COLUMNS, decided)] if decided else []

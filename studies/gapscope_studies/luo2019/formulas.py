@@ -48,7 +48,8 @@ def variance_of_batch_std(batch_size: int, std: float) -> float:
     >>> round(variance_of_batch_std(2, 1.0), 6)  # |x - y| / 2
     0.18169
     """
-    return float(stats.chi.var(batch_size - 1)) * std**2 / batch_size
+    variance: Any = stats.chi.var(batch_size - 1)
+    return float(variance) * std**2 / batch_size
 
 
 def prior_claims(batch_size: int = 32) -> list[Claim]:
@@ -190,7 +191,7 @@ def formulas(setting: RunSettings) -> Outcome:
     population = [0.0, 1.0, 4.0, -3.0, 10.0]
     claims = [
         computed("Sec. 2", "mu_B has the variance sigma_P^2 / M", "relative distance to that over all batches of 4",
-                 abs(variance_of_batch_mean(population, 4) / (np.var(population) / 4) - 1), below=1e-9),
+                 abs(variance_of_batch_mean(population, 4) / (float(np.var(population)) / 4) - 1), below=1e-9),
         *prior_claims(),
         computed("Eq. 4", "population normalization of white inputs is weight normalization", "largest difference",
                  population_and_weight_norm(), below=1e-9),

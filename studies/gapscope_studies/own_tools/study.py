@@ -35,7 +35,8 @@ def _share(source: str, says: str, quantity: str, count: int, total: int, unit: 
 
 def _better(content: Mapping[str, Any], own: str, other: str, says: str, units: int) -> Claim:
     row = next(row for row in content["differences"] if (row["method"], row["minus"]) == (own, other))
-    return measured("labels", says, f"average precision of {own} minus {other}", Interval(*row[SCORE], units),
+    value, low, high = row[SCORE]
+    return measured("labels", says, f"average precision of {own} minus {other}", Interval(value, low, high, units),
                     above=0.0, unit="data sets", **_own("rankings of labels, whatever was learned"))  # fmt: skip
 
 
