@@ -26,7 +26,7 @@ def settings(scale: str) -> dict[str, Any]:
 
 
 def fixed(strength: float) -> str:
-    """What a fixed strength is called."""
+    """Return what a fixed strength is called."""
     return f"{FIXED} {strength:g}"
 
 
@@ -39,7 +39,7 @@ def ways_of(given: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[Metho
 
 
 def runs_of(given: Mapping[str, Any]) -> list[Run]:
-    """All training runs, seed by seed, first seeds of all scenarios early; then those of the `last` ways."""
+    """All training runs, seed by seed, first seeds of all scenarios early. Then those of the `last` ways."""
     return [
         Run(
             scenario["name"], scenario["data"], scenario["network"], scenario["training"], given["samples"],
@@ -55,7 +55,7 @@ def runs_of(given: Mapping[str, Any]) -> list[Run]:
 
 
 def rows_of(given: Mapping[str, Any], work: Path, root: str | None, *, train_missing: bool = True) -> list[Row]:
-    """What every training gave, from the work folder where it is kept; of groups that lack nothing but `last` ways."""
+    """Return the stored rows of all training runs, of groups that lack nothing but `last` ways."""
     runs = runs_of(given)
     if not train_missing:
         runs = [run for run in runs if (work / f"{run.name}.json").exists()]

@@ -74,7 +74,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What tells it from the others."""
+        """Return what tells it from the others."""
         return re.sub(r"[ ,]+", "_", f"{self.scenario}-{self.noise:g}-{self.seed}-{self.way.name}")
 
 

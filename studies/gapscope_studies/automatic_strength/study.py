@@ -24,7 +24,7 @@ NEAR = 0.015
 
 
 def claims_of(numbers: Mapping[str, Any]) -> list[Claim]:
-    """Differences of test accuracy over scenarios; seeds of a family of data and network are the units."""
+    """Differences of test accuracy over scenarios. Seeds of a family of data and network are the units."""
     differences = numbers["differences"][AUTOMATIC]
     # levels of noise share their samples and weights
     families = {row["scenario"]: row["seeds"] for row in numbers["scenarios"]}

@@ -46,7 +46,7 @@ def _ends(name: str, found: Interval) -> Found:
 
 
 def relation(table: Table, x: str, y: str = "test_loss") -> Found:
-    """How two columns go together over configurations; rows where one is not positive and finite are left out.
+    """Return how two columns go together over configurations. Rows where one is not positive and finite are left out.
 
     Pearson's correlation of the logarithms (`rho`) and of the numbers themselves (`rho_raw`), and the least-squares
     `slope` of log y on log x, each with its 95 % bootstrap interval over the `n` configurations; NaN with fewer than 3.
@@ -80,7 +80,7 @@ def number_rows(numbers: Any, name: str = "") -> Rows:
 
 
 def fitted(table: Table) -> Table:
-    """Configurations whose networks fit their training data, the paper's condition; all where fewer than three do."""
+    """Configurations whose networks fit their training data, the paper's condition. All where fewer than three do."""
     kept = table[table["fitted"]]
     return kept if len(kept) >= 3 else table
 
@@ -110,7 +110,7 @@ def by_family(table: Table) -> dict[str, Found]:
 
 
 def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = False) -> Figure:
-    """Log-log scatter plot, a colour a family; open markers did not fit their data; dashed eq. (9)."""
+    """Log-log scatter plot, a colour a family. Open markers did not fit their data. Dashed eq. (9)."""
     figure, (axis,) = panels(1, width=5.4, height=4.0)
     groups = {str(family): group for family, group in table.groupby("family", sort=False)}
     hollow = {name: (~group["fitted"].astype(bool)).to_list() for name, group in groups.items()}
@@ -150,7 +150,7 @@ class Answer:
 
 
 def error_control(table: Table, claims: Sequence[Claim]) -> list[Claim]:
-    """Where L is said to rise with S: whether the test error does too, which unlike L knows no size of the logits."""
+    """Claim that the test error rises with S, as a control: unlike L it does not depend on the size of the logits."""
     rises = [each for each in claims if each.statement.startswith("L rises with")]
     if not rises or "test_accuracy" not in table or len(table) < 3:
         return []
@@ -164,7 +164,7 @@ def error_control(table: Table, claims: Sequence[Claim]) -> list[Claim]:
 
 
 def part(setting: RunSettings, *, grid: str, find: Callable[[Measured], Answer], paper: Mapping[str, str]) -> Outcome:
-    """Train and measure the networks of a grid, and tell what `find` finds; `paper` is what they stand in for."""
+    """Train and measure the networks of a grid, and tell what `find` finds. `paper` is what they stand in for."""
     import pandas
 
     configurations = getattr(Grids(setting), grid)()
@@ -197,7 +197,7 @@ LOGITS: dict[str, Any] = {"loss_reach": math.inf, "unequal": "initial weights se
 
 
 def learnt(table: Table) -> tuple[ComparisonArm, ...]:
-    """How well the networks of each family fit their data, for the guard; a stop rule or the curve ends training."""
+    """Return how well the networks of each family fit their data. A stop rule or the curve ends training."""
     regression = "train_accuracy" not in table
     score = "train_r2" if regression else "train_accuracy"
     return tuple(
@@ -226,13 +226,13 @@ def compared_relations(
 
 
 def log_pearson(columns: Columns, x: str, y: str = "test_loss") -> float:
-    """Correlation of the logarithms; rows that are not positive and finite are left out."""
+    """Correlation of the logarithms. Rows that are not positive and finite are left out."""
     pair = numpy.array([columns[x], columns[y]])
     return pearson(*numpy.log(pair[:, (numpy.isfinite(pair) & (pair > 0)).all(0)]))
 
 
 def related(source: str, says: str, table: Table, x: str, y: str = "test_loss", **more: Any) -> Claim:
-    """The claim that log y rises with log x over configurations; `clusters` says which of them count as one."""
+    """The claim that log y rises with log x over configurations. `clusters` says which of them count as one."""
     quantity, clusters = f"Pearson of log {y} and log {x}", more.pop("clusters", None)
     if clusters is None:
         free = compared_relations(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)

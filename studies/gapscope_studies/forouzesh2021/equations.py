@@ -128,7 +128,7 @@ def _variance_of_probabilities(setting: RunSettings, configuration: Configuratio
 
 
 def equations(measured: Measured) -> Answer:
-    """Eq. (3), the loss from the distance of probabilities to labels; eq. (7), their variance over networks from S."""
+    """Eq. (3), the loss from the distance of probabilities to labels. Eq. (7), their variance over networks from S."""
     table = measured.points
     variances = [_variance_of_probabilities(measured.setting, item) for item in measured.configurations]
     predicted = [

@@ -45,7 +45,7 @@ TABLE_1_PAPER = {**POPULAR, "data": "CIFAR-10, 50,000 training images"}
 
 
 def _both(source: str, says: str, first: Table, second: Table, what: str, **more: Any) -> list[Claim]:
-    """Two claims about the first's S, and about its loss, over the second's; below it unless `more` says otherwise."""
+    """Two claims about the first's S, and about its loss, over the second's. Below it unless `more` says otherwise."""
     more = more or {"below": 0.0}
     return [
         ratio_claim(source, says.format(name), first, second, column, f"{name} of {what}", **more)
@@ -96,7 +96,7 @@ def depth_and_width(table: Table) -> list[Claim]:
 
 
 def equal_products(table: Table) -> list[Claim]:
-    """Fig. 2(b): two networks of the largest depths with nearly the same (H/2)^M; the paper finds the same S and L."""
+    """Fig. 2(b): two networks of the largest depths with nearly the same (H/2)^M. The paper finds the same S and L."""
     product = (table["width"] / 2) ** table["n_hidden"]
     deep, deeper = sorted(table["n_hidden"].unique())[-2:]
     pairs = [(i, j) for i in table.index[table["n_hidden"] == deep] for j in table.index[table["n_hidden"] == deeper]]
@@ -145,7 +145,7 @@ def xavier_alone(table: Table) -> list[Claim]:
 
 
 def initializations(table: Table) -> list[Claim]:
-    """Fig. 3: S and L from He normal weights over those from the best others; the paper finds both lowest."""
+    """Fig. 3: S and L from He normal weights over those from the best others. The paper finds both lowest."""
     groups = dict(list(table.groupby("family", sort=False)))
     claims = []
     for name, label in (("s_after", "S"), ("test_loss", "L")):
@@ -257,7 +257,7 @@ def figure_10(measured: Measured) -> Answer:
 
 
 def figure_11_amount(measured: Measured) -> Answer:
-    """ResNet-18 and 34 on few and on many samples (Fig. 11a, b); the paper: a poor match, then a better one."""
+    """ResNet-18 and 34 on few and on many samples (Fig. 11a, b). The paper: a poor match, then a better one."""
     few, many = (group.reset_index(drop=True) for _, group in measured.points.groupby("family", sort=False))
     better = compared_relations(
         "Fig. 11(a, b)", "loss and S match better with many samples than with few",
@@ -279,7 +279,7 @@ def _distances(stage: Table) -> numpy.ndarray:
 
 
 def figure_11_stages(measured: Measured) -> Answer:
-    """The relation at stages of training (Fig. 11d); the paper: it comes closer to eq. (9) as training continues."""
+    """The relation at stages of training (Fig. 11d). The paper: it comes closer to eq. (9) as training continues."""
     table, claims = measured.points, []
     groups = table.groupby(["family", "initialization"], sort=False)
     ratios = {f"{family}, {kind}": over_predicted(group) for (family, kind), group in groups}
@@ -313,7 +313,7 @@ def figure_12(measured: Measured) -> Answer:
 
 
 def figure_13(measured: Measured) -> Answer:
-    """S on training and on test inputs (Fig. 13); the paper: practically the same."""
+    """S on training and on test inputs (Fig. 13). The paper: practically the same."""
     table = measured.points
     same = ratio_claim("Fig. 13", "S on training inputs is that on test inputs", table, table, "s_train",
                        "S on training over S on test inputs", over="s_after", **NEAR)  # fmt: skip

@@ -158,7 +158,7 @@ class Grids:
         return _joined(self.dense(kind, 4, {"network.initialization": kind}) for kind in INITIALIZATIONS)
 
     def popular_and_unregularized(self) -> list[Configuration]:
-        """Most from Xavier uniform weights and some standard normal; the paper does not say which (Fig. 1)."""
+        """Most from Xavier uniform weights and some standard normal. The paper does not say which (Fig. 1)."""
         return self.popular() + self.unregularized_popular()
 
     def popular_and_initialized(self) -> list[Configuration]:
@@ -171,7 +171,7 @@ class Grids:
         return self.dense("clean", 4, start) + self.dense("random labels", 4, start | {"data.label_noise": 1.0})
 
     def table_1(self) -> list[Configuration]:
-        """VGG-13 and 16, ResNet-18 and 34; the paper trains them on all of CIFAR-10 (accuracies up to 87 %)."""
+        """VGG-13 and 16, ResNet-18 and 34. The paper trains them on all of CIFAR-10 (accuracies up to 87 %)."""
         sizes = self.sizes["popular"]
         return self.popular(sizes["table_1"], train_size=sizes["table_1_train_size"])
 
@@ -245,7 +245,7 @@ def _timed(name: str, measure: Any, network: nn.Module, samples: Samples, **opti
 
 
 def _calibrated(outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Temperature from one half of the samples; error and loss of the other half before and after."""
+    """Temperature from one half of the samples. Error and loss of the other half before and after."""
     held_out, judged = slice(0, None, 2), slice(1, None, 2)
     try:
         temperature = fit_temperature(outputs[held_out], labels[held_out])
@@ -310,7 +310,7 @@ def _facts(number: int, item: Configuration) -> dict[str, Any]:
 
 
 def runs(setting: RunSettings, configurations: Sequence[Configuration]) -> Table:
-    """Train and measure what is missing; one row a finished run, with its configuration and what was measured."""
+    """Train and measure what is missing. One row a finished run, with its configuration and what was measured."""
     import pandas
 
     specs = list(dict.fromkeys(spec for item in configurations for spec in item.specs()))

@@ -96,7 +96,7 @@ def table_2(measured: Measured) -> Answer:
 
 
 def authors_row(width: int, name: str, ours: Any) -> dict[str, Any]:
-    """One of the authors' stored results beside ours; the accuracy in per cent."""
+    """One of the authors' stored results beside ours. The accuracy in per cent."""
     theirs = _printed("authors")
     found = theirs[(theirs["width"] == width) & (theirs["quantity"] == name)]
     mean, deviation = (float(found[key].iloc[0]) if len(found) else math.nan for key in ("mean", "deviation"))
@@ -115,7 +115,7 @@ def authors_row(width: int, name: str, ours: Any) -> dict[str, Any]:
 
 
 def same_mean(found: Mapping[str, Any], comparisons: int) -> Claim:
-    """Whether our mean is the authors' mean of ten runs, by the standard error of the difference.
+    """Return whether our mean is the authors' mean of ten runs, by the standard error of the difference.
 
     The bound is that which 5 % of as many comparisons of equal means would pass anywhere (Bonferroni).
     """

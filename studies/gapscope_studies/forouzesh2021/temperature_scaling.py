@@ -14,7 +14,7 @@ from gapscope.inspection.outputs import check_labels
 
 
 def _slope(logits: Tensor, right: Tensor, inverse: float) -> float:
-    """Return the derivative of the mean negative log-likelihood by the inverse temperature; it never decreases."""
+    """Return the derivative of the mean negative log-likelihood by the inverse temperature. It never decreases."""
     return ((logits * inverse).softmax(1) * logits).sum(1).sub(right).mean().item()
 
 
@@ -73,7 +73,7 @@ def fit_temperature(logits: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> 
 
 
 class TemperatureScaled(nn.Module):
-    """A network whose raw outputs are divided by a temperature; predictions stay, probabilities soften for T > 1.
+    """A network whose raw outputs are divided by a temperature. Predictions stay, probabilities soften for T > 1.
 
     The temperature is a buffer, so that it is saved with the weights and not trained.
 

@@ -30,7 +30,7 @@ BOTH_ANSWERS = "the interval holds both answers"
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One statement about a number, with ours; made by `claim`, `relation`, `computed`, `not_run` or `cannot_run`.
+    """One statement about a number, with ours. Made by `claim`, `relation`, `computed`, `not_run` or `cannot_run`.
 
     Attributes:
         source: Figure, table, section or equation.
@@ -104,12 +104,12 @@ class Claim:
 
     @property
     def doubts(self) -> list[str]:
-        """Why the guard allows no verdict; empty if it does."""
+        """Return why the guard allows no verdict. Empty if it does."""
         return doubts(self)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """What is claimed of the number; where only the paper's number is given, its sign."""
+        """Return what is claimed of the number. Where only the paper's number is given, its sign."""
         if self.paper and math.isinf(self.above) and math.isinf(self.below):
             return (0.0, math.inf) if self.paper > 0 else (-math.inf, 0.0)
         return self.above, self.below
@@ -132,7 +132,7 @@ class Claim:
         return f"{self.source}: {self.statement}: {outcome}{because}; {self.quantity} {number}{count}{paper}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values with the outcome and its reason; `from_dict` reads them back, and judges again."""
+        """Plain values with the outcome and its reason. `from_dict` reads them back, and judges again."""
         outcome, reason = self.evaluate
         content = asdict(self) | {"outcome": outcome, "reason": reason}
         content["compared"] = [arm.to_dict() for arm in self.compared]
@@ -154,7 +154,7 @@ class Claim:
 
 
 def _size(ours: Interval, paper: float, within: float) -> tuple[str, str]:
-    """Whether our number lies between the paper's over and times `within`; its sign is known to be right."""
+    """Return whether our number lies between the paper's over and times `within`. Its sign is known to be right."""
     least, most = sorted((paper / within, paper * within))
     if ours.high < least or ours.low > most:
         return NOT_HELD, f"the sign is right, the size {ours.value / paper:.2g} of the paper's"
@@ -173,7 +173,7 @@ def claim(
     clusters: Sequence[Hashable] | None = None,
     **more: Any,
 ) -> Claim:
-    """A claim about the mean of values, one a run; runs of one cluster count once. `more` are fields of Claim.
+    """A claim about the mean of values, one a run. Runs of one cluster count once. `more` are fields of Claim.
 
     `compared` says how well every network learned that stands behind the values; if none was trained it is empty, and
     `untrained` says what stands behind them.
@@ -210,7 +210,7 @@ def relation(
 def measured(
     source: str, says: str, quantity: str, found: Interval, *, compared: Sequence[ComparisonArm], **more: Any
 ) -> Claim:
-    """A claim about a number whose interval is known; `compared` as in `claim`."""
+    """A claim about a number whose interval is known. `compared` as in `claim`."""
     return Claim(
         source=source, statement=says, quantity=quantity, value=found.value, low=found.low, high=found.high,
         units=found.units, compared=tuple(compared), **more,
@@ -218,7 +218,7 @@ def measured(
 
 
 def computed(source: str, says: str, quantity: str, value: float, **more: Any) -> Claim:
-    """A claim about a number that a formula gives; never a count of runs or the best of a grid."""
+    """A claim about a number that a formula gives. Never a count of runs or the best of a grid."""
     return Claim(
         source=source, statement=says, quantity=quantity, value=value, low=value, high=value, exact=True,
         **{"untrained": "a formula, computed" if not more.get("compared") else "", **more},
@@ -236,7 +236,7 @@ def cannot_run(source: str, says: str, why: str) -> Claim:
 
 
 def counts(claims: Sequence[Claim]) -> str:
-    """How many claims came out how, the paper's and ours apart."""
+    """Return how many claims came out how, the paper's and ours apart."""
     texts = []
     for whose, chosen in (
         ("of the paper's", [c for c in claims if not c.ours]),

@@ -57,7 +57,7 @@ class ComparisonArm:
 
     @property
     def done(self) -> bool | None:
-        """Whether training was finished; None where that is not known.
+        """Return whether training was finished. None where that is not known.
 
         Judged on the training loss. Results older than its curves are judged on the compared score, but a loss that
         rises says nothing of the end of training unless the training samples are fitted.
@@ -110,7 +110,7 @@ def downsample_curve(curves: Sequence[Sequence[float]], most: int = 40) -> tuple
 
 
 def finished(curves: Sequence[Sequence[float]], *, falling: bool = False) -> bool:
-    """Whether a score has stopped improving: over the last fifth of the epochs it gains no more than noise.
+    """Return whether a score has stopped improving: over the last fifth of the epochs it gains no more than noise.
 
     The gain is that of the straight line through the mean over runs; it counts where it is larger than two of its
     standard errors and than a twentieth of the score's whole range. A run of fewer than five epochs has not.
@@ -160,7 +160,7 @@ def _did_not_learn(claim: Claim) -> list[str]:
 
 
 def _unequal(claim: Claim) -> list[str]:
-    """Training accuracies or losses further apart than the claim allows; without limit only with a reason."""
+    """Training accuracies or losses further apart than the claim allows. Without limit only with a reason."""
     reasons = []
     for what, reach, values in (
         ("accuracy", claim.reach, [(arm.train_accuracy, arm.name) for arm in claim.compared]),

@@ -1,4 +1,4 @@
-"""Light forms of what results/ stores: JSON of five digits, records on one line; SVG of tenths of a point."""
+"""Light forms of what results/ stores: JSON of five digits, records on one line. SVG of tenths of a point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _rounded(value: Any) -> Any:
 
 
 def light_json(text: str) -> str:
-    """The same JSON with numbers of five significant digits; what lies deeper than two levels is on one line.
+    """The same JSON with numbers of five significant digits. What lies deeper than two levels is on one line.
 
     >>> print(light_json('{"a": {"b": [0.123456789, 1]}, "c": 2}'))
     {

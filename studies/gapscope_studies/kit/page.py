@@ -1,4 +1,4 @@
-"""Pages: what the paper says, what was found, at what scale; then the claims, then tables, then figures."""
+"""Pages: what the paper says, what was found, at what scale. Then the claims, then tables, then figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _cell(value: Any) -> str:
 
 
 def markdown_table(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table; numbers with four digits."""
+    """A Markdown table. Numbers with four digits."""
     lines = ["| " + " | ".join(_cell(name) for name in columns) + " |", "|" + " --- |" * len(columns)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
@@ -50,7 +50,7 @@ def _number_of(claim: Claim) -> str:
 
 
 def claim_row(claim: Claim) -> list[str]:
-    """What is claimed, the paper's number, ours with interval and units, outcome and reason."""
+    """Return what is claimed, the paper's number, ours with interval and units, outcome and reason."""
     outcome, reason = claim.evaluate
     paper = "" if claim.paper is None else f"{claim.paper:.4g}"
     says = f"{claim.source}: {claim.statement}{' (ours)' if claim.ours else ''}"
@@ -61,7 +61,7 @@ def claim_row(claim: Claim) -> list[str]:
 
 
 def found_in_words(claims: Sequence[Claim], most: int = 4) -> str:
-    """Which claims came out how, the first of each outcome by name."""
+    """Return which claims came out how, the first of each outcome by name."""
     texts = []
     for outcome in OUTCOMES:
         there = [f"{claim.statement}{' (ours)' if claim.ours else ''}" for claim in claims if claim.outcome == outcome]
@@ -72,7 +72,7 @@ def found_in_words(claims: Sequence[Claim], most: int = 4) -> str:
 
 
 def scale_in_words(facts: Mapping[str, Any], *, most: int = 4) -> str:
-    """What was run in a few words: data with their size, networks without their options, epochs, seeds."""
+    """Return what was run in a few words: data with their size, networks without their options, epochs, seeds."""
     here = {row["what"]: row["here"] for row in facts.get("stands_in_for", ())}
     data = [re.sub(r", ([\d,]+) training.*", r" (\1 samples)", each) for each in here.get("data", "").split("; ")]
     networks = here.get("network", "").split("; ")
@@ -103,7 +103,7 @@ def _opening(facts: Mapping[str, Any], claims: Sequence[Claim]) -> list[str]:
 
 
 def _provenance(facts: Mapping[str, Any]) -> str:
-    """Who made what when: commit and date of the numbers, and of the verdicts where these are younger."""
+    """Return who made what when: commit and date of the numbers, and of the verdicts where these are younger."""
     made = f"{facts['date'][:10]}, commit {facts['commit'][:12] or 'unknown'}"
     judged = facts.get("judged")
     if judged is None:
@@ -176,7 +176,7 @@ def _without_raw_rows(value: Any) -> Any:
 
 
 def stored_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored of a part: all of it at smoke scale, else without the raw rows."""
+    """Return what is stored of a part: all of it at smoke scale, else without the raw rows."""
     return dict(facts) if facts["scale"] == "smoke" else {**facts, "numbers": _without_raw_rows(facts["numbers"])}
 
 
@@ -197,7 +197,7 @@ def write_part(
 
 
 def rewrite(folder: Path, part: str) -> None:
-    """Make a stored page again from its JSON, judged by the guard of today; its tables and figures stay.
+    """Make a stored page again from its JSON, judged by the guard of today. Its tables and figures stay.
 
     Raises:
         InvalidInput: The page does not say where these begin and end.

@@ -56,7 +56,7 @@ def scatter(
     groups: Mapping[str, tuple[Values, Values]],
     hollow: Mapping[str, Sequence[bool]] | None = None,
 ) -> None:
-    """One colour and marker a group of points; hollow ones did not fit their data."""
+    """One colour and marker a group of points. Hollow ones did not fit their data."""
     for number, (name, (x, y)) in enumerate(groups.items()):
         color, marker = f"C{number % 10}", MARKERS[number % len(MARKERS)]
         open_ones = np.array((hollow or {}).get(name, [False] * len(x)), dtype=bool)
@@ -74,7 +74,7 @@ def lines(
     colors: Mapping[str, str] | None = None,
     labels: bool = True,
 ) -> None:
-    """Mean over runs of values [runs, steps], with a band from the smallest to the largest; a colour a name."""
+    """Mean over runs of values [runs, steps], with a band from the smallest to the largest. A colour a name."""
     for number, (name, values) in enumerate(curves.items()):
         values = np.atleast_2d(np.asarray(values, dtype=float))
         if not values.size:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def networks(setting: RunSettings, pool: str, grid: Iterable[RunSpec], **options: Any) -> pandas.DataFrame:
-    """Train what is missing of a grid; the finished networks, a row each, by id: settings, scores, gap, readings."""
+    """Train what is missing of a grid. The finished networks, a row each, by id: settings, scores, gap, readings."""
     records = setting.train(pool, list(grid), **options)
     kept = [record for record in records if record.status == "finished"]
     if not kept:
@@ -33,7 +33,7 @@ def networks(setting: RunSettings, pool: str, grid: Iterable[RunSpec], **options
 
 
 def weights_of(setting: RunSettings, pool: str, spec_id: str) -> Path:
-    """Where a pool keeps the weights of a finished network."""
+    """Return where a pool keeps the weights of a finished network."""
     return Pool(setting.work / pool).run_folder(spec_id) / "weights.safetensors"
 
 
@@ -53,7 +53,7 @@ def evaluate_networks(
     setting: RunSettings, pool: str, function: Callable[[nn.Module, Problem], Mapping[str, Any]], ids: Iterable[str],
     name: str = "",
 ) -> pandas.DataFrame:  # fmt: skip
-    """What a picklable function says of finished networks: a row each, by id, computed once and kept under `name`."""
+    """Apply a picklable function to finished networks. One row per id, cached under `name`."""
     import pandas
 
     where = name or getattr(function, "__name__", "") or "probed"
@@ -64,7 +64,7 @@ def evaluate_networks(
 def compared(
     name: str, records: Sequence[Record], n_classes: int, *, score: str = "test_accuracy", stopped: bool = False
 ) -> ComparisonArm:
-    """How well the networks of one side of a claim learned; `stopped` where a stop rule ended their training."""
+    """Return how well the networks of one side of a claim learned. `stopped` where a stop rule ended their training."""
     ended = [record for record in records if record.status == "finished"]
     accuracies = [record.scores["train_accuracy"] for record in ended]
     losses = [record.scores["train_loss"] for record in ended if "train_loss" in record.scores]
@@ -83,7 +83,7 @@ def compared(
 
 
 def _distinct(specs: Iterable[RunSpec]) -> list[RunSpec]:
-    """One spec for each way of taking data; how they are corrupted does not count."""
+    """One spec for each way of taking data. How they are corrupted does not count."""
     seen = {}
     for spec in specs:
         facts = (spec.data.name, str(spec.data.options), spec.data.train_size, spec.data.test_size,

@@ -16,7 +16,7 @@ MOST_UNITS = 1000
 
 
 def _nearest(claim: Claim) -> list[float]:
-    """The bounds against which the verdict was reached; all that are finite of a claim that held."""
+    """The bounds against which the verdict was reached. All that are finite of a claim that held."""
     above, below = claim.bounds
     bounds = [bound for bound in (above, below) if math.isfinite(bound)]
     if claim.outcome == HELD:
@@ -33,7 +33,7 @@ def _error(claim: Claim, bound: float) -> float:
 
 
 def p_value(claim: Claim) -> float | None:
-    """Two-sided p-value of the number against the nearest bound of the claim, by Student's t; None without a test.
+    """Two-sided p-value of the number against the nearest bound of the claim, by Student's t. None without a test.
 
     Of a claim that held between two bounds the larger one.
     """
@@ -56,7 +56,7 @@ def tested(claims: Sequence[Claim]) -> list[tuple[float, bool]]:
 
 
 def units_needed(claim: Claim) -> int | None:
-    """Units with which the present effect would be found in four of five cases; None unless only the interval is open.
+    """Units with which the present effect would be found in four of five cases. None unless only the interval is open.
 
     Errors shrink with the root of the number of units. MOST_UNITS + 1 means more than can be asked for.
     """
@@ -75,7 +75,7 @@ def units_needed(claim: Claim) -> int | None:
 
 
 def hours_needed(claim: Claim, facts: Mapping[str, Any]) -> float | None:
-    """Processor hours of the units that are missing, if each costs what the stored ones did; None where unknown."""
+    """Processor hours of the units that are missing, if each costs what the stored ones did. None where unknown."""
     units, seconds = units_needed(claim), facts.get("seconds_of_runs")
     if units is None or not seconds:
         return None

@@ -12,7 +12,7 @@ DECLARED = "changed_after_test_results"
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git answers; "" outside of a repository."""
+    """Return what git answers; "" outside of a repository."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

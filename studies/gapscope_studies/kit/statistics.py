@@ -48,7 +48,7 @@ def widening(units: int) -> float:
 
 
 def _numbered(clusters: Sequence[Hashable] | None, n: int) -> np.ndarray:
-    """The number of each row's cluster, in the order of appearance; every row is its own without clusters."""
+    """The number of each row's cluster, in the order of appearance. Every row is its own without clusters."""
     if clusters is None:
         return np.arange(n)
     if len(clusters) != n:
@@ -58,7 +58,7 @@ def _numbered(clusters: Sequence[Hashable] | None, n: int) -> np.ndarray:
 
 
 def t_interval(values: Values) -> tuple[float, float]:
-    """Two-sided 95 % interval of the mean of independent values; infinite for fewer than two, or one not finite.
+    """Two-sided 95 % interval of the mean of independent values. Infinite for fewer than two, or one not finite.
 
     >>> [round(end, 4) for end in t_interval([1.0, 2.0, 3.0])]
     [-0.4841, 4.4841]
@@ -85,7 +85,7 @@ def mean(values: Values, clusters: Sequence[Hashable] | None = None) -> Interval
 
 
 def _with_percentiles(value: float, drawn: np.ndarray, units: int) -> Interval:
-    """A value with the middle 95 % of what resamples gave, widened for few units; those without a value are out."""
+    """A value with the middle 95 % of what resamples gave, widened for few units. Those without a value are out."""
     drawn = drawn[~np.isnan(drawn)]
     low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (-math.inf, math.inf)
     factor = widening(units)
@@ -100,7 +100,7 @@ def bootstrap(
     draws: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """A statistic of rows with its percentile interval, widened for few units; it gets the indices of a resample.
+    """A statistic of rows with its percentile interval, widened for few units. It gets the indices of a resample.
 
     Clusters are drawn with replacement and keep their rows together; resamples without a value are left out.
     """
@@ -154,7 +154,7 @@ class LogLog:
 
 
 def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None, *, draws: int = 2000) -> LogLog:
-    """Pearson and least-squares slope of log y over log x with bootstrap intervals; rows that are not positive are out.
+    """Pearson and least-squares slope of log y over log x with bootstrap intervals. Rows that are not positive are out.
 
     >>> line = log_log([1.0, 4.0, 9.0, 16.0], [1.0, 2.0, 3.0, 4.0])
     >>> round(line.pearson.value, 9), round(line.slope.value, 9), line.slope.units

@@ -44,7 +44,7 @@ def _timed(function: Callable[[], Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Where and how large a part is run; it can be sent to a worker process, where it says nothing.
+    """Where and how large a part is run. It can be sent to a worker process, where it says nothing.
 
     Attributes:
         scale: "smoke" (seconds), "small" (minutes on two cores, real data) or "paper".
@@ -84,13 +84,13 @@ class RunSettings:
         return tomllib.loads(path.read_text(encoding="utf-8"))
 
     def grid(self, folder: Path | str, name: str) -> list[RunSpec]:
-        """The specs of table [grids.NAME] of `<scale>.toml`; see `gapscope.pools.Grid`."""
+        """The specs of table [grids.NAME] of `<scale>.toml`. See `gapscope.pools.Grid`."""
         grids = self.read(folder)["grids"]
         check_choice("grid", name, list(grids))
         return list(Grid.from_dict(grids[name], f"{self.scale}.toml: grids.{name}"))
 
     def train(self, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
-        """Train and measure what is missing of `specs` in the pool of this name; return all their records in order."""
+        """Train and measure what is missing of `specs` in the pool of this name. Return all their records in order."""
         done = 0
 
         def tell(record: Record) -> None:
@@ -105,7 +105,7 @@ class RunSettings:
         return records
 
     def cached(self, name: str, jobs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-        """The answers of picklable functions, kept in folder `name` of the work folder; see `pools.jobs.remembered`."""
+        """The answers of picklable functions, kept in folder `name` of the work folder. See `pools.jobs.remembered`."""
         timed = {key: partial(_timed, job) for key, job in jobs.items()}
         found = run_cached(
             timed, self.work / name, workers=self.workers,
@@ -171,7 +171,7 @@ class Study:
     findings: tuple[Finding, ...] = ()
 
     def part(self, name: str) -> Part:
-        """The part of this name; where there is none, InvalidInput names the nearest."""
+        """The part of this name. Where there is none, InvalidInput names the nearest."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -199,7 +199,7 @@ class Study:
         return decided_per_hour(self, results)
 
     def tally(self, results: Path, *, ours: bool) -> list[int]:
-        """How many claims held, did not hold, are open, were not run and cannot be run; the paper's, or ours."""
+        """Return how many claims held, did not hold, are open, were not run and cannot be run. The paper's, or ours."""
         from gapscope_studies.kit.summary import tally
 
         return tally(self, results, ours=ours)
@@ -218,7 +218,7 @@ class Study:
         return tested([row.claim for row in rows_of(self, results)])
 
     def open_section(self, results: Path) -> str:
-        """What would settle the open claims, and for how long, as Markdown."""
+        """Return what would settle the open claims, and for how long, as Markdown."""
         from gapscope_studies.kit.summary import open_rows
 
         return open_rows(self, results)
@@ -230,7 +230,7 @@ class Study:
         return section(self, results)
 
     def rewrite_pages(self, results: Path) -> None:
-        """Make the stored pages and their index again from the JSON files; tables and figures stay."""
+        """Make the stored pages and their index again from the JSON files. Tables and figures stay."""
         for scale in SCALES:
             folder = results / self.name / scale
             stored = [part.name for part in self.parts if (folder / f"{part.name}.json").exists()]
@@ -246,7 +246,7 @@ class Study:
     def run(
         self, results: Path, *, scale: str, work: Path, parts: Sequence[str] = (), again: bool = False, **options: Any
     ) -> list[Path]:
-        """Run the parts that have no result yet; see `run_study`. `options` are further fields of Setting."""
+        """Run the parts that have no result yet. See `run_study`. `options` are further fields of Setting."""
         return run_study(self, RunSettings(scale=scale, work=work, **options), results, parts=parts, again=again)
 
 

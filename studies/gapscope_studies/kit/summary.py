@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence that a researcher would quote, made of one claim; the numbers are filled in.
+    """A sentence that a researcher would quote, made of one claim. The numbers are filled in.
 
     Attributes:
         part: The part that tests the claim.
@@ -53,7 +53,7 @@ class Finding:
     picture: str = ""
 
     def render(self, rows: Sequence[Row]) -> tuple[str, str]:
-        """Outcome, and the sentence with its numbers; the claim's own words where there is none for this outcome."""
+        """Outcome, and the sentence with its numbers. The claim's own words where there is none for this outcome."""
         there = [row for row in rows if row.part == self.part]
         found = [row for row in there if row.claim.statement == self.says]
         found = found or [row for row in there if row.claim.statement.startswith(self.says)]
@@ -74,7 +74,7 @@ def stored_claims(content: Mapping[str, Any]) -> list[Claim]:
 
 
 def _not_run(part: Part) -> Claim:
-    """What the paper says of a part without a result."""
+    """Return what the paper says of a part without a result."""
     return not_run(part.name, part.says.rstrip("."), "no result at small or paper scale")
 
 
@@ -95,7 +95,7 @@ def rows_of(study: Study, results: Path) -> list[Row]:
 
 
 def findings(study: Study, results: Path) -> list[tuple[str, str]]:
-    """The study's findings, outcomes with sentences; those of parts without a result are left out."""
+    """The study's findings, outcomes with sentences. Those of parts without a result are left out."""
     rows = rows_of(study, results)
     run = {row.part for row in rows if row.page}
     return [finding.render(rows) for finding in study.findings if finding.part in run]
@@ -124,7 +124,7 @@ def decided_per_hour(study: Study, results: Path) -> tuple[int, float, float]:
 
 
 def tally(study: Study, results: Path, *, ours: bool) -> list[int]:
-    """How many claims came out how, in the order held, not held, open, not run, cannot be run here."""
+    """Return how many claims came out how, in the order held, not held, open, not run, cannot be run here."""
     outcomes = [row.claim.outcome for row in rows_of(study, results) if row.claim.ours == ours]
     return [outcomes.count(outcome) for outcome in OUTCOMES]
 
@@ -142,7 +142,7 @@ REACHABLE_HOURS = 2.0
 
 
 def _remedy(row: Row) -> str:
-    """What would settle an open row."""
+    """Return what would settle an open row."""
     reason, units = row.claim.evaluate[1], units_needed(row.claim)
     if units is not None:
         if units > MOST_UNITS:

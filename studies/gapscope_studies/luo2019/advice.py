@@ -63,7 +63,7 @@ def _with_dropout(network: nn.Module, before: str, rate: float) -> nn.Sequential
 
 
 def _trained(spec: RunSpec, root: str | None, before: str = "", rate: float = 0.0) -> tuple[nn.Module, Problem, Row]:
-    """The network of a spec, with dropout before a layer if asked, trained; its problem; its scores."""
+    """The network of a spec, with dropout before a layer if asked, trained. Its problem. Its scores."""
     problem, _ = prepared(spec, root)
     network = network_from_spec(spec, problem)
     network = _with_dropout(network, before, rate) if before else network
@@ -92,7 +92,7 @@ def _decay_options(spec: RunSpec, normal: int, strength: float) -> dict[str, Any
 def _apply_remedy(
     root: str | None, spec: RunSpec, normal: int, remedy: str, amount: float, before: str
 ) -> dict[str, Any]:
-    """Train one network; what batch statistics and the remedy together add to its loss."""
+    """Train one network. What batch statistics and the remedy together add to its loss."""
     size = spec.training.batch_size
     if remedy == "ghost batches":
         size = int(amount)
@@ -114,7 +114,7 @@ def _apply_remedy(
 
 
 def _asked(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) -> dict[str, Any]:
-    """Train in small batches; ask what other batch sizes would change and what would restore it."""
+    """Train in small batches. Ask what other batch sizes would change and what would restore it."""
     network, problem, found = _trained(spec, root)
     normal = spec.training.batch_size
     advice = advise_batch_norm(network, problem.train, batch_size=normal, new_batch_size=large, passes=PASSES)
@@ -130,7 +130,7 @@ def _asked(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) ->
 
 
 def _follow(remedy: str, advice: Mapping[str, Any], normal: int) -> tuple[float, str] | None:
-    """Amount and layer of what the advice says; None where it has nothing to say."""
+    """Amount and layer of what the advice says. None where it has nothing to say."""
     if remedy == "ghost batches":
         return float(normal), ""
     given = advice["dropout" if remedy == "dropout" else "decay_strength"]
@@ -160,7 +160,7 @@ class AdviceOutcome:
         return [value - theirs[seed] for seed, value in self.score(name).items() if seed in theirs]
 
     def learnt(self, chance: float) -> ComparisonArm:
-        """How well its networks learned, for the guard."""
+        """Return how well its networks learned, for the guard."""
         return ComparisonArm(
             name=self.name, train_accuracy=float(np.median([*self.score("train_accuracy").values()])), chance=chance,
             train_loss=float(np.median([*self.score("train_loss").values()])),

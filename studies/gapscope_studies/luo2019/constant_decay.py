@@ -73,7 +73,7 @@ def _specs(setting: RunSettings, *, large: bool) -> list[RunSpec]:
 
 
 def one_training(setting: RunSettings, way: Way, seed: int) -> dict[str, Any]:
-    """Train one network; its scores on training images, on those kept back, and on test images, and its curve."""
+    """Train one network. Its scores on training images, on those kept back, and on test images, and its curve."""
     scale = setting.read(__file__)["constant_decay"]
     spec = _specs(setting, large=way.large)[0].replace({"seed": seed, "data.seed": seed})
     if spec.data.train_size is not None:  # else half of all that there are is kept back

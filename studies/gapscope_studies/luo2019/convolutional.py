@@ -213,7 +213,7 @@ def _images(setting: RunSettings, name: str, most: int | None) -> str:
 
 
 def _on_images(setting: RunSettings, batch_size: int, **normalization: Any) -> list[RunSpec]:
-    """ResNet-18 on the folder; the rate falls to a tenth at 30, 60 and 90 of 100 epochs."""
+    """ResNet-18 on the folder. The rate falls to a tenth at 30, 60 and 90 of 100 epochs."""
     chosen = setting.read(__file__)["fig3"]
     if normalization.get("kind") == "population":
         normalization["population_samples"] = chosen["population_samples"]

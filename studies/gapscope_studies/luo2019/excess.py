@@ -171,7 +171,7 @@ def _specs(scale: Mapping[str, Any]) -> dict[str, list[RunSpec]]:
 
 
 def measured_rows(setting: RunSettings, specs: Mapping[str, Sequence[RunSpec]]) -> list[Row]:
-    """What `compare` returns of single units, a fully connected network and the CNN, with kind of layer and seed."""
+    """Apply `compare` to single units, a fully connected network and the CNN."""
     scale = setting.read(__file__)
     chosen = scale["excess"]
     efforts = {FULLY_CONNECTED: chosen["dense"], CONVOLUTION: chosen["convolution"]}

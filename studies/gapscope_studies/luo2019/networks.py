@@ -1,4 +1,4 @@
-"""Networks of the study: specs of each method, trained once for all parts; scores, claims and curves of a method.
+"""Networks of the study: specs of each method, trained once for all parts. Scores, claims and curves of a method.
 
 SGD with momentum 0.9, a learning rate that grows in proportion to the batch size and falls by the factor 1e-4 a step,
 as in the paper's section 5. What the scales change is said in their TOML files.
@@ -113,7 +113,7 @@ class Method:
         return np.array([[float(row[column]) for row in record.history] for record in self.finished])
 
     def learnt(self, score: str) -> ComparisonArm:
-        """How well it learned, for the guard."""
+        """Return how well it learned, for the guard."""
         return compared(self.name, self.records, self.n_classes, score=score)
 
     @property
@@ -152,7 +152,7 @@ def differences(one: Method, other: Method, score: str) -> list[float]:
 
 
 def larger(source: str, says: str, one: Method, other: Method, score: str, **more: Any) -> Claim:
-    """The claim that `one` has more of a score than `other`; with `below=0.0` in `more`, less."""
+    """The claim that `one` has more of a score than `other`. With `below=0.0` in `more`, less."""
     more = {"above": 0.0} | more if "below" not in more else more
     return claim(
         source, says, f"{SHOWN[score]} of {one.name} minus {other.name}", differences(one, other, score),
@@ -200,7 +200,7 @@ def compared_methods(
     figures: Mapping[str, Figure] = MappingProxyType({}),
     **found: Any,
 ) -> Outcome:
-    """What a comparison of methods found; its curves are drawn unless other `figures` have that name."""
+    """Return what a comparison of methods found. Its curves are drawn unless other `figures` have that name."""
     specs = [RunSpec.from_dict(record.spec) for method in methods.values() for record in method.records]
     numbers = {
         name: {score: method.final(score) for score in SHOWN} | {"status": [r.status for r in method.records]}

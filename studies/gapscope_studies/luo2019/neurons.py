@@ -49,7 +49,7 @@ def _relus(network: nn.Module) -> dict[str, nn.Module]:
 
 
 def hidden_values(network: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """What enters every ReLU [samples, neurons], by its name."""
+    """Return what enters every ReLU [samples, neurons], by its name."""
     found: dict[str, Tensor] = {}
 
     def keep(name: str, module: nn.Module, values: tuple[Tensor, ...]) -> None:
@@ -72,7 +72,7 @@ def kurtosis(values: Tensor) -> float:
 
 
 def correlation(values: Tensor) -> float:
-    """Mean absolute correlation between two neurons; those that never change are left out."""
+    """Mean absolute correlation between two neurons. Those that never change are left out."""
     varied = values.double()[:, values.std(0) > 0]
     matrix = torch.corrcoef(varied.T).abs()
     return float((matrix.sum() - len(matrix)) / (len(matrix) * (len(matrix) - 1)))

@@ -146,7 +146,7 @@ def _best(distances: Sequence[Mapping[str, Any]], method: str) -> int:
 
 
 def _claims(plan: Plan, points: list[Point], distances: list[dict[str, Any]], decay: Sequence[float]) -> list[Claim]:
-    """Whether batch norm lies on the curve of gamma decay, at the best budget and at the end; intervals over tasks."""
+    """Claim that batch norm is on the curve of gamma decay, at the best budget and at the end."""
     source = "Fig. 1a" if plan.student == "linear" else "Fig. 1b"
     best, control = _best(distances, "batch_norm"), _best(distances, "batches")
 

@@ -34,7 +34,7 @@ def _moments(network: nn.Module, x: Tensor, targets: Tensor) -> dict[tuple[int, 
 
 
 def evidence_criterion(network: nn.Module, samples: Samples) -> float:
-    r"""Evidence-based criterion of Mahsereci et al. 2017 (arXiv:1703.09580, Sec. 3); positive says stop.
+    r"""Evidence-based criterion of Mahsereci et al. 2017 (arXiv:1703.09580, Sec. 3). Positive says stop.
 
     With $\bar g$ the mean of the loss gradients of m samples and $\hat\Sigma$ their variance (over m - 1), entry by
     entry, and D the number of weights,
@@ -113,7 +113,7 @@ class EvidenceAlarm(Alarm):
         self._above = 0
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Take the per-sample gradients of the first watched samples; see `Alarm.observe`."""
+        """Take the per-sample gradients of the first watched samples. See `Alarm.observe`."""
         first = torch.arange(min(self.n_samples, len(samples)))
         return self.update(evidence_criterion(network, samples.subset(first)), epoch)
 

@@ -114,7 +114,7 @@ class HeldOutSignTest(Alarm):
         return math.ceil((spread / fall) ** 2)
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Take the errors of the kept-out samples, one forward pass; see `Alarm.observe`."""
+        """Take the errors of the kept-out samples, one forward pass. See `Alarm.observe`."""
         if samples.targets is None:
             raise InvalidInput("late_joiners needs targets of the samples that are kept out. Pass data as (x, y).")
         outputs, targets = outputs_of(network, samples), samples.targets.cpu()

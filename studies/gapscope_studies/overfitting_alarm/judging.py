@@ -54,12 +54,12 @@ class Verdict:
 
     @property
     def overfits(self) -> bool:
-        """Whether accuracy ends more than four points below its best."""
+        """Return whether accuracy ends more than four points below its best."""
         return self.best - self.final > OVERFITS
 
     @property
     def stays(self) -> bool:
-        """Whether accuracy ends less than two points below its best."""
+        """Return whether accuracy ends less than two points below its best."""
         return self.best - self.final < STAYS
 
     @property
@@ -80,7 +80,7 @@ def final_of(accuracy: np.ndarray) -> float:
 
 
 def evaluate_rule(rule: Rule, settings: Settings, run: Run) -> Verdict:
-    """Return what the rule says of a run; a rule is judged on the network that it watches."""
+    """Return what the rule says of a run. A rule is judged on the network that it watches."""
     accuracy, stop = accuracies(run, rule.network), rule.stops(run, **settings)
     final, best = final_of(accuracy), int(accuracy.argmax())
     return Verdict(
@@ -98,7 +98,7 @@ def evaluate_rule(rule: Rule, settings: Settings, run: Run) -> Verdict:
 
 
 def cost(verdicts: Sequence[Verdict]) -> float:
-    """Accuracy lost against the best, plus five points for each alarm on a run that stays; means over runs."""
+    """Accuracy lost against the best, plus five points for each alarm on a run that stays. Means over runs."""
     lost = np.mean([v.best - v.kept for v in verdicts])
     alarms = [v.raised for v in verdicts if v.stays]
     return float(lost + FALSE_ALARM_COST * (np.mean(alarms) if alarms else 0.0))

@@ -31,7 +31,7 @@ WHOLE, SPLIT, CANARIES = "whole", "split", "canaries"
 
 @dataclass(frozen=True)
 class Stop:
-    """Where a rule ends a training, and where it says the best epoch was; indices of epochs."""
+    """Where a rule ends a training, and where it says the best epoch was. Indices of epochs."""
 
     at: int
     peak: int
@@ -63,7 +63,7 @@ class Rule:
 
 
 def _replay(alarm: Alarm, looks: Iterator[object]) -> Stop | None:
-    """Let an alarm see one observation after the other until it is raised; epochs count from 0."""
+    """Let an alarm see one observation after the other until it is raised. Epochs count from 0."""
     for _ in looks:
         if alarm.raised_at is not None:
             return Stop(alarm.raised_at, alarm.raised_at if alarm.peak is None else alarm.peak)
@@ -169,7 +169,7 @@ def noise_rates(run: Run) -> list[float]:
 
 
 def _behind_kernel(stops: Callable[..., Stop | None]) -> Callable[..., Stop | None]:
-    """The rule where the initial kernel's gate is open; it is open or shut for a whole training."""
+    """The rule where the initial kernel's gate is open. It is open or shut for a whole training."""
 
     def gated(run: Run, *, margin: float, share: float, **given: float) -> Stop | None:
         if disagreement_fraction(run.tensors["initial"].double(), run.tensors["labels"], margin) < share:

@@ -286,7 +286,7 @@ def _watch_whole(
 
 
 def _scored(test: Samples, record: Callable[[nn.Module, Row], None], clock: _Clock) -> Callable[[nn.Module, Row], None]:
-    """`record` with the test accuracy in the row; its time is nobody's."""
+    """`record` with the test accuracy in the row. Its time is nobody's."""
 
     def on_epoch(network: nn.Module, row: Row) -> None:
         row["test_accuracy"] = clock.timed("test", lambda: evaluate(network, test)["accuracy"])
@@ -356,7 +356,7 @@ def _watch_canaries(case: Case, problem: Problem) -> tuple[str, Columns, dict[st
 
 
 def watch(case: Case, path: Path, data_root: str | None) -> dict[str, Any]:
-    """Train a case three times (whole, without a tenth, with canaries); tensors go to `path`."""
+    """Train a case three times (whole, without a tenth, with canaries). Tensors go to `path`."""
     problem = problem_of(case, data_root)
     status, columns, tensors, seconds = _watch_whole(case, problem)
     second, split, more, seconds_of_split = _watch_split(case, problem)
@@ -375,7 +375,7 @@ def _numbers(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[float]]:
 
 
 def runs(setting: RunSettings, wanted: Sequence[Case]) -> list[Run]:
-    """Watch what is missing; one run a case in order, without those that diverged."""
+    """Watch what is missing. One run a case in order, without those that diverged."""
     paths = {case.id: setting.work / "recordings" / f"{case.id}.safetensors" for case in wanted}
     jobs = {case.id: partial(watch, case, paths[case.id], setting.data_root) for case in wanted}
     answers, found = setting.cached("runs", jobs), []

@@ -59,7 +59,7 @@ def frozen(setting: RunSettings) -> tuple[str, dict[str, Settings]]:
 
 
 def _frozen_in() -> dict[str, str]:
-    """Commit of the file of frozen rules and when it was written; empty outside a repository."""
+    """Commit of the file of frozen rules and when it was written. Empty outside a repository."""
     git = ["git", "-C", str(FROZEN.parent), "log", "-1", "--format=%H %aI", "--", FROZEN.name]
     found = subprocess.run(git, capture_output=True, text=True, check=False).stdout.split()
     return dict(zip(("commit", "date"), found, strict=False))
@@ -91,7 +91,7 @@ def _scale(setting: RunSettings, wanted: Sequence[Case], found: Sequence[Run]) -
 
 
 def _cost_share(rule: Rule, found: Sequence[Run]) -> float:
-    """CPU time of its observations against that of the training; NaN where it needs other training runs."""
+    """CPU time of its observations against that of the training. NaN where it needs other training runs."""
     if rule.name not in TIMED:
         return math.nan
     spent = sum(run.seconds[name] for run in found for name in TIMED[rule.name])
@@ -127,7 +127,7 @@ def tuning(setting: RunSettings) -> Outcome:
 
 
 def _over_kinds(statistic: Callable[[list[Any]], float], items: Sequence[Any], kinds: Sequence[str]) -> Interval:
-    """A statistic of runs with its interval over kinds; the same resamples for all rules, so that pairs stay pairs."""
+    """A statistic of runs with its interval over kinds. The same resamples for all rules, so that pairs stay pairs."""
     return bootstrap(lambda rows: statistic([items[i] for i in rows]), len(items), kinds, draws=1000)
 
 
@@ -187,7 +187,7 @@ def _by_kind(verdicts: Sequence[Verdict]) -> pandas.DataFrame:
 
 
 def _learnt(kind: str, found: Sequence[Run]) -> ComparisonArm:
-    """How well the networks of a kind learned; rules are judged on when they end training."""
+    """Return how well the networks of a kind learned. Rules are judged on when they end training."""
     case = found[0].case
     n_classes = 4 if case.quartiles else case.classes[1] if case.classes else 10
     ends = {name: [run.columns[name][-1] for run in found] for name in ("train_accuracy", "train_loss")}
@@ -198,7 +198,7 @@ def _learnt(kind: str, found: Sequence[Run]) -> ComparisonArm:
 
 
 def _claims(default: str, found: Sequence[Run], verdicts: Verdicts, kept: dict[str, list[float]]) -> list[Claim]:
-    """All ours; runs of a kind are one unit."""
+    """All ours. Runs of a kind are one unit."""
     ours, gains = verdicts[default], _differences(kept[default], kept, found)
     learnt = tuple(
         _learnt(kind, [run for run in found if run.case.kind == kind])

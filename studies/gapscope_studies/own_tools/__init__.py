@@ -1,1 +1,1 @@
-"""Claims about gapscope's own tools, read from results that other programs have stored; nothing is trained here."""
+"""Claims about gapscope's own tools, read from results that other programs have stored. Nothing is trained here."""

@@ -130,7 +130,7 @@ def monitor_claims(benchmarks: Path) -> list[Claim]:
 
 
 def protocol_claims(stored: Path) -> list[Claim]:
-    """How often measures that know nothing get the verdict "evidence", and one that does."""
+    """Return how often measures that know nothing get the verdict "evidence", and one that does."""
     rows = read_json(stored / "protocols" / "never_fooled.json")["rows"]
     kinds = {
         "random": ("random numbers rarely get evidence", {"below": 0.05}),
@@ -156,7 +156,7 @@ def _wider(shares: Sequence[float], cases: Sequence[float] | None) -> Interval:
 
 
 def check_claims(stored: Path) -> list[Claim]:
-    """Faults that every check finds, and its false alarms; data sets are the units."""
+    """Faults that every check finds, and its false alarms. Data sets are the units."""
     claims = []
     for row in read_json(stored / "checks" / "planted_faults.json")["codes"]:
         for says, name, bounds in (

@@ -36,7 +36,7 @@ def gains(table: Table) -> dict[str, list[float]]:
 
 
 def best_share(finals: Table) -> list[float]:
-    """Fraction of scenarios in which MGS ends best, for each seed; a row a scenario and seed, a column a method."""
+    """Fraction of scenarios in which MGS ends best, for each seed. A row a scenario and seed, a column a method."""
     return (finals.idxmax(axis=1) == "MGS").groupby(level="seed").mean().to_list()
 
 
@@ -92,7 +92,7 @@ def bench(setting: RunSettings, *, name: str) -> Outcome:
 
 
 def bench_scenarios(setup: Setup) -> list[dict[str, Any]]:
-    """Every noise level with every training size; it holds the noise levels of Table 1, whose networks it shares."""
+    """Every noise level with every training size. It holds the noise levels of Table 1, whose networks it shares."""
     return [
         {"data.label_noise": noise, "data.train_size": size}
         for size in setup.bench_sizes

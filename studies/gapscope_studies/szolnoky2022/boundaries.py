@@ -34,7 +34,7 @@ def circle_density(radius: numpy.ndarray, circle: float, noise: float) -> numpy.
 
 
 def true_model(factor: float, noise: float) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Whether the inner circle (class 1) is likelier at each point of `plane`, and the share of the data there."""
+    """Return the likelier class at each point of `plane` (true: inner circle), and the density there."""
     radius = numpy.linalg.norm(plane().numpy(), axis=1)
     outer, inner = circle_density(radius, 1.0, noise), circle_density(radius, factor, noise)
     return inner > outer, (outer + inner) / (outer + inner).sum()
@@ -72,7 +72,7 @@ def _draw(axis: Axes, values: Sequence[float], setting: RunSettings, setup: Setu
 
 
 def draw_boundaries(setting: RunSettings, setup: Setup, planes: Planes) -> Figure:
-    """Decision boundary of every method's first run; dashed: that of the true model."""
+    """Decision boundary of every method's first run. Dashed: that of the true model."""
     figure, axes = panels(len(setup.methods), width=1.75, height=2.0)
     for axis, method in zip(axes, setup.methods, strict=True):
         if (method.name, 0) in planes:

@@ -25,7 +25,7 @@ PANELS = {"test_accuracy": "test accuracy (%)", "trace": "log10 of tr K / nC", "
 
 
 def ends(table: Table) -> Table:
-    """What each run came to; `growth` is the difference of log tr K between the last recording and the first."""
+    """Return what each run came to. `growth` is the difference of log tr K between the last recording and the first."""
     import pandas
 
     rows = []
@@ -47,7 +47,7 @@ def ends(table: Table) -> Table:
 
 
 def summary(found: Table) -> Table:
-    """Means over the runs of each method; traces geometrically; kernels over runs where their numbers are finite."""
+    """Means over the runs of each method. Traces geometrically. Kernels over runs where their numbers are finite."""
     groups = found.assign(
         trace=numpy.log(found["trace"]), logdet=found["logdet"].where(numpy.isfinite(found["logdet"]))
     ).groupby("method", sort=False)
@@ -80,7 +80,7 @@ def rank_correlation(found: Table) -> tuple[float, float, float]:
 
 
 def reached(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
-    """For the guard: how well methods learned; all of them without names."""
+    """For the guard: how well methods learned. All of them without names."""
     groups = {str(method): group for method, group in table.groupby("method", sort=False)}
     return tuple(_reached(setup, name, groups[name]) for name in names or groups)
 
@@ -126,7 +126,7 @@ def by_seed(found: Table, column: str) -> Any:
 
 
 def growth_claims(source: str, setup: Setup, table: Table, found: Table) -> list[Claim]:
-    """That every method slows the growth of the trace; a run that diverged has no growth, its pair no value."""
+    """That every method slows the growth of the trace. A run that diverged has no growth, its pair no value."""
     growth = by_seed(found, "growth")
     return [
         claim(source, f"{name} slows the growth of tr K", f"growth of log tr K under {name} minus unregularized",
@@ -189,7 +189,7 @@ def gaps_claim(source: str, setup: Setup, table: Table) -> Claim:
 
 
 def draw_curves(axis: Axes, setup: Setup, table: Table, column: str) -> None:
-    """One line a method, the mean over runs that lived, with their range; a singular kernel leaves a gap."""
+    """One line a method, the mean over runs that lived, with their range. A singular kernel leaves a gap."""
     values = table.assign(trace=numpy.log10(table["trace"])) if column == "trace" else table
     grids: Any = {name: group.pivot(index="seed", columns="epoch", values=column)
                   for name, group in values.groupby("method", sort=False)}  # fmt: skip

@@ -26,7 +26,7 @@ def _jacobian(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def interlacing_violation(kernel: torch.Tensor) -> float:
-    """How far the eigenvalues without the last sample's outputs are from lying between those of the whole kernel.
+    """Return the largest violation of interlacing by the kernel without its last row and column.
 
     >>> interlacing_violation(torch.diag(torch.arange(1.0, 5.0, dtype=torch.float64))) <= 0
     True
@@ -36,7 +36,7 @@ def interlacing_violation(kernel: torch.Tensor) -> float:
 
 
 def exact_checks(setting: RunSettings) -> Outcome:
-    """The kernel of model gradients is J J^T; its trace, determinant and spectrum are what the paper says."""
+    """The kernel of model gradients is J J^T. Its trace, determinant and spectrum are what the paper says."""
     torch.manual_seed(0)
     network = build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=CLASSES, width=16).double()
     x = load_dataset("digits", root=setting.data_root).train.inputs[:N].double()

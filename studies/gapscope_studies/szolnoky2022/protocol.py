@@ -1,4 +1,4 @@
-"""The protocol: every method tuned once, with the same budget, then frozen; networks trained, watched and scored.
+"""The protocol: every method tuned once, with the same budget, then frozen. Networks trained, watched and scored.
 
 Tuning is a cross-validation on training samples with their wrong labels as they are. Test labels never chose a
 strength; epochs, the learning rate, sizes and the ranges of strengths were set by hand, and changed after first results
@@ -131,7 +131,7 @@ def at_the_edge(table: Table) -> list[str]:
 
 
 def metric_curve(record: Record, setup: Setup) -> list[float]:
-    """Test metric after every epoch, accuracies in per cent; a diverged network is at chance from then on."""
+    """Test metric after every epoch, accuracies in per cent. A diverged network is at chance from then on."""
     factor = 100.0 if setup.metric == "accuracy" else 1.0
     curve = [factor * float(row[f"test_{setup.metric}"]) for row in record.history]
     return curve + [setup.chance] * (record.status != "finished")
@@ -250,7 +250,7 @@ def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> d
 
 
 def completed(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict[str, Any]]:
-    """The recordings of a run, with those that it did not live to see; accuracies in per cent."""
+    """The recordings of a run, with those that it did not live to see. Accuracies in per cent."""
     rows: list[dict[str, Any]] = [{column: float(value) for column, value in row.items()} for row in content["rows"]]
     for row in rows:
         for column in ("test_accuracy", "train_accuracy"):

@@ -39,7 +39,7 @@ class Method:
     cyclical: bool = False
 
     def strengths(self, n: int) -> tuple[float, ...]:
-        """Return n strengths from the smallest to the largest, to two digits; one where there is nothing to tune."""
+        """Return n strengths from the smallest to the largest, to two digits. One where there is nothing to tune."""
         if self.low == self.high:
             return (self.low,)
         spaced = numpy.geomspace if self.logarithmic else numpy.linspace
@@ -121,7 +121,7 @@ class Setup:
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether the metric is a loss."""
+        """Return whether the metric is a loss."""
         return self.metric == "loss"
 
     @property
@@ -138,19 +138,19 @@ class Setup:
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Both tables; where both have a value, the second's."""
+    """Both tables. Where both have a value, the second's."""
     both = {key: _merged(first[key], second[key]) for key in first.keys() & second.keys()
             if isinstance(second[key], dict)}  # fmt: skip
     return {**first, **second, **both}
 
 
 def sizes(setting: RunSettings) -> Any:
-    """What `setups.toml` and `<scale>.toml` hold together."""
+    """Return what `setups.toml` and `<scale>.toml` hold together."""
     return _merged(tomllib.loads(Path(__file__).with_name("setups.toml").read_text("utf-8")), setting.read(__file__))
 
 
 def make(setting: RunSettings, name: str, *more: str) -> Setup:
-    """The setup of this name at this scale; `more` methods beside its own."""
+    """The setup of this name at this scale. `more` methods beside its own."""
     content = dict(sizes(setting)[name])
     base = RunSpec.from_dict({table: content.pop(table, {}) for table in ("data", "network", "training")})
     ranges, names = content.pop("ranges", {}), (*FIVE_METHODS, *content.pop("also", ()), *more)

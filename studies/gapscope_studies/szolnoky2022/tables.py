@@ -77,7 +77,7 @@ def paired(table: Table, method: str, other: str) -> list[float]:
 
 
 def acceptance(table: Table, noise: float = JUDGED) -> dict[str, Any]:
-    """Whether MGS ends far above the unregularized network and near its own best epoch at this noise level.
+    """Return whether MGS ends far above the unregularized network and near its own best epoch at this noise level.
 
     `lead` over the unregularized final accuracy with its interval, `drop` from MGS's own best epoch, both in points,
     and whether they `hold`: a lead of at least 30 and a drop of at most 4.
@@ -118,7 +118,7 @@ def beside_the_paper(ours: Table, paper: Table | None) -> Table:
 
 
 def compared(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonArm:
-    """How well the networks of one method learned: training accuracy; of losses what they save of `constant`."""
+    """Return how well the networks of one method learned: training accuracy. Of losses what they save of `constant`."""
     ended = rows[~rows["diverged"]]
     learnt = 1 - rows["final"].median() / constant if setup.lower_is_better else rows["train_accuracy"].median()
     return ComparisonArm(
@@ -142,7 +142,7 @@ def failed_in(setup: Setup, rows: Table) -> str:
 
 
 def compared_methods(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
-    """How well the networks of these methods learned, of all without names."""
+    """Return how well the networks of these methods learned, of all without names."""
     groups = {str(name): group for name, group in table.groupby("method", sort=False)}
     return tuple(compared(setup, groups[name]) for name in names or groups)
 
@@ -150,7 +150,7 @@ def compared_methods(setup: Setup, table: Table, *names: str) -> tuple[Compariso
 def _gain(
     setup: Setup, claims: str, mine: Table, theirs: Table, unit: str, constant: float, column: str, **more: Any
 ) -> Claim:
-    """That MGS (rows `mine`) ends better than another method, or than its best epoch; `claims` is "source: says"."""
+    """That MGS (rows `mine`) ends better than another method, or than its best epoch. `claims` is "source: says"."""
     source, says = claims.split(": ", 1)
     sign, other = -1 if setup.lower_is_better else 1, str(theirs["method"].iloc[0])
     values = sign * (mine["final"].to_numpy() - theirs[column].to_numpy())

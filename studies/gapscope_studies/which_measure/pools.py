@@ -91,7 +91,7 @@ def specs_of(setting: RunSettings, pool: str) -> list[RunSpec]:
 
 
 def networks(setting: RunSettings, pool: str) -> list[Record]:
-    """Train and measure a pool; the networks that learned their training labels."""
+    """Train and measure a pool. The networks that learned their training labels."""
     settings = setting.read(__file__)
     chosen = settings.get("measures", list(MEASURES))
     records = setting.train(
@@ -152,7 +152,7 @@ def _settings_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def table_of(setting: RunSettings, pool: str, records: list[Record]) -> pandas.DataFrame:
-    """One row per network; the gap is training accuracy minus accuracy on all images not trained on."""
+    """One row per network. The gap is training accuracy minus accuracy on all images not trained on."""
     jobs = {record.id: partial(_held_out_accuracy, setting, pool, record.id) for record in records}
     accuracies = setting.cached(f"{pool}-held-out", jobs)
     rows = []

@@ -187,7 +187,7 @@ def _one_setting(
 
 
 def both(setting: RunSettings) -> Outcome:
-    """What holds in both pools, and what was chosen on CIFAR-10 and judged on CIFAR-100."""
+    """Return what holds in both pools, and what was chosen on CIFAR-10 and judged on CIFAR-100."""
     records = {pool: networks(setting, pool) for pool in POOLS}
     tables = {pool: table_of(setting, pool, found) for pool, found in records.items()}
     boards = {pool: _judged(table, setting) for pool, table in tables.items()}

@@ -44,7 +44,7 @@ def margin_model(kind: str = "linear") -> GapEstimator:
 
 
 def sum_of_squares(estimator: GapEstimator, table: Table) -> tuple[float, float]:
-    """Fit on all networks; Pearson between estimate and gap, and the sum of squared residuals (Figs. 4 to 6)."""
+    """Fit on all networks. Pearson between estimate and gap, and the sum of squared residuals (Figs. 4 to 6)."""
     gap = table["gap"].to_numpy(dtype=float)
     estimate = estimator.fit(table, gap).predict(table)
     spread = estimate.std() > 1e-12 and gap.std() > 1e-12
@@ -80,7 +80,7 @@ def related(table: Table, measures: Sequence[str], target: str = "gap") -> Table
 
 
 def with_interval(row: Mapping[str, Any], coefficient: str = "pearson") -> str:
-    """A coefficient of a row of `related` and its interval in one phrase; a dash where there is none.
+    """A coefficient of a row of `related` and its interval in one phrase. A dash where there is none.
 
     >>> with_interval({"pearson": 0.5, "pearson_low": 0.2, "pearson_high": 0.75})
     '0.50 [0.20, 0.75]'
@@ -99,7 +99,7 @@ def centred(table: Table, columns: Sequence[str], group: str = "family") -> Tabl
 
 
 def learnt(table: Table, chance: float) -> tuple[ComparisonArm, ...]:
-    """How well the networks of each noise level fit their (corrupted) labels, for the guard.
+    """Return how well the networks of each noise level fit their (corrupted) labels, for the guard.
 
     Training is over where every network fits, which is the paper's own end of it; else the curve tells.
     """
@@ -121,14 +121,14 @@ def chance_of(setting: RunSettings, specs: Sequence[RunSpec]) -> float:
 
 
 def of_sign(sign: int) -> dict[str, Any]:
-    """What a claim says of a number that is to have this sign."""
+    """Return what a claim says of a number that is to have this sign."""
     return {"above": 0.0} if sign > 0 else {"below": 0.0}
 
 
 def sign_claims(
     source: str, table: Table, chance: float, *, cluster: str = "corruption", unit: str = "noise levels", **more: Any
 ) -> list[Claim]:
-    """That the gap rises with zeta and falls with kappa; `more` are fields of both claims."""
+    """That the gap rises with zeta and falls with kappa. `more` are fields of both claims."""
     clusters, compared = table[cluster].to_list(), learnt(table, chance)
     return [
         relation(source, f"the gap {'rises' if sign > 0 else 'falls'} with {NAMES[name]}",
@@ -175,7 +175,7 @@ def by_corruption(table: Table, x: str, y: str) -> dict[str, tuple[Any, Any]]:
 
 
 def scatters(table: Table, pairs: Sequence[tuple[str, str]]) -> Figure:
-    """One panel a pair of columns, a colour a noise level; hollow points have batch normalization."""
+    """One panel a pair of columns, a colour a noise level. Hollow points have batch normalization."""
     figure, axes = panels(len(pairs), height=3.0)
     hollow = {f"{level:.0%} corrupted": group["batch_norm"].to_list() for level, group in table.groupby("corruption")}
     for axis, (x, y) in zip(axes, pairs, strict=True):

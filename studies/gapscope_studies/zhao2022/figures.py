@@ -85,7 +85,7 @@ def repeated_sparsities(setting: RunSettings) -> tuple[list[RunSpec], list[Spars
 
 
 def _quantities(item: UnitSparsity) -> dict[str, list[float]]:
-    """What the paper reads off the curves, one number per class."""
+    """Return what the paper reads off the curves, one number per class."""
     units = item.n_units
     return {
         "n0/M": (item.turning_points.double() / units).tolist(),
@@ -148,7 +148,7 @@ def _advantage(good: UnitSparsity, poor: UnitSparsity) -> dict[str, numpy.ndarra
 
 
 def _learnt(records: Sequence[Record], source: Sparsities) -> tuple[ComparisonArm, ...]:
-    """How well the networks of each corruption in `source` fit their labels, over all draws."""
+    """Return how well the networks of each corruption in `source` fit their labels, over all draws."""
     by_level = {level: [r for r in records if r.spec["data"]["label_noise"] == level] for level in source}
     return tuple(
         compared(f"{level:.0%} corrupted", there, len(source[level].classes),

@@ -143,7 +143,7 @@ def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
 
 
 def first_pool(setting: RunSettings) -> tuple[str, list[RunSpec]]:
-    """Name and networks of the pool behind Figs. 1 to 3; of a varied pool those of full training and common size."""
+    """Name and networks of the pool behind Figs. 1 to 3. Of a varied pool those of full training and common size."""
     name = setting.read(__file__)["first_pool"]
     if name == "vgg":
         return name, paper_grid(setting, name)
@@ -215,7 +215,7 @@ def measure_layers(setting: RunSettings, pool: str, spec: RunSpec, n_samples: in
 
 
 def finished(setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
-    """Train and measure what is missing; the records of the networks that finished, in the order of the specs."""
+    """Train and measure what is missing. The records of the networks that finished, in the order of the specs."""
     records = setting.train(pool, specs, **options)
     kept = [record for record in records if record.status == "finished"]
     if not kept:

@@ -86,7 +86,7 @@ def pool_specs(setting: RunSettings, *, dense: bool) -> dict[str, list[RunSpec]]
 def measured_pools(
     setting: RunSettings, specs: Mapping[str, Sequence[RunSpec]], layer_samples: int = 0
 ) -> dict[str, Table]:
-    """Name -> measured networks; further layers on so many samples, 0 measures none."""
+    """Name -> measured networks. Further layers on so many samples, 0 measures none."""
     return {name: _prepared(networks(setting, name, found, layer_samples=layer_samples))
             for name, found in specs.items()}  # fmt: skip
 
@@ -168,7 +168,7 @@ def _mean_of_finite(values: Sequence[float]) -> float:
 def _deeper_is_better(
     rows: Sequence[dict[str, Any]], number: str, sign: int, compared: Sequence[ComparisonArm]
 ) -> Claim:
-    """That the last convolution tells more than one at a third of the depth; the pools are independent."""
+    """That the last convolution tells more than one at a third of the depth. The pools are independent."""
     signed = {(row["pool"], row["networks"], row["layer"]): sign * row[number]["pearson"] for row in rows}
     pairs = {key[0]: value - signed[key[0], "fitted", "first third"] for key, value in signed.items()
              if key[1:] == ("fitted", "last convolution") and (key[0], "fitted", "first third") in signed}  # fmt: skip
@@ -178,7 +178,7 @@ def _deeper_is_better(
 
 
 def depth(setting: RunSettings) -> Outcome:
-    """Which layer is ablated: correlation of zeta and kappa with the gap at several depths."""
+    """Return which layer is ablated: correlation of zeta and kappa with the gap at several depths."""
     import pandas
 
     specs = pool_specs(setting, dense=False)
@@ -211,7 +211,7 @@ def _model(table: Table, features: Sequence[str], kind: str = "ridge") -> GapEst
 
 
 def candidates(table: Table) -> dict[str, GapEstimator]:
-    """What could be fitted on a pool, which says what is wide; the baselines first."""
+    """Return what could be fitted on a pool, which says what is wide. The baselines first."""
     return {
         **baselines(table),
         "train loss and accuracy": _model(table, FIT, "linear"),
@@ -275,7 +275,7 @@ def _coverage(pools: Mapping[str, Table]) -> Table:
 
 
 def estimation_error(setting: RunSettings) -> Outcome:
-    """Error at a network that was left out of the fit, in each pool; intervals; a choice made on the other pools."""
+    """Error at a network that was left out of the fit, in each pool. Intervals. A choice made on the other pools."""
     import pandas
 
     specs = pool_specs(setting, dense=True)
