@@ -48,7 +48,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained.
+    """Settings of one training run.
 
     Attributes:
         scenario: Name of the data and the network.

@@ -1,4 +1,4 @@
-"""What the parts share: log-log relations with intervals, how a part is made of its networks, what figures claim."""
+"""Shared analysis: log-log relations with intervals, assembly of a part, claims of figures."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What one part computes of its networks: numbers, claims, scatter plots (name -> columns), and its own table.
+    """Results of one part: numbers, claims, scatter plots (name -> columns), table.
 
     `points` are those that are shown where they are not all, or have further columns.
     """

@@ -1,4 +1,4 @@
-"""Which networks the study trains, and what it measures of each: a row per run, a row a point of a figure."""
+"""Networks of the study and their measures: one row per run, one row per point of a figure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What every study is made of: settings, networks, statistics, claims and their guard, figures, pages."""
+"""Kit of the studies: settings, networks, statistics, claims, guard, figures, pages."""

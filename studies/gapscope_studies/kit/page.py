@@ -41,7 +41,7 @@ def _frame(table: pandas.DataFrame) -> str:
 
 
 def _number_of(claim: Claim) -> str:
-    """Our number with what it is, its interval and units; "" where there is none."""
+    """Our number with its quantity, interval and units ("" without a number)."""
     if claim.status or math.isnan(claim.value):
         return ""
     number = f"{claim.value:.3g}" if claim.exact else str(claim.interval)

@@ -1,4 +1,4 @@
-"""What the verdicts risk and what the open rows need: p-values, units and hours that would decide."""
+"""Risk of the verdicts (p-values) and cost of open rows (units, hours)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a number comes from: the commit of the code, and the history of the settings that it was made with."""
+"""Provenance of results: commit of the code, history of the settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DECLARED = "changed_after_test_results"
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return what git answers; "" outside of a repository."""
+    """Return the answer of git ("" outside a repository)."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -21,7 +21,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def commit() -> str:
-    """The commit of this code, with "+" where its files differ from it; "" where it is not in a repository."""
+    """Return the commit of this code, with "+" for changed files ("" outside a repository)."""
     folder = Path(__file__).parents[1]
     found = _git(folder, "rev-parse", "HEAD")
     return found + ("+" if found and _git(folder, "status", "--porcelain", "-uno", "--", ".", "../../src") else "")

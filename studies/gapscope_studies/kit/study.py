@@ -1,4 +1,4 @@
-"""What a study is made of, how its parts are run and resumed, and what they leave in results/."""
+"""Studies: their parts, running and resuming them, and their results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _timed(function: Callable[[], Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Where and how large a part is run. It can be sent to a worker process, where it says nothing.
+    """Scale, folders and workers of a run (picklable; prints nothing in a worker).
 
     Attributes:
         scale: "smoke" (seconds), "small" (minutes on two cores, real data) or "paper".
@@ -117,7 +117,7 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one part found.
+    """Results of one part.
 
     Attributes:
         numbers: Everything that was computed, as JSON-serializable values (paper's figures beside ours).

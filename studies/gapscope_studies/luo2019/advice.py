@@ -140,14 +140,14 @@ def _follow(remedy: str, advice: Mapping[str, Any], normal: int) -> tuple[float,
 
 @dataclass(frozen=True)
 class AdviceOutcome:
-    """What came of one method: the regularization that networks of small batches predict, and the runs, by seed."""
+    """Runs of one method by seed, with the regularization that networks of small batches predict."""
 
     name: str
     predicted: Mapping[int, float]
     runs: Mapping[int, dict[str, Any]]
 
     def score(self, name: str) -> dict[int, float]:
-        """Seed -> score; "gap" is train accuracy minus test accuracy, "measured" the regularization."""
+        """Scores by seed ("gap": train minus test accuracy, "measured": regularization)."""
         if name == "gap":
             return {seed: run["train_accuracy"] - run["test_accuracy"] for seed, run in self.runs.items()}
         if name == "measured":

@@ -48,7 +48,7 @@ class ConstantDecay(Penalty):
 
 @dataclass(frozen=True)
 class Way:
-    """How one network is trained.
+    """Training of one network.
 
     Attributes:
         large: Whether batches are large ones.

@@ -1,4 +1,4 @@
-"""What the paper's formulas say of each other, decided by exact computation: eqs. 3 and 4, Props. 3 and 5, 21 to 25."""
+"""Exact checks of formulas: priors, eq. 4, Props. 3 to 5, eqs. 21 to 25."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def method(
 
 @dataclass(frozen=True)
 class Method:
-    """What was trained under one name: one record a seed, in the order of the seeds, and the number of classes."""
+    """Networks of one name: one record per seed, in the order of the seeds, and the number of classes."""
 
     name: str
     records: tuple[Record, ...]

@@ -61,7 +61,7 @@ def hidden_values(network: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
 
 
 def kurtosis(values: Tensor) -> float:
-    """Mean over neurons of the fourth central moment over the squared variance; 3 for a normal distribution.
+    """Mean kurtosis of the neurons (3 for a normal distribution).
 
     >>> kurtosis(torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
     1.0

@@ -46,7 +46,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is simulated: `students` independent tasks at every load P/N, in N dimensions, for so many epochs."""
+    """Plan of a simulation: `students` independent tasks per load P/N, in N dimensions."""
 
     student: Student
     n_inputs: int

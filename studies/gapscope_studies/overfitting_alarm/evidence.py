@@ -1,4 +1,4 @@
-"""Whether the loss gradient can still be told from the noise that comes from having only so many samples."""
+"""Evidence of the loss gradient against the noise of a finite number of samples."""
 
 from __future__ import annotations
 

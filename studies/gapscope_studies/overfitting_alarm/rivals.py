@@ -1,4 +1,4 @@
-"""What a run would have kept under the baselines of every alarm, each in its fair form, and without any rule."""
+"""Baselines of the alarms: test accuracy at their epochs, and without a rule."""
 
 from __future__ import annotations
 

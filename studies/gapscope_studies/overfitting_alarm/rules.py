@@ -31,7 +31,7 @@ WHOLE, SPLIT, CANARIES = "whole", "split", "canaries"
 
 @dataclass(frozen=True)
 class Stop:
-    """Where a rule ends a training, and where it says the best epoch was. Indices of epochs."""
+    """Epochs at which a rule ends training and at which it puts the best checkpoint."""
 
     at: int
     peak: int

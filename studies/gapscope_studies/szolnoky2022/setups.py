@@ -1,4 +1,4 @@
-"""What is trained: networks on corrupted data in the middle scenario, and the regularizers that are tuned in it."""
+"""Setups: networks on corrupted data in the middle scenario, and the tuned regularizers."""
 
 from __future__ import annotations
 

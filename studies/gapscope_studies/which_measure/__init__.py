@@ -1,1 +1,1 @@
-"""Which measure to trust for which question, from two pools of convolutional networks."""
+"""Comparison of measures on two pools of convolutional networks."""

@@ -1,4 +1,4 @@
-"""What the parts share: gap models, the paper's protocol of repeated splits, correlations, claims, plots."""
+"""Shared analysis: gap models, repeated splits, correlations, claims, plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which networks the study trains, and what it measures of each: the paper's grids, and pools that vary more."""
+"""Networks of the study and their measures: the paper's grids, and pools that vary more."""
 
 from __future__ import annotations
 

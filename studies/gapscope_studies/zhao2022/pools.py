@@ -1,4 +1,4 @@
-"""What the paper does not ask: when zeta and kappa go with the gap, at which layer, and what an estimate is worth."""
+"""Beyond the paper: conditions and layers of the correlation with the gap, error of estimates."""
 
 from __future__ import annotations
 
