@@ -89,7 +89,7 @@ def test_twins_at_smoke_scale(tmp_path: Path) -> None:
     part = next(part for part in STUDY.parts if part.name == "twins")
     outcome = part.run(RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None))
     rows = {row["design"]: row for row in outcome.numbers["designs"]}
-    assert rows["half and quarter"]["cost in trainings"] == 0.75
+    assert rows["half and quarter"]["cost in trainings"] == 2
     for network in outcome.numbers["networks"]:
         assert network["half and quarter.low"] <= network["half and quarter.score"] <= network["half and quarter.high"]
     errors = [network["hold-out.score"] - network["truth"] for network in outcome.numbers["networks"]]
