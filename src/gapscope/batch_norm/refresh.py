@@ -22,7 +22,6 @@ from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 
-
 ONE_CHUNK_BYTES = 2**31
 
 
