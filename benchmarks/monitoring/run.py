@@ -30,8 +30,9 @@ def tiny_bert() -> tuple[nn.Module, Any, Callable[[nn.Module, Any, Tensor], Tens
 
     config = BertConfig(
         vocab_size=200, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
-        max_position_embeddings=24, num_labels=4,
+        max_position_embeddings=24,
     )  # fmt: skip
+    config.num_labels = 4
     ids = torch.randint(200, (600, 24))
     data = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids[:, 0] % 4}
 

@@ -265,8 +265,8 @@ def rank_networks(
     hidden features (lower) and of the NTK (upper). The networks see the same samples, so that ties are paired. Over 24
     architectures trained on 400 images (part `architectures` of the study `expected_accuracy`) Kendall's tau of the NTK
     reading with the accuracy reached was 0.52 [0.25, 0.74] on Fashion-MNIST and 0.34 [0.02, 0.60] on CIFAR-10, that of
-    S 0.33 and 0.13, that of the number of parameters -0.01 and -0.09. Over 100 cells of one search space, NAS-Bench-201,
-    it was -0.06 [-0.22, 0.08], that of the number of parameters 0.40 (docs/evidence/ranking.md).
+    S 0.33 and 0.13, that of the number of parameters -0.01 and -0.09. Over 100 cells of one search space
+    (NAS-Bench-201) it was -0.06 [-0.22, 0.08], that of the number of parameters 0.40 (docs/evidence/ranking.md).
 
     `by="output_sensitivity"`: by S before training, which needs no labels; a smaller one predicts a smaller test loss,
 

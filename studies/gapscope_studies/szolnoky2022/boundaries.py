@@ -40,8 +40,8 @@ def true_model(factor: float, noise: float) -> tuple[numpy.ndarray, numpy.ndarra
     return inner > outer, (outer + inner) / (outer + inner).sum()
 
 
-def disagreement(probabilities: Sequence[float], factor: float, noise: float) -> float:
-    """Share of the data that a network puts into another class than the true model, on the points of `plane`."""
+def disagreement(probabilities: Sequence[float] | numpy.ndarray, factor: float, noise: float) -> float:
+    """Return the fraction of the data that a network classifies unlike the true model, on the points of `plane`."""
     inside, weight = true_model(factor, noise)
     return float(weight[(numpy.asarray(probabilities) > 0.5) != inside].sum())
 
