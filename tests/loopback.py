@@ -31,22 +31,18 @@ class Server:
     Attributes:
         folder: The folder it serves.
         url: Its address.
-        break_after: Bytes of a file after which each of the next responses breaks off, one number a response.
-        knows_ranges: Whether it answers a Range request with the part asked for.
-        wrong_range: Whether it sends another range than was asked for.
+        break_after: Bytes after which each of the next responses breaks off, one number per response.
         spoil: Whether it changes the last byte of every file.
         refuse: Status code to answer instead of sending anything.
-        requests: (file name, Range header or "") of every request.
+        requests: The requested file names.
     """
 
     folder: Path
     url: str = ""
     break_after: list[int] = field(default_factory=list)
-    knows_ranges: bool = True
-    wrong_range: bool = False
     spoil: bool = False
     refuse: int | None = None
-    requests: list[tuple[str, str]] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
 
 def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
@@ -57,9 +53,9 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             pass
 
         def do_GET(self) -> None:
-            asked = self.headers.get("Range", "")
-            server.requests.append((self.path.removeprefix("/"), asked))
-            path = server.folder / self.path.removeprefix("/")
+            name = self.path.removeprefix("/")
+            server.requests.append(name)
+            path = server.folder / name
             self.close_connection = True
             if server.refuse or not path.is_file():
                 self.send_error(server.refuse or 404)
@@ -67,20 +63,10 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             content = path.read_bytes()
             if server.spoil:
                 content = content[:-1] + bytes([content[-1] ^ 1])
-            first = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and server.knows_ranges else 0
-            if first >= len(content):
-                self.send_response(416)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            self.send_response(206 if first else 200)
-            if first:
-                stated = 0 if server.wrong_range else first
-                self.send_header("Content-Range", f"bytes {stated}-{len(content) - 1}/{len(content)}")
-            self.send_header("Content-Length", str(len(content) - first))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            last = first + server.break_after.pop(0) if server.break_after else len(content)
-            self.wfile.write(content[first:last])
+            self.wfile.write(content[: server.break_after.pop(0) if server.break_after else None])
 
     return Handler
 

@@ -96,7 +96,7 @@ def fetch_data(
     base_url: str | None = typer.Option(None, "--base-url", help="Another server that holds the same files."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Fetch the official files of a data set; a broken download continues where it stopped."""
+    """Fetch the official files of a data set and verify their checksums."""
     from gapscope.cli.output import print_json
     from gapscope.data import fetch
 
