@@ -10,7 +10,7 @@ from torch import nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.measures._first_layer import trimmed_mean
-from gapscope.measures._mixing import mixup, same_class_partners
+from gapscope.measures._mixup import mixup, same_class_partners
 from gapscope.measures.margins import augmentation_margin, mixup_margin, output_margin
 
 DOUBLE = torch.float64

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import NotMeasurable
 from gapscope.measures import _augmented
 from gapscope.measures._augmented import PENALTIES, Draws, UnitRange
-from gapscope.measures._mixing import same_class_partners
+from gapscope.measures._mixup import same_class_partners
 from gapscope.measures.robustness import augmentation_robustness, mixup_robustness
 
 

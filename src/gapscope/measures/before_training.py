@@ -17,11 +17,11 @@ from gapscope.base.samples import slices
 from gapscope.gradients.input_gradients import input_gradient
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mode, samples_per_pass
+from gapscope.measures._absolute_power import with_powered_weights
 from gapscope.measures._gradients import mean_gradient
 from gapscope.measures._noisy_outputs import continuous_inputs
 from gapscope.measures._numbers import Scalars
 from gapscope.measures._perturbed import norm_of
-from gapscope.measures._powered import with_powered_weights
 from gapscope.measures._types import FloatInputs, Inputs, Targets
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate

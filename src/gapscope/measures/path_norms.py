@@ -19,8 +19,8 @@ from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
+from gapscope.measures._absolute_power import path_sum
 from gapscope.measures._forward import check_labelled, forward_pass, low_margin, margins_of
-from gapscope.measures._powered import path_sum
 from gapscope.measures._types import Inputs, Labels
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 from gapscope.results.estimate import Estimate

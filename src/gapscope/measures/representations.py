@@ -19,7 +19,7 @@ from gapscope.inspection.hooks import capture_outputs
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._first_layer import first_layer
 from gapscope.measures._forward import check_labelled, features_of, forward_pass
-from gapscope.measures._mixing import STREAM, mixed_logits
+from gapscope.measures._mixup import STREAM, mixed_logits
 from gapscope.measures._numbers import Scalars
 from gapscope.measures._types import FloatInputs, Inputs, Labels
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure

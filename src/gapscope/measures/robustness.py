@@ -18,7 +18,7 @@ from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._augmented import PENALTIES, Draws, UnitRange, check_images
 from gapscope.measures._forward import check_labelled, forward_pass
-from gapscope.measures._mixing import STREAM, mixed_logits
+from gapscope.measures._mixup import STREAM, mixed_logits
 from gapscope.measures._numbers import Scalars
 from gapscope.measures._types import FloatInputs, Inputs, Labels
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
