@@ -17,9 +17,7 @@ def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun:
     """Raise InvalidInput, naming the nearest right name, unless `owner` has everything that is given.
 
     Args:
-        owner: What the names belong to, for the message.
         given: The names.
-        known: All names that there are.
         noun: What a name stands for: "option", "setting", "table".
 
     Raises:

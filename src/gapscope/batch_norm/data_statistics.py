@@ -24,10 +24,6 @@ def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
     With its initial statistics a batch norm layer does not normalize, so that an untrained network in evaluation mode
     is another function than the one that training starts from.
 
-    Args:
-        network: The network; it is not changed.
-        x: Inputs.
-
     Returns:
         The network itself if it has no fresh batch norm layer.
     """

@@ -27,12 +27,6 @@ def is_factory(source: Path) -> bool:
 def import_function(source: Path | str) -> Any:
     """Return the function that `module:function` names; the module may be in the current folder.
 
-    Args:
-        source: Its name.
-
-    Returns:
-        The function.
-
     Raises:
         InvalidInput: There is no such module or function.
         ModuleNotFoundError: The module itself imports one that is not installed.
@@ -65,7 +59,6 @@ def call_factory(source: Path, what: str = "network") -> tuple[Any, Any]:
     """Return the network (or the training function) and its training data that a function returns.
 
     Args:
-        source: `module:function`.
         what: What it returns beside the data, for the message.
 
     Returns:

@@ -74,9 +74,6 @@ def _bar() -> Progress:
 def steps(title: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal while the body runs, nothing elsewhere.
 
-    Args:
-        title: What is being done.
-
     Yields:
         A function to call with the numbers of steps done and of all.
     """
@@ -91,10 +88,6 @@ def steps(title: str) -> Iterator[Callable[[int, int], None]]:
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[Record], None]]:
     """Show progress while the body runs.
-
-    Args:
-        title: What is being done.
-        total: Number of runs.
 
     Yields:
         A function to call with each finished record.

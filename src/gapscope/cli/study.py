@@ -22,9 +22,6 @@ app = typer.Typer(help="Reproduce a paper's tables and figures; a stopped study 
 def available() -> dict[str, EntryPoint]:
     """Name -> entry point of every study that is installed.
 
-    Returns:
-        The entry points.
-
     Raises:
         MissingExtra: There is none.
     """
@@ -41,12 +38,6 @@ def available() -> dict[str, EntryPoint]:
 
 def load_study(name: str) -> Any:
     """Load the study of this name.
-
-    Args:
-        name: First author and year.
-
-    Returns:
-        The study.
 
     Raises:
         InvalidInput: There is none of this name; the nearest is named.

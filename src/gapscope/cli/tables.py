@@ -88,12 +88,8 @@ def read_labelled_csv(
     """Read a CSV file as features, text and missing values encoded as numbers, and labels.
 
     Args:
-        path: The file.
         target: Column of the labels; None for the last one.
         like: Features of another file whose columns these get.
-
-    Returns:
-        Features and labels.
 
     Raises:
         InvalidInput: There is no such file or column.

@@ -1,4 +1,16 @@
-"""Readers, corruptions and downloads of the data sets."""
+"""Readers, corruptions and downloads of the data sets.
+
+Common parameters:
+    root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache, see `data_root`.
+    name: Name of a data set, one of `dataset_names()`.
+    path: File to read, plain or gzipped.
+    samples, labels, targets, images: Data to change; the arguments themselves are left unchanged.
+    n: Number of samples.
+    n_classes: Number of classes.
+    generator: Source of random numbers; None for the same ones at every call.
+    seed, split_seed: Seed of the samples, or of their split into training and test.
+    base_url: Another server that holds the same files.
+"""
 
 from gapscope.data.corruptions import add_target_noise as add_target_noise
 from gapscope.data.corruptions import balanced_subset as balanced_subset

@@ -25,7 +25,6 @@ def flip_shift_rotate(
     nearest edge. These are the settings of the program of Zhao, Zhang, Hu 2022.
 
     Args:
-        images: Images; they are not changed.
         generator: Source of randomness on the CPU; None for the same draws at every call; training passes
             torch's global one, `torch.default_generator`, under a seed of its own.
 

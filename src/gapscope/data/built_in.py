@@ -20,9 +20,6 @@ def digits() -> Problem:
     Pixels are divided by 16. The split is stratified by class and always the same (scikit-learn's train_test_split
     with random_state 0).
 
-    Returns:
-        The problem.
-
     Reference: Alpaydin & Kaynak 1998, UCI "Optical Recognition of Handwritten Digits", test part.
     """
     from sklearn.datasets import load_digits
@@ -55,10 +52,6 @@ def two_circles(
         factor: Radius of the inner circle, in [0, 1).
         noise: Standard deviation of the noise of each coordinate.
         test_size: Test points, at least 2, drawn independently of n.
-        seed: Seed of both splits.
-
-    Returns:
-        The problem.
 
     Raises:
         InvalidInput: An option is out of range.

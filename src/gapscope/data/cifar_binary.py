@@ -26,7 +26,6 @@ def read_cifar(
     bytes, row by row. There is no header; at most 60,000 records, the size of the whole set, are unpacked.
 
     Args:
-        path: The file.
         labels_each: Label bytes per record, 1 or 2.
 
     Returns:

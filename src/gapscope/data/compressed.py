@@ -24,9 +24,6 @@ def _is_packed(path: Path) -> bool:
 def open_maybe_gzip(path: Path) -> Iterator[IO[bytes]]:
     """Open a plain or gzipped file for reading; which of the two is told by its first bytes, not by its name.
 
-    Args:
-        path: The file.
-
     Yields:
         The unpacked bytes.
 
@@ -56,7 +53,6 @@ def check_capacity(path: Path, size: int) -> None:
     header that promises more is known to be false.
 
     Args:
-        path: A file that exists.
         size: Number of unpacked bytes that its header promises.
 
     Raises:
@@ -73,11 +69,7 @@ def read_bounded(path: Path, most: int) -> bytes:
     """Return all unpacked bytes of a file that may hold at most `most`.
 
     Args:
-        path: The file.
         most: Largest allowed number of unpacked bytes.
-
-    Returns:
-        The bytes.
 
     Raises:
         UnreadableFile: The file holds more, or cannot be unpacked.

@@ -28,12 +28,8 @@ def inject_label_noise(
         labels: Class labels, 0 to n_classes - 1; not changed.
         rate: Fraction that is replaced, 0 to 1.
         n_classes: Number of classes, at least 2.
-        generator: Source of randomness; None for the same draws at every call.
         may_keep_class: Whether a label may be replaced by itself. If not (the default), every replaced label is
             wrong, uniformly among the other classes; else it is right with probability 1 / n_classes.
-
-    Returns:
-        New labels.
 
     Raises:
         InvalidInput: rate or n_classes is out of range, or a label is not below n_classes.
@@ -61,12 +57,7 @@ def add_target_noise(
     """Return regression targets plus independent Gaussian noise of mean 0 and standard deviation `std`.
 
     Args:
-        targets: Regression targets; not changed.
         std: Standard deviation in the targets' units, 0 or larger.
-        generator: Source of randomness; None for the same draws at every call.
-
-    Returns:
-        New targets.
 
     Raises:
         InvalidInput: std is negative.
@@ -85,12 +76,7 @@ def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -
     The same generator state and a larger n give the same samples first.
 
     Args:
-        samples: The samples.
         n: How many, 1 to len(samples).
-        generator: Source of randomness; None for the same draws at every call.
-
-    Returns:
-        The samples drawn.
 
     Raises:
         InvalidInput: There are fewer than n samples.
@@ -104,15 +90,6 @@ def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -
 
 def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.Generator | None = None) -> Samples:
     """Return n samples drawn without replacement, n / n_classes of every class, in random order.
-
-    Args:
-        samples: Samples with class labels.
-        n: How many, a multiple of n_classes.
-        n_classes: Number of classes.
-        generator: Source of randomness; None for the same draws at every call.
-
-    Returns:
-        The samples drawn.
 
     Raises:
         InvalidInput: The samples have no class labels, n is no multiple of n_classes, or a class has too few samples.

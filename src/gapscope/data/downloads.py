@@ -126,8 +126,6 @@ def download(
 
     Args:
         origin: The files and their server.
-        folder: Folder for the files; it is created if needed.
-        base_url: Another server that holds the same files.
         progress: Called with the file's name, the bytes that have arrived, and all bytes (None if unknown).
 
     Returns:

@@ -92,7 +92,6 @@ def read_facial_keypoints(
     point is unknown, and 9,216 grey values separated by blanks. At most 50,000 rows are read.
 
     Args:
-        path: The file.
         missing: "drop" leaves out rows with an unknown coordinate, "keep" keeps them, with NaN.
 
     Returns:
@@ -141,14 +140,9 @@ def facial_keypoints(
     The test split is the same for both values of `missing`.
 
     Args:
-        root: The data root.
         missing: "drop" leaves out rows with unknown coordinates; "mean" adds them to the training split, each unknown
             coordinate set to the mean of the known ones there.
         test_fraction: Fraction of the complete rows to test on, see `gapscope.data.splits.split_indices`.
-        split_seed: Seed of the split.
-
-    Returns:
-        The problem.
 
     Raises:
         InvalidInput: An option is out of range, or there are too few complete rows.

@@ -44,7 +44,6 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, ...]:
     At most as many bytes are unpacked as the header states.
 
     Args:
-        path: The file.
         dimensions: Number of dimensions it must have: 3 for images [n, height, width], 1 for labels [n].
 
     Returns:

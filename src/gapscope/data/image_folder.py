@@ -77,12 +77,8 @@ def image_folder(root: str | Path | None = None, *, folder: str = "images", side
     770 GB with 224.
 
     Args:
-        root: The data root.
         folder: Name of the folder below the data root, or an absolute path.
         side: Height and width: an image is scaled and cut to a square in its middle.
-
-    Returns:
-        The problem.
 
     Raises:
         InvalidInput: side is below 1.

@@ -92,12 +92,6 @@ def _cifar10_training_files(paths: dict[str, Path]) -> list[Path]:
 def cifar10(root: str | Path | None = None) -> Problem:
     """Photographs of ten kinds, [n, 3, 32, 32]; the official files hold 50,000 + 10,000, fewer files or records do too.
 
-    Args:
-        root: The data root.
-
-    Returns:
-        The problem.
-
     Raises:
         DataNotFound: The files are not there, or a training file between two others is missing.
         UnreadableFile: A file is truncated or of another format.
@@ -128,11 +122,7 @@ def cifar100(root: str | Path | None = None, *, labels: str = "fine") -> Problem
     fewer for files that hold only the first classes.
 
     Args:
-        root: The data root.
         labels: "fine" (100 classes, the default) or "coarse" (20 groups of them).
-
-    Returns:
-        The problem.
 
     Raises:
         InvalidInput: labels is neither.

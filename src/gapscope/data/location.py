@@ -70,7 +70,6 @@ def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path
 
     Args:
         layout: Which files, in which folders.
-        root: The data root, see `data_root`.
 
     Returns:
         What a file holds -> its path; optional files only where they exist.

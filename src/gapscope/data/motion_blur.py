@@ -99,9 +99,6 @@ def motion_blur(
         severity: 1 (the default of MNIST-C) to 5.
         generator: Source of the angles; None for the same draws at every call.
 
-    Returns:
-        New images.
-
     Raises:
         InvalidInput: severity is not in 1 to 5, or these are no images.
 

@@ -13,12 +13,6 @@ PGDL = FileLayout("pgdl", ("pgdl",), {"networks": ("pgdl_task1_v4.csv",)})
 def pgdl_networks(root: str | Path | None = None) -> Path:
     """Return the CSV file: one row a VGG-like network on CIFAR-10, with its gap, hyperparameters and 13 measures.
 
-    Args:
-        root: The data root, see `data_root`.
-
-    Returns:
-        Its path.
-
     Raises:
         DataNotFound: It is not there. It has no download: the message says where it comes from.
     """

@@ -140,10 +140,6 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
     are. A larger train_size keeps the samples of a smaller one and their blur, a larger label_noise keeps the wrong
     labels of a smaller one.
 
-    Args:
-        spec: Data and corruptions.
-        root: The data root, see `gapscope.data.location.data_root`.
-
     Returns:
         The problem, and a mapping with "train" and "test" (`available` and `used` samples, `balanced`) and, where
         applied, "motion_blur" (`severity`, `radius`, `sigma`, `images`), "label_noise" (`rate`, `may_keep_class`,

@@ -70,14 +70,8 @@ def load_table(
       rows also stand in the training split.
 
     Args:
-        table: Which table.
-        root: The data root.
         test_fraction: Fraction of rows to test on, see `split_indices`.
-        split_seed: Seed of the split.
         standardize: Whether inputs get mean 0 and (population) variance 1 over the training rows.
-
-    Returns:
-        The problem.
     """
     numbers = read_table(locate(table.layout, root)["table"], table.header.split(","))
     train, test = split_indices(len(numbers), test_fraction, split_seed)

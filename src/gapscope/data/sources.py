@@ -27,10 +27,6 @@ def _source(name: str) -> Source:
 def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise InvalidInput unless the data set exists, knows all options, and they have the right types.
 
-    Args:
-        name: Name of a data set.
-        options: Its options.
-
     Raises:
         InvalidInput: The name, an option or its type is wrong; the nearest right name is given.
     """
@@ -42,13 +38,6 @@ def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
 
 def find_dataset(name: str, *, root: str | Path | None = None) -> str:
     """Return the folder that holds a data set, "built in" for one that needs no files, "" where it is not here.
-
-    Args:
-        name: Name of a data set.
-        root: The data root, see `gapscope.data.location.data_root`.
-
-    Returns:
-        Where it is.
 
     Raises:
         InvalidInput: There is no such data set.
@@ -69,12 +58,7 @@ def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -
     """Return a data set as a Problem: inputs float32, images in [0, 1], labels int64, regression targets float32.
 
     Args:
-        name: One of `dataset_names()`.
-        root: The data root, see `gapscope.data.location.data_root`.
         options: Settings of the data set, for example `noise` of "two_circles".
-
-    Returns:
-        The problem.
 
     Raises:
         InvalidInput: The name or an option does not exist; the nearest right one is named.
@@ -95,9 +79,6 @@ def fetch(
     """Return the official files of a data set, downloading what is not there yet or fails its checksum.
 
     Args:
-        name: Name of a data set.
-        root: The data root, see `gapscope.data.location.data_root`.
-        base_url: Another server that holds the same files.
         progress: Called with the file's name, the bytes that have arrived, and all bytes (None where unknown).
 
     Returns:

@@ -18,12 +18,8 @@ def split_indices(
     The draw is NumPy's RandomState(split_seed).permutation(n), which is the same in every version of NumPy.
 
     Args:
-        n: Number of samples.
         test_fraction: Fraction to test on; both parts keep at least one sample.
         split_seed: Seed, 0 or larger.
-
-    Returns:
-        Training and test indices.
 
     Raises:
         InvalidInput: An argument is out of range, or a part would be empty.

@@ -179,10 +179,6 @@ def render_faces(
     Position, size, rotation, proportions, expression, grey values, direction and strength of light, and noise are
     drawn uniformly for every face; all keypoints lie inside the image.
 
-    Args:
-        n: How many.
-        generator: Source of randomness; None for the same draws at every call.
-
     Returns:
         Pixels 0 to 255, and coordinates as `gapscope.data.facial_keypoints.read_facial_keypoints` returns them.
 
@@ -221,7 +217,6 @@ def write_csv(
     Args:
         path: The file to write, about 31 kB a face.
         n: How many faces; Kaggle's file has 7,049.
-        generator: Source of randomness; None for the same draws at every call.
         complete_fraction: Exactly round(complete_fraction * n) rows, drawn at random, have all 15 keypoints; the
             others only the eyes' centres, the tip of the nose and the lower lip, as most incomplete rows of Kaggle's
             file, where 2,140 of 7,049 (0.304) are complete.
@@ -245,12 +240,7 @@ def drawn_faces(*, n: int = 2000, test_size: int = 500, seed: int = 0) -> Proble
     """Drawn faces [n, 1, 96, 96] in [0, 1] with 30 coordinates in pixels, made on the spot.
 
     Args:
-        n: Training faces.
         test_size: Test faces, drawn independently of n.
-        seed: Seed of both splits.
-
-    Returns:
-        The problem.
 
     Raises:
         InvalidInput: A size is smaller than 1.

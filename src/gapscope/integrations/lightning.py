@@ -24,9 +24,7 @@ class MonitorCallback(pl.Callback):
     weights must be whole on it, so strategies that shard them are not for this.
 
     Args:
-        monitor: What to record, and how often (`every` counts training epochs).
         module: Name of the module that returns raw outputs [n, K], such as "model"; None for the LightningModule.
-        stop: Whether the monitor's alarm ends the training.
     """
 
     def __init__(self, monitor: Monitor, *, module: str | None = None, stop: bool = False) -> None:
@@ -36,12 +34,7 @@ class MonitorCallback(pl.Callback):
         return pl_module if self.module is None else pl_module.get_submodule(self.module)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Look at the untrained network.
-
-        Args:
-            trainer: The trainer.
-            pl_module: The module that is trained.
-        """
+        """Look at the untrained network."""
         if trainer.is_global_zero:
             self.monitor.begin(self._watched(pl_module))
 
@@ -50,20 +43,11 @@ class MonitorCallback(pl.Callback):
         return self.monitor.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what a checkpoint kept.
-
-        Args:
-            state_dict: The monitor's state.
-        """
+        """Take up what a checkpoint kept."""
         self.monitor.load_state_dict(state_dict)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Record if it is time.
-
-        Args:
-            trainer: The trainer.
-            pl_module: The module that is trained.
-        """
+        """Record if it is time."""
         raised = False
         if trainer.is_global_zero:
             row = {"epoch": trainer.current_epoch + 1}
@@ -94,9 +78,6 @@ class PenaltyCallback(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up what a checkpoint kept.
-
-        Args:
-            state_dict: The states of the penalties.
 
         Raises:
             InvalidInput: It holds another number of penalties.

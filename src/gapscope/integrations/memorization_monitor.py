@@ -127,13 +127,10 @@ class MemorizationMonitor(TrainerCallback):
     through its (wrapped) model; losses of steps are means over processes.
 
     Args:
-        trainer: The Trainer.
         canaries: Pairs; None leaves the test out.
         level: Probability of a false flag.
         every: Epochs between looks.
         trace_samples: Samples of the trace; 0 leaves it out.
-        stop: Whether a flag ends the training.
-        seed: Seed of the drawn labels.
 
     Attributes:
         rows: One mapping a look.
@@ -177,25 +174,11 @@ class MemorizationMonitor(TrainerCallback):
         return self._seconds / (time.perf_counter() - self._began)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Begin with the first epoch.
-
-        Args:
-            args: Not used.
-            state: Says how many epochs there will be.
-            control: Not used.
-            **_: Not used.
-        """
+        """Begin with the first epoch."""
         self._began, self._looks = time.perf_counter(), max(1, round(state.num_train_epochs) // self.every)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Take a look.
-
-        Args:
-            args: Not used.
-            state: Gets the row in its log.
-            control: Through which training is ended.
-            **_: Not used.
-        """
+        """Take a look."""
         start, epoch = time.perf_counter(), round(state.epoch or 0)
         means = torch.stack([self._losses.mean(), self._losses.mean(last_half=True)])
         loss, second_half = self._over_processes(means).tolist()
@@ -278,9 +261,6 @@ def add_memorization_monitor(
         trainer: The Trainer; its training data are `canaries.dataset`.
         canaries: See `FineTuningMeter`.
         **options: Those of `FineTuningMeter`.
-
-    Returns:
-        The monitor.
 
     Raises:
         InvalidInput: It is no Trainer, or it does not train on the canaries.

@@ -25,11 +25,6 @@ class MLflowSink:
         self.run_id = run_id
 
     def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
-        """Log the numbers of one recording.
-
-        Args:
-            epoch: Their epoch.
-            numbers: Name -> value.
-        """
+        """Log the numbers of one recording."""
         named = {f"gapscope/{name}": value for name, value in numbers.items()}
         mlflow.log_metrics(named, step=epoch, run_id=self.run_id)  # pyright: ignore[reportAttributeAccessIssue]

@@ -23,12 +23,7 @@ class TensorBoardSink:
         self.writer = target if isinstance(target, SummaryWriter) else SummaryWriter(str(target))
 
     def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
-        """Write the numbers of one recording.
-
-        Args:
-            epoch: Their epoch.
-            numbers: Name -> value.
-        """
+        """Write the numbers of one recording."""
         for name, value in numbers.items():
             self.writer.add_scalar(f"gapscope/{name}", value, epoch)
         self.writer.flush()

@@ -54,10 +54,6 @@ class MonitorCallback(TrainerCallback):
 
     Beside each of the Trainer's checkpoints lies the monitor's state (`gapscope_monitor.json`); a training that is
     resumed from one continues with it.
-
-    Args:
-        monitor: What to record, and how often (`every` counts training epochs).
-        stop: Whether the monitor's alarm ends the training.
     """
 
     def __init__(self, monitor: Monitor, *, stop: bool = False) -> None:
@@ -75,15 +71,7 @@ class MonitorCallback(TrainerCallback):
         model: nn.Module | None = None,
         **kwargs: Any,
     ) -> None:
-        """Look at the untrained network, or resume the state that is next to the checkpoint.
-
-        Args:
-            args: Settings of the trainer.
-            state: Where training stands.
-            control: Not used.
-            model: The model, without wrappers.
-            **kwargs: What else the trainer passes.
-        """
+        """Look at the untrained network, or resume the state that is next to the checkpoint."""
         if not state.is_world_process_zero:
             return
         assert model is not None
@@ -94,14 +82,7 @@ class MonitorCallback(TrainerCallback):
             self.monitor.begin(self._watched(model))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Write the monitor's state beside the checkpoint.
-
-        Args:
-            args: Settings of the trainer.
-            state: Where training stands.
-            control: Not used.
-            **kwargs: What else the trainer passes.
-        """
+        """Write the monitor's state beside the checkpoint."""
         kept = _beside_checkpoint(args, state)
         if state.is_world_process_zero and kept.parent.exists():
             write_atomically(kept, to_json(self.monitor.state_dict()))
@@ -114,15 +95,7 @@ class MonitorCallback(TrainerCallback):
         model: nn.Module | None = None,
         **kwargs: Any,
     ) -> None:
-        """Record if it is time.
-
-        Args:
-            args: Settings of the trainer.
-            state: Where training stands.
-            control: Through which training is ended.
-            model: The model, without wrappers.
-            **kwargs: What else the trainer passes.
-        """
+        """Record if it is time."""
         if not state.is_world_process_zero:
             return
         assert model is not None
@@ -173,13 +146,8 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
     Trainer's checkpoints lies the penalty's state (random probes, a strength that sets itself), a file a process; a
     training that is resumed continues with it.
 
-    Args:
-        trainer: The Trainer, before `train()`.
-        penalty: The penalty.
-
     Raises:
         InvalidInput: It is no Trainer, or no penalty.
-
     """
     if not hasattr(trainer, "compute_loss"):
         raise InvalidInput(f"add_penalty needs a transformers Trainer; got {type(trainer).__name__}.")
@@ -210,7 +178,6 @@ def accumulation_divisor(trainer: Any, options: Mapping[str, Any]) -> float:
     """By what the Trainer leaves it to the loss to divide: the parts of an accumulated step, where it counts items.
 
     Args:
-        trainer: The Trainer.
         options: What it calls `compute_loss` with.
 
     Returns:

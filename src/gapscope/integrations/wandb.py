@@ -28,10 +28,6 @@ class WandbSink:
     def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
         """Log the numbers of one recording.
 
-        Args:
-            epoch: Their epoch.
-            numbers: Name -> value.
-
         Raises:
             InvalidInput: There is no current run; a monitor turns this into a warning.
         """

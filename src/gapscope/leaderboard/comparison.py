@@ -249,12 +249,6 @@ class Comparison(RowResult[ComparedReading]):
     def load(cls, path: str | Path) -> Comparison:
         """Read a file that `save` wrote.
 
-        Args:
-            path: The file.
-
-        Returns:
-            The comparison.
-
         Raises:
             UnreadableFile: It is truncated, or holds something else.
         """
@@ -314,9 +308,6 @@ class Comparison(RowResult[ComparedReading]):
 
         Args:
             measures: Names of numbers; None takes those that vote, margins by their medians.
-
-        Returns:
-            One pair of axes a measure.
         """
         from gapscope.results.plots import panels
 

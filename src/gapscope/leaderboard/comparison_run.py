@@ -168,11 +168,9 @@ def compare(
     corrected p-values, beside those of the size and of a random measure.
 
     Args:
-        networks: Name -> network.
         data: Training data, in any form that `measure` takes.
         measures: Names of measures; None takes all whose cost is linear in the number of samples.
         n_groups: Groups of the jackknife.
-        level: Nominal coverage of the intervals.
         options: Measure name -> keyword options of that measure.
         seed: Seed of the measures that draw noise or probes, and of the choice of samples.
         time_budget: Seconds for each network, as for `measure`; all networks are measured on the same samples.

@@ -108,13 +108,7 @@ def conditional_mutual_information(
 
     Args:
         table: One row per network; all readings must be finite.
-        measure: Column of the measure.
-        target: Column of the gap.
-        hyperparameters: Columns of the hyperparameters that were varied.
         version: "symmetric" or "pgdl_exact".
-
-    Returns:
-        The value and the set that gave it.
 
     Raises:
         InvalidInput: A column is missing, a reading is not finite, or "pgdl_exact" has fewer than two

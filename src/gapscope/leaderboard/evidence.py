@@ -65,9 +65,6 @@ class LeaderboardEvidence:
         Args:
             board: What `gapscope.leaderboard` returned.
 
-        Returns:
-            The evidence.
-
         Raises:
             InvalidInput: It is something else.
         """

@@ -55,10 +55,7 @@ def granulated_kendall(
     the measure or the target is constant has no tau: it is dropped, and counted.
 
     Args:
-        table: One row per network.
         measure: Column of the measure; a reading that is not finite is left out.
-        target: Column of the gap.
-        hyperparameters: Columns of the hyperparameters that were varied.
 
     Returns:
         The coefficient, and its parts by hyperparameter.

@@ -78,9 +78,7 @@ class HyperparameterSmoother:
     """Fits of columns by hyperparameters, with the flexibility that predicts left-out training configurations best.
 
     Args:
-        table: One row per network.
         hyperparameters: Columns of the hyperparameters; none fits the mean.
-        clusters: Number of each row's training configuration.
     """
 
     def __init__(self, table: pandas.DataFrame, hyperparameters: Sequence[str], clusters: Int[Array, " n"]) -> None:

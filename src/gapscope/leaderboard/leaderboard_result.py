@@ -144,9 +144,6 @@ class Leaderboard(RowResult[LeaderboardRow]):
 
         Args:
             longest_name: Letters at which names are cut.
-
-        Returns:
-            The table.
         """
         import pandas
 
@@ -210,12 +207,6 @@ class Leaderboard(RowResult[LeaderboardRow]):
     def load(cls, path: str | Path) -> Leaderboard:
         """Read a file that `save` wrote.
 
-        Args:
-            path: The file.
-
-        Returns:
-            The leaderboard.
-
         Raises:
             UnreadableFile: It is truncated, or holds something else.
         """
@@ -255,9 +246,6 @@ class Leaderboard(RowResult[LeaderboardRow]):
         Args:
             rows: Rows to show, baselines first; None shows all.
             columns: Width in letters, 80 at least.
-
-        Returns:
-            A heading and a line per measure.
         """
         shown = self.summary(LONGEST_NAME + max(0, columns - 80)).head(len(self) if rows is None else rows)
         return shown.to_string(
@@ -279,9 +267,6 @@ class Leaderboard(RowResult[LeaderboardRow]):
 
         Args:
             axes: Where to draw; None makes a figure.
-
-        Returns:
-            The axes.
         """
         from gapscope.results.plots import axes_or_new
 

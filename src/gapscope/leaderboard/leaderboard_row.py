@@ -106,7 +106,6 @@ def judged(
         partial: Correlation given the hyperparameters.
         kendall: Tau over all networks.
         fixed: Why the measure is only a function of hyperparameters; "" where it is not.
-        hyperparameters: Number of hyperparameters that vary.
         recipes: Number of training configurations.
 
     Returns:

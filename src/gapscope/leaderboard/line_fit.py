@@ -56,14 +56,6 @@ def held_out_errors(
 ) -> Float[Array, " n"]:
     """Each gap minus its prediction by the line of the other training configurations.
 
-    Args:
-        values: The measure, finite.
-        gaps: The gap, finite.
-        clusters: Number of each row's training configuration.
-
-    Returns:
-        The errors, signed, in units of the gap.
-
     >>> errors = held_out_errors(numpy.arange(6.0), 2 * numpy.arange(6.0), numpy.arange(6))
     >>> bool(numpy.abs(errors).max() < 1e-9)
     True
@@ -88,15 +80,7 @@ def cross_validated_line(
     says nothing ends a little below 0. Exact, by the closed form of least squares with rows left out.
 
     Args:
-        values: The measure, finite.
-        gaps: The gap, finite.
-        clusters: Number of each row's training configuration.
         orders: Permutations of the rows, one a row of numbers.
-        n_bootstrap: Resamples behind the intervals.
-        seed: Their seed.
-
-    Returns:
-        The scores.
 
     >>> numbers, none = numpy.arange(6), numpy.empty((0, 6), dtype=int)
     >>> found = cross_validated_line(numbers.astype(float), 2.0 * numbers, numbers, none)

@@ -55,7 +55,6 @@ class NetworkTable:
 
         Args:
             most: Number of networks; None keeps all.
-            seed: Seed of the draw.
 
         Returns:
             The smaller table; itself where it is small enough.
@@ -73,12 +72,6 @@ class NetworkTable:
 
 def read_csv_table(path: Path) -> pandas.DataFrame:
     """A CSV file with a header line.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its rows.
 
     Raises:
         UnreadableFile: There is no such file, or it is none.
@@ -143,11 +136,7 @@ def network_table(
             folder, or its table.
         measures: Columns of the measures; None takes all (`m.*`; the readings of a pool).
         hyperparameters: Columns of the hyperparameters; None takes all that vary (`hp.*`; the settings of a pool).
-        target: Column of the gap.
         baseline: Column of the size; None takes `parameter_count` or `m.vc_dim` where there is one.
-
-    Returns:
-        The table.
 
     Raises:
         UnreadableFile: There is no such file or pool, or it is no table.

@@ -138,11 +138,6 @@ class PairedScores:
 
     All three scores depend on pairs only through sums over those of the same two training configurations and the same
     sign of the gap, which are far fewer where training configurations have several seeds.
-
-    Args:
-        table: One row per network.
-        target: Column of the gap.
-        hyperparameters: Columns of the hyperparameters that were varied.
     """
 
     def __init__(self, table: pandas.DataFrame, target: str, hyperparameters: Sequence[str]) -> None:

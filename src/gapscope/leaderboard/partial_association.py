@@ -67,13 +67,7 @@ class PartialAssociations:
     function of the hyperparameters plus a little noise is the hardest case ("shadow" in `results/protocols`).
 
     Args:
-        table: One row per network.
-        target: Column of the gap.
-        hyperparameters: Columns of the hyperparameters that were varied.
-        clusters: Number of each row's training configuration.
         orders: Permutations of the rows, the same for all measures.
-        n_bootstrap: Resamples behind the interval.
-        seed: Their seed.
 
     Freedman and Lane, "A nonstochastic interpretation of reported significance levels", 1983; Chernozhukov et al.,
     "Double/debiased machine learning for treatment and structural parameters", 2018.
@@ -121,11 +115,7 @@ def partial_association(
 
     Args:
         table: One row per network; networks that agree in all hyperparameters are one training configuration.
-        measure: Column of the measure.
-        target: Column of the gap.
-        hyperparameters: Columns of the hyperparameters that were varied.
         n_permutations: Permutations of the training configurations.
-        seed: Seed of permutations and resamples.
 
     Returns:
         The association, see `PartialAssociations`, and its two-sided p-value (1 where nothing is left).

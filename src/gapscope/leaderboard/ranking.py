@@ -208,11 +208,8 @@ def verdicts(
     Args:
         source: As for `leaderboard`.
         measures: As for `leaderboard`.
-        hyperparameters: As for `leaderboard`.
-        target: As for `leaderboard`.
         n_permutations: Permutations behind the p-values.
         n_bootstrap: Resamples of training configurations behind the intervals, 200 at most of them for tau.
-        seed: Seed of permutations, resamples and the random measure.
         most_networks: As for `leaderboard`.
 
     Returns:
@@ -278,12 +275,10 @@ def rank_measures(
             folder or its table; None takes the 96 networks of the 2020 competition from the data root.
         measures: Columns of the measures; None takes all.
         hyperparameters: Columns of the hyperparameters; None takes all that vary.
-        target: Column of the gap, train minus test accuracy.
         baseline: Column of the size; None takes `parameter_count` or `m.vc_dim` where there is one.
         n_test: Test samples behind each gap, for the sign errors; None weighs all pairs alike.
         n_permutations: Permutations behind the p-values, 200 at most of them for scores over pairs.
         n_bootstrap: Resamples of training configurations behind the intervals, at most 200 for scores over pairs.
-        seed: Seed of permutations, resamples and the random measure.
         most_networks: Maximum number of networks; of more, whole training configurations are sampled. None uses all.
             Time and memory grow with the square of the number of networks.
         data_root: Data root; None searches the usual places.

@@ -71,7 +71,6 @@ def check_network_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise InvalidInput unless there is a network `name` and it takes these options (nothing is built).
 
     Args:
-        name: Name of the network.
         options: Its keyword options.
 
     Raises:

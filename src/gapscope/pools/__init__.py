@@ -1,4 +1,17 @@
-"""Pools of networks: grids of specs, resumable runs, folders of records."""
+"""Pools of networks: grids of specs, resumable runs, folders of records.
+
+Common parameters:
+    folder: Folder of the pool, or of one run (`runs/<id>`).
+    spec, specs: Data, network and training of one run, or of several.
+    options: Measures, number of measured samples, data root and device (`RunOptions`).
+    measures: Names of measures.
+    measure_options: Name of measure -> its keyword options.
+    data_root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache.
+    device: Torch device of every network.
+    weights: `weights.safetensors` of a run, which carries the spec of its network.
+    function, jobs: Picklable function of one argument, and its picklable arguments.
+    workers: Number of worker processes, one thread each.
+"""
 
 from gapscope.pools.grid import Grid as Grid
 from gapscope.pools.pool import Pool as Pool

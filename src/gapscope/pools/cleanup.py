@@ -21,9 +21,6 @@ def _is_temporary(name: str) -> bool:
 def is_unmarked_pool(folder: Path) -> bool:
     """Whether a folder without pool.json is a pool all the same: of a run that was killed, moved or told to delete it.
 
-    Args:
-        folder: The folder.
-
     Returns:
         True also for an empty one.
     """
@@ -35,11 +32,7 @@ def is_unmarked_pool(folder: Path) -> bool:
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Remove what one that was killed left while it wrote marker or index; the file of one that writes now stays.
-
-    Args:
-        folder: The pool's folder.
-    """
+    """Remove what one that was killed left while it wrote marker or index; the file of one that writes now stays."""
     for path in folder.iterdir():
         if _is_temporary(path.name) and time.time() - path.stat().st_mtime > SECONDS_TO_WRITE:
             path.unlink(missing_ok=True)
@@ -49,9 +42,6 @@ def superseded_checkpoints(folder: Path) -> Iterator[Path]:
     """Yield the checkpoints of networks whose training has ended, of runs killed just before they removed them.
 
     That of a failed network stays: run again, it continues from there.
-
-    Args:
-        folder: The pool's folder.
 
     Yields:
         Checkpoints beside a whole record.

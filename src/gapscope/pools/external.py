@@ -60,22 +60,16 @@ def record_network(
     without test data is what that estimator is asked about.
 
     Args:
-        network: The trained network.
         data: Its training data, in any form that `measure` takes.
         test: Test data; None leaves the gap unknown.
         name: Its name; together with `settings` it makes the record's id.
         family: Name of the architecture; empty takes the name of the class. The estimator answers for families that it
             has seen.
         settings: What else is known of the training, such as {"learning_rate": 0.1}: columns `hp.*` of the table.
-        measures: Names of measures, as for `measure`.
         options: Measure name -> keyword options of that measure.
-        initial_state: The state dictionary before training.
         seed: Seed of the measures that draw noise or probes.
         time_budget: Seconds, as for `measure`. Take the same for all networks of a pool.
         progress: Whether to show a bar.
-
-    Returns:
-        The record.
 
     Raises:
         InvalidInput: Data and network do not fit together, or have no targets.

@@ -104,9 +104,6 @@ class Grid:
                 "max_networks".
             where: What to call it in messages.
 
-        Returns:
-            The grid.
-
         Raises:
             InvalidInput: A key or a value is wrong; the nearest right key is named.
         """
@@ -128,9 +125,6 @@ class Grid:
 
         Args:
             path: The file.
-
-        Returns:
-            The grid.
 
         Raises:
             UnreadableFile: The file is missing or is no TOML.

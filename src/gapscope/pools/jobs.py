@@ -67,7 +67,6 @@ def run_cached(
     Args:
         jobs: Name -> function without arguments that returns JSON-serializable values; picklable (`functools.partial`
             of a function of a module) unless `workers` is 1.
-        folder: Where the answers lie; made if missing.
         workers: Number of processes, one thread each; 1 calls the functions in this process.
         on_done: Called in this process after each job that was not kept yet, with its name, how many of them are done
             and how many there are.

@@ -38,10 +38,6 @@ def _read_weights(weights: Path, data_root: str | None) -> tuple[RunSpec, dict[s
 def load_network(weights: Path, data_root: str | None = None) -> tuple[nn.Module, Problem]:
     """Return a stored network with the data it was trained on.
 
-    Args:
-        weights: `weights.safetensors` of a run; it carries the spec of its network.
-        data_root: Where the data lie; None looks in the usual places.
-
     Returns:
         The network on the CPU, and its problem with the training data as they were corrupted.
     """
@@ -51,10 +47,6 @@ def load_network(weights: Path, data_root: str | None = None) -> tuple[nn.Module
 
 def load_with_initial(weights: Path, data_root: str | None = None) -> tuple[nn.Module, dict[str, Tensor], Problem]:
     """As `load_network`, with the weights before training, which the spec draws again.
-
-    Args:
-        weights: `weights.safetensors` of a run.
-        data_root: Where the data lie; None looks in the usual places.
 
     Returns:
         The network, its state dictionary before training, and its problem.
@@ -70,12 +62,7 @@ def measure_stored_network(weights: Path, options: RunOptions, record: Record | 
     """Measure a network whose weights a pool wrote, on the data it was trained on; nothing is written.
 
     Args:
-        weights: `weights.safetensors` of a run; it carries the spec of its network.
-        options: Measures, data and device.
         record: A record to complete by the measures that it lacks; None starts one without scores.
-
-    Returns:
-        The record with its readings.
     """
     spec, tensors, problem, corruption = _read_weights(weights, options.data_root)
     network = network_from_spec(spec, problem).to(options.device)

@@ -49,9 +49,6 @@ class Mirror:
     def put(self, folder: Path) -> None:
         """Copy a finished run, its record last: a run is there whole, or counts as not there.
 
-        Args:
-            folder: Folder of the run.
-
         Raises:
             NotWritten: It cannot be copied; what is in the folder stays.
         """
@@ -74,10 +71,6 @@ class Mirror:
 
         Args:
             spec_id: Of the network.
-            folder: Folder of the run, made if missing.
-
-        Returns:
-            Whether it is there.
         """
         files, root = self._there
         there = f"{root}/{spec_id}"
@@ -105,10 +98,6 @@ def run_and_copy(copies: Mirror, batch: Batch) -> list[tuple[Record | Exception,
 
     Args:
         copies: Where.
-        batch: What `run_batch` takes.
-
-    Returns:
-        What `run_batch` returns.
     """
     _, folders, _ = batch
     for folder in folders:

@@ -31,12 +31,7 @@ def apply_normalization(network: nn.Module, spec: RunSpec, problem: Problem) -> 
     from data, in every layer and on the same samples for all its kinds.
 
     Args:
-        network: As the architecture has it.
-        spec: Names the normalization.
         problem: Its training samples show which layer feeds which, and set the lengths of weight normalization.
-
-    Returns:
-        The network.
     """
     chosen, inputs = spec.normalization, problem.train.inputs[:INITIALIZED_ON]
     if chosen == NormalizationSpec():

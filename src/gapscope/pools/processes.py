@@ -80,11 +80,6 @@ def run_local(
     one which kills its worker is found; after `MAX_DEATHS` deaths alone it is yielded with its error. A worker that is
     killed before it is ready is replaced. Leaving the iteration early (an exception, Ctrl-C) ends the workers at once.
 
-    Args:
-        function: A picklable function.
-        jobs: Picklable arguments.
-        workers: Number of processes.
-
     Yields:
         The job, what the function returned, and None or what it raised.
 

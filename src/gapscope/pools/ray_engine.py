@@ -33,9 +33,6 @@ def _answers(address: str) -> bool:
 def running_cluster() -> str | None:
     """Address of the cluster that RAY_ADDRESS names, or that `ray start` left on this machine; None if there is none.
 
-    Returns:
-        The address.
-
     Raises:
         GapscopeError: Nothing answers at RAY_ADDRESS.
     """
@@ -119,9 +116,6 @@ def run_ray(
     worker or node dies runs again, alone; after `MAX_DEATHS` deaths alone it is yielded with its error.
 
     Args:
-        function: A picklable function.
-        jobs: Picklable arguments.
-        workers: Largest number of tasks at a time.
         address: Of a running cluster.
         gpus: GPUs that a task has to itself; a fraction shares one among several.
 

@@ -43,13 +43,6 @@ def measure_record(
 ) -> Record:
     """Return the record with all asked measures: those that it has already, and the missing ones.
 
-    Args:
-        record: What is known of the network.
-        network: The network.
-        initial_state: Its state dictionary before training.
-        problem: The data it was trained on.
-        options: Which measures, on how many samples.
-
     Returns:
         The record; a measure that has no value stands in `unmeasured` with the reason.
     """

@@ -286,9 +286,7 @@ def run_together(
     Records and checkpoints are those of `run`: a stack that was killed resumes in a stack or one by one.
 
     Args:
-        specs: What to train.
         folders: Folder of each run.
-        options: Measures, data and device.
         stack: See `gapscope.train_many`.
 
     Returns:
@@ -318,12 +316,7 @@ def run(spec: RunSpec, folder: Path, options: RunOptions) -> Record:
     is recorded.
 
     Args:
-        spec: What to train.
         folder: Folder of this run, created if missing; its parent must exist.
-        options: Measures, data and device.
-
-    Returns:
-        The record, as written.
 
     Raises:
         NotWritten: The disk is full or read-only; what was finished is untouched, and the same command continues later.

@@ -1,4 +1,16 @@
-"""One self-contained HTML page from records (never torch)."""
+"""One self-contained HTML page from records (never torch).
+
+Common parameters:
+    view: Finished networks of the pool, prepared for display (`PoolView`).
+    records: Networks, failed ones included, or the pool that holds them.
+    gaps: Finite generalization gaps, one per network.
+    gap_label: What the gap is the difference of, as text.
+    path: File to write; its folder must exist.
+    title: Heading of the page.
+    classes: Names of the classes; None for their numbers.
+    estimator: Fitted gap estimator, to show its formula.
+    level: Nominal coverage of intervals.
+"""
 
 from gapscope.report.summary import summary as summary
 from gapscope.report.training import write_training_report as write_training_report

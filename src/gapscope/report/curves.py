@@ -22,7 +22,6 @@ def share_explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
 
     Args:
         groups: Group of each network.
-        gaps: Gap of each network.
 
     Returns:
         Sum of squares between the groups over the whole sum of squares; 0 where all gaps are equal.
@@ -61,9 +60,6 @@ def _numeric(rows: Sequence[Mapping[str, Any]], score: str) -> list[dict[str, fl
 
 def curves(view: PoolView) -> dict[str, Any]:
     """Training curves of the finished networks, grouped.
-
-    Args:
-        view: The pool.
 
     Returns:
         The score shown, the grouping setting, the figures, how many networks were drawn, whether an alarm was raised.

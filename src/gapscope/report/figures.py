@@ -40,15 +40,7 @@ class Prediction:
 
 
 def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
-    """Histogram of the gaps, one bar a bin of a round width.
-
-    Args:
-        gaps: Finite gaps.
-        gap_label: What the gap is made of.
-
-    Returns:
-        The figure.
-    """
+    """Histogram of the gaps, one bar a bin of a round width."""
     scale = Scale.around(gaps)
     step = _round_width(scale, max(6, min(24, 2 * math.ceil(len(gaps) ** 0.5))))
     first, last = math.floor(scale.low / step), math.ceil(scale.high / step)
@@ -76,11 +68,6 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
 
     Args:
         predictions: The networks; those without an estimate are left out.
-        gap_label: What the gap is made of.
-        level: Nominal coverage of the intervals.
-
-    Returns:
-        The figure.
     """
     shown = [item for item in predictions if math.isfinite(item.prediction)]
     finite_ends = [end for item in shown for end in (item.low, item.high) if math.isfinite(end)]
@@ -139,10 +126,7 @@ def fit_with_band(
     with $s^2$ the residual sum of squares over n - 2. Exact for independent normal residuals.
 
     Args:
-        x: Reading.
-        y: Gap.
         at: Where the line is evaluated.
-        level: Coverage of the band at each point.
 
     Returns:
         Line and half-width, or None where there is no line: fewer than three networks or a constant reading.
@@ -179,17 +163,10 @@ def measure_against_gap(
 
     Args:
         values: The reading of each network, all finite (and positive on a logarithmic axis).
-        gaps: Their gaps.
-        names: Their names, for the titles.
-        measure: Name of the measure.
         units: Its units.
-        gap_label: What the gap is made of.
         logarithmic: Whether the axis, and so the fit, is in the logarithm of the reading.
         baseline: Whether it is the size baseline, drawn without colour.
         titled: Whether each dot tells its network under the pointer (about 150 bytes a dot instead of 10).
-
-    Returns:
-        The figure.
     """
     x, y = Scale.around(values, logarithmic=logarithmic), Scale.around(gaps)
     axis = ", ".join(part for part in (units, "log scale" if logarithmic else "") if part)
@@ -238,9 +215,6 @@ def training_curves(
         score: "accuracy" or "loss".
         group: Name of the group, for the label.
         top: End of the vertical axis, shared by all groups.
-
-    Returns:
-        The figure.
     """
     epochs = max(float(row["epoch"]) for rows in histories.values() for row in rows)
     plot = Plot(Scale(0.0, max(epochs, 1.0)), Scale(0.0, top), x_label="epoch", y_label=score,

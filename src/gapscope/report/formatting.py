@@ -15,11 +15,7 @@ def format_number(value: Any, digits: int = 3) -> str:
     """Text of a number with `digits` significant digits; an en dash where there is none.
 
     Args:
-        value: The number, or None.
         digits: Significant digits.
-
-    Returns:
-        The text.
 
     >>> [format_number(value) for value in (0.12345, -1234567, 4810, 2.5e-7, float("nan"), float("inf"), None)]
     ['0.123', '−1.23×10⁶', '4,810', '2.5×10⁻⁷', '–', '∞', '–']
@@ -44,11 +40,7 @@ def format_fixed(value: Any, decimals: int = 3) -> str:
     """Text of a number with a fixed number of decimals; an en dash where there is none.
 
     Args:
-        value: The number, or None.
         decimals: Digits after the point.
-
-    Returns:
-        The text.
 
     >>> format_fixed(0.5), format_fixed(-0.02, 2), format_fixed(float("nan"))
     ('0.500', '−0.02', '–')
@@ -61,12 +53,6 @@ def format_fixed(value: Any, decimals: int = 3) -> str:
 def setting_name(path: str) -> str:
     """Readable name of a setting.
 
-    Args:
-        path: Dotted path of the setting in a Spec.
-
-    Returns:
-        Its last part, in words.
-
     >>> setting_name("data.label_noise"), setting_name("network.options.width"), setting_name("seed")
     ('label noise', 'width', 'seed')
     """
@@ -78,9 +64,6 @@ def setting_value(value: Any) -> str:
 
     Args:
         value: Any plain value; a list arrives as the JSON that `records_to_pandas` made of it.
-
-    Returns:
-        The text.
 
     >>> [setting_value(value) for value in (0.2, 64, True, None, float("nan"), "vgg11", "[]")]
     ['0.2', '64', 'yes', '–', '–', 'vgg11', 'none']
@@ -111,11 +94,7 @@ def pluralize(n: int, noun: str) -> str:
     """Number and noun, in the plural where it is not one.
 
     Args:
-        n: How many.
         noun: Of what.
-
-    Returns:
-        The text.
 
     >>> pluralize(1, "network"), pluralize(1200, "network")
     ('1 network', '1,200 networks')

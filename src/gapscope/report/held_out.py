@@ -96,13 +96,7 @@ def held_out_section(
     """Figure, table, and errors beside mean gap, parameter count and train loss.
 
     Args:
-        view: The pool.
         held_out: What `GapEstimator.assess` or `held_out_predictions` returned, indexed by run id.
-        estimator: The fitted estimator, to show its formula.
-        level: Nominal coverage of the intervals.
-
-    Returns:
-        What the template shows.
     """
     items = _predictions(view, held_out)
     answered = [item for item in items if math.isfinite(item.prediction)]

@@ -51,9 +51,6 @@ def _agreement(direction: str, low: float, high: float) -> str:
 def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     """Correlations of every reading that varies with the gap, the size baseline among them.
 
-    Args:
-        view: The pool.
-
     Returns:
         What `correlations` returns, by the size of Kendall's tau, the strongest first and those without one last;
         None where no reading varies.
@@ -74,9 +71,6 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
 
 def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
     """What `gapscope leaderboard` says of the readings, among them the size and a random measure.
-
-    Args:
-        view: The pool.
 
     Returns:
         Reading -> its verdict; empty where too few training configurations or no settings are there to judge by. Of
@@ -132,7 +126,6 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
     """Measures by the size of Kendall's tau with the gap, in the words of the page.
 
     Args:
-        view: The pool.
         judged: What `judged_readings` returned.
 
     Returns:
@@ -176,9 +169,6 @@ def split_ranking(ranked: list[dict[str, Any]]) -> dict[str, Any]:
 
     Args:
         ranked: What `ranked_measures` returned.
-
-    Returns:
-        The rows of both parts.
     """
     members = Counter(_family(row) for row in ranked)
     leading: dict[str, Any] = {}
@@ -206,7 +196,6 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
     """One small figure a measure, in the order of the ranking.
 
     Args:
-        view: The pool.
         ranked: What `ranked_measures` returned.
 
     Returns:
@@ -250,9 +239,6 @@ def _exactness(readings: list[Reading]) -> str:
 
 def guide(view: PoolView) -> list[dict[str, Any]]:
     """How to read each number: direction, units, aggregation, exact or estimated, range, cost, source.
-
-    Args:
-        view: The pool.
 
     Returns:
         One entry per measure and set of facts: numbers of one measure that share their facts stand together.

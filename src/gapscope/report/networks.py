@@ -77,9 +77,6 @@ def _cell(column: _Column, record: Record) -> dict[str, str]:
 def networks(view: PoolView) -> dict[str, Any]:
     """Settings, scores, gap and readings of every network, the smallest gap first.
 
-    Args:
-        view: The pool.
-
     Returns:
         The heads and rows of the table, and how many rows there would be (very large pools are cut off).
     """

@@ -13,9 +13,6 @@ def next_steps(result: CheckResult, network: str) -> dict[str, Any]:
     Args:
         result: The result of `gapscope.check`.
         network: Description of the network that was checked.
-
-    Returns:
-        What the template shows.
     """
     return {
         "network": network,

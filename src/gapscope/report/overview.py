@@ -67,14 +67,7 @@ def _unmeasured(view: PoolView) -> list[dict[str, Any]]:
 
 
 def overview(view: PoolView) -> dict[str, Any]:
-    """Counts, varied settings, the distribution of the gap, and networks that did not finish.
-
-    Args:
-        view: The pool.
-
-    Returns:
-        What the template shows.
-    """
+    """Counts, varied settings, the distribution of the gap, and networks that did not finish."""
     gaps, troubles = [record.gap for record in view.all_finished], _troubles(view)
     states = Counter(record.status for record in view.all_records)
     parts = [f"{states[name]} {name}" for name in ("finished", "diverged", "failed") if states[name]]

@@ -171,11 +171,7 @@ def make_view(records: Iterable[Record] | Pool, logarithm: frozenset[str] | None
     """Return the view of records or of a pool; large pools are sampled by training configuration.
 
     Args:
-        records: The networks, or the pool that holds them.
         logarithm: As for `PoolView`.
-
-    Returns:
-        The view.
     """
     if not isinstance(records, Pool):
         return PoolView(list(records), logarithm)

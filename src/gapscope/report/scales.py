@@ -65,9 +65,6 @@ class Scale:
         Args:
             about: How many.
 
-        Returns:
-            The values, rising.
-
         >>> Scale(-0.03, 0.62).ticks(), Scale(0.5, 2000.0, logarithmic=True).ticks()
         ([0.0, 0.2, 0.4, 0.6], [1.0, 10.0, 100.0, 1000.0])
         """

@@ -22,12 +22,8 @@ def tag(name: str, *content: str, **attributes: object) -> Markup:
     """Element with escaped attributes and content; `class_` stands for class, other underscores for hyphens.
 
     Args:
-        name: Name of the element.
         *content: Child elements (Markup) and text (escaped).
         **attributes: Its attributes; None leaves one out.
-
-    Returns:
-        The element.
 
     >>> tag("text", "a < b", text_anchor="end", x="5%")
     Markup('<text text-anchor="end" x="5%">a &lt; b</text>')
@@ -50,8 +46,6 @@ class Plot:
     """A plot with two axes, to which marks are added one after another.
 
     Args:
-        x: Horizontal scale.
-        y: Vertical scale.
         label: What the figure shows, for those who cannot see it.
         x_label: Name of the horizontal axis.
         y_label: Name of the vertical axis.

@@ -105,14 +105,8 @@ def write_training_report(
 
     Args:
         monitor: The `Monitor`, or recordings that `Monitor.load` returned.
-        path: The file to write; its folder must exist.
-        title: Heading of the page.
         suspects: What `gs.find_label_issues` returned, given the monitor or before training; None for none.
         images: The training samples by position, to show the suspicious ones; see `gapscope.report.label_issues`.
-        classes: Names of the classes.
-
-    Returns:
-        The path, as given.
 
     Raises:
         InvalidInput: Nothing was recorded.

@@ -136,7 +136,6 @@ def verdict(
     """Return what to conclude from a pool, in sentences.
 
     Args:
-        view: The pool.
         held_out: Estimates of networks that the estimator was not fitted on, if there are any.
         best_measure: Name of the reading that goes best with the gap, if any is known.
         judged: What the leaderboard says of the readings; None or empty where they were not judged.

@@ -83,9 +83,6 @@ def write_report(
         records: The networks, those that failed too; or the pool that holds them, or a view of it. Of a pool of more
             than 1,000 networks, statistics and figures are of whole training configurations drawn at random; the page
             says so.
-        path: The file to write; its folder must exist.
-        title: Heading of the page.
-        estimator: The fitted estimator, to show its formula.
         held_out: Estimates of networks that it was not fitted on, indexed by run id: what `GapEstimator.assess` or
             `held_out_predictions` returned for rows of `records_to_pandas(records)`.
         level: Nominal coverage of the intervals in `held_out`.
@@ -95,10 +92,6 @@ def write_report(
         suspects: What `gs.find_label_issues` returned for the pool's training data, to show the most suspicious
             samples.
         images: These training data by position, to show them as pictures; see `gapscope.report.label_issues`.
-        classes: Names of their classes.
-
-    Returns:
-        The path, as given.
 
     Raises:
         InvalidInput: There are no records, or `held_out` does not belong to them.

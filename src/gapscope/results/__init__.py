@@ -1,1 +1,10 @@
-"""Results of public functions: text, tables, JSON and plots, with progress display."""
+"""Results of public functions: text, tables, JSON and plots, with progress display.
+
+Common parameters:
+    path: File to read or write.
+    folder: Folder of one run, with `record.json` and usually `history.jsonl`.
+    axes: Matplotlib axes; None for a new figure.
+    level: Nominal coverage of intervals.
+    title: Text beside the progress bar.
+    total: Sum of the amounts by which the bar advances.
+"""

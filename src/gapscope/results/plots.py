@@ -37,11 +37,7 @@ def plot_estimates(true: Any, assessed: Any, level: float, axes: Any = None) -> 
     Args:
         true: The true numbers.
         assessed: A table with prediction, low, high and verdict ("inside" or "outside"), one row each.
-        level: Nominal coverage of the intervals.
         axes: Where to draw; None makes a figure.
-
-    Returns:
-        The axes.
     """
     axes = axes_or_new(axes, width=5.0, height=5.0)
     estimates, low, high = (assessed[name].to_numpy(dtype=float) for name in ("prediction", "low", "high"))
@@ -66,12 +62,7 @@ def plot_lines(
     """Draw each number over the epochs in a panel of its own, with vertical lines at named epochs.
 
     Args:
-        epochs: Where the numbers were taken.
-        columns: Name -> numbers.
         marked: What happened -> its epoch.
-
-    Returns:
-        One pair of axes a number.
     """
     drawn = panels(list(columns))
     for axes, values in zip(drawn, columns.values(), strict=True):

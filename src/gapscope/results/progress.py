@@ -77,8 +77,6 @@ def progress(title: str, total: float, *, shown: bool = True) -> Generator[NullP
     """Show a bar while the body runs, if it lasts over two seconds and somebody looks; only the outermost one shows.
 
     Args:
-        title: What is being done.
-        total: Sum of all amounts by which it advances.
         shown: Whether to show anything at all.
 
     Yields:

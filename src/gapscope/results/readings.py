@@ -146,12 +146,6 @@ class Readings(RowResult[Reading]):
     def load(cls, path: str | Path) -> Readings:
         """Read a file that `save` wrote.
 
-        Args:
-            path: The file.
-
-        Returns:
-            The readings.
-
         Raises:
             UnreadableFile: It is truncated, or holds something else.
         """

@@ -106,12 +106,7 @@ def text_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: S
     """Return at most fifteen lines: the readings, what could not be measured, and what was noticed.
 
     Args:
-        readings: The readings.
         unmeasured: Measure name -> why it has no value.
-        notes: Sentences.
-
-    Returns:
-        The lines.
     """
     rows = rows_of(readings)
     notes = [f"note: {note}" for note in notes[:3]] + ([use_of(readings)] if readings else [])

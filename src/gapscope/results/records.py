@@ -93,9 +93,6 @@ class Record:
         Args:
             folder: Folder with record.json and, usually, history.jsonl.
 
-        Returns:
-            The record.
-
         Raises:
             DamagedFile: It is truncated or corrupted, or no record at all.
             UnreadableFile: It was written by a newer gapscope, or cannot be read.
@@ -108,9 +105,6 @@ class Record:
 
 def read_with_warning(folder: Path) -> tuple[Record, str]:
     """Read the record of one run, and what is wrong with its epochs.
-
-    Args:
-        folder: As for `Record.read`.
 
     Returns:
         The record, and a sentence where its epochs are damaged ("" where they are not); it is whole without them.
@@ -224,9 +218,6 @@ def _flattened(prefix: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
     """One row per network: spec settings, scores, gap and readings as columns, indexed by the run's id.
-
-    Args:
-        records: The records.
 
     Returns:
         The table. A reading's column has the reading's name; its standard error, if any, stands in `<name>.se`.

@@ -40,7 +40,6 @@ def jackknife_plus(
     Args:
         left_out: Predictions [m, n] of the new networks by each leave-one-out fit.
         residuals: Absolute leave-one-out residuals [n], each divided by its network's own spread if there are any.
-        level: Nominal coverage.
         spread: Expected error of each new network, in units of the residuals (Lei et al. 2018, sec. 5.2).
 
     >>> jackknife_plus(numpy.zeros((1, 9)), numpy.arange(1.0, 10.0), 0.9)

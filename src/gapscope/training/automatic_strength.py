@@ -58,8 +58,6 @@ def memorization_stats(
     """Return m and P of this file.
 
     Args:
-        probabilities: What the network gives the classes.
-        labels: Labels that are trained on.
         predicted: What the others say instead.
 
     Returns:
@@ -141,12 +139,6 @@ class AutomaticStrength:
     def before_pass(self, network: nn.Module) -> float:
         """Look at the network if it is time, before its forward pass.
 
-        Args:
-            network: The network; it is left as it was.
-
-        Returns:
-            The strength of this pass.
-
         Raises:
             InvalidInput: The network is trained by several processes, or is not one that this strength is for.
         """
@@ -170,7 +162,6 @@ class AutomaticStrength:
         """Keep the mini-batch's samples, until there are enough of them.
 
         Args:
-            inputs: The mini-batch.
             targets: Its class labels.
             layout: What `inputs` stand for if the network takes several or keywords.
 
@@ -273,11 +264,7 @@ class AutomaticStrength:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` returned.
-
-        Args:
-            state: The state.
-        """
+        """Go on from what `state_dict` returned."""
         calls, self.strength, self._best, self._allowed = state["numbers"].tolist()
         self._calls, self.history = int(calls), []
         self._inputs, self._labels, self._seen = [], [], set()

@@ -71,7 +71,6 @@ def resume(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
     A checkpoint of another network, or one that cannot be read, is an `UnreadableFile`.
 
     Args:
-        run: Receives the state.
         folder: Folder of history and checkpoint.
 
     Returns:
@@ -97,7 +96,6 @@ class CheckpointWriter:
         """Stage the state after an epoch, and write it if a write is due.
 
         Args:
-            run: The training.
             history: One row per finished epoch; rows of earlier calls do not change.
         """
         durable = sum(row.get("seconds", 0.0) for row in history) >= SYNCED_FROM

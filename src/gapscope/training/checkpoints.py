@@ -24,10 +24,6 @@ def as_safetensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | Non
 
     A checksum of the tensors goes with them, so that a file corrupted by a power cut or a bad disk is noticed.
 
-    Args:
-        tensors: Name -> tensor.
-        facts: What JSON can hold.
-
     Returns:
         The bytes, which do not change with the tensors.
     """
@@ -38,13 +34,7 @@ def as_safetensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | Non
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
-    """Write what `as_safetensors` makes of tensors and facts, atomically.
-
-    Args:
-        path: The file.
-        tensors: Name -> tensor.
-        facts: What JSON can hold.
-    """
+    """Write what `as_safetensors` makes of tensors and facts, atomically."""
     write_atomically(path, as_safetensors(tensors, facts))
 
 
@@ -59,12 +49,6 @@ def _checksum(tensors: Mapping[str, Tensor]) -> int:
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save_tensors` wrote.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The tensors (on the CPU) and the facts.
 
     Raises:
         DamagedFile: The file is no safetensors file, is truncated or corrupted.
@@ -104,10 +88,6 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def load_weights(network: nn.Module, path: Path) -> None:
     """Load weights and buffers into `network`.
 
-    Args:
-        network: Gets the weights, in place.
-        path: A safetensors file of a state dictionary.
-
     Raises:
         UnreadableFile: The file is damaged, or holds the weights of another network.
     """
@@ -118,8 +98,6 @@ def set_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) 
     """Copy a state dictionary into `network` if names, shapes and types fit; no number is rounded on the way.
 
     Args:
-        network: Gets the weights, in place.
-        weights: State dictionary.
         source: Where it came from, for the message.
 
     Raises:

@@ -194,17 +194,12 @@ class Monitor(Result):
         """Record if it is time, and extend `row` by the numbers: the `on_epoch` of `gapscope.train`.
 
         Args:
-            network: The network.
             row: The epoch's row; its "epoch" counts from 1.
         """
         row.update(self.observe(network, row["epoch"]))
 
     def begin(self, network: nn.Module) -> None:
-        """Let the alarm look at the network before its training; `gapscope.train` and the callbacks do that.
-
-        Args:
-            network: The network, untrained.
-        """
+        """Let the alarm look at the network before its training; `gapscope.train` and the callbacks do that."""
         self._begun = time.perf_counter()
         if self.alarm is not None and not self.epochs:
             with torch.inference_mode(False):
@@ -223,9 +218,6 @@ class Monitor(Result):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the state that `state_dict` gave.
-
-        Args:
-            state: The state of a monitor with the same settings.
 
         Raises:
             InvalidInput: It is that of a monitor with another alarm.
@@ -249,7 +241,6 @@ class Monitor(Result):
         """Take the readings if `every` divides the epoch, keep them, hand them to the sinks, and return the numbers.
 
         Args:
-            network: The network, on any device.
             epoch: Finished epochs (or any other count that grows).
 
         Returns:
@@ -354,9 +345,6 @@ class Monitor(Result):
     def load(path: str | Path) -> Recordings:
         """Return the recordings that `save` wrote; a monitor itself holds data, which stay out.
 
-        Args:
-            path: The file.
-
         Returns:
             The recordings: a table that can be saved and drawn, as a monitor's own.
         """
@@ -364,9 +352,6 @@ class Monitor(Result):
 
     def plot(self) -> list[Any]:
         """Draw every number over the epochs, with the alarm's epochs.
-
-        Returns:
-            The matplotlib axes.
 
         Raises:
             InvalidInput: Nothing has been recorded yet.

@@ -76,7 +76,6 @@ class RngState:
 
     Args:
         device: Where its network is.
-        seed: Seed of all streams.
     """
 
     def __init__(self, device: torch.device, seed: int) -> None:

@@ -50,12 +50,6 @@ class Recordings(Result):
     def load(cls, path: str | Path) -> Recordings:
         """Read a file that `save` wrote, or `Monitor.save`.
 
-        Args:
-            path: The file.
-
-        Returns:
-            The recordings.
-
         Raises:
             UnreadableFile: It is truncated, or holds something else.
         """

@@ -30,11 +30,7 @@ def learning_rate_at(settings: TrainingSpec, epochs: float) -> float:
     """Return the learning rate after `epochs` (fractional) epochs.
 
     Args:
-        settings: Names the schedule, see TrainingSpec.
         epochs: Number of epochs done.
-
-    Returns:
-        The learning rate of the next step.
 
     >>> learning_rate_at(TrainingSpec(learning_rate=1.0, schedule="step", schedule_epochs=2), 2.5)
     0.1

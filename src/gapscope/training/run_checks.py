@@ -47,7 +47,6 @@ class RunChecks:
 
     Args:
         codes: "GS301", "GS302", or both.
-        samples: The monitored samples.
 
     Raises:
         InvalidInput: A code is not one of a training run.
@@ -73,8 +72,6 @@ class RunChecks:
         """Evaluate the network on the monitored samples, and report what is new.
 
         Args:
-            network: The network, from one tensor to outputs.
-            epoch: Finished epochs.
             alarm: The monitor's alarm.
         """
         if "GS301" in self.codes and alarm is not None and alarm.raised:
@@ -122,10 +119,6 @@ class RunChecks:
         return {"findings": [asdict(finding) for finding in self.findings], "losses": list(self._losses)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state that `state_dict` returned.
-
-        Args:
-            state: The state.
-        """
+        """Load the state that `state_dict` returned."""
         self.findings = [RunFinding(**finding) for finding in state["findings"]]
         self._losses = [float(loss) for loss in state["losses"]]

@@ -30,7 +30,6 @@ class Stack:
 
     Args:
         runs: The training runs; networks, numbers of samples and batch sizes are alike (see `together.likeness`).
-        samples: The samples of each.
         streams: For each a generator in the state of its global random stream on the CPU.
     """
 

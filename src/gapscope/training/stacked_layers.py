@@ -184,12 +184,8 @@ class StackedLayers(TorchFunctionMode):
 
         Args:
             func: A torch function.
-            types: Not used.
             args: Its arguments.
             kwargs: Its keywords.
-
-        Returns:
-            What it gives.
         """
         kwargs = kwargs or {}
         if func is F.dropout:

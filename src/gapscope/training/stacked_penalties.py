@@ -20,11 +20,7 @@ def penalty_stacking_obstacle(network: nn.Module, penalty: Penalty) -> str:
     """Why a stack cannot have this penalty; empty if it can.
 
     Args:
-        network: The network that it is for.
         penalty: The penalty.
-
-    Returns:
-        The reason.
     """
     if penalty.automatic is not None:
         return f"{type(penalty).__name__} sets its strength by looking at one network"
@@ -80,12 +76,7 @@ class StackedPenalties:
         """Return the penalty of each network.
 
         Args:
-            weights: Stacks of trained weights.
-            outputs: The outputs.
             uses: What `begin` returned, filled by the forward pass.
-
-        Returns:
-            One number per network.
         """
         total = outputs.new_zeros(len(outputs))
         if any(self.weight):

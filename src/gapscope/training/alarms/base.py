@@ -65,9 +65,7 @@ class Alarm(ABC):
         """Look at the network once; always at the same samples.
 
         Args:
-            network: The network; it is left as it was.
             samples: A fixed part of the training samples with their training targets.
-            epoch: Finished epochs.
 
         Returns:
             What was seen, by name; "alarm.raised" is 0 or 1.
@@ -139,7 +137,6 @@ class PeakAlarm(Alarm):
     Args:
         window: Observations that are averaged; before there are as many, nothing is said.
         fall: See above, in units of the number.
-        patience: See above.
 
     Raises:
         InvalidInput: An argument is out of range.
@@ -166,7 +163,6 @@ class PeakAlarm(Alarm):
 
         Args:
             value: The number.
-            epoch: Finished epochs.
             allowed: Whether the alarm may be raised now, whatever the numbers say.
 
         Returns:
@@ -192,7 +188,6 @@ def labels_of(samples: Samples, alarm: str) -> Tensor:
     """Return the class labels of watched samples.
 
     Args:
-        samples: The samples.
         alarm: Name of the alarm, for the message.
 
     Returns:

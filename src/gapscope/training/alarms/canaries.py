@@ -51,7 +51,6 @@ class Canaries:
         labels: Class labels as given [n], wrong ones among them; left as they are.
         n_classes: Number of classes; None for the largest label and one.
         number: How many; None as above.
-        seed: Seed of the choice.
 
     Attributes:
         labels: The labels to train on [n].
@@ -111,9 +110,6 @@ class Canaries:
         Args:
             dataset: Of tuples that end with the label, or of mappings with `labels` or `label`.
 
-        Returns:
-            A data set of the same length.
-
         Raises:
             InvalidInput: It has another length than the labels.
         """
@@ -143,9 +139,7 @@ class CanaryAlarm(PeakAlarm):
 
     Args:
         canaries: The canaries that are trained on.
-        window: Observations that are averaged.
         fall: A probability.
-        patience: Observations in a row.
         smallest_noise: See above, a fraction.
         restore: Whether to restore the canaries' labels when the alarm is raised.
     """
@@ -223,10 +217,8 @@ class CanaryAlarm(PeakAlarm):
         """Take the logits of the same samples, in the same order, once an epoch.
 
         Args:
-            outputs: Logits.
             labels: Labels that are trained on, false ones of the canaries among them.
             is_canary: Which are canaries.
-            epoch: Finished epochs.
 
         Returns:
             Probability of the training label at ordinary samples and at canaries, bound of the noise rate, and whether
@@ -262,9 +254,6 @@ class CanaryAlarm(PeakAlarm):
 
     def watched_labels(self) -> MonitoredLabels:
         """Return what the training made of the labels of the watched samples; see `gapscope.labels.monitored`.
-
-        Returns:
-            One row a watched sample.
 
         Raises:
             InvalidInput: Nothing was seen yet, or it is not known which samples were.

@@ -34,14 +34,9 @@ def scaled_gradient_disparity(
     mini-batches, with the rescaling of losses of their program; in training mode. Classification and regression.
 
     Args:
-        network: The network; it is left as it was.
-        samples: Training samples.
         batch_size: Samples per batch; two or more.
         batches: Batches, without a common sample.
         generator: Source of the batches.
-
-    Returns:
-        Mean over the pairs of batches.
 
     Raises:
         InvalidInput: There are too few samples.
@@ -71,12 +66,9 @@ class GradientDisparityAlarm(PeakAlarm):
     smallest. Classification and regression; `observe` costs `batches` backward passes of `batch_size` samples.
 
     Args:
-        window: Observations that are averaged.
         fall: Rise above the smallest value, in units of the natural logarithm.
-        patience: Observations in a row.
         batch_size: Samples per batch.
         batches: Batches an observation.
-        seed: Seed of the batches.
     """
 
     classes_only: ClassVar[bool] = False
@@ -113,7 +105,6 @@ class GradientDisparityAlarm(PeakAlarm):
 
         Args:
             disparity: As `gradient_disparity` gives it.
-            epoch: Finished epochs.
 
         Returns:
             The disparity, and whether the alarm has been raised.

@@ -22,13 +22,6 @@ _UNIFORM = 1.2
 def last_linear_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Linear]:
     """Return the linear layer whose output is the network's, with its name.
 
-    Args:
-        network: The network, in evaluation mode.
-        x: Inputs; two samples are enough.
-
-    Returns:
-        Name and layer.
-
     Raises:
         InvalidInput: The outputs come from something else.
     """
@@ -56,13 +49,7 @@ def alignments(
     gradient vanishes.
 
     Args:
-        outputs: Logits.
-        features: Inputs of the last layer.
         weight: Its weight W.
-        labels: Class labels.
-
-    Returns:
-        One cosine a sample.
     """
     residual = nn.functional.one_hot(labels, outputs.shape[1]).to(outputs) - outputs.softmax(1)
     norms = residual.norm(dim=1) * features.norm(dim=1) * weight.norm()
@@ -70,16 +57,7 @@ def alignments(
 
 
 def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Run a network on samples in evaluation mode and return their `alignments`, in float64 on the CPU.
-
-    Args:
-        network: The network; it is left as it was.
-        samples: The samples.
-        labels: Their class labels, on the CPU.
-
-    Returns:
-        One cosine a sample.
-    """
+    """Run a network on samples in evaluation mode and return their `alignments`, in float64 on the CPU."""
     seen: list[Tensor] = []
 
     def keep(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -121,9 +99,7 @@ class GradientWeightAlignment(PeakAlarm):
     `alignments(...)` of any samples to `update`, which costs next to nothing. Cross-entropy alone.
 
     Args:
-        window: Observations that are averaged.
         fall: In units of GWA.
-        patience: Observations in a row.
         skip: Observations that are left out at the beginning.
         kurtosis: Whether to divide at all.
         smallest: Smallest denominator.
@@ -168,7 +144,6 @@ class GradientWeightAlignment(PeakAlarm):
 
         Args:
             cosines: Of any samples, the same or others each time.
-            epoch: Finished epochs.
 
         Returns:
             Mean and excess kurtosis of the cosines, GWA, and whether the alarm has been raised.

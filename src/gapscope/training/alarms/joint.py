@@ -29,9 +29,7 @@ class JointAlarm(PeakAlarm):
     forward passes an observation. The network must end in an nn.Linear.
 
     Args:
-        window: Observations that are averaged.
         fall: In units of the sum.
-        patience: Observations in a row.
         weight: w.
         neighbours: Neighbours a sample; at most a quarter of the watched samples are taken.
     """
@@ -82,12 +80,8 @@ class JointAlarm(PeakAlarm):
         """Take one observation.
 
         Args:
-            probabilities: What the network gives the classes at each sample.
-            labels: The training labels.
             predictions: Left-out predictions at the initial weights, the same each time.
-            neighbours: Neighbours of each sample.
             cosines: As `alignments` gives them.
-            epoch: Finished epochs.
 
         Returns:
             The three signals and whether the alarm has been raised.

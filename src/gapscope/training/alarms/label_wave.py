@@ -32,9 +32,7 @@ class LabelWave(PeakAlarm):
     those of the watched samples in evaluation mode, one forward pass.
 
     Args:
-        window: Observations that are averaged.
         fall: Fraction of the samples.
-        patience: Observations in a row.
 
     >>> import torch
     >>> wave = LabelWave(window=1, patience=1)
@@ -66,7 +64,6 @@ class LabelWave(PeakAlarm):
 
         Args:
             predicted: Predicted class of each sample.
-            epoch: Finished epochs.
 
         Returns:
             The fraction of predictions that changed (NaN the first time), and whether the alarm has been raised.

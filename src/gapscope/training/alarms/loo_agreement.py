@@ -15,15 +15,7 @@ from gapscope.training.alarms.registry import register_alarm
 
 
 def loo_predictions(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
-    """Left-out predictions of one-hot labels by the network's kernel, cut to [0, 1]; see `kernel_leave_one_out`.
-
-    Args:
-        network: The network, untrained.
-        samples: The watched samples, with class labels.
-
-    Returns:
-        One row per sample, on the CPU.
-    """
+    """Left-out predictions of one-hot labels by the network's kernel, cut to [0, 1]; see `kernel_leave_one_out`."""
     assert samples.targets is not None
     with inspection_mode(network):
         found = kernel_leave_one_out(network, samples.inputs, samples.targets.to(samples.inputs.device))
@@ -53,9 +45,7 @@ class LeftOutAgreement(PeakAlarm):
     pass an observation.
 
     Args:
-        window: Observations that are averaged.
         fall: In units of a probability.
-        patience: Observations in a row.
     """
 
     says: ClassVar[str] = "training samples are predicted less and less as their surroundings say"
@@ -85,11 +75,6 @@ class LeftOutAgreement(PeakAlarm):
         self, probabilities: Float[Tensor, "n k"], predictions: Float[Tensor, "n k"], epoch: int
     ) -> dict[str, float]:
         """Take one observation.
-
-        Args:
-            probabilities: What the network gives the classes at each sample.
-            predictions: Left-out predictions, the same each time.
-            epoch: Finished epochs.
 
         Returns:
             The agreement, and whether the alarm has been raised.

@@ -39,9 +39,6 @@ def make_alarm(name: str, **settings: Any) -> Alarm:
         name: Its name in the registry.
         **settings: Keyword settings of its class.
 
-    Returns:
-        The alarm.
-
     Raises:
         InvalidInput: The name or a setting is unknown; the nearest is named.
     """

@@ -73,12 +73,7 @@ class Neighbourhood:
         """Return the neighbours at this observation.
 
         Args:
-            network: The network; it is left as it was.
-            samples: The watched samples.
             number: Neighbours a sample.
-
-        Returns:
-            Row i holds the neighbours of sample i.
         """
         self.looks += 1
         if self.nearest is None or self.looks == self.refresh_at:
@@ -114,7 +109,6 @@ class SharedLearning(Alarm):
         neighbours: Neighbours a sample; fewer than the samples of a class.
         threshold: See above, in standard errors.
         smallest_fall: See above, a probability.
-        patience: See above, in observations.
         smallest_conflict: See above, a fraction of the samples.
 
     Raises:
@@ -174,12 +168,6 @@ class SharedLearning(Alarm):
         self, probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], neighbours: Int[Tensor, "n k"], epoch: int
     ) -> dict[str, float]:
         """Take one observation.
-
-        Args:
-            probabilities: What the network gives the classes at each sample.
-            labels: The training labels.
-            neighbours: Neighbours of each sample.
-            epoch: Finished epochs.
 
         Returns:
             The means of p and q, s, its fall from the maximum, the fraction of samples in conflict, and whether the
