@@ -326,7 +326,9 @@ def check_equal(subject: str, function: str, form: str) -> None:
     found, expected = FUNCTIONS[function](made.network, data), reference(subject, function)
     assert len(found) == len(expected) > 0
     for (name, value), right in zip(found.items(), expected.values(), strict=True):
-        assert value == pytest.approx(right, rel=2e-3, abs=1e-5, nan_ok=True), name
+        # rounding of another form may flip one of the 120 samples that a kernel classifies
+        close = 0.0085 if function == "learning_curve" else 1e-5
+        assert value == pytest.approx(right, rel=2e-3, abs=close, nan_ok=True), name
         assert math.isnan(right) == math.isnan(value)
 
 

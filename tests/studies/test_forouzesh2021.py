@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,9 @@ def test_every_part_leaves_claims_scale_and_figures(study: SmokeStudy, name: str
 def test_no_network_is_trained_twice(study: SmokeStudy) -> None:
     for part in ("fig2b", "mnist", "cifar100"):
         study.content(part)
-    grids: dict[str, str] = {part.name: getattr(part.run, "keywords")["grid"] for part in STUDY.parts}  # noqa: B009
+    grids: dict[str, str] = {
+        part.name: part.run.keywords["grid"] for part in STUDY.parts if isinstance(part.run, partial)
+    }
     wanted = [
         {spec.id for item in getattr(Grids(study.setting), grids[part])() for spec in item.specs()}
         for part in study.done()
