@@ -95,8 +95,8 @@ def made_up(accuracy: list[float], kind: str = "made up", noise: float = 0.5, **
     constant = [1.0] * T
     return runs.Run(
         case=case,
-        columns={"test_accuracy": accuracy, "train_loss": constant, "disparity": constant, "evidence": [-1.0] * T,
-                 "fitted": [0.9] * T},
+        columns={"test_accuracy": accuracy, "train_accuracy": accuracy, "train_loss": constant, "disparity": constant,
+                 "evidence": [-1.0] * T, "fitted": [0.9] * T},
         split={"test_accuracy": [0.5 * value for value in accuracy], "loss": constant, "accuracy": [0.5] * T},
         with_canaries={"test_accuracy": accuracy},
         tensors=given | tensors,

@@ -24,7 +24,7 @@ def _prepared(data: str, root: str | None) -> tuple[Problem, dict[str, Any]]:
 
 
 def prepared(spec: RunSpec, root: str | None) -> tuple[Problem, dict[str, Any]]:
-    """Return the (corrupted) data of a spec and the facts about the corruption, cached for the last two."""
+    """Return the corrupted data of a spec and facts on the corruption (both cached)."""
     return _prepared(to_json(spec.data.to_dict()), root)
 
 

@@ -14,7 +14,7 @@ from gapscope.results.records import RECORD, Record
 
 
 class Mirror:
-    """Finished runs at an address of fsspec: `s3://bucket/pool`, `gs://...`, `sftp://...`, or a folder.
+    """Finished runs at an fsspec address such as `s3://bucket/pool`, or in a folder.
 
     Args:
         address: Of a folder, made if missing. Who may write there is settled as fsspec wants it (environment variables,

@@ -121,7 +121,7 @@ class Pool:
         return f"Pool({str(self.folder)!r}, {len(self)} networks)"
 
     def index(self) -> IndexedRecords:
-        """What all records say, from the index of the pool; files that are new or have changed are read.
+        """Return the records as columns from the index, reading only new and changed files.
 
         Returns:
             One row per record; warnings (`DamagedFileWarning`) say what was left out and why.
@@ -131,17 +131,17 @@ class Pool:
         return found
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per network, see `records_to_pandas`; of a large pool without opening every file."""
+        """Return one row per network (see `records_to_pandas`), for large pools from the index."""
         return self.index().table()
 
     def status(self, specs: Iterable[RunSpec]) -> PoolStatus:
-        """How far the runs of `specs` are."""
+        """Count the runs of `specs` by state."""
         return pool_status(self.folder, specs)
 
     def missing(
         self, specs: Iterable[RunSpec], *, measures: Sequence[str] | None = None, retry_failed: bool = False
     ) -> list[RunSpec]:
-        """Specs without a record, with a record that lacks one of `measures`, and (on request) with a failed one.
+        """Return specs without a record, with missing measures, or (on request) with a failure.
 
         A damaged record is none; one that cannot be read for another reason (permissions, a newer gapscope) is left
         alone.
@@ -175,7 +175,7 @@ class Pool:
         on_record: Callable[[Record], None] | None = None,
         on_epoch: Callable[[nn.Module, Problem, dict[str, Any]], None] | None = None,
     ) -> list[Record]:
-        """Train, score and measure what is missing of `grid`, and return the records of all its specs.
+        """Train, score and measure what is missing of `grid`, and return all its records.
 
         Args:
             grid: A Grid, or any specs.
@@ -244,7 +244,7 @@ class Pool:
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
     def add(self, network: Record | nn.Module, data: Any = None, **about: Any) -> Record:
-        """Put a network that was trained elsewhere into the pool; one of the same name and settings is replaced.
+        """Add a network trained elsewhere, replacing one of the same name and settings.
 
         Args:
             network: A record (from `gapscope.record`), or the network itself.
@@ -347,7 +347,7 @@ class Pool:
             on_record(outcome)
 
     def _remove_superseded(self) -> None:
-        """Remove checkpoints that nothing needs any more; a pool that may only be read keeps them."""
+        """Remove checkpoints of finished networks, unless the pool is read-only."""
         if next(superseded_checkpoints(self.folder), None) is not None:
             with suppress(GapscopeError, OSError), self._locked():
                 for path in superseded_checkpoints(self.folder):
@@ -355,7 +355,7 @@ class Pool:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the pool's lock; the system releases it however this process ends."""
+        """Hold the pool's lock, which the system releases however the process ends."""
         import filelock
 
         lock, holder = filelock.FileLock(self.folder / "pool.lock", timeout=0), self.folder / "pool.pid"

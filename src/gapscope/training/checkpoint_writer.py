@@ -1,4 +1,4 @@
-"""Checkpoint and history of a training: written at most once per second, resumed after an interruption.
+"""Checkpoint and history of a training, written at most once per second.
 
     training epoch --> stage: rows as text, state as bytes (of the latest epoch only)
                          |  write is due (1 s since the last), or training ends or raises

@@ -1,4 +1,4 @@
-"""One plain loop: network + samples + settings -> trained network and history; resumable after every epoch."""
+"""Training loop: network, samples and settings to a history, resumable after each epoch."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ DEFAULT_MEASURES = ("ntk_trace", "ntk_logdet")
 
 
 class _FixedMode(nn.Module):
-    """A network whose modules stay in the mode they are in, also for measures, which ask for evaluation mode."""
+    """Network with a fixed mode, also for measures that ask for evaluation mode."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _FixedMode(nn.Module):
 
 
 def _subset(data: Any, n_samples: int, seed: int, wanted: torch.Tensor | None) -> tuple[Samples, torch.Tensor]:
-    """A random part of the data in their order, with its positions; of a Dataset only the chosen samples are read."""
+    """Select a random part of the data, with its indices, reading no other samples."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "monitored samples"))
 
     def drawn(n: int) -> torch.Tensor:
@@ -91,7 +91,7 @@ def _check_alarm(alarm: Alarm, samples: Samples) -> None:
 
 
 class Monitor(Result):
-    """Takes readings of a network on a fixed random part of its training data, along its training, and keeps them.
+    """Monitor of a training: readings on a fixed random part of the training data.
 
     A monitor is called as the `on_epoch` of `gapscope.train`, wrapped by the callbacks of `gapscope.integrations`, or
     used by hand in any loop: `monitor.observe(network, epoch)`. Everywhere it records at epochs that `every` divides,
@@ -191,7 +191,7 @@ class Monitor(Result):
         self._warned = False
 
     def __call__(self, network: nn.Module, row: dict[str, Any]) -> None:
-        """Record if it is time, and extend `row` by the numbers: the `on_epoch` of `gapscope.train`.
+        """Record if due and extend `row` by the numbers (the `on_epoch` of `gapscope.train`).
 
         Args:
             row: The epoch's row; its "epoch" counts from 1.
@@ -199,7 +199,7 @@ class Monitor(Result):
         row.update(self.observe(network, row["epoch"]))
 
     def begin(self, network: nn.Module) -> None:
-        """Let the alarm look at the network before its training; `gapscope.train` and the callbacks do that."""
+        """Let the alarm evaluate the network before its training, as `gapscope.train` does."""
         self._begun = time.perf_counter()
         if self.alarm is not None and not self.epochs:
             with torch.inference_mode(False):
@@ -207,7 +207,7 @@ class Monitor(Result):
                 self.alarm.begin(found.network, replace(found.samples, form=None))
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values (JSON keeps them) with which a resumed training continues as if it were unbroken."""
+        """Return JSON-serializable values from which a resumed training continues exactly."""
         checks = {} if self.checks is None else {"checks": self.checks.state_dict()}
         return checks | {
             "epochs": list(self.epochs),
@@ -238,7 +238,7 @@ class Monitor(Result):
         self._spans, self._begun = [], None
 
     def observe(self, network: nn.Module, epoch: int) -> dict[str, float]:
-        """Take the readings if `every` divides the epoch, keep them, hand them to the sinks, and return the numbers.
+        """Record readings if `every` divides the epoch, pass them to the sinks, and return them.
 
         Args:
             epoch: Finished epochs (or any other count that grows).
@@ -338,12 +338,12 @@ class Monitor(Result):
         return pandas.DataFrame(self.rows, index=pandas.Index(self.epochs, name="epoch"))
 
     def save(self, path: str | Path) -> None:
-        """Write the recordings to a JSON file; `Monitor.load` returns them."""
+        """Write the recordings to a JSON file for `Monitor.load`."""
         write_atomically(Path(path), self.to_json(indent=1) + "\n")
 
     @staticmethod
     def load(path: str | Path) -> Recordings:
-        """Return the recordings that `save` wrote; a monitor itself holds data, which stay out.
+        """Return the recordings that `save` wrote (without the monitor's data).
 
         Returns:
             The recordings: a table that can be saved and drawn, as a monitor's own.
@@ -368,7 +368,7 @@ class Monitor(Result):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What was recorded, what the alarm and the checks report, one line each."""
+        """Summary of recordings, alarm and checks, one line each."""
         return tuple(repr(self).splitlines())
 
     def __repr__(self) -> str:

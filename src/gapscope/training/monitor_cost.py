@@ -27,7 +27,7 @@ class Cost:
 
     @property
     def seconds_per_recording(self) -> float:
-        """Mean over the recordings; NaN before the first."""
+        """Mean seconds per recording, NaN before the first."""
         return self.seconds / self.recordings if self.recordings else math.nan
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Cost:
 
 
 def would_exceed(fraction: float | None, spans: Sequence[tuple[float, float]], begun: float | None, now: float) -> bool:
-    """Return whether one more recording, as long as the last, would exceed the fraction of the time since the start.
+    """Predict that one more recording would exceed the allowed fraction of the time.
 
     Args:
         fraction: Largest fraction of the time; None for no limit.

@@ -251,7 +251,7 @@ def train_all(trainings: Sequence[Training], *, stack: Choice, largest: int) -> 
 
 
 def _one_each(name: str, argument: Any, networks: int) -> list[Any]:
-    """Return one item per network: a list is split, anything else (a list of mappings too) is for all."""
+    """Return one item per network: a list is split, anything else is for all."""
     if name in ("data", "test") and is_list(argument) and argument and all(is_mapping(item) for item in argument):
         if len(argument) == networks:
             raise InvalidInput(

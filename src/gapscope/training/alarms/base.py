@@ -119,7 +119,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: Any, now: Any) -> Any:
-    """What was encoded; `now` is what stands in its place, which says of what class data are."""
+    """Decode a value of `_encoded`, with `now` in place of a stored data set."""
     if isinstance(value, Mapping) and "fields" in value:
         return replace(now, **{name: _decoded(part, None) for name, part in value["fields"].items()})
     if isinstance(value, Mapping):
