@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from gapscope.gradients import backward, contributions, input_gradients, kernel, per_sample, tape, verification
+from gapscope.gradients import backward, input_gradients, kernel, merging, per_sample, tape, verification
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.layer_rules import Call
 from gapscope.gradients.tape import Tape
@@ -113,7 +113,7 @@ def _scalars_are_flattened(patch: Patch) -> None:
     patch.setattr(
         per_sample, "dense_contribution", lambda parameter, rows: DenseJacobian((parameter,), rows.flatten(2))
     )
-    patch.setattr(contributions, "densely_combined", combined)
+    patch.setattr(merging, "densely_combined", combined)
 
 
 def _memory_of_the_calls_alone(patch: Patch) -> None:

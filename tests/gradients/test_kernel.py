@@ -59,6 +59,16 @@ def test_budget_decides_the_number_of_passes() -> None:
     assert passes == [1, 36]
 
 
+def test_rows_that_fit_into_memory_are_computed_once() -> None:
+    network, x = CASES["conv stack"].make(n=12)
+    kernel_of(network, x, chunk_size=3)  # the self-check makes passes of its own, once
+    whole, passes = kernel_of(network, x), []
+    network.register_forward_hook(lambda module, inputs, outputs: passes.append(len(outputs)))
+    chunked = kernel_of(network, x, chunk_size=3)
+    assert passes == [12, 1, 3, 3, 3, 3]  # two trials, then every sample once
+    torch.testing.assert_close(chunked, whole, rtol=1e-10, atol=1e-12)
+
+
 def routed(net: nn.Module, x: Tensor) -> Tensor:
     """Each sample through one of two layers, by its own sign; a layer without samples is not called at all."""
     result = x.new_zeros(len(x), 4)

@@ -17,7 +17,7 @@ The parts, for one weight W [O, K] that a layer uses at T positions of each of N
          v (layouts)              |                                 |
     columns a [N, K, T]           |                                 |  merge_contributions: add uses of one weight;
          |                        |                                 v  no parameter is in two contributions
-         +-----------+------------+                           one contribution per key (contributions)
+         +-----------+------------+                           one contribution per key (merging)
                      |                                              |
           J_nc = sum_t g_cnt a_nt^T                   +-------------+---------------+
           [O, K], never formed for all n, c           |             |               |

@@ -11,9 +11,9 @@ and columns of a weight. A class stores the smallest tensors from which its part
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -39,10 +39,12 @@ class Contribution(ABC):
     Attributes:
         parameters: The parameters, in the order in which `dense` gives them.
         transposed: Whether factors are those of the transposed weight.
+        sample_dims: Names of the stored tensors, and the dimension of each that holds the samples.
     """
 
     parameters: tuple[Tensor, ...]
     transposed: bool = False
+    sample_dims: ClassVar[Mapping[str, int]]
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -89,6 +91,41 @@ class Contribution(ABC):
     def regroup(self, n: int) -> Contribution:
         """Return the contribution for n samples, each of which owns as many consecutive rows."""
 
+    def compact(self) -> Sequence[Contribution]:
+        """Return the smallest form without a graph, to be held in memory for several kernel blocks."""
+        return [self._detached()]
+
+    def with_room(self, n: int) -> Contribution:
+        """Return a contribution of n samples, of which those of this one are filled in."""
+        tensors = {}
+        for name, dim in self.sample_dims.items():
+            own = getattr(self, name)
+            tensors[name] = own.new_empty(*own.shape[:dim], n, *own.shape[dim + 1 :])
+        room = replace(self, **tensors)  # type: ignore[type-var]
+        room.put(0, self)
+        return room
+
+    def put(self, start: int, part: Contribution) -> bool:
+        """Fill in the samples from `start` on; return False, and change nothing, if `part` has another form."""
+        if not self.has_form_of(part) or self._sizes_per_sample() != part._sizes_per_sample():
+            return False
+        for name, dim in self.sample_dims.items():
+            values = getattr(part, name)
+            getattr(self, name).narrow(dim, start, values.shape[dim]).copy_(values)
+        return True
+
+    def _sizes_per_sample(self) -> list[tuple[int, ...]]:
+        shapes = [(getattr(self, name).shape, dim) for name, dim in self.sample_dims.items()]
+        return [(*shape[:dim], *shape[dim + 1 :]) for shape, dim in shapes]
+
+    def first(self, n: int) -> Contribution:
+        """Return the contribution of the first n samples (a view)."""
+        tensors = {name: getattr(self, name).narrow(dim, 0, n) for name, dim in self.sample_dims.items()}
+        return replace(self, **tensors)  # type: ignore[type-var]
+
+    def _detached(self) -> Contribution:
+        return replace(self, **{name: getattr(self, name).detach() for name in self.sample_dims})  # type: ignore[type-var]
+
 
 @dataclass(frozen=True, eq=False)
 class OuterProductFactors(Contribution):
@@ -107,6 +144,7 @@ class OuterProductFactors(Contribution):
     gradients: Float[Tensor, "c n o t"]
     layout: Layout
     transposed: bool = False
+    sample_dims: ClassVar[Mapping[str, int]] = {"inputs": 0, "gradients": 1}
 
     def side(self) -> KernelSide:
         """Return the unfolded columns and the derivatives, without a graph."""
@@ -172,6 +210,16 @@ class OuterProductFactors(Contribution):
             self.parameters, columns, gradients, _PrecomputedColumns(self.layout.ones), self.transposed
         )
 
+    @override
+    def compact(self) -> Sequence[Contribution]:
+        n_outputs, n_samples = self.gradients.shape[:2]
+        jacobian = n_outputs * n_samples * sum(parameter.numel() for parameter in self.parameters)
+        if jacobian >= self.inputs.numel() + self.gradients.numel():
+            return [self._detached()]
+        # Few weights used at many places, such as the first convolutions of a network.
+        dense = zip(self.parameters, self._detached().dense(), strict=True)
+        return [DenseJacobian((parameter,), values.flatten(2)) for parameter, values in dense]
+
     @classmethod
     def merge_uses(cls, uses: Sequence[OuterProductFactors]) -> OuterProductFactors:
         """Merge several uses of one weight into one contribution with all their positions."""
@@ -207,6 +255,7 @@ class EmbeddingContribution(Contribution):
     parameters: tuple[Tensor, ...]
     rows: Int[Tensor, "n t"]
     gradients: Float[Tensor, "c n e t"]
+    sample_dims: ClassVar[Mapping[str, int]] = {"rows": 0, "gradients": 1}
 
     def _scattered(self, rows: Tensor, size: int, channels: slice = slice(None)) -> Tensor:
         gradients = self.gradients[:, :, channels]
@@ -292,6 +341,7 @@ class DenseJacobian(Contribution):
 
     parameters: tuple[Tensor, ...]
     values: Float[Tensor, "c n p"]
+    sample_dims: ClassVar[Mapping[str, int]] = {"values": 1}
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -342,46 +392,3 @@ class DenseJacobian(Contribution):
         c, _, p = self.values.shape
         # a sample's Jacobian is the sum of those of its rows
         return DenseJacobian(self.parameters, self.values.reshape(c, n, -1, p).sum(2))
-
-
-def _joined(uses: Sequence[Contribution]) -> Contribution | None:
-    """Merge several uses of the same parameters in their common form (None if they have none)."""
-    first = uses[0]
-    if len(uses) == 1:
-        return first
-    if isinstance(first, DenseJacobian) or not all(use.has_form_of(first) for use in uses):
-        return None
-    return type(first).merge_uses(uses)  # type: ignore[attr-defined]
-
-
-def merge_contributions(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
-    """Add all uses of the same parameters (repeated calls, tied weights), so that squares may be summed.
-
-    Returns one contribution per key. No parameter is in two of them.
-    """
-    by_key: dict[tuple[int, ...], list[Contribution]] = {}
-    for contribution in contributions:
-        by_key.setdefault(contribution.key, []).append(contribution)
-    # A weight may be used with its bias here and without it there, and so stand in two keys: then neither can be
-    # contracted for itself, and the Jacobians of all its uses are added entry by entry.
-    keys_of = Counter(parameter for key in by_key for parameter in key)
-    result, apart = {}, []
-    for key, uses in by_key.items():
-        alone = all(keys_of[parameter] == 1 for parameter in key)
-        joined = _joined(uses) if alone else None
-        if joined is None:
-            apart += uses
-        else:
-            result[key] = joined
-    return result | densely_combined(apart)
-
-
-def densely_combined(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
-    """Return the sum of the dense Jacobians, one contribution per parameter."""
-    sums: dict[int, tuple[Tensor, Tensor]] = {}
-    for contribution in contributions:
-        for parameter, values in zip(contribution.parameters, contribution.dense(), strict=True):
-            values = values.reshape(*values.shape[:2], -1)  # also that of a number, which has no dimension to flatten
-            before = sums.get(id(parameter))
-            sums[id(parameter)] = (parameter, values if before is None else before[1] + values)
-    return {(key,): DenseJacobian((parameter,), values) for key, (parameter, values) in sums.items()}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.samples import slices
-from gapscope.gradients.contributions import Contribution, densely_combined
+from gapscope.base.samples import slices, slices_of
+from gapscope.gradients.contributions import Contribution
+from gapscope.gradients.merging import densely_combined
 from gapscope.gradients.recording import record_forward
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import one_hot_cotangents
@@ -22,6 +24,7 @@ from gapscope.inspection.outputs import prepare_inputs
 from gapscope.inspection.substitution import ParameterSubstitution, cast_network, of_precision
 
 Contributions = Mapping[tuple[int, ...], Contribution]
+Chunk = tuple[slice, Contributions]
 
 # Up to this many samples run in one first pass; of more, one sample measures the memory per sample.
 _SMALL = 32
@@ -75,6 +78,10 @@ def _contributions(tape: Tape, outputs: Tensor) -> Contributions:
     return tape.contributions(outputs, one_hot_cotangents(outputs))
 
 
+def _compact(contributions: Contributions) -> Contributions:
+    return {part.key: part for contribution in contributions.values() for part in contribution.compact()}
+
+
 def _matched(first: Contributions, second: Contributions) -> tuple[Contributions, Contributions]:
     """Bring two chunks, which may use parameters differently, to the same keys."""
     common = [key for key in first if key in second and first[key].has_form_of(second[key])]
@@ -85,19 +92,131 @@ def _matched(first: Contributions, second: Contributions) -> tuple[Contributions
     return sides[0], sides[1]
 
 
-def _add_block(block: Tensor, first: Contributions, second: Contributions, *, traced: bool, floats: int) -> None:
-    if second is not first:
-        first, second = _matched(first, second)
-    for key, rows in first.items():
-        if key in second:
-            columns = second[key]
-            block += rows.traced_kernel(columns, floats) if traced else rows.kernel(columns, floats)
-
-
-def _is_own(row: int, rows: int, among: Processes, *, symmetric: bool) -> bool:
-    """Return whether this process computes a row of blocks (dealt from both ends if rows grow shorter)."""
-    place = min(row, rows - 1 - row) if symmetric else row
+def _is_own(group: int, n_groups: int, among: Processes, *, symmetric: bool) -> bool:
+    """Return whether this process computes a group of rows (dealt from both ends if the groups get less work)."""
+    place = min(group, n_groups - 1 - group) if symmetric else group
     return place % among.size == among.rank
+
+
+@dataclass(frozen=True)
+class _Division:
+    """Division of a kernel into passes and blocks.
+
+        for each group of rows (`rows_held`)   computed once, `chunk_size` per pass
+            for each chunk of columns          computed once per group
+                add the block of group x chunk
+
+    Attributes:
+        chunk_size: Samples per pass.
+        rows_held: Rows whose contributions are in memory at a time.
+        n_outputs: Outputs of the network, C.
+        dtype: Type of the kernel.
+        whole: The pass of all rows, if one is enough and has been run.
+    """
+
+    chunk_size: int
+    rows_held: int
+    n_outputs: int
+    dtype: torch.dtype
+    whole: tuple[Tape, Tensor] | None = None
+
+    @classmethod
+    def of(cls, first_pass: tuple[Tape, Tensor], chunk_size: int, rows_held: int, *, is_whole: bool) -> _Division:
+        """Make a division, with what the first pass shows of the network."""
+        outputs = first_pass[1]
+        dtype = torch.promote_types(outputs.dtype, torch.float32)
+        return cls(chunk_size, rows_held, outputs.shape[1], dtype, first_pass if is_whole else None)
+
+
+def _divide(
+    network: nn.Module, x: Tensor, longest: int, max_bytes: int, chunk_size: int | None,
+    substituted: ParameterSubstitution | None,
+) -> _Division:  # fmt: skip
+    """Divide a kernel of which rows or columns have `longest` samples, by the memory of a first pass."""
+    tape, outputs = record_forward(network, x if len(x) <= _SMALL else x[:1], substituted)
+    verify(tape, outputs)
+    if chunk_size is None:
+        # Rows and columns are in memory, and a backward pass temporarily needs twice as much.
+        chunk_size = max(1, max_bytes * tape.n // (6 * _bytes(tape, outputs)))
+        if chunk_size < longest:
+            chunk_size = max(1, chunk_size // 2)  # smaller passes leave memory for more rows
+    if chunk_size >= longest:
+        return _Division.of((tape, outputs), chunk_size, chunk_size, is_whole=tape.n == len(x))
+    if tape.n > 1:
+        tape, outputs = record_forward(network, x[:1], substituted)
+    held = _compact(tape.contributions(outputs, one_hot_cotangents(outputs)))
+    tensors = [getattr(part, name) for part in held.values() for name in part.sample_dims]
+    sample_bytes = max(1, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+    rows_held = max(chunk_size, max_bytes * 5 // 12 // sample_bytes)
+    return _Division.of((tape, outputs), chunk_size, rows_held, is_whole=False)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks of a kernel.
+
+    Attributes:
+        kernel: [n, C, m, C], or [n, m] if traced; filled group by group.
+        symmetric: Whether rows and columns are the same samples.
+        floats: Numbers that a temporary of one product may hold.
+    """
+
+    network: nn.Module
+    x: Tensor
+    others: Tensor
+    substituted: ParameterSubstitution | None
+    division: _Division
+    kernel: Tensor
+    symmetric: bool
+    traced: bool
+    floats: int
+
+    def fill(self, group: slice) -> None:
+        """Compute a group of rows (of a symmetric kernel the part right of the diagonal, and its mirror image)."""
+        held = self._held_rows(group)
+        if self.symmetric:
+            for i, first in enumerate(held):
+                for second in held[i:]:
+                    self._add(first, second)
+        others = slice(group.stop if self.symmetric else 0, len(self.others))
+        for columns in slices_of(others, self.division.chunk_size):
+            second = self._run(self.others, columns)
+            for first in held:
+                self._add(first, second)
+
+    def _held_rows(self, group: slice) -> list[Chunk]:
+        """Run the rows of a group, and join consecutive chunks that use parameters alike: large products are faster."""
+        if self.division.whole is not None:
+            return [(group, _contributions(*self.division.whole))]
+        held: list[Chunk] = []
+        for rows in slices_of(group, self.division.chunk_size):
+            _, parts = self._run(self.x, rows)
+            if held:
+                before, joined = held[-1]
+                start = rows.start - before.start
+                if joined.keys() == parts.keys() and all(joined[key].put(start, part) for key, part in parts.items()):
+                    held[-1] = slice(before.start, rows.stop), joined
+                    continue
+            room = group.stop - rows.start
+            held.append((rows, {key: part.with_room(room) for key, part in parts.items()}))
+        return [
+            (rows, {key: part.first(rows.stop - rows.start) for key, part in joined.items()}) for rows, joined in held
+        ]
+
+    def _run(self, inputs: Tensor, rows: slice) -> Chunk:
+        return rows, _compact(_contributions(*record_forward(self.network, inputs[rows], self.substituted)))
+
+    def _add(self, first: Chunk, second: Chunk) -> None:
+        (rows, left), (columns, right) = first, second
+        block = self.kernel[rows, columns] if self.traced else self.kernel[rows, :, columns]
+        if first is not second:
+            left, right = _matched(left, right)
+        for key, part in left.items():
+            if key in right:
+                block += (part.traced_kernel if self.traced else part.kernel)(right[key], self.floats)
+        if self.symmetric and rows != columns:
+            mirrored = self.kernel[columns, rows] if self.traced else self.kernel[columns, :, rows]
+            mirrored.copy_(block.T if self.traced else block.permute(2, 3, 0, 1))
 
 
 def ntk_blocks(
@@ -127,36 +246,25 @@ def ntk_blocks(
     max_bytes = memory_budget(x.device, 2**30) if max_bytes is None else max_bytes
     check_range("max_bytes", max_bytes, 1)
     others = x if x2 is None else prepare_inputs(network, x2)
-    symmetric = x2 is None
-    first_pass = record_forward(network, x if one_pass or len(x) <= _SMALL else x[:1], substituted)
-    verify(*first_pass)
+    symmetric, longest = x2 is None, max(len(x), len(others))
     if one_pass:
-        chunk_size = max(len(x), len(others))
-    if chunk_size is None:
-        # Two chunks are in memory at a time, and a backward pass temporarily needs two more.
-        chunk_size = max(1, max_bytes * first_pass[0].n // (6 * _bytes(*first_pass)))
+        division = _Division.of(record_forward(network, x, substituted), longest, longest, is_whole=True)
+    else:
+        division = _divide(network, x, longest, max_bytes, chunk_size, substituted)
     among = None if one_pass else processes(len(x))
     if among is not None:
         # the same blocks in every process, and some for each
-        chunk_size = among.all_min(min(chunk_size, -(-len(x) // (2 * among.size))))
+        most = -(-len(x) // (2 * among.size))
+        chunk_size, rows_held = (among.all_min(min(n, most)) for n in (division.chunk_size, division.rows_held))
+        division = replace(division, chunk_size=chunk_size, rows_held=rows_held, whole=None)
+    c = division.n_outputs
+    kernel = torch.zeros(
+        (len(x), len(others)) if traced else (len(x), c, len(others), c), dtype=division.dtype, device=x.device
+    )
     floats = max(1, max_bytes // 32)
-    c, dtype = first_pass[1].shape[1], torch.promote_types(first_pass[1].dtype, torch.float32)
-    shape = (len(x), len(others)) if traced else (len(x), c, len(others), c)
-    result = torch.zeros(shape, dtype=dtype, device=x.device)
-    whole = first_pass if chunk_size >= len(x) == first_pass[0].n else None
-    del first_pass
-    for number, rows in enumerate(slices(len(x), chunk_size)):
-        if among is not None and not _is_own(number, -(-len(x) // chunk_size), among, symmetric=symmetric):
-            continue
-        first = _contributions(*(whole or record_forward(network, x[rows], substituted)))
-        for columns in slices(len(others), chunk_size):
-            if symmetric and columns.start < rows.start:
-                continue
-            same = symmetric and columns == rows
-            second = first if same else _contributions(*record_forward(network, others[columns], substituted))
-            block = result[rows, columns] if traced else result[rows, :, columns]
-            _add_block(block, first, second, traced=traced, floats=floats)
-            if symmetric and not same:
-                mirrored = result[columns, rows] if traced else result[columns, :, rows]
-                mirrored.copy_(block.T if traced else block.permute(2, 3, 0, 1))
-    return result if among is None else among.sum(result)
+    blocks = _Blocks(network, x, others, substituted, division, kernel, symmetric, traced, floats)
+    groups = list(slices(len(x), division.rows_held))
+    for number, rows in enumerate(groups):
+        if among is None or _is_own(number, len(groups), among, symmetric=symmetric):
+            blocks.fill(rows)
+    return kernel if among is None else among.sum(kernel)

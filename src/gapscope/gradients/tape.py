@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_flatten
 from gapscope.base.errors import GapscopeError, NotMeasurable, SlowGradients
 from gapscope.gradients.backward import gradients_at, per_sample_gradients
 from gapscope.gradients.broadcasts import Broadcast, find_joins
-from gapscope.gradients.contributions import Contribution, merge_contributions
+from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, accepts_leading_dims, apply_rule
+from gapscope.gradients.merging import merge_contributions
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
 from gapscope.inspection.outputs import explain_torch_errors, raw_outputs
 from gapscope.inspection.substitution import ParameterSubstitution

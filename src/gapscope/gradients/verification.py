@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, NeverSupported, NotMeasurable
 from gapscope.gradients.backward import gradients_at
-from gapscope.gradients.contributions import merge_contributions
+from gapscope.gradients.merging import merge_contributions
 from gapscope.gradients.recording import record_forward
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.independence import Perturbation, highest_precision_dtype, is_sample_independent
