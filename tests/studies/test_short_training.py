@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import gapscope as gs
+from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope_studies.expected_accuracy.short_training import (
+    FRESH,
+    flow_residuals,
+    flow_time,
+    preconditioned_kernels,
+    short_configurations,
+)
+
+
+@pytest.mark.parametrize("time", [1e-3, 0.1, 3.0, 300.0])
+def test_flow_equals_one_refit_per_sample(time: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(25, 6, generator=generator, dtype=torch.float64)
+    kernel, b = x @ x.T + 0.5, torch.randn(25, 3, generator=generator, dtype=torch.float64)
+    refits = torch.empty_like(b)
+    for i in range(len(x)):
+        rest = torch.arange(len(x)) != i
+        w, u = torch.linalg.eigh(kernel[rest][:, rest])
+        # integral of exp(-K s) b over the time: what the other samples' residuals move the left-out one by
+        moved = torch.where(w > 1e-9, -torch.expm1(-w * time) / w.clamp_min(1e-9), time)
+        refits[i] = b[i] - kernel[i, rest] @ u @ (moved[:, None] * (u.T @ b[rest]))
+    torch.testing.assert_close(flow_residuals(kernel, b, time), refits, rtol=0, atol=1e-9)
+
+
+def test_time_of_the_flow_counts_every_repeated_step() -> None:
+    training = {"epochs": 3, "batch_size": 50, "learning_rate": 0.1, "momentum": 0.9}
+    velocity = way = 0.0
+    for _ in range(9):  # 3 epochs of 3 batches, constant gradient 1
+        velocity = 0.9 * velocity + 1
+        way += 0.1 * velocity
+    assert flow_time(training, 120) == pytest.approx(way, rel=1e-12)
+    assert flow_time(training | {"momentum": 0.0}, 120) == pytest.approx(0.9)
+
+
+def test_kernels_are_the_mean_ntk_and_adams() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    x, y = torch.randn(12, 4).double(), torch.arange(12) % 3
+    plain, scaled = preconditioned_kernels(network, x, y, batch_size=4)
+    torch.testing.assert_close(plain.double(), empirical_ntk(network, x, outputs="traced") / 3, rtol=1e-5, atol=1e-6)
+    parameters = list(network.parameters())
+    losses = [nn.functional.cross_entropy(network(a[None]), b[None]) for a, b in zip(x, y, strict=True)]
+    rows = torch.stack([torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]) for loss in losses])
+    scale = 1 / ((rows.mean(0).square() + rows.var(0) / 4).sqrt() + 1e-8)
+    expected = torch.zeros(12, 12, dtype=torch.float64)
+    for c in range(3):
+        jacobian = torch.stack([
+            torch.cat([g.flatten() for g in torch.autograd.grad(network(a[None])[0, c], parameters)]) for a in x
+        ])  # fmt: skip
+        expected += (jacobian * scale) @ jacobian.T / 3
+    torch.testing.assert_close(scaled.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_fresh_networks_are_distinct_and_short() -> None:
+    items = short_configurations()
+    assert len({item.name for item in items}) == len(items) == sum(len(plan.data) * plan.networks for plan in FRESH)
+    assert all(item.recipe.training["epochs"] <= 12 for item in items)
+    assert gs.build_network(items[0].recipe.network, input_shape=(1, 28, 28), n_outputs=10, **items[0].recipe.options)
