@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +16,8 @@ from gapscope_studies.expected_accuracy.short_training import (
     preconditioned_kernels,
     short_configurations,
 )
+from gapscope_studies.expected_accuracy.short_training_judged import RULE, STORED, short_training
+from gapscope_studies.kit.study import RunSettings
 
 
 @pytest.mark.parametrize("time", [1e-3, 0.1, 3.0, 300.0])
@@ -64,3 +69,13 @@ def test_fresh_networks_are_distinct_and_short() -> None:
     assert len({item.name for item in items}) == len(items) == sum(len(plan.data) * plan.networks for plan in FRESH)
     assert all(item.recipe.training["epochs"] <= 12 for item in items)
     assert gs.build_network(items[0].recipe.network, input_shape=(1, 28, 28), n_outputs=10, **items[0].recipe.options)
+
+
+def test_the_judgement_averages_flow_and_ntk_on_all_stored_networks(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in STORED.read_text().splitlines()]
+    setting = RunSettings(scale="small", work=tmp_path, data_root=str(tmp_path), workers=1, say=lambda line: None)
+    errors = short_training(setting).numbers["errors"]["all"]
+    rule = next(row for row in errors if row["method"] == RULE)
+    squares = [((row["flow"] + row["ntk"]) / 2 - row["truth"]) ** 2 for row in rows]
+    assert rule["n"] == len(rows) == 40
+    assert rule["RMSE"][0] == pytest.approx((sum(squares) / 40) ** 0.5)

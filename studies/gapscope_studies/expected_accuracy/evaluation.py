@@ -40,8 +40,9 @@ def rows_of(setting: RunSettings, configurations: list[Configuration], *, train:
     return [known[job_name(item)] for item in configurations if job_name(item) in known]
 
 
-def _error(errors: np.ndarray) -> Interval:
-    return bootstrap(lambda rows: root_mean_square(errors[rows]), len(errors))
+def _error(errors: np.ndarray, table: Table) -> Interval:
+    """Root mean squared error; intervals are over data sets."""
+    return bootstrap(lambda rows: root_mean_square(errors[rows]), len(errors), table["data"].tolist())
 
 
 def evaluate_baseline(rival: Baseline, table: Table) -> dict[str, Any] | None:
@@ -56,7 +57,7 @@ def evaluate_baseline(rival: Baseline, table: Table) -> dict[str, Any] | None:
         "method": rival.name,
         "trainings": rival.cost,
         "networks": int(answered.sum()),
-        "error": _error((said["value"] - truth).to_numpy(dtype=float)),
+        "error": _error((said["value"] - truth).to_numpy(dtype=float), table[answered]),
         "bias": float((said["value"] - truth).mean()),
         "width": float((said["high"] - said["low"]).mean()),
         "covered": float(inside.mean()),
@@ -68,11 +69,13 @@ def _regression_rows(table: Table) -> list[dict[str, Any]]:
     ways = {KERNEL: "initial.explained", HOLD_OUT: "hold_out", FOLDS: "cross_validation"}
     rows = []
     for name, column in ways.items():
-        errors = (table.get(column, pandas.Series(dtype=float)) - table["test_score"]).dropna().to_numpy(dtype=float)
-        if not len(errors):
+        found = (table.get(column, pandas.Series(dtype=float)) - table["test_score"]).dropna()
+        if not len(found):
             continue
+        errors = found.to_numpy(dtype=float)
         median = float(np.median(np.abs(errors)))
-        rows.append({"method": name, "networks": len(errors), "error": _error(errors), "median": median})
+        row = {"method": name, "networks": len(errors), "error": _error(errors, table.loc[found.index])}
+        rows.append({**row, "median": median})
     return rows
 
 
@@ -119,7 +122,6 @@ def evaluate(setting: RunSettings) -> Outcome:
             "trained": dict(Counter(row["pool"] for row in rows)),
             "drawn": len(order),
             "estimator": dict(estimator.card),
-            "networks": rows,
         },
         claims=_claims(table[~said_no], ways),
         tables=tables,
@@ -128,10 +130,10 @@ def evaluate(setting: RunSettings) -> Outcome:
     )
 
 
-def _against(ours: np.ndarray, theirs: np.ndarray, rival: str) -> list[Claim]:
+def _against(ours: np.ndarray, theirs: np.ndarray, rival: str, data: np.ndarray) -> list[Claim]:
     """Whether ours errs less than a baseline, on the networks where the baseline was paid for."""
     both = np.isfinite(theirs)
-    ours, theirs = ours[both], theirs[both]
+    ours, theirs, data = ours[both], theirs[both], data[both]
     if not len(ours):
         return []
 
@@ -141,8 +143,8 @@ def _against(ours: np.ndarray, theirs: np.ndarray, rival: str) -> list[Claim]:
     return [
         measured(
             "ours", f"without any training, the shipped estimate errs less than {rival}",
-            "root mean squared error minus the baseline's", bootstrap(difference, len(ours)), below=0.0, ours=True,
-            unit="networks",
+            "root mean squared error minus the baseline's", bootstrap(difference, len(ours), data.tolist()), below=0.0,
+            ours=True, unit="data sets",
             compared=(), untrained="errors of estimates; networks of any accuracy count",
         )
     ]  # fmt: skip
@@ -150,7 +152,8 @@ def _against(ours: np.ndarray, theirs: np.ndarray, rival: str) -> list[Claim]:
 
 def _claims(table: Table, ways: list[Baseline]) -> list[Claim]:
     errors = {way.name: (way.predict(table)["value"] - table[TARGET]).to_numpy(dtype=float) for way in ways}
-    return [claim for name, rival in RIVALS.items() for claim in _against(errors[OURS], errors[name], rival)]
+    data = table["data"].to_numpy()
+    return [claim for name, rival in RIVALS.items() for claim in _against(errors[OURS], errors[name], rival, data)]
 
 
 def _verdict(found: dict[str, list[dict[str, Any]]], trained: int, drawn: int, said_no: int) -> str:
@@ -160,5 +163,5 @@ def _verdict(found: dict[str, list[dict[str, Any]]], trained: int, drawn: int, s
     first = f"It is beaten by {', '.join(better)}." if better else "No baseline errs less."
     return (
         f"{first} {trained} of the {drawn} drawn networks were trained; {said_no} were refused. The estimator was "
-        "committed before the first of them; the networks are small, and intervals are over networks."
+        "committed before the first of them; the networks are small, and intervals are over data sets."
     )

@@ -16,6 +16,7 @@ from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_r
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import probed
 from gapscope_studies.expected_accuracy.scale import behind
+from gapscope_studies.expected_accuracy.short_training_judged import short_training
 from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
 from gapscope_studies.expected_accuracy.trivial import trivial
 from gapscope_studies.expected_accuracy.twin import twins
@@ -42,9 +43,9 @@ def _errors(table: pandas.DataFrame, guess: str) -> np.ndarray:
 
 
 def _error(table: pandas.DataFrame, guess: str) -> Interval:
-    """Root mean squared error of a guess; networks are independent, each has its own subset and seed."""
+    """Root mean squared error of a guess; intervals are over data sets."""
     errors = _errors(table, guess)
-    return bootstrap(lambda rows: root_mean_square(errors[rows]), len(errors))
+    return bootstrap(lambda rows: root_mean_square(errors[rows]), len(errors), table["data"].tolist())
 
 
 def _mean_gap_guess(table: pandas.DataFrame) -> np.ndarray:
@@ -104,18 +105,19 @@ def first_pool(setting: RunSettings) -> Outcome:
     rows = [_row(name, part) for name, part in groups]
     errors = _errors(trained, "initial.accuracy")
     against_hold_out = bootstrap(
-        lambda rows: root_mean_square(errors[rows]) - _hold_out(trained.iloc[rows]), len(trained)
+        lambda rows: root_mean_square(errors[rows]) - _hold_out(trained.iloc[rows]),
+        len(trained),
+        trained["data"].tolist(),
     )
     return Outcome(
         numbers={
             "errors": {row["networks"]: plain(row) for row in rows},
-            "networks": table.to_dict("records"),
         },
         claims=[
             measured(
                 "ours", "before training, left-out accuracy errs less than a hold-out of a tenth of the data",
                 "root mean squared error minus that of the hold-out", against_hold_out, below=0.0, ours=True,
-                unit="networks",
+                unit="data sets",
             compared=(), untrained="errors of estimates; networks of any accuracy count",
             )
         ],
@@ -141,6 +143,7 @@ STUDY = Study(
         Part("architectures", "Which of many untrained architectures, before training", architectures),
         Part("cells", "Cells of NAS-Bench-201 ranked before training, beside their published accuracy", cell_ranking),
         Part("curves", "Continued subset runs, validation and estimates on fresh networks", curves),
+        Part("short_training", "Short training forecast by the gradient flow of the NTK", short_training),
         Part("twins", "Training configurations judged by their twins, beside a hold-out", twins),
     ),
 )

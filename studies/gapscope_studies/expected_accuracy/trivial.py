@@ -86,7 +86,9 @@ def _combination(setting: RunSettings, judged: pandas.DataFrame, truth: Any, sam
         "error_with_fitted_weights": root_mean_square(judged[["RBF ridge", NTK]].to_numpy() @ weights - truth),
         "network_error": float(chosen),
         "coverage_fitted": float(_is_covered(x.mean(1), n, y, chosen).mean()),
-        "coverage": plain({"coverage": bootstrap(lambda rows: float(covered[rows].mean()), len(covered))})["coverage"],
+        "coverage": plain(
+            {"coverage": bootstrap(lambda rows: float(covered[rows].mean()), len(covered), judged["data"].tolist())}
+        )["coverage"],
     }
 
 
@@ -105,11 +107,11 @@ def trivial(setting: RunSettings) -> Outcome:
     found[NTK] = table["left_out"].to_numpy(dtype=float)
     found[MEAN] = (found["RBF ridge"] + found[NTK]) / 2
     errors = found.sub(table[TARGET].to_numpy(dtype=float), axis=0)
-    n = len(errors)
+    n, data = len(errors), table["data"].tolist()
 
     def difference(name: str) -> Any:
         a, b = errors[name].to_numpy(dtype=float), errors[NTK].to_numpy(dtype=float)
-        return bootstrap(lambda rows: root_mean_square(a[rows]) - root_mean_square(b[rows]), n)
+        return bootstrap(lambda rows: root_mean_square(a[rows]) - root_mean_square(b[rows]), n, data)
 
     rows = []
     for name in errors:
@@ -117,13 +119,13 @@ def trivial(setting: RunSettings) -> Outcome:
         rows.append({
             "method": name,
             "uses": USES.get(str(name), "inputs"),
-            "error": bootstrap(lambda rows, values=values: root_mean_square(values[rows]), n),
+            "error": bootstrap(lambda rows, values=values: root_mean_square(values[rows]), n, data),
             "difference": difference(str(name)),
             "bias": float(values.mean()),
         })  # fmt: skip
     rows.sort(key=lambda row: row["error"].value)
     sizes = np.array([len(data_of(item, setting.data_root)[0]) for item in items])
-    combination = _combination(setting, found, table[TARGET].to_numpy(dtype=float), sizes)
+    combination = _combination(setting, found.assign(data=data), table[TARGET].to_numpy(dtype=float), sizes)
     return Outcome(
         numbers={"rows": [plain(row) for row in rows], "networks": n, "median_cpu_seconds": float(seconds.median()),
                  "combination": combination},
@@ -133,9 +135,9 @@ def trivial(setting: RunSettings) -> Outcome:
                 "root mean squared error minus the RBF ridge's",
                 bootstrap(
                     lambda rows: root_mean_square(errors[NTK].to_numpy(dtype=float)[rows])
-                    - root_mean_square(errors["RBF ridge"].to_numpy(dtype=float)[rows]), n,
+                    - root_mean_square(errors["RBF ridge"].to_numpy(dtype=float)[rows]), n, data,
                 ),
-                below=0.0, ours=True, unit="networks",
+                below=0.0, ours=True, unit="data sets",
             compared=(), untrained="errors of estimates; networks of any accuracy count",
             )
         ],
