@@ -129,3 +129,27 @@ def test_wrong_options_are_refused() -> None:
         kernel_leave_one_out(network, x, torch.tensor([0, 1, 0, 1]), ridges=(0.0,))
     with pytest.raises(InvalidInput, match=r"at least 1e-09.*got \(1e-12,\)"):  # leverages round to 1
         kernel_leave_one_out(network, x, torch.tensor([0, 1, 0, 1]), ridges=(1e-12,))
+
+
+def test_combinations_of_outputs_are_ridge_on_their_dense_gradients() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(14, 4, dtype=torch.float64, generator=generator)
+    y = torch.tensor([0] * 8 + [1] * 4 + [2] * 2)
+    network = network_of()
+    found = kernel_leave_one_out(network, x, y, ridges=(0.3,), combinations=2)
+    square = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    combined = nn.Linear(3, 2, bias=False).double().requires_grad_(False)
+    combined.weight.copy_((torch.linalg.qr(square).Q[:, :2] * (3 / 2) ** 0.5).T)
+    rows = []
+    for sample in x:
+        outputs = combined(network(sample[None]))[0]
+        gradients = [torch.autograd.grad(output, list(network.parameters()), retain_graph=True) for output in outputs]
+        rows.append(torch.cat([part.flatten() for gradient in gradients for part in gradient]))
+    features = torch.stack(rows)
+    ridge = 0.3 * float(features.square().sum()) / len(x)
+    expected = refitted(features, torch.nn.functional.one_hot(y).double(), ridge)
+    torch.testing.assert_close(found.predictions, expected, rtol=1e-7, atol=1e-7)
+    every = kernel_leave_one_out(network, x, y, combinations=3)
+    torch.testing.assert_close(every.predictions, kernel_leave_one_out(network, x, y).predictions)
+    with pytest.raises(InvalidInput, match="combinations"):
+        kernel_leave_one_out(network, x, y, combinations=0)

@@ -15,6 +15,7 @@ from gapscope.inspection.estimators import unwrap_estimator
 from gapscope.inspection.validation import ready
 from gapscope.prediction.forecast_result import AccuracyForecast, LearningCurvePoint
 from gapscope.prediction.loo_rows import (
+    COMBINATIONS,
     NTK,
     RBF,
     add_network_rows,
@@ -26,7 +27,7 @@ from gapscope.prediction.loo_rows import (
 )
 from gapscope.prediction.untrained import with_new_head
 from gapscope.results.progress import progress
-from gapscope.statistics.baselines import LooRow, loo_baselines, rbf_ridge, sample_features
+from gapscope.statistics.baselines import LooRow, loo_baselines, rbf_ridge, sample_features, squared_distances
 from gapscope.statistics.class_scores import ClassScores, are_unequal, class_scores
 
 MIN_SAMPLES, MAX_UNUSED_CLASSES = 12, 1000
@@ -55,7 +56,13 @@ def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> 
 
 
 def _learning_curve(
-    features: Tensor, targets: Tensor, n_classes: int | None, rbf: LooRow, score: float, seed: int
+    features: Tensor,
+    squares: Tensor | None,
+    targets: Tensor,
+    n_classes: int | None,
+    rbf: LooRow,
+    score: float,
+    seed: int,
 ) -> tuple[LearningCurvePoint, ...]:
     """RBF rows on random subsets, shifted to end at the forecast, and extrapolated to twice the samples."""
     n = len(features)
@@ -66,7 +73,8 @@ def _learning_curve(
         for draw in range(min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1):
             generator = torch.Generator().manual_seed(derive_seed(seed, f"subset {fraction} {draw}"))
             chosen = torch.randperm(n, generator=generator)[:size].to(features.device)
-            scores.append(rbf_ridge(features[chosen], targets[chosen], n_classes=n_classes).score)
+            part = None if squares is None else squares[chosen][:, chosen]
+            scores.append(rbf_ridge(features[chosen], targets[chosen], n_classes=n_classes, squares=part).score)
         points.append((size, sum(scores) / len(scores)))
     points.append((n, rbf.score))
     points = [(size, value + score - rbf.score) for size, value in points]
@@ -143,10 +151,11 @@ def forecast_accuracy(
         data: Training data with targets, in any form that `gapscope.measure` takes.
         head: Replaces the last linear layer on a copy: "new" by an untrained one with one output per class, a module by
             itself. None changes nothing.
-        time_budget: Seconds for the NTK row, None for no limit. Fewer landmarks are used if it would take longer; the
-            row is omitted if 100 landmarks would take longer. A note states either.
+        time_budget: Seconds for the NTK row, None for no limit. If it would take longer, the NTK is that of 4 random
+            combinations of the outputs, then of fewer landmarks; it is omitted if 100 landmarks would take longer. A
+            note names what was done.
         max_exact: Number of samples up to which the NTK is exact.
-        landmarks: Number of random samples that approximate it beyond.
+        landmarks: Number of random samples that approximate it beyond, with 4 combinations of the outputs.
         chunk_size: Samples per pass; None for as many as memory allows.
         seed: Seed of the subsets of the learning curve, the landmarks and a new head.
 
@@ -179,6 +188,7 @@ def forecast_accuracy(
     repeated, contradicting = count_duplicates(samples)
     options: dict[str, Any] = {
         "max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size,
+        "combinations": COMBINATIONS if len(samples) > max_exact else None,
         "generator": torch.Generator().manual_seed(derive_seed(seed, "landmarks")),
     }  # fmt: skip
     rows: list[LooRow] = []
@@ -187,7 +197,8 @@ def forecast_accuracy(
         try:
             features = sample_features(samples)
             bar.step("baselines")
-            rows += loo_baselines(features, targets, n_classes=n_classes)
+            squares = squared_distances(features)
+            rows += loo_baselines(features, targets, n_classes=n_classes, squares=squares)
             bar.advance()
             if prepared is not None:
                 bar.step("network")
@@ -197,7 +208,7 @@ def forecast_accuracy(
             score = mean_score(combined)
             bar.step("learning curve")
             rbf = next((row for row in rows if row.method == RBF), None)
-            curve = () if rbf is None else _learning_curve(features, targets, n_classes, rbf, score, seed)
+            curve = () if rbf is None else _learning_curve(features, squares, targets, n_classes, rbf, score, seed)
             bar.advance()
         except KeyboardInterrupt:
             if not rows:

@@ -26,6 +26,7 @@ NETWORK_ERROR = 0.060
 NORMAL_90, NORMAL_95 = 1.645, 1.96
 NORMAL_95_ONE_SIDED, NORMAL_99_ONE_SIDED = 1.645, 2.326
 TRIAL, MIN_LANDMARKS = 64, 100
+COMBINATIONS = 4  # of the outputs, where the kernel of all of them is too expensive
 NOTIFY_ABOVE_SECONDS = 10.0
 
 
@@ -85,7 +86,7 @@ def options_within_budget(
     Args:
         network: The network.
         samples: The samples.
-        options: `max_exact`, `landmarks` and `chunk_size`.
+        options: `max_exact`, `landmarks` and `chunk_size`; with "combinations" they may be reduced as well.
         budget: Seconds, or None.
         more_columns: Kernel columns that are computed in addition.
 
@@ -104,10 +105,18 @@ def options_within_budget(
         if seconds > NOTIFY_ABOVE_SECONDS:
             notify(f"The neural tangent kernel takes about {seconds:.0f} s; time_budget= limits it.")
         return options, ""
+    note = ""
+    if "combinations" in options and options["combinations"] is None:
+        options = options | {"combinations": COMBINATIONS}
+        note = f"The NTK is that of {COMBINATIONS} random combinations of the outputs. "
+        per_sample, per_pair = _seconds_per_sample_and_pair(network, samples, options)
+        fixed = n * (per_sample + per_pair * more_columns)
+        if fixed + n * per_pair * columns <= budget:
+            return options, f"{note}All outputs would take about {seconds:.0f} s."
     affordable = int((budget - fixed) / (n * per_pair)) if per_pair else 0
     if affordable < MIN_LANDMARKS:
         return None, f"The kernel would take about {seconds:.0f} s, more than time_budget={budget:.3g}."
-    note = (
+    note += (
         f"The NTK is approximated with {affordable} landmarks: all {columns} columns would take about {seconds:.0f} s."
     )
     return options | {"max_exact": 1, "landmarks": affordable}, note

@@ -118,9 +118,17 @@ def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None 
     return LooRow("most frequent class", "labels", float(b.mean(0).max()), frequencies)
 
 
-def _nearest(features: Tensor, k: int) -> Tensor:
+def squared_distances(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"] | None:
+    """Return the squared distances of all pairs in float64; None above 2,000 samples, where no method needs all."""
+    features = features.double()
+    return torch.cdist(features, features).square_() if len(features) <= MAX_EXACT else None
+
+
+def _nearest(features: Tensor, k: int, squares: Tensor | None) -> Tensor:
     """Return indices [n, k] of the k nearest other samples, nearest first."""
     n = len(features)
+    if squares is not None:
+        return squares.clone().fill_diagonal_(torch.inf).topk(min(k, n - 1), largest=False).indices
     if n > MAX_EXACT_NEIGHBOURS:
         if features.shape[1] > N_COMPONENTS:
             features = features @ torch.linalg.eigh(features.T @ features).eigenvectors[:, -N_COMPONENTS:]
@@ -141,13 +149,15 @@ def nearest_neighbours(
     *,
     ks: Sequence[int] = (1, 5, 15),
     n_classes: int | None = None,
+    squares: Float[Tensor, "n n"] | None = None,
 ) -> LooRow:
     """Average the targets of the k nearest other samples, with the best k in `ks` by leave-one-out score.
 
-    Above 5,000 samples, distances are those of the first 64 principal components.
+    Above 5,000 samples, distances are those of the first 64 principal components. `squares` are the
+    `squared_distances`, if they are known already.
     """
     b = target_matrix(targets, n_classes)
-    nearest = _nearest(features, max(ks))
+    nearest = _nearest(features, max(ks), squares)
     rows: list[LooRow] = []
     for k in ks:
         if k > nearest.shape[1]:
@@ -191,37 +201,52 @@ def _landmarks(n: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))[: min(n, N_LANDMARKS)]
 
 
-def rbf_spectrum(features: Float[Tensor, "n d"]) -> Spectrum:
+def rbf_spectrum(features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] | None = None) -> Spectrum:
     r"""Decompose $k(x, x') = \exp(-\lVert x - x' \rVert^2 / m)$ with m the median squared distance.
 
-    Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks.
+    Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks. `squares` are the
+    `squared_distances`, if they are known already.
     """
     n = len(features)
-    chosen = _landmarks(n).to(features.device)
-    squares = torch.cdist(features, features if n <= MAX_EXACT else features[chosen]).square_()
-    sample = squares if n <= MAX_EXACT else squares[chosen]
+    squares = squared_distances(features) if squares is None else squares
+    chosen = None if squares is not None else _landmarks(n).to(features.device)
+    if squares is None:
+        squares = torch.cdist(features, features[chosen]).square_()
+    sample = squares if chosen is None else squares[chosen]
     off_diagonal = sample[~torch.eye(len(sample), dtype=torch.bool, device=sample.device)]
     width = off_diagonal.median().clamp_min(1e-12)
-    kernel = squares.div_(-width).exp_()
-    return spectrum(kernel) if n <= MAX_EXACT else nystroem_spectrum(kernel, kernel[chosen])
+    kernel = (squares / -width).exp_()
+    return spectrum(kernel) if chosen is None else nystroem_spectrum(kernel, kernel[chosen])
 
 
 def rbf_ridge(
-    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n ..."], *, n_classes: int | None = None
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n ..."],
+    *,
+    n_classes: int | None = None,
+    squares: Float[Tensor, "n n"] | None = None,
 ) -> LooRow:
     """Fit ridge regression with an RBF kernel of median width (see `rbf_spectrum`)."""
-    return kernel_row("RBF ridge", "inputs", rbf_spectrum(features.double()), targets, n_classes)
+    return kernel_row("RBF ridge", "inputs", rbf_spectrum(features.double(), squares), targets, n_classes)
 
 
 def loo_baselines(
-    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n ..."], *, n_classes: int | None = None
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n ..."],
+    *,
+    n_classes: int | None = None,
+    squares: Float[Tensor, "n n"] | None = None,
 ) -> tuple[LooRow, ...]:
-    """Return the four rows, cheapest first (only the first if no feature varies)."""
+    """Return the four rows, cheapest first (only the first if no feature varies).
+
+    `squares` are the `squared_distances`, if they are known already.
+    """
     rows = [most_frequent_class(targets, n_classes)]
     if features.shape[1]:
+        squares = squared_distances(features) if squares is None else squares
         rows += [
-            nearest_neighbours(features, targets, n_classes=n_classes),
+            nearest_neighbours(features, targets, n_classes=n_classes, squares=squares),
             linear_ridge(features, targets, n_classes=n_classes),
-            rbf_ridge(features, targets, n_classes=n_classes),
+            rbf_ridge(features, targets, n_classes=n_classes, squares=squares),
         ]
     return tuple(rows)
