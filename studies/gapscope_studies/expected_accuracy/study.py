@@ -13,6 +13,7 @@ from gapscope_studies.expected_accuracy.cell_ranking import cell_ranking
 from gapscope_studies.expected_accuracy.curves_judged import curves
 from gapscope_studies.expected_accuracy.evaluation import evaluate
 from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
+from gapscope_studies.expected_accuracy.pretrained import pretrained
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.runs import probed
 from gapscope_studies.expected_accuracy.scale import behind
@@ -142,6 +143,7 @@ STUDY = Study(
         Part("baselines", "Baselines that never see the network, on the same networks", trivial),
         Part("architectures", "Which of many untrained architectures, before training", architectures),
         Part("cells", "Cells of NAS-Bench-201 ranked before training, beside their published accuracy", cell_ranking),
+        Part("pretrained", "Forecasts before a fine-tune of pretrained networks, beside what it reached", pretrained),
         Part("curves", "Continued subset runs, validation and estimates on fresh networks", curves),
         Part("short_training", "Short training forecast by the gradient flow of the NTK", short_training),
         Part("twins", "Training configurations judged by their twins, beside a hold-out", twins),
