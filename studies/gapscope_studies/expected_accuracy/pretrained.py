@@ -1,7 +1,7 @@
 """Which pretrained network to fine-tune: forecasts before a fine-tune, beside the accuracy that it reached.
 
-Rule, fixed before the first network was fine-tuned: five networks (see `pretrained_networks`), four targets, 100 and 300
-training images with three seeds and 1,000 with one, a new linear head, all weights trained. SGD with momentum 0.9,
+Rule, fixed before the first network was fine-tuned: five networks (see `pretrained_networks`), four targets, 100 and
+300 training images with three seeds and 1,000 with one, a new linear head, all weights trained. SGD with momentum 0.9,
 batches of 25, 30 epochs of 100 images, 15 of 300, 10 of 1,000, a tenth of the learning rate in the last third. The
 learning rate of a network on a target is the one of three that predicts most of a fifth of the 300 images of seed 0,
 trained on the others.
