@@ -249,3 +249,20 @@ def test_networks_of_several_inputs_are_estimated_as_what_they_compute(trained: 
     assert found.same_noise is not None and expected.same_noise is not None
     assert found.readings == {name: pytest.approx(value, rel=1e-5) for name, value in expected.readings.items()}
     assert found.same_noise.value == pytest.approx(expected.same_noise.value, rel=1e-5)
+
+
+def test_an_interruption_of_the_noise_estimate_keeps_the_other_line(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    network, initial, train, _ = trained
+    whole = estimate_accuracy(network, train, initial_state=initial)
+    monkeypatch.setattr("gapscope.prediction.accuracy_after_training.estimate_label_noise", stop)
+    part = estimate_accuracy(network, train, initial_state=initial)
+    assert part.same_noise == whole.same_noise and part.readings == whole.readings
+    assert part.clean_labels is None and "interrupted" in part.clean_abstained_because
+    monkeypatch.setattr("gapscope.prediction.accuracy_after_training.accuracy_readings", stop)
+    with pytest.raises(KeyboardInterrupt):  # nothing is finished
+        estimate_accuracy(network, train, initial_state=initial)

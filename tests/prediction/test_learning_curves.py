@@ -329,3 +329,26 @@ def test_labels_without_signal_are_predicted_at_chance() -> None:
     y = torch.randint(2, (400,), generator=torch.Generator().manual_seed(1))
     curve = gs.learning_curve(least_squares, (x, y))
     assert curve.low < 0.5 < curve.high and curve.high - curve.low < 0.2
+
+
+def test_an_interruption_returns_what_is_finished(tmp_path: Path) -> None:
+    calls = 0
+
+    def stopped(x: Tensor, y: Tensor) -> nn.Module:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return least_squares(x, y)
+
+    data = two_blobs(120)
+    part = gs.learning_curve(stopped, data, design="five folds and quarter", cache_dir=tmp_path)
+    assert [run.name for run in part.trainings] == ["quarter", "fold 1 of 5"] and part.cost == 2
+    assert "interrupted" in part.unreliable_because and "No prediction" in repr(part)
+    assert part.score == part.trainings[1].score
+    whole = gs.learning_curve(stopped, data, design="five folds and quarter", cache_dir=tmp_path)
+    assert calls == 3 + 4 and not whole.unreliable_because
+    assert whole == gs.learning_curve(least_squares, data, design="five folds and quarter")
+    calls = 2
+    with pytest.raises(KeyboardInterrupt):
+        gs.learning_curve(stopped, data)

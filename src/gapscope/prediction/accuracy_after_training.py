@@ -175,6 +175,8 @@ def estimate_accuracy(
     and five-fold cross-validation; a hold-out of a tenth erred by more than twice that. All networks were small, with
     100 to 500 samples. docs/evidence/forecast.md has all comparisons.
 
+    Ctrl-C during the estimate of the label noise returns A' alone.
+
     There is no estimate for a network unlike those of the fit: features far from their initial values, a kernel that
     fits any labels, or a leave-one-out accuracy no better than the most frequent class.
 
@@ -240,6 +242,9 @@ def estimate_accuracy(
             noise = estimate_label_noise(_with_state(bare, state), samples, **options)
         except (NotMeasurable, InvalidInput) as error:
             return replace(estimate, clean_labels=None, label_noise=None, clean_abstained_because=str(error))
+        except KeyboardInterrupt:
+            reason = "interrupted before the label noise was estimated"
+            return replace(estimate, clean_labels=None, label_noise=None, clean_abstained_because=reason)
     return _on_clean_labels(estimate, noise)
 
 

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.files import read_json
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
@@ -73,22 +74,38 @@ class _SubsetRuns:
         """Train what is missing; the mean score over all samples that these splits score."""
         sizes = {split.name: len(split.trained) for split in splits}
         self.steps.step(", ".join(sizes) if len(sizes) < 3 else f"{len(sizes)} folds")
-        if self.together is not None and len(splits) > 1:
-            self._run_together(splits)
-        answers = run_cached(
-            {split.name: partial(self.job, split) for split in splits}, self.folder, workers=self.workers,
-            on_done=lambda name, done, of: self.steps.advance(sizes[name]),
-        )  # fmt: skip
-        for split in splits:
-            scores = self.scores[split.name] = np.asarray(answers[split.name]["scores"], dtype=float)
-            self.done[split.name] = SubsetRun(
-                split.name, len(split.trained), len(scores), float(scores.mean()),
-                answers[split.name]["training_score"], split.steps,
+        try:
+            if self.together is not None and len(splits) > 1:
+                self._run_together(splits)
+            run_cached(
+                {split.name: partial(self.job, split) for split in splits}, self.folder, workers=self.workers,
+                on_done=lambda name, done, of: self.steps.advance(sizes[name]),
             )  # fmt: skip
+        finally:  # also what was finished before an interruption
+            self._collect(splits)
         scores = np.concatenate([self.scores[split.name] for split in splits])
         groups = np.concatenate([self.groups[split.scored] for split in splits])
         trained_on = round(sum(sizes.values()) / len(sizes))
         return SizedScore(trained_on, float(scores.mean()), variance_of_mean(scores, groups))
+
+    def _collect(self, splits: Sequence[Split]) -> None:
+        """Read the answers of the splits that are finished."""
+        for split in splits:
+            path = self.folder / f"{split.name}.json"
+            if path.exists():
+                answer = read_json(path)
+                scores = self.scores[split.name] = np.asarray(answer["scores"], dtype=float)
+                self.done[split.name] = SubsetRun(
+                    split.name, len(split.trained), len(scores), float(scores.mean()), answer["training_score"],
+                    split.steps,
+                )  # fmt: skip
+
+    def interrupted(self, name: str) -> tuple[Design, Expectation, str]:
+        """Return the mean score of the largest subset that is finished, which is no prediction."""
+        largest = max(run.trained_on for run in self.done.values())
+        scores = np.concatenate([self.scores[run.name] for run in self.done.values() if run.trained_on == largest])
+        error = math.sqrt(float(scores.var()) / len(scores))
+        return DESIGNS.get(name, LADDER[0]), Expectation(float(scores.mean()), error), ""
 
     def _run_together(self, splits: Sequence[Split]) -> None:
         """Train those that are missing side by side in this process, and keep their answers."""
@@ -280,6 +297,7 @@ def learning_curve(
     Training on a subset takes as many optimizer steps as on all samples if `train_fn` is a spec; a function should
     count steps, not epochs. Networks on subsets that fit their own samples worse than those on more samples are
     under-trained: the result then names this in `unreliable_because` and is no prediction. A falling curve is named.
+    Ctrl-C returns the training runs that are finished, without a prediction.
 
     Args:
         train_fn: A function (x, y) -> trained network, called with subsets of the data in the form in which they were
@@ -310,6 +328,7 @@ def learning_curve(
         InvalidInput: The data have no targets, fewer than 40 samples or 12 groups, `train_fn` does not return
             a network, or `cache_dir` holds other training runs.
         GapscopeError: A training failed; its own error is the cause, and finished ones are kept.
+        KeyboardInterrupt: It was stopped before the first training run was finished.
 
     >>> import torch
     >>> from torch import nn
@@ -347,18 +366,26 @@ def learning_curve(
         if design == AUTO and max_interval_width is None:
             design = _design_without_width(train_fn, groups is not None)
         with progress("learning curve", DESIGNS.get(design, LADDER[0]).cost * len(samples)) as steps:
-            trainings = _SubsetRuns(job, numbers, kept, workers, steps, together)
-            if design == HOLD_OUT.name:
-                found = _held_out(trainings, seed)
-            elif design in CONTINUED_DESIGNS:
-                found = _continued(trainings, samples, DESIGNS[design], _spread(samples), seed)
-            else:
-                splits = quarter_and_halves(numbers, _random(seed, "halves"))
-                found = _run_cheapest_design(trainings, splits, design, max_interval_width, seed)
-    return _twin(samples, trainings, *found)
+            trainings, interruption = _SubsetRuns(job, numbers, kept, workers, steps, together), ""
+            try:
+                if design == HOLD_OUT.name:
+                    result = _held_out(trainings, seed)
+                elif design in CONTINUED_DESIGNS:
+                    result = _continued(trainings, samples, DESIGNS[design], _spread(samples), seed)
+                else:
+                    splits = quarter_and_halves(numbers, _random(seed, "halves"))
+                    result = _run_cheapest_design(trainings, splits, design, max_interval_width, seed)
+            except KeyboardInterrupt:
+                if not trainings.done:
+                    raise
+                result = trainings.interrupted(design)
+                interruption = f"interrupted after {len(trainings.done)} training runs; cache_dir= keeps them."
+    return _curve(samples, trainings, *result, interruption)
 
 
-def _twin(samples: Samples, trainings: _SubsetRuns, design: Design, found: Expectation, note: str) -> LearningCurve:
+def _curve(
+    samples: Samples, trainings: _SubsetRuns, design: Design, found: Expectation, note: str, interruption: str
+) -> LearningCurve:
     reach = NORMAL_QUANTILE * found.standard_error
     lowest = 0.0 if samples.is_classification else -math.inf
     if len(samples) > LARGE and design is not HOLD_OUT:
@@ -381,6 +408,6 @@ def _twin(samples: Samples, trainings: _SubsetRuns, design: Design, found: Expec
         design=design.name,
         cost=trainings.cost,
         trainings=runs,
-        unreliable_because="" if design.is_continued else _reason_under_trained(runs),
+        unreliable_because=interruption or ("" if design.is_continued else _reason_under_trained(runs)),
         note=note.strip(),
     )
