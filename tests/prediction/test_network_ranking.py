@@ -200,6 +200,7 @@ def test_a_network_that_cannot_be_ranked_is_named_and_the_others_are_ranked() ->
             "outputs": nn.Linear(12, 3),
             "frozen": nn.Linear(12, 4).requires_grad_(False),
             "nan": not_finite,
+            "head": (nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4)), nn.Linear(19, 4)),
             "fails": fails,
             "unknown": "resnet1",
         },
@@ -207,7 +208,14 @@ def test_a_network_that_cannot_be_ranked_is_named_and_the_others_are_ranked() ->
         initializations=2,
     )
     assert [row.name for row in ranking] == ["right"]
-    facts = {"inputs": "7", "outputs": "3", "frozen": "trainable", "nan": "finite", "fails": "no weights here"}
+    facts = {
+        "inputs": "7",
+        "outputs": "3",
+        "frozen": "trainable",
+        "nan": "finite",
+        "head": "20 features",
+        "fails": "no weights here",
+    }
     assert ranking.not_ranked.keys() == facts.keys() | {"unknown"}
     assert all(fact in ranking.not_ranked[name] for name, fact in facts.items())
     assert all(name in repr(ranking) for name in facts)

@@ -26,6 +26,7 @@ from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameter_count import parameter_count
 from gapscope.prediction.forecast import check_forecast_data
 from gapscope.prediction.loo_rows import (
+    COMBINATIONS,
     FEATURES,
     NTK,
     add_network_rows,
@@ -118,7 +119,8 @@ def _loo(prepared: Ready, rbf: LooRow, chunk_size: int | None, seed: int) -> tup
     generator = torch.Generator().manual_seed(derive_seed(seed, "landmarks"))
     rows, notes = [rbf], list[str]()
     options: dict[str, Any] = {
-        "max_exact": 2000, "landmarks": 1000, "chunk_size": chunk_size, "generator": generator
+        "max_exact": 2000, "landmarks": 1000, "combinations": COMBINATIONS, "chunk_size": chunk_size,
+        "generator": generator,
     }  # fmt: skip
     add_network_rows(rows, notes, prepared, n_classes, options, None)
     by_name = {row.method: row for row in rows}
@@ -127,10 +129,9 @@ def _loo(prepared: Ready, rbf: LooRow, chunk_size: int | None, seed: int) -> tup
     combined = combine_rows(rows, targets)
     score = mean_score(combined)
     low, high = forecast_interval(score, len(samples)) if n_classes is not None else (None, None)
-    x = samples.inputs
     few = samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
     assert few.targets is not None
-    features = forward_pass(prepared.network, x, chunk_size=chunk_size).features
+    features = forward_pass(prepared.network, samples.inputs, chunk_size=chunk_size).features
     network, few_targets = prepared.network, few.targets
     return {
         "expected_accuracy": score,
@@ -165,8 +166,10 @@ def _evaluate(
         network = build_untrained(made, samples, settings["n_outputs"], made.initialization, seeds[0])
     prepared = ready(network, samples, needs=() if rbf is None else ("outputs",))
     prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
+    # S alone is what the order is by: it gets all samples, and beside a forecast those of the other scores
+    few = samples if rbf is None else samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
     try:
-        sensitivities = _sensitivities(made, samples, seeds, settings)
+        sensitivities = _sensitivities(made, few, seeds, settings)
     except GapscopeError:
         if rbf is None:
             raise

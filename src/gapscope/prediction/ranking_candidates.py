@@ -49,7 +49,9 @@ def instantiate(name: str, candidate: Any, samples: Samples, seed: int) -> Netwo
     """Return the spec or the module that a candidate stands for; the module itself is never changed."""
     if isinstance(candidate, tuple):
         if len(candidate) != 2:
-            raise InvalidInput(f"A candidate pair must be (network, head); {name!r} holds {len(candidate)} values.")
+            raise InvalidInput(
+                f"A candidate pair must be (network, head); {name!r} holds {len(candidate)} values. Pass two."
+            )
         network = instantiate(name, candidate[0], samples, seed)
         if isinstance(network, NetworkSpec):
             raise InvalidInput(f"A head replaces the last layer of a module; {name!r} is a spec. Pass the spec alone.")

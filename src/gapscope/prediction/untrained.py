@@ -18,21 +18,7 @@ from gapscope.measures._forward import forward_pass
 def with_new_head(
     network: nn.Module, samples: Samples, head: str | nn.Module, n_classes: int | None, seed: int
 ) -> nn.Module:
-    """Return a copy of the network with another last layer: untrained with one output per class, or a given module.
-
-    Args:
-        network: The network; it is not changed.
-        samples: The data; for regression the layer gets one output per target.
-        head: "new" for an untrained linear layer in place of the last linear layer, or the module to put there.
-        n_classes: Number of classes; None for regression.
-        seed: Seed of the new weights, which are those of `nn.Linear`.
-
-    Returns:
-        The copy.
-
-    Raises:
-        InvalidInput: `head` is unknown, or the last layer of the network is not linear.
-    """
+    """Return a copy of the network with another last layer: untrained with one output per class, or a given module."""
     if head != "new" and not isinstance(head, nn.Module):
         raise InvalidInput(f"head must be 'new', a module or None; got {head!r}.")
     with torch.inference_mode(False):
@@ -43,6 +29,11 @@ def with_new_head(
         raise InvalidInput(
             f"head='new' replaces the last layer, which must be linear; got {type(last).__name__}. Pass a network "
             "whose last layer is nn.Linear, or replace the head yourself."
+        )
+    if isinstance(head, nn.Linear) and head.in_features != last.in_features:
+        raise InvalidInput(
+            f"head must take the {last.in_features} features of the last layer; got a layer that takes "
+            f"{head.in_features}. Pass nn.Linear({last.in_features}, {head.out_features}), or 'new'."
         )
     name = next(name for name, module in network.named_modules() if module is last)
     new = copy.deepcopy(head) if isinstance(head, nn.Module) else _untrained_head(last, samples, n_classes, seed)
