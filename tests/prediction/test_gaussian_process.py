@@ -10,8 +10,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from gapscope.base.errors import InvalidInput
+from gapscope.prediction.fits import fit_kernel
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope.prediction.gaussian_process import fit_kernel
 
 
 def pool(n: int = 40, kinds: int = 5) -> pandas.DataFrame:

@@ -76,7 +76,7 @@ def test_folds_agree_with_cross_validation_done_by_hand() -> None:
     x, y = two_blobs(120)
     found = gs.learning_curve(least_squares, (x, y), design="five folds and quarter")
     from gapscope.base.randomness import derive_seed
-    from gapscope.prediction.splits import folds
+    from gapscope.prediction.subset_designs import folds
 
     splits = folds(np.arange(120), 5, np.random.default_rng(derive_seed(0, "5 folds")))
     by_hand = []

@@ -258,6 +258,21 @@ def test_several_inputs_are_ranked() -> None:
     assert len(ranking) == 1 and not ranking.not_ranked
 
 
+class Scaled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 1e30 * x
+
+
+def test_a_network_whose_outputs_overflow_has_no_sensitivity() -> None:
+    network = nn.Sequential(nn.Linear(12, 4, bias=False), Scaled(), nn.Linear(4, 4, bias=False), Scaled())
+    for layer in (network[0], network[2]):
+        nn.init.normal_(layer.weight, std=1e-30, generator=torch.Generator().manual_seed(0))
+    (row,) = rank_networks([network], (X, Y), initializations=2)
+    assert row.sensitivity is None and row.ntk_accuracy is not None
+    ranking = ranked_by_s({"large": network, "small": nn.Linear(12, 4)}, (X, Y), initializations=2)
+    assert [row.name for row in ranking] == ["small"] and "finite" in ranking.not_ranked["large"]
+
+
 def test_random_labels_are_named() -> None:
     labels = torch.randint(0, 2, (100,), generator=torch.Generator().manual_seed(0))
     ranking = rank_networks([nn.Linear(12, 2)], (X, labels), initializations=2)

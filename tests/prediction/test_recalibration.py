@@ -12,8 +12,8 @@ import torch
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
+from gapscope.prediction.accuracy_after_training import fit_accuracy_estimator
 from gapscope.prediction.accuracy_estimator import NEEDED, AccuracyEstimator, ErrorParts, load_default
-from gapscope.prediction.recalibration import fit_accuracy_estimator
 
 ROW = {"samples": 400.0, "classes": 10.0, "train_accuracy": 1.0, "kernel_leave_one_out.initial.accuracy": 0.6,
        "kernel_leave_one_out.initial.squared_error": 0.5, "kernel_leave_one_out.initial.effective_dimension": 100.0,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.prediction.splits import folds, group_numbers, hold_out, quarter_and_halves, random_partition
+from gapscope.prediction.subset_designs import folds, group_numbers, hold_out, quarter_and_halves, random_partition
 
 
 def random() -> np.random.Generator:

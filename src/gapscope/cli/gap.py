@@ -95,7 +95,7 @@ def fit(
 def _fit_table(path: Path, output: Path, json: bool) -> None:
     from gapscope.cli.output import print_json
     from gapscope.leaderboard.network_tables import read_csv_table
-    from gapscope.prediction.recalibration import fit_accuracy_estimator
+    from gapscope.prediction.accuracy_after_training import fit_accuracy_estimator
 
     table = read_csv_table(path)
     fitted = fit_accuracy_estimator(table)

@@ -1,9 +1,9 @@
-"""How accurate a trained network is on new data, said at once and from its training data alone."""
+"""Accuracy of a trained network on new data, estimated from its training data alone."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,9 @@ from gapscope.inspection.validation import COMPILED, equals_trained_weights, rea
 from gapscope.labels.label_issues import estimate_label_noise
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.labels.results import LabelNoiseEstimate
-from gapscope.prediction.accuracy_estimator import AccuracyEstimator, IntervalEstimate, load_default
+from gapscope.prediction.accuracy_estimator import NEEDED, AccuracyEstimator, IntervalEstimate, load_default
 from gapscope.prediction.accuracy_readings import MAX_PAIRS, accuracy_readings
+from gapscope.prediction.columns import check_columns
 from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.loo_rows import options_within_budget
 from gapscope.results.progress import notify
@@ -30,6 +31,7 @@ from gapscope.results.result import Result
 if TYPE_CHECKING:
     import pandas
 
+ACCURACY = "accuracy"
 MEANINGS = {
     "like_training": "on new data like the training data (labels wrong as often)",
     "clean": "on new data with clean labels",
@@ -132,13 +134,7 @@ class AccuracyEstimate(Result):
 
 
 def in_percent(answer: IntervalEstimate) -> str:
-    """An accuracy and its interval for reading.
-
-    Args:
-        answer: The accuracy.
-
-    Returns:
-        Percent.
+    """Return an accuracy and its interval in percent.
 
     >>> in_percent(IntervalEstimate(0.712, 0.66, 0.755))
     '71 % (66 to 76)'
@@ -180,17 +176,13 @@ def estimate_accuracy(
     There is no estimate for a network unlike those of the fit: features far from their initial values, a kernel that
     fits any labels, or a leave-one-out accuracy no better than the most frequent class.
 
+    Common parameters: see `gapscope.prediction`.
+
     Args:
-        network: The trained network.
-        data: Its training data with class labels, in any form that `gs.measure` takes.
-        initial_state: Its state dictionary before training. None samples initial weights again by every layer's own
+        initial_state: State dictionary before training. None samples initial weights again by every layer's own
             `reset_parameters`: right for networks that were trained from scratch, wrong for fine-tuned ones.
         label_noise: Known fraction of label errors, or the result of `estimate_label_noise`; None estimates it.
-        level: Nominal coverage of the intervals.
         estimator: A fitted estimator; None for the one that comes with the package.
-        max_exact: As for `kernel_leave_one_out`.
-        landmarks: As for `kernel_leave_one_out`.
-        chunk_size: As for `empirical_ntk`.
         time_budget: Seconds for the kernels, None for no limit. Fewer landmarks are used if they would take longer.
 
     Returns:
@@ -249,7 +241,7 @@ def estimate_accuracy(
 
 
 def _known_state(network: nn.Module, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dictionary before training, which must fit the network and differ from its weights."""
+    """Return the state dictionary before training, checked to fit the network and to differ from its weights."""
     state = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
     own = network.state_dict()
     misfits = [name for name in own if name not in state or state[name].shape != own[name].shape]
@@ -291,7 +283,7 @@ def _predict(
 
 
 def _on_clean_labels(estimate: AccuracyEstimate, noise: float | LabelNoiseEstimate) -> AccuracyEstimate:
-    """The accuracy on clean labels from that with the same label noise."""
+    """Add the accuracy on clean labels, computed from that with the same label noise."""
     like, classes = estimate.same_noise, estimate.readings["classes"]
     assert like is not None
     if not isinstance(noise, LabelNoiseEstimate):
@@ -314,16 +306,7 @@ def _on_clean_labels(estimate: AccuracyEstimate, noise: float | LabelNoiseEstima
 def clean_label_accuracy(
     answer: IntervalEstimate, noise: float, classes: float, *, clip: bool = True
 ) -> IntervalEstimate:
-    """Accuracy on clean labels from that on labels of which a known share is any other class.
-
-    Args:
-        answer: Accuracy on these labels.
-        noise: Fraction of them that is wrong, drawn evenly from the other classes.
-        classes: Number of classes.
-        clip: Whether all three are brought within 0 and 1.
-
-    Returns:
-        Accuracy and interval.
+    """Return the accuracy on clean labels, given that with a fraction of evenly spread label errors.
 
     >>> noisy = IntervalEstimate(0.73, 0.64, 0.82)  # .73 = .91 * .8 + .09 * .2 / 9
     >>> round(clean_label_accuracy(noisy, 0.2, 10).value, 3)
@@ -334,15 +317,7 @@ def clean_label_accuracy(
 
 
 def implied_noise_rate(like: float, clean: float, classes: float) -> float:
-    """Fraction of wrong labels that makes of one accuracy the other; 0 where it is not the lower one.
-
-    Args:
-        like: Accuracy on labels that are wrong as often.
-        clean: Accuracy on clean labels.
-        classes: Number of classes.
-
-    Returns:
-        The share.
+    """Return the fraction of label errors that lowers the clean accuracy to the given one; 0 if it is not lower.
 
     >>> round(implied_noise_rate(0.7, 1.0, 10), 3), implied_noise_rate(0.8, 0.7, 10)
     (0.3, 0.0)
@@ -360,7 +335,7 @@ def _check(samples: Samples) -> None:
 
 
 def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:
-    """State dictionary of a copy whose layers have drawn their weights again, always the same."""
+    """Return the state dictionary of a copy with weights resampled by every layer, always the same."""
     with torch.inference_mode(False):
         fresh = copy.deepcopy(network)
     with RANDOM_STREAMS, preserve_rng_state():
@@ -376,3 +351,50 @@ def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:
                     "Pass initial_state=, the state dictionary before training."
                 )
     return fresh.state_dict()
+
+
+def fit_accuracy_estimator(
+    known: pandas.DataFrame | Iterable[tuple[Any, ...]],
+    *,
+    target: str = "like_training",
+    estimator: AccuracyEstimator | None = None,
+) -> AccuracyEstimator:
+    r"""Fit the accuracy estimate to your own data, from networks of known accuracy on new data.
+
+    The mean error $\bar r$ on the k known networks shifts every further answer by $\bar r \, k / (k + w^2 / b^2)$ (see
+    `gapscope.prediction.accuracy_estimator`): a few networks move it a little, many nearly by all of their mean error.
+    On the 141 networks of the shipped fit, with their data set left out of it, the root mean squared error went from
+    .056 to .053 with 4 known networks and to .052 with 8: most of the error is one network's own. Intervals keep their
+    widths. Networks may come from anywhere; no gapscope spec or pool is needed.
+
+    Args:
+        known: Tuples (network, training data, accuracy), with the initial state dictionary as a fourth where it is
+            known; or a table of the readings `estimate_accuracy(...).readings` and `accuracy`, a row per network.
+        target: Which accuracy is known: "like_training" (on a hold-out with the same label noise) or "clean".
+        estimator: The estimator to fit; None for the one that comes with the package.
+
+    Returns:
+        Estimator for `estimate_accuracy(..., estimator=)`, with a method `save`.
+
+    Raises:
+        InvalidInput: No network is known, one is no such tuple, a column is missing, or an accuracy is not in [0, 1].
+    """
+    import pandas
+
+    table = known if isinstance(known, pandas.DataFrame) else pandas.DataFrame([_row(each) for each in known])
+    if not len(table):
+        raise InvalidInput("known must hold one network or more; got none. Pass [(network, data, accuracy), ...].")
+    check_columns(table, [*NEEDED, ACCURACY])
+    return (estimator or load_default()).recalibrate(table, table[ACCURACY].tolist(), target)
+
+
+def _row(known: Any) -> Mapping[str, float]:
+    if not isinstance(known, tuple) or len(known) not in (3, 4):
+        raise InvalidInput(
+            "Every known network must be a tuple (network, training data, accuracy) or (network, training data, "
+            f"accuracy, initial state dictionary); got {type(known).__name__}."
+        )
+    network, data, accuracy, *initial = known
+    state = initial[0] if initial else None
+    readings = estimate_accuracy(network, data, initial_state=state, label_noise=0.0).readings
+    return {**readings, ACCURACY: float(accuracy)}

@@ -84,15 +84,7 @@ class ErrorParts:
 
 
 def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
-    """The table with what enters the fits: logarithms, shares, and the error that is expected of each network.
-
-    Args:
-        table: One row per network with the columns `NEEDED`.
-        spread: tau, the error that is expected where samples are many.
-
-    Returns:
-        A new table.
-    """
+    """Return the table with the columns that enter the fits, and the error that is expected of each network."""
     check_columns(table, NEEDED)
     left_out, n = table[f"{LEFT_OUT}.accuracy"], table["samples"]
     # one sample right and one wrong are added, so that no accuracy is taken for certain
@@ -134,16 +126,14 @@ class AccuracyEstimator:
     def recalibrate(
         self, table: pandas.DataFrame, accuracy: Sequence[float], target: str = "like_training"
     ) -> AccuracyEstimator:
-        """The estimator for further networks on the data of some whose accuracy is known.
+        """Return the estimator shifted to networks of known accuracy, for further ones on the same data.
+
+        An earlier shift of this target is replaced. Intervals keep their widths.
 
         Args:
-            table: One row a known network with the columns `NEEDED`.
+            table: One row per known network with the columns `NEEDED`.
             accuracy: Their accuracies on new data.
             target: Which accuracy that is: "like_training" or "clean".
-
-        Returns:
-            Another estimator, whose answers on this target are shifted; what it learned before is forgotten. Intervals
-            keep their widths.
 
         Raises:
             InvalidInput: There is no network, or an accuracy is not between 0 and 1.
@@ -160,14 +150,9 @@ class AccuracyEstimator:
         return replace(fresh, shifts={**fresh.shifts, target: float(missed.mean()) * weight})
 
     def predict(self, table: pandas.DataFrame, *, level: float = 0.9) -> dict[str, list[IntervalEstimate]]:
-        """Accuracy of each network, on data like the training data and on clean labels; refusals are not asked.
+        """Return target -> accuracy of each network within 0 and 1, also where there are reasons to abstain.
 
-        Args:
-            table: One row per network with the columns `NEEDED`.
-            level: Nominal coverage of the intervals.
-
-        Returns:
-            Target -> one answer a network, all within 0 and 1.
+        The table has the columns `NEEDED`.
         """
         check_range("level", level, 0, 1, low_open=True, high_open=True)
         known = with_features(table, self.spread)
@@ -180,14 +165,9 @@ class AccuracyEstimator:
         return found
 
     def abstention_reasons(self, table: pandas.DataFrame, largest_class: Sequence[float]) -> list[list[str]]:
-        """Reasons for which each network cannot be known, none where it can.
+        """Return the reasons to abstain from each network, one list of sentences per network.
 
-        Args:
-            table: One row per network with the columns `NEEDED`.
-            largest_class: Fraction of the most frequent label of each network's training data.
-
-        Returns:
-            One list of sentences a network.
+        `largest_class` are the fractions of the most frequent label in the training data.
         """
         known = with_features(table, self.spread)
         reasons: list[list[str]] = []
@@ -215,11 +195,7 @@ class AccuracyEstimator:
         ]  # fmt: skip
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON, atomically.
-
-        Args:
-            path: The file.
-        """
+        """Write it as JSON, atomically."""
         content = {
             "schema": SCHEMA,
             "what": "accuracy estimator",
@@ -234,18 +210,7 @@ class AccuracyEstimator:
 
     @classmethod
     def load(cls, path: str | Path) -> AccuracyEstimator:
-        """Read one that `save` wrote; it answers bit for bit the same.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The estimator.
-
-        Raises:
-            DamagedFile: The file is damaged.
-            UnreadableFile: The file is none, or written by a newer gapscope.
-        """
+        """Read an estimator that `save` wrote; its results are bit for bit the same."""
         content = read_json(Path(path))
         if not is_dict(content) or content.get("what") != "accuracy estimator":
             raise UnreadableFile(f"{path} must hold an accuracy estimator; it does not. Fit one and save it there.")
@@ -270,5 +235,5 @@ class AccuracyEstimator:
 
 @cache
 def load_default() -> AccuracyEstimator:
-    """The estimator that comes with the package; its card says what it was fitted on."""
+    """Return the estimator that comes with the package; its card lists what it was fitted on."""
     return AccuracyEstimator.load(SHIPPED)

@@ -1,4 +1,4 @@
-"""What an estimate of the accuracy is made of: readings of a network and its training data, two kernels in all."""
+"""Readings that `estimate_accuracy` is computed from: two kernels of a network on its training data."""
 
 from __future__ import annotations
 
@@ -28,22 +28,11 @@ def accuracy_readings(
     landmarks: int = 1000,
     chunk_size: int | None = None,
 ) -> dict[str, float]:
-    """Left-out prediction at the initial weights, the neighbours' vote at the trained ones, and how much lies between.
+    """Return leave-one-out scores at the initial weights, the neighbours' vote at the trained ones, and the alignment.
 
     The names are those that `gs.measure` gives the same numbers, so that a pool's readings fit as well: all of
     `kernel_leave_one_out` at the initial weights, its `alignment`, and for classification `gradient_neighbours`. Where
     there are more than 1,000 samples, the neighbours and the alignment are those of 1,000 drawn at random.
-
-    Args:
-        network: The trained network.
-        initial_state: Its state dictionary before training.
-        samples: Training samples with targets.
-        max_exact: As for `kernel_leave_one_out`.
-        landmarks: As for `kernel_leave_one_out`.
-        chunk_size: As for `empirical_ntk`.
-
-    Returns:
-        Readings by name.
 
     Raises:
         InvalidInput: There are no targets.

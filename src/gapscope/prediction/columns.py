@@ -1,12 +1,13 @@
-"""Which columns of a table of networks are settings, which are readings, and which rows can be used."""
+"""Columns of a table of networks by their roles (settings, readings, families, clusters), and its usable rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from gapscope.base.errors import InvalidInput, did_you_mean
 from gapscope.results.readings import Direction
@@ -20,15 +21,7 @@ SETTINGS = ("data.", "network.", "training.", "hp.")
 
 
 def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
-    """Raise InvalidInput, naming the nearest column, unless the table has every one of `columns`.
-
-    Args:
-        table: One row per network.
-        columns: Names that are needed.
-
-    Raises:
-        InvalidInput: A column is missing.
-    """
+    """Raise InvalidInput, naming the nearest column, unless the table has every one of `columns`."""
     known = [str(column) for column in table.columns]
     for column in columns:
         if column not in table.columns:
@@ -39,15 +32,7 @@ def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
 
 
 def check_numbers(columns: pandas.DataFrame, finite: bool) -> None:
-    """Raise InvalidInput, naming the column, where a reading is text or (if asked) not finite.
-
-    Args:
-        columns: Readings.
-        finite: Whether each must be finite.
-
-    Raises:
-        InvalidInput: One is not.
-    """
+    """Raise InvalidInput, naming the column, where a reading is text or (if asked) not finite."""
     for name in columns.columns:
         try:
             values = columns[name].to_numpy(dtype=float)
@@ -65,16 +50,10 @@ def check_numbers(columns: pandas.DataFrame, finite: bool) -> None:
 
 
 def reading_columns(records: Iterable[Record], *, varying: bool = True) -> list[str]:
-    """Names of the readings that finished networks hold, in the order in which they were measured.
+    """Return the names of the readings that a gap may be estimated from, in the order of their measurement.
 
-    These are what a gap may be estimated from: settings, scores, the gap itself and standard errors are left out.
-
-    Args:
-        records: The records.
-        varying: Whether a reading that has one and the same value in every network is left out.
-
-    Returns:
-        Column names of `records_to_pandas(records)`.
+    Settings, scores, the gap itself and standard errors are none. With `varying`, a reading must take two values or
+    more among the finished networks.
 
     >>> from gapscope.results.readings import Reading, Readings
     >>> def record(value):
@@ -92,18 +71,14 @@ def reading_columns(records: Iterable[Record], *, varying: bool = True) -> list[
 
 
 def reading_directions(records: Iterable[Record]) -> dict[str, Direction]:
-    """Stated direction of each reading: which way goes with a smaller gap ("lower", "higher" or "none")."""
+    """Return the direction of each reading that goes with a smaller gap: "lower", "higher" or "none"."""
     return {reading.name: reading.direction for record in records for reading in record.readings}
 
 
 def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
-    """Columns that hold settings (of data, network or training, and the seed) and take at least two values.
+    """Return the columns of settings (data, network, training, seed) that take two values or more.
 
-    Args:
-        table: One row per network, as from `records_to_pandas`.
-
-    Returns:
-        The column names, in the table's order. A missing setting counts as a value of its own.
+    A missing setting counts as a value of its own.
 
     >>> import pandas
     >>> table = pandas.DataFrame({"network.name": ["a", "b"], "training.epochs": [9, 9], "gap": [0.1, 0.2]})
@@ -115,27 +90,19 @@ def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
 
 
 def takes_several(column: Any) -> bool:
-    """Whether a column holds two different texts at least, a missing value counting as one."""
+    """Return whether a column holds two different texts or more, a missing value counting as one."""
     # numbers of one kind that are equal are written alike, and the different ones are few
     values = column if column.dtype == object else column.unique()
     return len({str(value) for value in values}) > 1
 
 
 def finite_rows(numbers: Float[Array, "n p"]) -> Bool[Array, " n"]:
-    """Which rows hold finite numbers only."""
+    """Return a mask of the rows that hold finite numbers only."""
     return numpy.all(numpy.isfinite(numbers), axis=1)
 
 
 def complete_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, target: str = "gap") -> pandas.DataFrame:
-    """Rows of finished networks whose target and `columns` are all finite numbers.
-
-    Args:
-        table: One row per network.
-        columns: Readings that must be finite.
-        target: What is estimated.
-
-    Returns:
-        The rows, unchanged and in order.
+    """Return the rows of finished networks whose target and `columns` are finite, in order.
 
     Raises:
         InvalidInput: A column is missing, or no row is left.
@@ -156,11 +123,90 @@ def as_texts(column: Any) -> Any:
     """Return the values of a column as an array of texts that can be sorted; what is missing is the text "nan".
 
     pandas' own `astype(str)` leaves missing values as they are, beside which nothing can be sorted.
-
-    Args:
-        column: A Series.
-
-    Returns:
-        Array [n] of texts.
     """
     return numpy.array([str(value) for value in column])
+
+
+def family_name(value: Any) -> str:
+    """Return the value of a family column as text; a missing one is "absent"."""
+    return "absent" if value is None or value != value else str(value)
+
+
+@dataclass(frozen=True)
+class ColumnRoles:
+    """Columns of a table of networks by what they are for.
+
+    Attributes:
+        features: The readings; None takes all columns that have no other role.
+        families: What kind of network it is.
+        clusters: Columns whose equal values make networks of one kind.
+        spread: The error that each network is expected to have; "" where there is none.
+    """
+
+    features: Sequence[str] | None
+    families: Sequence[str]
+    clusters: Sequence[str]
+    spread: str
+
+    def readings(self, X: Any, *, fitting: bool) -> Any:
+        """Return the readings among the columns of a table; an array holds nothing else."""
+        beside = [*self.families, *self.clusters, *([self.spread] if self.spread else [])]
+        if not hasattr(X, "columns"):
+            if self.features or beside:
+                raise InvalidInput(
+                    f"X must be a table with named columns, because features, families, clusters or spread name some; "
+                    f"got {type(X).__name__}. Pass a pandas DataFrame."
+                )
+            return numpy.zeros((len(X), 0)) if self.features is not None else X
+        check_columns(X, [*(self.features or ()), *(beside if fitting else [self.spread] if self.spread else ())])
+        if self.features is not None:
+            return X[list(self.features)] if len(self.features) else numpy.zeros((len(X), 0))
+        return X.drop(columns=[name for name in beside if name in X.columns])
+
+    def families_of(self, X: Any) -> dict[str, list[str]]:
+        """Return the values of the family columns; a setting that a network does not have is "absent"."""
+        return {
+            column: [family_name(value) for value in X[column]] if column in X.columns else ["absent"] * len(X)
+            for column in self.families
+        }
+
+    def clusters_of(self, X: Any, n: int) -> Int[Array, " n"]:
+        """Return the number of each network's cluster, from 0; without cluster columns each is its own."""
+        if not len(self.clusters):
+            return numpy.arange(n)
+        names = [tuple(family_name(X[column].iloc[i]) for column in self.clusters) for i in range(n)]
+        kinds = numpy.array([list(dict.fromkeys(names)).index(name) for name in names])
+        if kinds.max() == 0:
+            raise InvalidInput(
+                f"clusters must separate the networks into two kinds or more; {', '.join(self.clusters)} has one "
+                "value. Leave clusters out."
+            )
+        return kinds
+
+    def spread_of(self, X: Any) -> Float[Array, " n"]:
+        """Return the column of expected errors, which must be positive."""
+        found = X[self.spread].to_numpy(dtype=float)
+        if not (found > 0).all():
+            raise InvalidInput(
+                f"The column of spread must hold positive numbers; column {self.spread!r} holds {found.min():.4g}."
+            )
+        return found
+
+
+def log_transform(
+    shown: Float[Array, "n p"], names: Sequence[str], logarithm: Sequence[str], *, finite: bool
+) -> Float[Array, "n p"]:
+    """Return the readings with the natural logarithm in place of some; NaN or an error where there is none."""
+    readings = shown.copy()
+    for name in logarithm:
+        if name not in names:
+            raise InvalidInput(f"logarithm must name readings among {', '.join(names)}; got {name!r}.")
+        k = list(names).index(name)
+        positive = shown[:, k] > 0
+        if finite and not positive.all():
+            raise InvalidInput(
+                f"{name} must be positive to enter by its logarithm; got {shown[:, k].min():.4g}. "
+                "Take it out of logarithm."
+            )
+        readings[:, k] = numpy.log(numpy.where(positive, shown[:, k], numpy.nan))
+    return readings

@@ -35,7 +35,7 @@ def move_towards_kernel(continued: float, kernel: float, kernel_of_halves: float
 
     >>> round(move_towards_kernel(0.70, 0.76, 0.74), 6), round(move_towards_kernel(0.70, 0.60, 0.58), 6)
     (0.72, 0.69)
-    """  # noqa: DOC201
+    """
     gain = max(kernel - kernel_of_halves, 0.0)
     return continued + min(max((kernel - continued) / 2, -gain / 2), gain)
 
@@ -44,7 +44,7 @@ def continued_predictions(network: nn.Module, samples: Samples) -> Tensor:
     """Predict unseen samples by leave-one-out: one score per class [n, C], or regression targets [n, k].
 
     Without a last linear layer these are the predictions of the network itself.
-    """  # noqa: DOC201
+    """
     prepared = ready(network, samples)
     samples = prepared.samples
     assert samples.targets is not None

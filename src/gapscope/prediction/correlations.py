@@ -50,7 +50,7 @@ def _pearson(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array
 
 
 def _ties(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> tuple[Float[Array, "b g"], Int[Array, " n"]]:
-    """How many networks of each resample have each distinct value, and which value each network has."""
+    """Return the counts of each distinct value in each resample, and the number of each network's value."""
     values, group = numpy.unique(x, return_inverse=True)
     order = numpy.argsort(group, kind="stable")
     starts = numpy.searchsorted(group[order], numpy.arange(len(values)))
@@ -79,14 +79,7 @@ def _kendall(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array
 
 
 def kendall_tau(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
-    """Kendall's tau-b of two columns, NaN where one of them is constant.
-
-    Args:
-        x: One number per network.
-        y: Another.
-
-    Returns:
-        The coefficient, exact.
+    """Return Kendall's tau-b of two columns, exact; NaN if one is constant.
 
     >>> kendall_tau(numpy.array([1.0, 2.0, 3.0]), numpy.array([1.0, 3.0, 2.0]))
     0.3333333333333333

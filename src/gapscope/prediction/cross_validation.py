@@ -1,4 +1,4 @@
-"""How well a gap estimator does on networks it was not fitted on, always beside mean gap, size and train loss."""
+"""Errors of a gap estimator on networks it was not fitted on, beside mean gap, size and train loss."""
 
 from __future__ import annotations
 
@@ -20,20 +20,14 @@ if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
-SCHEMES = ("leave_one_out", "folds", "leave_one_group_out", "group_folds", "splits")
+SCHEMES = ("leave_one_out", "folds", "leave_one_group_out", "splits")
 MEAN_GAP = "mean gap"
 
 
 def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
-    """The three estimators that every other one must beat: mean gap, parameter count alone, train loss alone.
+    """Return the unfitted baselines by name: mean gap, (log) parameter count alone, train loss alone.
 
-    The parameter count enters by its logarithm. A baseline whose column the table does not have is left out.
-
-    Args:
-        table: One row per network.
-
-    Returns:
-        Name -> unfitted estimator.
+    A baseline whose column the table does not have is omitted.
 
     >>> import pandas
     >>> list(baselines(pandas.DataFrame({"gap": [0.1], "train_loss": [0.5]})))
@@ -54,7 +48,7 @@ def _check(estimator: GapEstimator, table: pandas.DataFrame, scheme: str, groups
             "The estimator must name its features to be cross-validated on a table; got features=None, which would "
             "take the gap itself as a reading. Pass features=reading_columns(records)."
         )
-    if scheme in ("leave_one_group_out", "group_folds"):
+    if scheme == "leave_one_group_out":
         if groups is None:
             raise InvalidInput(f"scheme={scheme!r} needs groups, the column that names the group of each network.")
         check_columns(table, [groups])
@@ -77,7 +71,7 @@ def _splits(
         rows.setdefault(label, []).append(row)
     names = list(rows)
     folds = [[name] for name in names]
-    if scheme in ("folds", "group_folds"):
+    if scheme == "folds":
         parts = numpy.array_split(rng.permutation(len(names)), min(n_splits, len(names)))
         folds = [[names[int(i)] for i in part] for part in parts]
     for number, fold in enumerate(folds):
@@ -98,22 +92,18 @@ def cross_val_predict(
     seed: int = 0,
     on_fit: Callable[[int, int], None] | None = None,
 ) -> pandas.DataFrame:
-    """Estimate of each network by an estimator that was fitted without it.
+    """Estimate each network by an estimator that was fitted without it.
+
+    Networks that are unfinished or without finite readings and target are omitted. Common parameters: see
+    `gapscope.prediction`.
 
     Args:
-        estimator: What to fit; it is cloned, not changed. It must name its features.
-        table: One row per network; those unfinished or without finite readings and target are left out.
-        target: What is estimated.
-        scheme: "leave_one_out"; "folds" (the networks are dealt at random into `n_splits` folds, each held out in
-            turn; for hundreds of networks); "leave_one_group_out" (each group held out in turn);
-            "group_folds" (the groups are dealt at random into `n_splits` folds); "splits" (random splits, the paper's
-            are 90/10, 100 times).
+        estimator: Estimator that names its features; it is cloned.
+        scheme: "leave_one_out"; "folds" (`n_splits` random folds; for hundreds of networks); "leave_one_group_out";
+            "splits" (random splits, the paper's are 90/10, 100 times).
         groups: Column that names the group of each network, for example the architecture family.
         n_splits: Number of random splits, or of folds.
-        test_share: Fraction of the networks that a random split holds out.
-        level: Nominal coverage of the intervals.
-        seed: Seed of splits and folds.
-        on_fit: Called after each fit with the numbers of fits done and of all.
+        test_share: Fraction of the networks in the test part of a random split.
 
     Returns:
         One row for each network and split: `split`, `target`, `prediction`, `low`, `high`, `verdict`, `reason`, and
@@ -128,7 +118,7 @@ def cross_val_predict(
     check_range("test_share", test_share, 0, 1, low_open=True, high_open=True)
     check_range("n_splits", n_splits, 1)
     table = complete_rows(table, list(estimator.features or ()), target=target)
-    grouped = scheme in ("leave_one_group_out", "group_folds")
+    grouped = scheme == "leave_one_group_out"
     labels = [str(label) for label in (table[groups] if grouped else range(len(table)))]
     parts: list[pandas.DataFrame] = []
     splits = list(_splits(labels, scheme, n_splits, test_share, seed))
@@ -167,7 +157,7 @@ def _metrics(rows: Mapping[str, Array], mean_gap: bool) -> dict[str, float]:
 def _summary(
     predictions: pandas.DataFrame, scheme: str, mean_gap: bool, n_bootstrap: int, seed: int
 ) -> list[dict[str, object]]:
-    """One row a metric: over random splits its mean and spread, else its value and a bootstrap interval."""
+    """Return one row per metric: over random splits its mean and spread, else its value and a bootstrap interval."""
     names = ["target", "prediction", "low", "high"]
     rows = {name: predictions[name].to_numpy(dtype=float) for name in names}
     rows["inside"] = (predictions["verdict"] == "inside").to_numpy()
@@ -225,33 +215,22 @@ def cross_validate(
     seed: int = 0,
     on_fit: Callable[[int, int], None] | None = None,
 ) -> pandas.DataFrame:
-    r"""How well the estimator and the three baselines estimate the gap of networks they were not fitted on.
+    r"""Evaluate the estimator and the three baselines on networks they were not fitted on, on the same splits.
 
-    All estimators see the same splits. The metrics over the held-out networks:
+    The metrics over the held-out networks:
     `ssr` $= \sum_i (\hat g_i - g_i)^2$, the paper's yardstick (a sum, so it grows with the number held out); `rmse`;
     `mae`; `pearson` between estimate and gap; `coverage` of the intervals, `coverage_inside` of those not refused,
     and their mean `interval_width`; `refused`, the fraction of networks that `trust` calls outside; and `fit_pearson`,
     between estimate and gap of the networks fitted on (what the paper plots).
 
-    Args:
-        estimator: What to judge; it must name its features.
-        table: One row per network, best with the columns parameter_count and train_loss for the baselines.
-        target: What is estimated.
-        scheme: "splits" (the paper's protocol: 90/10, 100 times), "leave_one_out", "folds", "leave_one_group_out" or
-            "group_folds", see `held_out_predictions`.
-        groups: Column that names the group of each network.
-        n_splits: Number of random splits, or of folds.
-        test_share: Fraction of the networks that a random split holds out.
-        level: Nominal coverage of the intervals.
-        n_bootstrap: Resamples behind the intervals of the pooled schemes.
-        seed: Seed of splits, folds and resamples.
-        on_fit: Called after each fit of a split with the numbers of fits done and of all, of all estimators.
+    Parameters are those of `cross_val_predict`; the table has the columns parameter_count and train_loss for the
+    baselines.
 
     Returns:
         One row for each model and metric: `model`, `metric`, `value`, `low`, `high`, and `interval`, which says what
         low and high are. With "splits" the value is the mean over splits and low and high show their spread; with the
-        other schemes every network is held out once, the value is that of all of them together, and the interval is a
-        percentile bootstrap over networks (over whole groups where there are groups).
+        other schemes the value is that of all networks together, and the interval is a percentile bootstrap over
+        networks (over whole groups if there are groups).
 
     Raises:
         InvalidInput: The scheme is unknown, its groups are missing, or the estimator does not name its features.

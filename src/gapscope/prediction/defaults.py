@@ -1,4 +1,4 @@
-"""The estimator that is fitted where the user names none: which readings, which of them by their logarithm."""
+"""Default gap estimator: its readings, and which of them enter by their logarithm."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAMILIES = ("network.name", "network.options.batch_norm", "network.options.norma
 
 
 def spans_a_decade(values: Sequence[float]) -> bool:
-    """Whether all values are positive and the largest is at least ten times the smallest: a case for logarithms."""
+    """Return whether all values are positive and the largest is at least ten times the smallest."""
     return min(values) > 0 and max(values) >= WIDE * min(values)
 
 
@@ -42,13 +42,7 @@ def wide_columns(table: pandas.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def default_readings(names: Sequence[str]) -> list[str]:
-    """Return the readings that the default uses: those of the kernel, or else sensitivities and margins, and the fit.
-
-    Args:
-        names: Names of readings.
-
-    Returns:
-        Those of them; empty where there is neither a left-out accuracy, nor a sensitivity, nor a margin.
+    """Return the readings of the default: those of the kernel, or else sensitivities, margins and the fit.
 
     >>> default_readings(["ntk_trace", *FROM_THE_KERNEL])
     ['kernel_leave_one_out.initial.accuracy', 'gradient_neighbours.agreement', 'accuracy']

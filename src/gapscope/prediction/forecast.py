@@ -37,13 +37,6 @@ SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
 def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> float:
     r"""Score at more samples, from the power law $1 - s(n) \propto n^{-b}$ through the given points by least squares.
 
-    Args:
-        points: Numbers of samples and scores, two or more.
-        samples: Number of samples to extrapolate to.
-
-    Returns:
-        The extrapolated score; never below that of the largest size, because more data do not hurt on average.
-
     >>> round(extrapolate_power_law([(100, 0.6), (200, 0.8)], 400), 6)
     0.9
     """
@@ -64,7 +57,7 @@ def _learning_curve(
     score: float,
     seed: int,
 ) -> tuple[LearningCurvePoint, ...]:
-    """RBF rows on random subsets, shifted to end at the forecast, and extrapolated to twice the samples."""
+    """Return RBF scores on random subsets, shifted to end at the forecast, and extrapolated to twice the samples."""
     n = len(features)
     points: list[tuple[int, float]] = []
     for fraction in SUBSET_FRACTIONS:
@@ -83,7 +76,7 @@ def _learning_curve(
 
 
 def count_duplicates(samples: Samples) -> tuple[int, int]:
-    """Number of samples that repeat an earlier one exactly, and of those with another target than the first."""
+    """Return the number of samples that repeat an earlier one, and of those with another target than the first."""
     assert samples.targets is not None
     first: dict[bytes, list[float]] = {}
     repeated = contradicting = 0
@@ -128,7 +121,7 @@ def forecast_accuracy(
     chunk_size: int | None = None,
     seed: int = 0,
 ) -> AccuracyForecast:
-    r"""Forecast the accuracy that a network will reach on new data like its training data, before it is trained.
+    r"""Forecast the accuracy of a network on new data like its training data, before it is trained.
 
     Every row of the result predicts each training sample from all others (leave-one-out, in closed form). Four rows
     never see the network: the most frequent class, nearest neighbours, linear ridge and RBF ridge. Two rows use the
@@ -143,24 +136,17 @@ def forecast_accuracy(
     91 %. It applies to new data with the same label noise. For regression the score is $R^2$, without an interval. The
     forecast abstains if no row is significantly better than the most frequent class.
 
-    Batch norm layers that have seen no data get the statistics of these data, on a copy; the network stays as it is.
-    Ctrl-C returns the rows that are finished.
+    Batch norm layers that have seen no data get the statistics of these data, on a copy. Ctrl-C returns the rows that
+    are finished. Common parameters: see `gapscope.prediction`.
 
     Args:
         network: The network with the weights as they are before training; None for the rows that need no network.
-        data: Training data with targets, in any form that `gapscope.measure` takes.
         head: Replaces the last linear layer on a copy: "new" by an untrained one with one output per class, a module by
             itself. None changes nothing.
         time_budget: Seconds for the NTK row, None for no limit. If it would take longer, the NTK is that of 4 random
             combinations of the outputs, then of fewer landmarks; it is omitted if 100 landmarks would take longer. A
             note names what was done.
-        max_exact: Number of samples up to which the NTK is exact.
-        landmarks: Number of random samples that approximate it beyond, with 4 combinations of the outputs.
-        chunk_size: Samples per pass; None for as many as memory allows.
-        seed: Seed of the subsets of the learning curve, the landmarks and a new head.
-
-    Returns:
-        Forecast with its interval, all rows, what the network adds to the RBF row, and the learning curve.
+        landmarks: Number of random samples that approximate the NTK beyond, with 4 combinations of the outputs.
 
     Raises:
         InvalidInput: The data have no targets, fewer than 12 samples or one class, or do not fit the network's outputs.

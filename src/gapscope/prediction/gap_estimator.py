@@ -16,10 +16,8 @@ from sklearn.utils.validation import (  # pyright: ignore[reportMissingTypeStubs
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
-from gapscope.prediction.column_roles import ColumnRoles, log_transform
-from gapscope.prediction.columns import check_numbers, finite_rows
-from gapscope.prediction.fits import KINDS, fit_coefficients
-from gapscope.prediction.gaussian_process import fit_kernel
+from gapscope.prediction.columns import ColumnRoles, check_numbers, finite_rows, log_transform
+from gapscope.prediction.fits import KINDS, fit_coefficients, fit_kernel
 from gapscope.prediction.region import ApplicabilityDomain, listed_reasons
 from gapscope.prediction.serialization import estimator_from_dict, estimator_to_dict
 from gapscope.results.plots import plot_estimates
@@ -47,7 +45,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         kind: "linear" (least squares, the paper's), "ridge" (standardized readings, strength by leave-one-out error;
             for many or strongly correlated readings), "monotone" (least squares whose coefficients have the sign
             that each reading's stated direction demands; at worst zero) or "gaussian_process" (a smooth function of
-            few standardized readings, see `gapscope.prediction.gaussian_process`; the refits behind its intervals
+            few standardized readings, see `gapscope.prediction.fits`; the refits behind its intervals
             share the kernel that all networks chose).
         features: Columns of the table to use as readings; None uses all of them; an empty list fits the mean gap.
         log_features: Those of the readings that enter by their natural logarithm (they must be positive).
@@ -115,11 +113,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         self.random_state = random_state
 
     def check_parameters(self) -> None:
-        """Raise where a parameter is out of range; `fit` calls it, scikit-learn's constructors check nothing.
-
-        Raises:
-            InvalidInput: A parameter is out of range.
-        """
+        """Raise where a parameter is out of range; `fit` calls it, scikit-learn's constructors check nothing."""
         given = vars(self)
         check_choice("kind", self.kind, KINDS)
         check_choice("interval", self.interval, INTERVALS)
@@ -353,26 +347,11 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return plot_estimates(numpy.asarray(y, dtype=float), self.assess(X, level=level, refuse=False), level, axes)
 
     def save(self, path: str | Path) -> None:
-        """Write the fitted estimator as JSON, atomically.
-
-        Args:
-            path: The file.
-        """
+        """Write the fitted estimator as JSON, atomically."""
         check_is_fitted(self)
         write_atomically(Path(path), to_json(estimator_to_dict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> GapEstimator:
-        """Read an estimator that `save` wrote; it predicts bit for bit the same.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The fitted estimator.
-
-        Raises:
-            DamagedFile: The file is damaged.
-            UnreadableFile: The file is no estimator, or written by a newer gapscope.
-        """
+        """Read an estimator that `save` wrote; it predicts bit for bit the same."""
         return estimator_from_dict(read_json(Path(path)), str(path), cls)

@@ -1,4 +1,4 @@
-"""What is said of every network of a pool by estimators that have not seen it, beside the baselines."""
+"""Cross-validated gap estimates of a pool, and those of the baselines."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ N_FOLDS = 20
 
 
 def suggest_scheme(n: int) -> str:
-    """How n networks are held out: each alone, or in `N_FOLDS` folds where there are more than `MOST_LEFT_OUT`."""
+    """Return the scheme for n networks: "leave_one_out" up to `MOST_LEFT_OUT`, "folds" beyond."""
     return "leave_one_out" if n <= MOST_LEFT_OUT else "folds"
 
 
 def with_interval_for(estimator: GapEstimator, n: int) -> GapEstimator:
-    """Return the estimator with intervals that n networks can pay for: "cv+" where there are more than 100."""
+    """Return the estimator with intervals that n networks can afford: "cv+" beyond 100."""
     if n > MOST_LEFT_OUT:
         estimator.interval, estimator.n_folds = "cv+", N_FOLDS
     return estimator
@@ -37,17 +37,13 @@ def with_interval_for(estimator: GapEstimator, n: int) -> GapEstimator:
 def cross_validate_pool(
     records: Sequence[Record], *, on_fit: Callable[[int, int], None] | None = None
 ) -> tuple[GapEstimator, pandas.DataFrame]:
-    """Fit the suggested estimator on a pool, and estimate each of its networks by one that was fitted without it.
+    """Fit the suggested estimator on a pool, and estimate each network by one that was fitted without it.
 
-    Up to 100 networks each is held out alone and intervals are those of the jackknife+; beyond that, networks are held
-    out and refitted without in 20 folds ("cv+"), since the time would grow with more than the square of their number.
-
-    Args:
-        records: The records of the pool.
-        on_fit: Called after each fit with the numbers of fits done and of all.
+    Up to 100 networks are left out one by one, with intervals of the jackknife+; more are dealt into 20 folds ("cv+"),
+    because the time would grow with more than the square of their number.
 
     Returns:
-        The estimator, fitted on all usable networks, and one row per network as from `held_out_predictions`.
+        The estimator fitted on all usable networks, and one row per network as from `cross_val_predict`.
 
     Raises:
         InvalidInput: No reading varies, or none is finite in every finished network.
@@ -64,17 +60,9 @@ def cross_validate_pool(
 def baseline_errors(
     table: pandas.DataFrame, held_out: Sequence[str], answered: Sequence[str]
 ) -> dict[str, list[float]]:
-    """Errors of the baselines on networks that they were not fitted on.
+    """Return the errors (estimate minus gap) of every baseline that can be fitted, on networks `answered`.
 
-    They are fitted on the networks that are not held out; where all are, each is estimated from the others.
-
-    Args:
-        table: One row per network, indexed by its id.
-        held_out: Ids of the networks that another estimator was not fitted on.
-        answered: Ids of those of them that it answered.
-
-    Returns:
-        Baseline -> estimate minus gap of each answered network; a baseline that cannot be fitted is left out.
+    They are fitted on the networks that are not `held_out`; if all are, each is estimated from the others.
     """
     table = complete_rows(table)
     held, rest = table.loc[list(answered)], table.drop(list(held_out))

@@ -22,7 +22,6 @@ from gapscope.pools.jobs import keep, run_cached
 from gapscope.prediction.continuation import move_towards_kernel
 from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.learning_curve_result import LearningCurve, SubsetRun
-from gapscope.prediction.splits import Split, continued_halves, folds, group_numbers, hold_out, quarter_and_halves
 from gapscope.prediction.subset_designs import (
     CONTINUED,
     DESIGNS,
@@ -35,10 +34,16 @@ from gapscope.prediction.subset_designs import (
     Design,
     Expectation,
     SizedScore,
+    Split,
     cheapest_design,
     continued_expectation,
+    continued_halves,
     extrapolate,
+    folds,
+    group_numbers,
+    hold_out,
     predicted_width,
+    quarter_and_halves,
     variance_of_mean,
 )
 from gapscope.prediction.subset_runs import (
@@ -126,7 +131,7 @@ def _job(recipe: Recipe | RunSpec, samples: Samples, spread: float, seed: int, r
 
 
 def _together(recipe: Any, samples: Samples, spread: float, seed: int, root: str | None, stack: Choice) -> Any:
-    """What trains several splits at once, where the training configuration is one whose steps are known."""
+    """Return the function that trains several splits at once; None if they are trained one by one."""
     if stack == "never":
         return None
     if not isinstance(recipe, RunSpec):
@@ -203,7 +208,7 @@ def _unreached(width: float, quarter: SizedScore, growth: float, samples: int) -
 def _run_cheapest_design(
     trainings: _SubsetRuns, splits: tuple[Split, Split, Split], name: str, width: float | None, seed: int
 ) -> tuple[Design, Expectation, str]:
-    """Train the named design, or the cheapest that reaches the width: more expensive ones as long as that takes."""
+    """Train the named design, or designs in the order of their cost until one reaches the width."""
     n = len(trainings.groups)
     quarter, growth, note = trainings.run([splits[0]]), 0.0, ""
     design: Design | None = LADDER[0] if name == AUTO else DESIGNS[name]
@@ -226,7 +231,7 @@ def _run_cheapest_design(
 
 
 def _reason_under_trained(runs: Sequence[SubsetRun]) -> str:
-    """Return why networks on subsets are under-trained, empty if they are not."""
+    """Return a sentence on subset runs that are under-trained; empty if none is."""
     # A smaller training set is fitted better, if training takes the steps that it needs. One that is fitted
     # significantly worse than the largest (one-sided z-test, 1 %, and by .05) shows that it did not.
     small, large = min(runs, key=lambda run: run.trained_on), max(runs, key=lambda run: run.trained_on)
@@ -242,7 +247,7 @@ def _reason_under_trained(runs: Sequence[SubsetRun]) -> str:
 
 
 def _note_falling(large: SubsetRun, quarter: SubsetRun) -> str:
-    """Name a curve that falls significantly (one-sided z-test, 1 %, and by .05); else empty."""
+    """Return a sentence on a curve that falls significantly (one-sided z-test, 1 %, and by .05), or an empty one."""
     p, q = quarter.score, large.score
     error = math.sqrt(sum(max(v * (1 - v), 0) / run.scored_on for v, run in ((p, quarter), (q, large))))
     if p - q <= max(NORMAL_99_ONE_SIDED * error, MIN_DIFFERENCE):
@@ -253,7 +258,7 @@ def _note_falling(large: SubsetRun, quarter: SubsetRun) -> str:
 def _continued(
     trainings: _SubsetRuns, samples: Samples, design: Design, spread: float, seed: int
 ) -> tuple[Design, Expectation, str]:
-    """Scores of both halves, continued on each other and moved towards those of an RBF ridge."""
+    """Return the scores of both halves, continued on each other and moved towards those of an RBF ridge."""
     steps = design.cost / 2
     splits = continued_halves(trainings.groups, steps, _random(seed, "continued halves"))
     score = trainings.run(splits)
@@ -264,7 +269,7 @@ def _continued(
 
 
 def _design_without_width(recipe: Recipe | RunSpec, has_groups: bool) -> str:
-    """Name of the design that "auto" stands for."""
+    """Return the name of the design that "auto" chooses."""
     if has_groups:
         return LADDER[0].name
     return (SHORT_CONTINUED if takes_steps_fraction(recipe) else CONTINUED).name
@@ -288,22 +293,24 @@ def learning_curve(
     stack: Choice = "never",
     data_root: str | None = None,
 ) -> LearningCurve:
-    """Predict the accuracy that training reaches with all samples: train on subsets, score on the rest, extrapolate.
+    """Predict the accuracy that training reaches with all samples, from training runs on subsets.
+
+    Every run is scored on samples that it did not see, and the scores are extrapolated to all samples.
 
     It evaluates the training function (architecture, optimizer, everything it does), not one network, on new samples
-    *like* the given ones: with wrong labels among them, the new labels are wrong as often. All samples stay available
+    *like* the given ones: with label errors among them, the new labels have as many. All samples stay available
     for the final network. Formulas and constants are in `gapscope.prediction.subset_designs`.
 
     Training on a subset takes as many optimizer steps as on all samples if `train_fn` is a spec; a function should
     count steps, not epochs. Networks on subsets that fit their own samples worse than those on more samples are
     under-trained: the result then names this in `unreliable_because` and is no prediction. A falling curve is named.
-    Ctrl-C returns the training runs that are finished, without a prediction.
+    Ctrl-C returns the training runs that are finished, without a prediction. Common parameters: see
+    `gapscope.prediction`.
 
     Args:
         train_fn: A function (x, y) -> trained network, called with subsets of the data in the form in which they were
             given (a mapping of tensors for a mapping); or a `gs.RunSpec`, whose data are then the default of `data`. A
             function with a parameter `steps_fraction` is asked for that fraction of its optimizer steps.
-        data: Training data with targets, in any form that `gs.measure` takes.
         max_interval_width: Largest width of the 90 % interval. The cheapest design that reaches it is used; a training
             on a quarter decides which. None uses the default design.
         design: By name "short continued halves" (cost .5 training runs), "continued halves" (2), "half and quarter"
@@ -313,16 +320,11 @@ def learning_curve(
             there, and whose network can be kept. Continued halves: `gapscope.prediction.continuation`.
         groups: A label per sample; samples of one group (patient, author, period) are never on both sides of a split,
             and the interval counts groups, not samples.
-        seed: Seed of the subsets, and of each training.
         cache_dir: Folder for finished training runs, so that an interrupted call continues; None keeps nothing.
         workers: Processes that train in parallel, one thread each; above 1 `train_fn` must be picklable.
         stack: Whether folds and halves of a spec are trained in one stack, in this process (see `train_together`):
             "never", "always" where it can be, or "auto" where a short timing says that it is faster. Parts must have
             the same size to be in one stack, so take a number of samples that the folds divide.
-        data_root: Where the data of a spec lie.
-
-    Returns:
-        Score, 90 % interval, cost and training runs.
 
     Raises:
         InvalidInput: The data have no targets, fewer than 40 samples or 12 groups, `train_fn` does not return
@@ -355,8 +357,9 @@ def learning_curve(
     samples, numbers = _checked(data, groups)
     _check_continued(design, train_fn, groups)
     check_choice("stack", stack, get_args(Choice))
-    job = partial(_job, train_fn, samples, _spread(samples), seed, data_root)
-    together = _together(train_fn, samples, _spread(samples), seed, data_root, stack)
+    spread = _spread(samples)
+    job = partial(_job, train_fn, samples, spread, seed, data_root)
+    together = _together(train_fn, samples, spread, seed, data_root, stack)
     with tempfile.TemporaryDirectory() as temporary:
         if cache_dir is not None:
             check_cache_folder(Path(cache_dir), cache_facts(train_fn, seed, samples, numbers))
@@ -371,7 +374,7 @@ def learning_curve(
                 if design == HOLD_OUT.name:
                     result = _held_out(trainings, seed)
                 elif design in CONTINUED_DESIGNS:
-                    result = _continued(trainings, samples, DESIGNS[design], _spread(samples), seed)
+                    result = _continued(trainings, samples, DESIGNS[design], spread, seed)
                 else:
                     splits = quarter_and_halves(numbers, _random(seed, "halves"))
                     result = _run_cheapest_design(trainings, splits, design, max_interval_width, seed)

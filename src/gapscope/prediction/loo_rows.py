@@ -81,19 +81,7 @@ def add_network_rows(
 def options_within_budget(
     network: nn.Module, samples: Samples, options: dict[str, Any], budget: float | None, *, more_columns: float = 0.0
 ) -> tuple[dict[str, Any] | None, str]:
-    """Return options of `kernel_leave_one_out` that fit into a time budget, and a note on what they leave out.
-
-    Args:
-        network: The network.
-        samples: The samples.
-        options: `max_exact`, `landmarks` and `chunk_size`; with "combinations" they may be reduced as well.
-        budget: Seconds, or None.
-        more_columns: Kernel columns that are computed in addition.
-
-    Returns:
-        The options, with fewer landmarks if all columns take too long, and a note (empty if nothing is left out); None
-        in place of the options if not even 100 landmarks fit.
-    """
+    """Return options of `kernel_leave_one_out` that fit into a time budget, and a note on what they leave out."""
     n = len(samples)
     if n <= 2 * TRIAL or (budget is None and not is_interactive()):
         return options, ""
@@ -145,13 +133,6 @@ def combine_rows(rows: Sequence[LooRow], targets: Tensor) -> tuple[LooRow, ...]:
 
     These are the RBF and NTK rows; the rows of the network (last hidden features and NTK) if its features are
     significantly better than the RBF kernel, as those of pretrained networks are; else the best row.
-
-    Args:
-        rows: All rows.
-        targets: Labels or regression targets.
-
-    Returns:
-        One or two rows.
     """
     by_name = {row.method: row for row in rows}
     features, rbf = by_name.get(FEATURES), by_name.get(RBF)
@@ -178,13 +159,6 @@ def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor) -> str:
     """Return why no forecast is given: no row is significantly better than the first, the most frequent class.
 
     One-sided at the 5 % level, Bonferroni over five rows. Empty if some row is better.
-
-    Args:
-        rows: The row of the most frequent class (or of the mean target), then all others.
-        targets: Labels or regression targets.
-
-    Returns:
-        The reason.
     """
     if targets.is_floating_point():
         best = max(row.score for row in rows)

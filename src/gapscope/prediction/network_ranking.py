@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import GapscopeError, InvalidInput, check_choice, check_range
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import INITIALIZATIONS, NetworkSpec
@@ -99,6 +99,11 @@ def _sensitivities(
         network = build_untrained(candidate, samples, settings["n_outputs"], settings["initialization"], seed)
         prepared = ready(network, samples)
         values.append(float(output_sensitivity(prepared.network, prepared.samples.inputs, **settings["sensitivity"])))
+        if not math.isfinite(values[-1]):
+            raise NotMeasurable(
+                f"S must be finite; with initialization {settings['initialization']!r} the outputs overflow and S is "
+                f"{values[-1]}. Use initialization='he' or by='loo_accuracy'."
+            )
     return values
 
 

@@ -1,4 +1,4 @@
-r"""The region of readings that an estimator was fitted on, and whether a new network lies inside it."""
+r"""Region of readings that an estimator was fitted on, and reasons why a new network is outside."""
 
 from __future__ import annotations
 
@@ -17,13 +17,8 @@ LEAST_SLACK, MOST_SLACK = 0.1, 0.5
 SHARE_INSIDE = 0.95
 
 
-def family_name(value: Any) -> str:
-    """Value of a family column; no value is one as well."""
-    return "absent" if value is None or value != value else str(value)
-
-
 def listed_reasons(reasons: Sequence[str]) -> str:
-    """The first two reasons, and how many more there are."""
+    """Return the first two reasons, and the number of further ones."""
     more = len(reasons) - 2
     return "; ".join(reasons[:2]) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more > 0 else "")
 
@@ -34,7 +29,7 @@ def _without_itself(x: Float[Array, "n p"], end: Float[Array, " p"], next_end: F
 
 
 def _slack(x: Float[Array, "n p"]) -> float:
-    """How far outside the range of the others a fitted network lies: the 95 % point, as a fraction of the range."""
+    """Return the 95 % point of how far a fitted network is outside the range of the others, in units of the range."""
     n, p = x.shape
     if n < 3 or p == 0:
         return LEAST_SLACK
@@ -91,16 +86,7 @@ class ApplicabilityDomain:
     def fit(
         cls, x: Float[Array, "n p"], names: Sequence[str], families: Mapping[str, Sequence[str]]
     ) -> ApplicabilityDomain:
-        """Region of fitted networks.
-
-        Args:
-            x: Their readings, all finite.
-            names: Names of the readings.
-            families: Known values of each family column.
-
-        Returns:
-            The region.
-        """
+        """Return the region of fitted networks with finite readings x."""
         n, p = x.shape
         centre, scale = x.mean(0), x.std(0)
         scale[scale <= 1e-12 * numpy.abs(centre)] = 1.0
@@ -126,7 +112,7 @@ class ApplicabilityDomain:
         )
 
     def leverages(self, x: Float[Array, "m p"]) -> Float[Array, " m"]:
-        """Leverage h(x) of each network; infinite where it differs in a direction in which no fitted network did."""
+        """Return the leverage h(x) of each network; infinite in a direction in which no fitted network varied."""
         scaled = (x - self.centre) / self.scale
         outside = numpy.abs(scaled - scaled @ self.span @ self.span.T).max(axis=1, initial=0.0)
         inside = 1 / self.n + ((scaled @ self.precision) * scaled).sum(1)
@@ -135,16 +121,7 @@ class ApplicabilityDomain:
     def out_of_domain_reasons(
         self, x: Float[Array, "m p"], shown: Float[Array, "m p"], families: Mapping[str, Sequence[str]]
     ) -> list[list[str]]:
-        """Reasons to refuse each network, none where it lies inside.
-
-        Args:
-            x: Readings as they enter the fit.
-            shown: The same readings as the user gave them, for the messages.
-            families: Values of the family columns, one a network.
-
-        Returns:
-            One list of sentences a network.
-        """
+        """Return a list of reasons per network why it is outside; `shown` are the readings before logarithms."""
         reasons: list[list[str]] = [[] for _ in range(len(x))]
         for column, values in families.items():
             for i, value in enumerate(values):
@@ -172,7 +149,7 @@ class ApplicabilityDomain:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ApplicabilityDomain:
-        """Build from plain JSON (an infinite leverage arrives as a string); ValueError where it is no region."""
+        """Build from plain JSON (an infinite leverage is a string); raise ValueError for anything else."""
         names, families = content["names"], content["families"]
         p = len(names)
         arrays = {key: numpy.array(content[key], dtype=float) for key in ("low", "high", "centre", "scale")}

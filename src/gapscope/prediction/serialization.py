@@ -10,7 +10,7 @@ import numpy
 
 from gapscope.base.errors import DamagedFile, UnreadableFile
 from gapscope.base.type_guards import is_dict, is_list_or_tuple
-from gapscope.prediction.gaussian_process import Kernel
+from gapscope.prediction.fits import Kernel
 from gapscope.prediction.region import ApplicabilityDomain
 
 if TYPE_CHECKING:
@@ -22,14 +22,7 @@ RENAMED = {"spread": "error_scale", "logarithm": "log_features", "calibration_sh
 
 
 def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
-    """Everything that a fitted estimator answers from, for JSON.
-
-    Args:
-        estimator: The fitted estimator.
-
-    Returns:
-        Plain values.
-    """
+    """Return all parameters and fitted values of an estimator, for JSON."""
     given = {name: getattr(estimator, name) for name in signature(type(estimator)).parameters}
     parameters = {name: list(value) if is_list_or_tuple(value) else value for name, value in given.items()}
     if estimator.features is not None:
@@ -49,20 +42,7 @@ def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
 
 
 def estimator_from_dict(content: Any, path: str, kind: type[GapEstimator]) -> GapEstimator:
-    """The estimator that `stored` gave these values of.
-
-    Args:
-        content: What was read.
-        path: Where it was read, for messages.
-        kind: The class.
-
-    Returns:
-        The fitted estimator.
-
-    Raises:
-        DamagedFile: Values are missing or do not fit together.
-        UnreadableFile: It is no estimator, or written by a newer gapscope.
-    """
+    """Return the estimator that `estimator_to_dict` gave these values of."""
     if not is_dict(content) or content.get("what") != "gap estimator":
         raise UnreadableFile(f"{path} must hold a gap estimator; it does not. Fit one and save it there.")
     if not isinstance(content.get("schema"), int):

@@ -16,9 +16,13 @@ it is positive and enters with a minus, so that the interval is a little too wid
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from gapscope.base.errors import InvalidInput, check_same_length
 
 SHARE_OF_GROWTH = 0.5
 UNKNOWN_SHARE_OF_GROWTH = 0.25
@@ -35,7 +39,7 @@ HELD_OUT = 0.1
 
 @dataclass(frozen=True)
 class Design:
-    """What is trained.
+    """Training runs of one design.
 
     Attributes:
         name: Name of the design.
@@ -103,19 +107,12 @@ class Expectation:
 
 
 def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
-    r"""Variance of the mean of scores whose groups are drawn independently.
+    r"""Return the variance of the mean of scores whose groups are independent, infinite for one group.
 
     $\frac{G}{G-1} \sum_g \left(\sum_{i \in g} (s_i - \bar s)\right)^2 / n^2$ over $G$ groups; with one sample a group
     the squared standard error of a mean. Scores that are all 0 or 1 (right or wrong) have at least the variance of a
     share to which two right and two wrong samples are added (Agresti and Coull 1998), so that no wrong one among a few
     does not pass for certainty.
-
-    Args:
-        scores: [n].
-        groups: Group of each score, [n].
-
-    Returns:
-        The variance; infinite for a single group.
 
     >>> variance_of_mean(np.array([1.0, 0.0, 1.0, 0.0]), np.arange(4)) == 1 / 12
     True
@@ -133,14 +130,6 @@ def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
 
 def extrapolate(large: SizedScore, small: SizedScore | None, samples: int) -> Expectation:
     """Extrapolate the score from parts of two sizes to all samples (the formula of this file).
-
-    Args:
-        large: What training on the larger part gave.
-        small: What training on the smaller part gave; None for a hold-out, whose score is not continued.
-        samples: Number of all samples.
-
-    Returns:
-        Score and standard error.
 
     >>> extrapolate(SizedScore(300, 0.70, 0.0), SizedScore(150, 0.60, 0.0), 600).value
     0.75
@@ -162,13 +151,6 @@ def continued_expectation(value: float, scores: np.ndarray) -> Expectation:
     r"""Return the score of continued subset runs with its standard error.
 
     $\sqrt{v\,(1/n + 4 e^2)}$ with v the variance of the scores of n samples and e = `CONTINUED_ERROR`.
-
-    Args:
-        value: The score, moved towards the kernel's.
-        scores: Score of each sample, [n].
-
-    Returns:
-        Score and standard error.
     """
     n = len(scores)
     variance = max(float(scores.var()), (1 - 1 / n) / n)
@@ -176,17 +158,7 @@ def continued_expectation(value: float, scores: np.ndarray) -> Expectation:
 
 
 def predicted_width(design: Design, quarter: SizedScore, growth_a_doubling: float, samples: int) -> float:
-    """Width of the interval that a design will have, as far as the training on a quarter tells.
-
-    Args:
-        design: The design.
-        quarter: What training on a quarter gave; its variance is that of three quarters of the samples.
-        growth_a_doubling: By how much the score grows with twice the samples; 0 where it is not known yet.
-        samples: Number of all samples.
-
-    Returns:
-        Width of the 90 % interval.
-    """
+    """Width of the interval that a design will have, as far as the training on a quarter tells."""
     trained_on = round(design.trained_share * samples)
     variance = quarter.variance * 0.75 / design.scored_share
     mean = quarter.mean + growth_a_doubling * math.log2(trained_on / quarter.trained_on)
@@ -197,3 +169,85 @@ def cheapest_design(width: float, quarter: SizedScore, growth_a_doubling: float,
     """Return the cheapest design whose interval is expected to be at most so wide; None where none is."""
     reach = (item for item in LADDER if predicted_width(item, quarter, growth_a_doubling, samples) <= width)
     return next(reach, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One training: the samples it sees, and those that score it.
+
+    Attributes:
+        name: Says which training of its design it is.
+        trained: Indices of the samples that it sees.
+        scored: Indices of samples that it does not see.
+        steps: Its optimizer steps, in multiples of a training run on all samples.
+        is_continued: Whether it is scored by `gapscope.prediction.continuation`.
+    """
+
+    name: str
+    trained: np.ndarray
+    scored: np.ndarray
+    steps: float = 1.0
+    is_continued: bool = False
+
+
+def group_numbers(groups: Any, samples: int) -> np.ndarray:
+    """Return the group of each sample as 0, 1, ...; without groups every sample is its own."""
+    if groups is None:
+        return np.arange(samples)
+    labels = np.asarray(groups)
+    if labels.ndim != 1:
+        raise InvalidInput(f"groups must hold one label per sample, shape [n]; got shape {list(labels.shape)}.")
+    check_same_length("groups", len(labels), "samples", samples)
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def random_partition(groups: np.ndarray, shares: Sequence[float], random: np.random.Generator) -> list[np.ndarray]:
+    """Cut the samples into random parts of about the given shares; samples of one group share a part.
+
+    >>> [part.size for part in random_partition(np.arange(8), (0.5, 0.5), np.random.default_rng(0))]
+    [4, 4]
+    """
+    sizes = np.bincount(groups)
+    order = random.permutation(len(sizes))
+    # a group belongs to the part in which its middle lies
+    middle = sizes[order].cumsum() - sizes[order] / 2
+    part_of_group = np.empty(len(sizes), dtype=int)
+    part_of_group[order] = np.searchsorted(np.cumsum(shares)[:-1] * len(groups), middle, side="right")
+    parts = part_of_group[groups]
+    return [np.flatnonzero(parts == number) for number in range(len(shares))]
+
+
+def _rest(samples: int, part: np.ndarray) -> np.ndarray:
+    return np.setdiff1d(np.arange(samples), part)
+
+
+def quarter_and_halves(groups: np.ndarray, random: np.random.Generator) -> tuple[Split, Split, Split]:
+    """Return the training on a quarter, on the half that holds it, and on the other half; each scored on the rest."""
+    first, second, third = random_partition(groups, (0.25, 0.25, 0.5), random)
+    half = np.sort(np.concatenate([first, second]))
+    return (
+        Split("quarter", first, _rest(len(groups), first)),
+        Split("half", half, third),
+        Split("other half", third, half),
+    )
+
+
+def continued_halves(groups: np.ndarray, steps: float, random: np.random.Generator) -> list[Split]:
+    """Return the training runs on two random halves, each scored and continued on the other half."""
+    first, second = random_partition(groups, (0.5, 0.5), random)
+    name = "continued half" if steps == 1 else "short continued half"
+    return [Split(f"{name} 1", first, second, steps, True), Split(f"{name} 2", second, first, steps, True)]
+
+
+def folds(groups: np.ndarray, number: int, random: np.random.Generator) -> list[Split]:
+    """Return the training runs of a cross-validation: each leaves one of `number` parts out and is scored on it."""
+    parts = random_partition(groups, [1 / number] * number, random)
+    return [
+        Split(f"fold {index} of {number}", _rest(len(groups), part), part) for index, part in enumerate(parts, start=1)
+    ]
+
+
+def hold_out(groups: np.ndarray, share: float, random: np.random.Generator) -> Split:
+    """Return one training that leaves a fraction of the samples out and is scored on it."""
+    held, kept = random_partition(groups, (share, 1 - share), random)
+    return Split("hold-out", kept, held)

@@ -26,7 +26,7 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.prediction.continuation import continued_predictions
-from gapscope.prediction.splits import Split
+from gapscope.prediction.subset_designs import Split
 from gapscope.statistics.baselines import rbf_ridge, sample_features
 from gapscope.training.loop import Training
 from gapscope.training.multi_training import Choice, train_all
@@ -69,20 +69,7 @@ def _trained_by_spec(
 
 
 def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, root: str | None = None) -> nn.Module:
-    """Run a training configuration; its global random numbers depend on the seed alone, and the streams are restored.
-
-    Args:
-        recipe: A function (x, y) -> trained network, or a spec.
-        samples: The part of the samples that it sees.
-        seed: Seed.
-        root: Where the data of a spec lie.
-
-    Returns:
-        The trained network.
-
-    Raises:
-        InvalidInput: The training configuration returned something else, or its training diverged.
-    """
+    """Run a training configuration, with global random numbers that depend on the seed alone."""
     if isinstance(recipe, RunSpec):
         return _trained_by_spec([(samples, seed)], recipe, root, "never")[0]
     assert samples.targets is not None
@@ -97,19 +84,7 @@ def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, roo
 
 
 def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
-    """Return what each sample adds to the mean score: 1 or 0 for right or wrong, for regression its R².
-
-    Args:
-        network: The network, in any mode.
-        samples: Inputs with targets.
-        spread: Variance of the regression targets, mean over their columns; unused for classes.
-
-    Returns:
-        [n]; for regression 1 - squared error / spread, whose mean is R2 with the spread of all samples.
-
-    Raises:
-        InvalidInput: Labels and outputs do not fit, or outputs have positions.
-    """
+    """Return what each sample adds to the mean score: 1 or 0 for right or wrong, for regression its R²."""
     found = ready(network, samples)
     if found.refused:
         raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {found.refused}.")
@@ -222,15 +197,6 @@ def equal_steps(recipe: Recipe | RunSpec, samples: int, part: int, fraction: flo
     """Scale the epochs of a spec so that a part takes as many optimizer steps as all samples.
 
     A function that takes `steps_fraction` is called with the fraction; others stay.
-
-    Args:
-        recipe: The training configuration.
-        samples: Number of all samples.
-        part: Number of samples of the part.
-        fraction: Fraction of these steps.
-
-    Returns:
-        The configuration for the part; whole epochs, at least one.
     """
     if not isinstance(recipe, RunSpec):
         return partial(recipe, steps_fraction=fraction) if takes_steps_fraction(recipe) else recipe

@@ -94,19 +94,11 @@ class _Adjusted:
 
 
 def adjusted_mean(values: np.ndarray, control: np.ndarray, rest: np.ndarray) -> _Adjusted:
-    r"""Mean of values of m samples, adjusted by a control variate that n more samples have.
+    r"""Return the mean of values of m samples, adjusted by a control variate that n more samples have.
 
     $\bar v - c\,(\bar u_m - \bar u_n)$ with $c = \frac{n}{m + n}\,\beta\,s$, $\beta$ the least-squares slope of the
     values on the control and s its shrinkage, adjusted over plain R2 (not below 0). Its variance is
     $\mathrm{Var}(v - c u) / m + c^2\,\mathrm{Var}(u) / n$.
-
-    Args:
-        values: [m].
-        control: Control variate of the same samples, [m].
-        rest: Control variate of the others, [n].
-
-    Returns:
-        Mean, variance, their ratio to the plain ones, and the correlation.
     """
     m, n = len(values), len(rest)
     plain = float(values.var(ddof=1)) / m
