@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gapscope.base.random_streams import make_generator
-from gapscope.labels.loo_canaries import MIN_CANARIES, ROUNDS, canary_margins, confusion_odds
+from gapscope.labels.noise_rate import MIN_CANARIES, ROUNDS, canary_margins, confusion_odds
 from gapscope.statistics.kernel_ridge import spectrum
 
 

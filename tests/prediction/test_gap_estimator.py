@@ -19,7 +19,6 @@ from gapscope.prediction.gap_estimator import GapEstimator
 @parametrize_with_checks(
     [
         GapEstimator(),
-        GapEstimator(interval="split"),
         GapEstimator(kind="ridge"),
         GapEstimator(kind="monotone", directions={}),
         GapEstimator(kind="gaussian_process", interval="none"),
@@ -111,7 +110,7 @@ def test_no_features_is_the_mean_gap() -> None:
     assert numpy.isfinite(found.predict_interval(table.iloc[:4])).all()
 
 
-@pytest.mark.parametrize("interval", ["jackknife+", "cv+", "split"])
+@pytest.mark.parametrize("interval", ["jackknife+", "cv+"])
 @pytest.mark.parametrize("kind", ["linear", "ridge"])
 def test_intervals_cover_new_networks(interval: str, kind: str) -> None:
     """Skewed, heteroscedastic noise: no assumption of the intervals but exchangeability holds."""
@@ -245,7 +244,6 @@ def test_networks_like_the_fitted_ones_are_seldom_refused() -> None:
     "options",
     [
         {},
-        {"interval": "split"},
         {"kind": "ridge", "families": ()},
         {"features": ()},
         {"kind": "gaussian_process", "clusters": ("network.name",)},

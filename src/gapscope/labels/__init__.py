@@ -1,1 +1,18 @@
-"""Label noise rate, label errors, and canaries."""
+"""Label noise rate, label errors, and canaries.
+
+Common parameters:
+    source: An untrained network, or None; or a `Monitor` of a run with canaries, its callback or its `CanaryAlarm`. The
+        weights must not be trained: they would know the labels that they check.
+    data: Training data with class labels or regression targets, in any form that `gapscope.measure` takes; None with a
+        monitor.
+    features: Embeddings [n, d] in place of a network and data.
+    labels: Labels of the features; strings are accepted.
+    max_exact: Number of samples up to which the NTK is exact.
+    landmarks: Number of samples that approximate it beyond.
+    chunk_size: Samples per pass; None for as many as memory allows.
+    seed: Seed of the corrupted labels, the resampling and the landmarks.
+    margins: Score of each label as given less the largest other score.
+    n_classes: Number of classes C.
+    quantile: Fraction of the canaries whose margin must be below the threshold t.
+    generator: Source of random numbers.
+"""

@@ -1,4 +1,4 @@
-"""Duplicates: samples that repeat another one exactly or nearly, with the same label or another."""
+"""Duplicate samples: exact or near repeats, with the same label or another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK = 2048
 
 
 def nearest_distances(queries: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Distance to the nearest of `features` and its index, of every query; by default to the nearest other query."""
+    """Return each query's distance to its nearest feature (default: other query) and the index."""
     others, distances, indices = queries if features is None else features, [], []
     for start in range(0, len(queries), BLOCK):
         block = queries[start : start + BLOCK]
@@ -31,7 +31,7 @@ def nearest_distances(queries: Tensor, features: Tensor | None = None) -> tuple[
 
 
 def _exact_repeats(inputs: Tensor) -> list[tuple[int, int]]:
-    """Pairs of the first and every later sample with equal values."""
+    """Return pairs of the first and every later sample with equal values."""
     rows, inverse = torch.unique(inputs.reshape(len(inputs), -1).cpu(), dim=0, return_inverse=True)
     if len(rows) == len(inputs):
         return []
@@ -46,16 +46,11 @@ def _limit(distances: Tensor) -> float:
 
 
 def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
-    """Pairs (i, j), i < j, of samples of which one is the nearest neighbour of the other at almost no distance.
+    """Return pairs (i, j), i < j, of samples at almost no distance, sorted.
 
-    Distances are Euclidean on standardized features; "almost no" is below 5 % of the median distance to the nearest
-    neighbour. Data sets of more than 20,000 samples are searched for exact repeats alone.
-
-    Args:
-        samples: The samples.
-
-    Returns:
-        The pairs, sorted.
+    One is the nearest neighbour of the other. Distances are Euclidean on standardized features; "almost no" is below
+    5 % of the median distance to the nearest neighbour. Data sets of more than 20,000 samples are searched for exact
+    repeats alone.
     """
     features = sample_features(samples) if len(samples) <= MAX_SAMPLES else torch.empty(0, 0)
     if not features.shape[1]:
@@ -66,14 +61,7 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
 
 
 def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int], ...]:
-    """Pairs (i, j) of a test sample j and its nearest training sample i at almost no distance, see `duplicate_pairs`.
-
-    Args:
-        samples: Training samples.
-        test: Test samples.
-
-    Returns:
-        The pairs, by test sample.
+    """Return pairs (i, j) of test samples j that repeat training sample i (see `duplicate_pairs`).
 
     Raises:
         InvalidInput: The two have inputs of different shapes.
@@ -95,7 +83,7 @@ def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int]
 
 
 def conflicting_duplicates(samples: Samples) -> tuple[tuple[int, int], ...]:
-    """Pairs of duplicates with different labels: at least one label of each is wrong."""
+    """Return pairs of duplicates with different labels: at least one label of each is an error."""
     targets = samples.targets
     if targets is None or not samples.is_classification:
         return ()

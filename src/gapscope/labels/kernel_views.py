@@ -1,4 +1,4 @@
-"""Kernel machines that predict each label from all others: on the inputs, on given features, and on a network."""
+"""Kernel machines that predict each label from all others."""
 
 from __future__ import annotations
 
@@ -60,22 +60,15 @@ def ntk_spectrum(
     """Decompose the neural tangent kernel of a network on its samples."""
     generator = make_generator(seed, "landmarks")
     columns = kernel_columns(prepared.network, prepared.samples.inputs, max_exact, landmarks, generator, chunk_size)
-    return columns.spectrum()  # fmt: skip
+    return columns.spectrum()
 
 
 def kernel_views(
     network: nn.Module | None, samples: Samples, *, seed: int, **options: Any
 ) -> tuple[list[KernelView], int, list[str]]:
-    """Return every kernel machine that applies, the number of classes (or of targets), and notes.
+    """Return every kernel machine that applies, the number of classes (or targets), and notes.
 
-    Args:
-        network: The untrained network, or None.
-        samples: Samples with targets.
-        seed: Seed of the landmarks.
-        **options: `max_exact`, `landmarks` and `chunk_size` of the NTK.
-
-    Returns:
-        The views, the one of the smallest error first.
+    The machine of the smallest error comes first. `options` are `max_exact`, `landmarks` and `chunk_size` of the NTK.
 
     Raises:
         InvalidInput: The network does not fit the samples.

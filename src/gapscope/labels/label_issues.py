@@ -15,9 +15,9 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.estimators import unwrap_estimator
 from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
 from gapscope.labels.kernel_views import KernelView, classification_view, kernel_views
-from gapscope.labels.loo_canaries import canary_margins
 from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_rate import (
+    canary_margins,
     clean_accuracy,
     margins_of,
     noise_rate_bound,
@@ -68,14 +68,7 @@ def _collect(source: Any, data: Any, features: Any, labels: Any) -> Samples:
 
 
 def assess_labels(view: KernelView, labels: Tensor, n_classes: int, seed: int) -> LabelAssessment:
-    """Return ranking and rate of class labels [n], from leave-one-out margins of samples and canaries.
-
-    Args:
-        view: The kernel machine.
-        labels: Labels as given.
-        n_classes: Number of classes.
-        seed: Seed of the canaries and the resamples.
-    """
+    """Rank class labels [n] and estimate their noise, from LOO margins of samples and canaries."""
     labels, scores = labels.to(view.spectrum.vectors.device), view.loo.predictions
     predicted, margins = scores.argmax(1), margins_of(scores, labels)
     corrupted = canary_margins(
@@ -199,7 +192,7 @@ def estimate_label_noise(
     chunk_size: int | None = None,
     seed: int = 0,
 ) -> LabelNoiseEstimate:
-    """Estimate the fraction of labels that are wrong: before training, or from one monitored training run.
+    """Estimate the label noise rate: before training, or from one monitored training run.
 
     Before training, every sample is predicted from all others by a kernel machine, in closed form: an RBF kernel or a
     linear kernel of the inputs, and, with an untrained network, its last hidden features or its neural tangent kernel,
@@ -215,20 +208,7 @@ def estimate_label_noise(
     (`gapscope.labels.monitored`). If an RBF kernel of the inputs predicts more unseen labels than the network, the rate
     is that of the kernel.
 
-    Args:
-        source: An untrained network, or None; or a `Monitor` of a run with canaries, its callback or its
-            `CanaryAlarm`. Trained weights would know the labels that they check.
-        data: Training data with class labels or regression targets, in any form that `gapscope.measure` takes; None
-            with a monitor.
-        features: Embeddings [n, d] in place of a network and data.
-        labels: Their labels; strings are accepted.
-        max_exact: Number of samples up to which the NTK is exact.
-        landmarks: Number of samples that approximate it beyond.
-        chunk_size: Samples per pass; None for as many as memory allows.
-        seed: Seed of the corrupted labels, the resampling and the landmarks.
-
-    Returns:
-        The rate with its 90 % interval.
+    Common parameters: see `gapscope.labels`.
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, or no canaries in what was monitored.
@@ -260,7 +240,7 @@ def find_label_issues(
     chunk_size: int | None = None,
     seed: int = 0,
 ) -> LabelIssues:
-    """Rank samples by how likely their label is wrong: before training, or from one monitored training run.
+    """Rank samples by how likely their label is an error: before training, or from one run.
 
     Class labels are ranked by margin: the leave-one-out score of the given label less the largest other score, by the
     kernel machine that `estimate_label_noise` uses. Regression targets are ranked by their leave-one-out residual
@@ -273,20 +253,11 @@ def find_label_issues(
     least that fraction is expected to be wrong. Of regression targets, those are flagged whose residual swapped targets
     reach but few others. Nothing is flagged where the rate cannot be estimated.
 
+    Common parameters: see `gapscope.labels`.
+
     Args:
-        source: As for `estimate_label_noise`.
-        data: As for `estimate_label_noise`.
-        features: Embeddings [n, d] in place of a network and data.
-        labels: Their labels; strings are accepted.
         precision: Expected fraction of errors among the flagged samples, in (0, 1].
         test: Test set; training samples that it (nearly) repeats are named in `test_duplicates`.
-        max_exact: Number of samples up to which the NTK is exact.
-        landmarks: Number of samples that approximate it beyond.
-        chunk_size: Samples per pass; None for as many as memory allows.
-        seed: As for `estimate_label_noise`.
-
-    Returns:
-        The ranking, the flagged samples, suggested labels and the rate.
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, or no canaries in what was monitored.

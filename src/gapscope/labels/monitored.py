@@ -3,8 +3,8 @@
 A sample's margin is the logit of its label less the largest other logit, averaged over the monitored epochs (Pleiss et
 al. 2020, arXiv:2001.10528, eq. 1). Label errors are learned late, so their margins are small. Canaries are samples that
 are trained on with a corrupted label; the margins of label errors are assumed to be distributed as theirs.
-The network never trains on the original labels of the canaries: how often these are its best class besides the
-corrupted label estimates its accuracy on unseen samples.
+are trained on with a corrupted label; the margins of label errors are assumed to be distributed as theirs. The network
+never trains on the original labels of the canaries: how often these are its best class besides the
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate, ran
 # The rate is the smallest ratio over the upper part of the canaries: the minimum over few canaries is biased downwards.
 QUANTILE = 0.7
 # Below this accuracy, many label errors look the same as a network that has learned little.
-LEAST_ACCURACY = 0.45
+MIN_ACCURACY = 0.45
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class MonitoredLabels:
     Attributes:
         positions: Indices in the training data.
         given: Labels as given, also of the canaries.
-        rivals: The class, other than the trained label, that most often had the largest logit.
+        rivals: The runner-up class, other than the trained label, most often with the largest logit.
         margins: Mean margin of the trained label.
         is_canary: Which samples were trained on with a corrupted label.
         n_classes: Number of classes.
@@ -57,19 +57,15 @@ class MonitoredLabels:
         margins = CanaryMargins(self.margins[~canaries][None], self.margins[canaries][None])
         rate, low, high = noise_rate_interval(margins, n_classes, quantile=QUANTILE, generator=generator)
         # a rate that is far too high would make the accuracy on clean labels look high too
-        clean = accuracy if accuracy < LEAST_ACCURACY else min(clean_accuracy(accuracy, rate, n_classes), 1.0)
+        clean = accuracy if accuracy < MIN_ACCURACY else min(clean_accuracy(accuracy, rate, n_classes), 1.0)
         samples = int((~canaries).sum())
         return LabelNoiseEstimate(rate, low, high, clean, samples, accuracy=accuracy).bounded_if_hard()
 
     def ranked(self, noise: LabelNoiseEstimate, kernel: Float[Tensor, " n"] | None = None) -> LabelIssues:
-        """Rank the samples that are not canaries, by margin or by the mean of its rank and that of a kernel machine.
+        """Rank the samples that are not canaries by margin.
 
-        Args:
-            noise: The estimate of `noise`.
-            kernel: Leave-one-out margins, by a kernel of the inputs, of the labels that were trained on.
-
-        Returns:
-            The ranking. With `kernel`, its margins are mean ranks less 0.5.
+        With `kernel`, the leave-one-out margins of the trained labels by a kernel of the inputs, samples are ranked by
+        the mean of both ranks (less 0.5).
         """
         ordinary = ~self.is_canary
         cut = float(self.margins[self.is_canary].quantile(RECALL))
@@ -85,13 +81,13 @@ class MonitoredLabels:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Ranks in [0, 1), smallest first; ties in the order of the samples."""
+    """Return ranks in [0, 1), smallest first; ties in the order of the samples."""
     return values.argsort(stable=True).argsort().double() / len(values)
 
 
 @runtime_checkable
 class WatchesLabels(Protocol):
-    """An alarm that records the margins of labels."""
+    """Alarm that records the margins of labels."""
 
     def watched_labels(self) -> MonitoredLabels:
         """Return labels and margins up to now."""

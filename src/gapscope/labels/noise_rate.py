@@ -1,11 +1,11 @@
-r"""Upper bound and interval of the label noise rate, from samples whose label was corrupted on purpose (canaries).
+r"""Upper bound and interval of the label noise rate, from canaries (deliberately mislabelled samples).
 
-A sample's margin is the score of its given label less the largest other score. If a fraction r of the labels is wrong
+A sample's margin is the score of its given label less the largest other score. If a fraction r of the labels are errors
 in the way that the canaries' are, then with F for distribution functions of margins
 
 $$F_{all} = (1 - r) F_{right} + r F_{wrong} \ge r F_{wrong} .$$
 
-If new labels are drawn without regard to the truth, about $r / (C - 1)$ of the canaries get their true label back:
+If new labels are sampled without regard to the truth, about $r / (C - 1)$ of the canaries get their true label back:
 $F_{canary} \le (1 - r / (C - 1)) F_{wrong} + \dots$, so that with $\varrho = \min_t F_{all}(t) / F_{canary}(t)$
 
 $$r \le \frac{\varrho}{1 + \varrho / (C - 1)},$$
@@ -22,7 +22,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from gapscope.statistics.kernel_ridge import Spectrum, loo_predictions
+
 RESAMPLES = 200
+ROUNDS = 20
+# Fraction of the labels that are corrupted per round: with more, the fit would differ from that of the given labels.
+CANARY_FRACTION, MIN_CANARIES = 0.05, 12
+# Added to the counts of confusions, so that every class has possible label errors. With 1, many canaries of a data
+# set whose classes are confused in pairs would get labels that no error has.
+PSEUDO_COUNT = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,13 +57,7 @@ def margins_of(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float
 
 
 def smallest_ratio(margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], quantile: float) -> tuple[float, float]:
-    r"""Return $\varrho$ and the margin t of the minimum.
-
-    Args:
-        margins: Margins of samples with the labels as given.
-        canaries: Margins of the canaries.
-        quantile: Fraction of the canaries that must be below t.
-    """
+    r"""Return $\varrho$ and the margin t of the minimum."""
     ordered = canaries.sort().values
     thresholds = ordered[int(quantile * (len(ordered) - 1)) :]
     below = torch.searchsorted(margins.sort().values, thresholds, right=True).double() / len(margins)
@@ -67,16 +69,10 @@ def smallest_ratio(margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], 
 def noise_rate_bound(
     margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], n_classes: int | None = None, *, quantile: float = 0.5
 ) -> float:
-    r"""Return an upper bound of the fraction of label errors.
+    r"""Return an upper bound of the fraction of label errors in [0, 1].
 
-    Args:
-        margins: Margins of samples with the labels as given.
-        canaries: Margins of the canaries.
-        n_classes: Number of classes C; None returns $\varrho$ itself: no canary gets its true label back.
-        quantile: Fraction of the canaries that must be below t.
-
-    Returns:
-        The bound in [0, 1]; estimated, with a relative error of the order of $1 / \sqrt m$.
+    Its relative error is of the order of $1 / \sqrt m$. Without `n_classes` it is $\varrho$ itself: no canary gets its
+    true label back.
 
     >>> right, wrong = torch.ones(80), -torch.ones(20)
     >>> round(noise_rate_bound(torch.cat([right, wrong]), -torch.ones(30)), 6)
@@ -89,17 +85,12 @@ def noise_rate_bound(
 def noise_rate_interval(
     margins: CanaryMargins, n_classes: int | None, *, quantile: float, generator: torch.Generator
 ) -> tuple[float, float, float]:
-    """Return the bound of all rounds together and its 90 % bootstrap interval: rate, low, high.
+    """Return the bound of all rounds together with its 90 % bootstrap interval (rate, low, high).
 
     All rounds use the same samples, so each resample has the size of one round. The minimum of noisy ratios is biased
-    downwards, and a bound is biased upwards where the margins of clean and wrong labels overlap. So each end is the
+    All rounds use the same samples, so each resample has the size of one round. The minimum of noisy ratios is biased
+    downwards, and a bound is biased upwards where the margins of clean labels and label errors overlap. So each end is the
     wider one of the percentile and the basic bootstrap.
-
-    Args:
-        margins: Margins of ordinary samples and of canaries.
-        n_classes: As for `noise_rate_bound`.
-        quantile: As for `noise_rate_bound`.
-        generator: Draws the resamples.
     """
     ordinary, canaries, rates = margins.ordinary, margins.canaries.flatten(), []
     rate = noise_rate_bound(ordinary.flatten(), canaries, n_classes, quantile=quantile)
@@ -114,7 +105,7 @@ def noise_rate_interval(
 
 
 def clean_accuracy(accuracy: float, rate: float, n_classes: float) -> float:
-    r"""Return the accuracy on clean labels, from the accuracy on labels of which a fraction r is wrong at random.
+    r"""Return the accuracy on clean labels from that on labels of which a fraction r are random errors.
 
     $A = (A_{noisy} - r / (C - 1)) / (1 - r C / (C - 1))$.
 
@@ -123,3 +114,44 @@ def clean_accuracy(accuracy: float, rate: float, n_classes: float) -> float:
     """
     others = n_classes - 1
     return (accuracy - rate / others) / max(1 - rate * n_classes / others, 1e-12)
+
+
+def confusion_odds(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_classes: int) -> Tensor:
+    """Return the odds [C, C] of a label error: confusion counts plus 0.1.
+
+    They are not normalized, and 0 on the diagonal. With them, canaries are confused as the errors in the data are:
+    among all classes, or between two.
+    """
+    odds = torch.full((n_classes, n_classes), PSEUDO_COUNT, dtype=torch.float64)
+    odds.index_put_((predicted.cpu(), labels.cpu()), torch.ones(len(labels), dtype=torch.float64), accumulate=True)
+    return odds.fill_diagonal_(0.0)
+
+
+def canary_margins(
+    kernel: Spectrum,
+    labels: Int[Tensor, " n"],
+    predicted: Int[Tensor, " n"],
+    ridge: float,
+    n_classes: int,
+    generator: torch.Generator,
+) -> CanaryMargins:
+    """Return LOO margins in 20 rounds, each with corrupted labels of other samples.
+
+    `predicted` are the leave-one-out predictions with the labels as given, `ridge` is in units of the mean eigenvalue.
+    New labels are sampled from the odds of the predicted class, so that a canary's label is an error also where its
+    given label was. A round costs two products with the vectors of the kernel.
+    """
+    n, odds = len(labels), confusion_odds(predicted, labels, n_classes)
+    number = max(MIN_CANARIES, round(CANARY_FRACTION * n))
+    ordinary, canaries = [], []
+    for _ in range(ROUNDS):
+        order = torch.randperm(n, generator=generator)
+        chosen, rest = (part.to(labels.device) for part in order.split([number, n - number]))
+        corrupted = labels.clone()
+        new_labels = torch.multinomial(odds[predicted[chosen].cpu()], 1, generator=generator).squeeze(1)
+        corrupted[chosen] = new_labels.to(labels)
+        targets = torch.nn.functional.one_hot(corrupted, n_classes).double()
+        margins = margins_of(loo_predictions(kernel, targets, ridge * (kernel.mean or 1.0)).predictions, corrupted)
+        ordinary.append(margins[rest])
+        canaries.append(margins[chosen])
+    return CanaryMargins(torch.stack(ordinary).cpu(), torch.stack(canaries).cpu())

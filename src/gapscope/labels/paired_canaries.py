@@ -35,7 +35,7 @@ def _signed_sums(values: np.ndarray) -> np.ndarray:
 
 
 def paired_p_value(differences: Sequence[float]) -> float:
-    r"""Return the probability of a sum of differences at least as large, if all patterns of signs were equally likely.
+    r"""Return the exact p-value of the sum of differences against random signs (one-sided).
 
     Exact for up to 32 pairs (all $2^m$ patterns are counted). Beyond, the bound $e^{-T^2/2}$ for T > 0, else 1.
 
@@ -63,7 +63,7 @@ def paired_p_value(differences: Sequence[float]) -> float:
 
 
 class _WithCanaries(Dataset):
-    """A data set with some samples replaced and others appended."""
+    """Data set with some samples replaced and others appended."""
 
     def __init__(self, dataset: Any, replaced: Mapping[int, Any], added: Sequence[Any]) -> None:
         self.dataset, self.replaced, self.added = dataset, replaced, added
@@ -86,7 +86,7 @@ def _label_name(sample: Mapping[str, Any]) -> str:
 
 
 class PairedCanaries:
-    """Canaries in pairs, one of each in the training data; made by `of_labels` or `of_tokens`.
+    """Pairs of canaries, one of each in the training data; made by `of_labels` or `of_tokens`.
 
     Args:
         dataset: Training data, with the trained canaries.
@@ -102,9 +102,9 @@ class PairedCanaries:
 
     @classmethod
     def of_labels(cls, dataset: Any, *, n_classes: int, number: int = 24, seed: int = 0) -> PairedCanaries:
-        """Return canaries that are samples with one of two random classes as their label.
+        """Return canaries that are samples with one of two random classes as label.
 
-        With three classes or more both labels are wrong; with two, about half of the canaries keep their label.
+        With three classes or more both labels are errors; with two, about half of the canaries keep their label.
 
         Args:
             dataset: Mappings with a class label (`labels` or `label`).
@@ -132,14 +132,13 @@ class PairedCanaries:
 
     @classmethod
     def of_tokens(cls, dataset: Any, *, number: int = 24, seed: int = 0) -> PairedCanaries:
-        """Return canaries that are random token sequences, appended to the data of a language model.
+        """Return canaries that are random token sequences, appended to a language model's data.
 
         They are as long as the first sample, and their tokens occur in the data.
 
         Args:
             dataset: Mappings with `input_ids` and `labels` of the same shape.
             number: Number of pairs.
-            seed: Seed of the tokens.
 
         Raises:
             InvalidInput: The samples are not token sequences with labels.

@@ -1,4 +1,4 @@
-r"""Regression targets: robust leave-one-out residuals, and an upper bound of the fraction of wrong targets.
+r"""Robust leave-one-out residuals of regression targets, and a bound of the fraction of errors.
 
 A gross error would pull the predictions of its neighbours towards it. So the kernel machine is fitted to targets whose
 leave-one-out residuals are clipped, $\tilde y = f + \mathrm{clip}(y - f, \pm 2 s)$ with s their robust spread, a few
@@ -26,19 +26,16 @@ CANARY_FRACTION, MIN_CANARIES = 0.05, 12
 
 
 def robust_spread(values: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
-    """Scaled median absolute deviation per column; the standard deviation where half of the values are equal."""
+    """Return the scaled median absolute deviation per column (or the standard deviation if it is 0)."""
     deviation = 1.4826 * (values - values.median(0).values).abs().median(0).values
     return torch.where(deviation > 0, deviation, values.std(0, correction=0)).clamp_min(1e-12)
 
 
 @dataclass(frozen=True)
 class RobustFit:
-    """A kernel machine that gross errors do not pull.
+    """Kernel machine that is robust to gross errors: clipped targets [n, k], selected ridge, predictions.
 
-    Attributes:
-        targets: Targets with clipped residuals, [n, k].
-        ridge: The selected ridge, in units of the mean eigenvalue.
-        loo: Leave-one-out predictions of the fit to these targets.
+    The ridge is in units of the mean eigenvalue.
     """
 
     targets: Float[Tensor, "n k"]
@@ -71,7 +68,7 @@ def residual_margins(residuals: Float[Tensor, "n k"], spread: Float[Tensor, " k"
 def regression_canaries(
     spectrum: Spectrum, fit: RobustFit, targets: Float[Tensor, "n k"], generator: torch.Generator
 ) -> CanaryMargins:
-    """Give some samples the targets of others, predict each sample from all others, and repeat with other samples."""
+    """Return margins under 20 rounds in which some samples get the targets of others."""
     n = len(targets)
     number = max(MIN_CANARIES, round(CANARY_FRACTION * n))
     spread = robust_spread(targets - fit.loo.predictions)

@@ -1,4 +1,4 @@
-"""Results of label checks: the rate of label noise, and samples ranked by how likely their label is wrong."""
+"""Results of label checks: noise rate and ranked label issues."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 RECALL = 0.9
 # A machine that predicts clean labels less often than this cannot distinguish label errors from its own mistakes.
-LEAST_CLEAN_ACCURACY = 0.6
+MIN_CLEAN_ACCURACY = 0.6
 # The same for regression targets: below, the residuals of correct targets are as large as those of wrong ones.
-LEAST_R_SQUARED = 0.7
-# A machine that predicts clean labels less often than this bounds the rate from above only. This and LEAST_ABOVE_CHANCE
-# were chosen on draws with seeds 0 to 2 and evaluated on others (results/labels/hard_clean.json).
+MIN_R_SQUARED = 0.7
+# A machine that predicts clean labels less often than this bounds the rate from above only. This and MIN_ABOVE_CHANCE
+# were chosen on data with seeds 0 to 2 and evaluated on others (results/labels/hard_clean.json).
 TIGHT_FROM = 0.85
-LEAST_ABOVE_CHANCE = 0.3
+MIN_ABOVE_CHANCE = 0.3
 # A rate that is far too high makes `clean_accuracy`, which it enters, look good; its interval is wide then: 0.40 in the
 # one case of 65 that was seen, at most 0.25 in the others.
 MAX_WIDTH = 0.3
@@ -61,7 +61,7 @@ class LabelNoiseEstimate(Result):
     r_squared: float = math.nan
 
     def bounded_if_hard(self, *, hard: bool = False) -> LabelNoiseEstimate:
-        """Return an upper bound (lower end 0) if fewer than 85 % of the clean labels are predicted, or if `hard`."""
+        """Return an upper bound (low 0) if under 85 % of clean labels are predicted, or if `hard`."""
         width = self.high - self.low if math.isnan(self.width) else self.width
         bound = hard or self.is_upper_bound or not self.clean_accuracy >= TIGHT_FROM
         return replace(self, low=0.0 if bound else self.low, width=width, is_upper_bound=bound)
@@ -70,15 +70,15 @@ class LabelNoiseEstimate(Result):
     def unreliable_because(self) -> str:
         """Reason why the estimate is unreliable; empty if it is reliable."""
         width = self.high - self.low if math.isnan(self.width) else self.width
-        needed = self.most_frequent + LEAST_ABOVE_CHANCE * (1 - self.most_frequent)
-        if self.r_squared < LEAST_R_SQUARED:
+        needed = self.most_frequent + MIN_ABOVE_CHANCE * (1 - self.most_frequent)
+        if self.r_squared < MIN_R_SQUARED:
             reason = (
-                f"targets are predicted with an R^2 of {self.r_squared:.2f}, at least {LEAST_R_SQUARED} is needed. "
+                f"targets are predicted with an R^2 of {self.r_squared:.2f}, at least {MIN_R_SQUARED} is needed. "
                 "Pass more samples"
             )
-        elif math.isnan(self.r_squared) and not self.clean_accuracy >= LEAST_CLEAN_ACCURACY:
+        elif math.isnan(self.r_squared) and not self.clean_accuracy >= MIN_CLEAN_ACCURACY:
             reason = (
-                f"clean labels are predicted at {max(self.clean_accuracy, 0):.0%}, at least {LEAST_CLEAN_ACCURACY:.0%} "
+                f"clean labels are predicted at {max(self.clean_accuracy, 0):.0%}, at least {MIN_CLEAN_ACCURACY:.0%} "
                 "is needed. Pass more samples"
             )
         elif self.accuracy < needed:
@@ -103,7 +103,7 @@ class LabelNoiseEstimate(Result):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The rate with its interval, in one sentence."""
+        """The rate with its interval, as one sentence."""
         return (repr(self),)
 
     def __repr__(self) -> str:
@@ -168,7 +168,7 @@ class LabelIssues(Result):
         return None if self.noise is None else self.indices[: self.n_flagged]
 
     def with_precision(self, precision: float) -> LabelIssues:
-        """Return the same ranking with the longest list whose expected fraction of errors is at least `precision`."""
+        """Return the ranking with the longest list whose expected precision is at least `precision`."""
         if self.noise is None or not len(self.precision_curve):
             return self
         enough = torch.nonzero(self.precision_curve >= precision).flatten()
@@ -183,7 +183,7 @@ class LabelIssues(Result):
         return int(label) if self.given_labels.dtype == torch.int64 else float(label)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per sample, most likely errors first; `flagged` is None where the rate is not known."""
+        """Return one row per sample, likely errors first (`flagged` is None without a rate)."""
         import pandas
 
         n = len(self.indices)
@@ -200,7 +200,7 @@ class LabelIssues(Result):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the ranking and the rate as JSON-serializable values; the data stay out."""
+        """Return the ranking and the rate, without the data, as JSON-serializable values."""
         return {
             "rows": self.to_pandas().to_dict("records"),
             "n_flagged": self.n_flagged,
@@ -213,7 +213,7 @@ class LabelIssues(Result):
         }
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a list to review: one row per sample with its given and suggested label, and an empty column `label`.
+        """Write a CSV list to review: given and suggested label, and an empty column `label`.
 
         Fill `label` with the correct label, or with "drop"; then call `gapscope.apply_label_corrections`.
         """
@@ -222,19 +222,14 @@ class LabelIssues(Result):
         table.to_csv(path, index=False)
 
     def write_html(self, path: str | Path, *, n: int | None = None) -> None:
-        """Write a self-contained page of the suspected samples: pictures or values, given and suggested label.
-
-        Args:
-            path: The file.
-            n: Number of samples; default the flagged ones, at least 24.
-        """
+        """Write a self-contained page of `n` suspected samples (default: the flagged, at least 24)."""
         from gapscope.labels.work_list import render
 
         Path(path).write_text(render(self, n), encoding="utf-8")
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The rate, the flagged samples, and what else was noticed, one sentence each."""
+        """The rate, the flagged samples, duplicates and notes, one sentence each."""
         lines = [self.note if self.noise is None else f"{self.noise!r}."]
         if self.noise is not None and self.n_flagged and math.isnan(self.expected_precision):
             lines.append(
@@ -278,23 +273,12 @@ def rank_label_issues(
     probabilities: Float[Tensor, " n"] | None = None,
     fraction: float | None = None,
 ) -> LabelIssues:
-    r"""Rank samples by their margin and flag as many as are expected to be wrong.
+    r"""Rank samples by margin and flag the expected number of errors.
 
     With F the distribution of margins of all samples and of the corrupted ones, the expected fraction of errors among
     the samples with a margin of at most t is $r F_{corrupted}(t) / F_{all}(t)$ (`gapscope.labels.noise_rate`).
-
-    Args:
-        positions: Indices in the data.
-        labels: Labels as given.
-        predicted: Predicted classes.
-        margins: Margins.
-        canaries: Margins of samples whose label was corrupted on purpose.
-        noise: The rate.
-        probabilities: Probability of the predicted class.
-        fraction: r of the formula; default the rate.
-
-    Returns:
-        The ranking; nothing is flagged where the rate is unreliable.
+    `fraction` is r of the formula (default: the rate), `canaries` the margins of samples whose label was corrupted on
+    purpose, `positions` indices in the data. Nothing is flagged if the rate is unreliable.
     """
     order = margins.argsort(stable=True)
     reason, n = noise.unreliable_because, len(order)

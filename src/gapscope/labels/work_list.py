@@ -1,4 +1,4 @@
-"""A page of suspected samples that a person can work through, and the corrections that come back."""
+"""HTML page for the review of suspected label errors, and the corrections that result."""
 
 from __future__ import annotations
 
@@ -50,14 +50,7 @@ document.getElementById('save').onclick = () => {
 
 
 def thumbnail(sample: Tensor) -> str:
-    """Return an image sample [h, w], [1, h, w] or [3, h, w] as a data URI (smallest value black, largest white).
-
-    Args:
-        sample: The sample.
-
-    Returns:
-        A PNG in the page itself; empty if the sample is no image.
-    """
+    """Return an image sample [h, w], [1, h, w] or [3, h, w] as a PNG data URI (empty if it is none)."""
     from PIL import Image
 
     shape = tuple(sample.shape)
@@ -74,7 +67,7 @@ def thumbnail(sample: Tensor) -> str:
 
 
 def _values(samples: Samples, index: int, center: Tensor, spread: Tensor) -> str:
-    """Values of a table's row; those more than three standard deviations from the mean are marked."""
+    """Return the values of a table's row; those over 3 standard deviations from the mean are marked."""
     cells = []
     for column, value in enumerate(samples.inputs[index].flatten()[:12].tolist()):
         far = abs(value - float(center[column])) > 3 * float(spread[column]) > 0
@@ -103,7 +96,7 @@ def _card(row: dict[str, Any], samples: Samples | None, center: Tensor | None, s
 
 
 def render(issues: LabelIssues, n: int | None = None) -> str:
-    """Return the page: what was found, and one card per suspected sample with a field for the correct label."""
+    """Return the page: sentences, and one card per sample with a field for the correct label."""
     n = min(n or max(issues.n_flagged, MIN_SHOWN), MAX_SHOWN, len(issues.indices))
     samples, center, spread = issues.samples, None, None
     if samples is not None and samples.inputs.is_floating_point() and samples.inputs.ndim == 2:
@@ -147,15 +140,12 @@ def _parse_label(label: str, codes: dict[str, int], *, is_number: bool, where: s
 
 
 def apply_label_corrections(data: Any, path: str | Path) -> Samples:
-    """Return the data with the labels of a reviewed list: `LabelIssues.to_csv`, or the page of `write_html`.
+    """Return the data with the labels of a reviewed list (`LabelIssues.to_csv` or `write_html`).
 
     Args:
-        data: The data that the list was made from.
+        data: Data that the list was made from.
         path: CSV file with the columns `sample` (an index) and `label`: the correct label or target, "drop" to remove
             the sample, or nothing to keep its label.
-
-    Returns:
-        The samples with corrected labels, without the dropped ones.
 
     Raises:
         InvalidInput: A column is missing, an index is outside the data, or a label is unknown.

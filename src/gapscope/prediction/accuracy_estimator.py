@@ -42,17 +42,11 @@ NEEDED = ("samples", "classes", "train_accuracy", f"{LEFT_OUT}.accuracy", f"{LEF
 
 @dataclass(frozen=True)
 class Limits:
-    """Beyond what the readings do not know the network.
+    """Limits of the fitted networks, beyond which there is no estimate."""
 
-    Attributes:
-        alignment: Smallest cosine of the kernels before and after training.
-        leverage: Largest mean leverage (effective dimension per sample).
-        samples: Smallest number of samples.
-    """
-
-    alignment: float
-    leverage: float
-    samples: int
+    alignment: float  # smallest cosine of the kernels before and after training
+    leverage: float  # largest mean leverage (effective dimension per sample)
+    samples: int  # smallest number of samples
 
 
 @dataclass(frozen=True)
@@ -72,15 +66,10 @@ class IntervalEstimate:
 
 @dataclass(frozen=True)
 class ErrorParts:
-    """How errors on data sets that were left out of a fit scatter.
+    """Standard deviations of the errors on data sets that were not fitted on."""
 
-    Attributes:
-        between: Standard deviation of the data sets' mean errors.
-        within: Standard deviation of single networks around the mean of their data set.
-    """
-
-    between: float
-    within: float
+    between: float  # of the data sets' mean errors
+    within: float  # of networks around the mean of their data set
 
 
 def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:

@@ -134,14 +134,7 @@ def family_name(value: Any) -> str:
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """Columns of a table of networks by what they are for.
-
-    Attributes:
-        features: The readings; None takes all columns that have no other role.
-        families: What kind of network it is.
-        clusters: Columns whose equal values make networks of one kind.
-        spread: The error that each network is expected to have; "" where there is none.
-    """
+    """Columns of a table of networks by their roles, see `GapEstimator`."""
 
     features: Sequence[str] | None
     families: Sequence[str]

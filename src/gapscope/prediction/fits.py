@@ -91,23 +91,14 @@ LENGTHS = (0.5, 50.0)
 
 @dataclass(frozen=True)
 class Kernel:
-    """Similarity of new networks with fitted ones, by their readings.
-
-    Attributes:
-        centre: Means of the readings of the fitted networks.
-        scale: Their standard deviations, infinite where constant.
-        points: Standardized readings of the fitted networks.
-        variance: s squared, in squared units of the target.
-        length: l, in standard deviations of the readings.
-        noise: sigma squared, in squared units of the target.
-    """
+    """Similarity of new networks with fitted ones, by their readings."""
 
     centre: Float[Array, " p"]
-    scale: Float[Array, " p"]
-    points: Float[Array, "n p"]
-    variance: float
-    length: float
-    noise: float
+    scale: Float[Array, " p"]  # infinite for a constant reading
+    points: Float[Array, "n p"]  # standardized readings of the fitted networks
+    variance: float  # s^2
+    length: float  # l, in standard deviations of the readings
+    noise: float  # sigma^2
 
     def __call__(self, x: Float[Array, "m p"]) -> Float[Array, "m n"]:
         """Return the similarity of each network with every fitted one."""
@@ -126,7 +117,7 @@ class Kernel:
         return found
 
     def deviation(self, x: Float[Array, "m p"], rows: Int[Array, " r"] | None = None) -> Float[Array, " m"]:
-        """Return the standard deviation of the target of new networks (eq. 2.26, with the noise), given some fitted ones."""
+        """Return the standard deviation of the target of new networks, with the noise (eq. 2.26)."""
         rows = numpy.arange(len(self.points)) if rows is None else rows
         gram = self._similarities(self.points[rows], self.points[rows]) + self.noise * numpy.eye(len(rows))
         similar = self(x)[:, rows]

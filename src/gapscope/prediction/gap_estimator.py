@@ -1,4 +1,4 @@
-"""From readings to the generalization gap: a scikit-learn regressor with intervals that refuses what it cannot know."""
+"""Gap estimator: a scikit-learn regressor from readings to the generalization gap, with intervals and a region."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gapscope.prediction.region import ApplicabilityDomain, listed_reasons
 from gapscope.prediction.serialization import estimator_from_dict, estimator_to_dict
 from gapscope.results.plots import plot_estimates
 from gapscope.results.progress import progress
-from gapscope.statistics.conformal import jackknife_plus, split_conformal
+from gapscope.statistics.conformal import jackknife_plus
 
 if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
-INTERVALS = ("jackknife+", "cv+", "split", "none")
+INTERVALS = ("jackknife+", "cv+", "none")
 COEFFICIENT_SIGNS = {"lower": 1.0, "higher": -1.0, "none": 0.0}
 
 
@@ -61,12 +61,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             the coefficient is at least 0), "higher" or "none". A reading that is not named counts as "none".
         interval: "jackknife+" (n refits; covers a new exchangeable network with probability at least
             2 level - 1, in practice about level), "cv+" (the same with `n_folds` refits, each without one fold of the
-            networks; for hundreds of networks), "split" (fits on a part and takes the residuals of the rest; covers
-            with probability at least level, but all estimates are a little worse) or "none" (one fit, infinite
-            intervals).
+            networks; for hundreds of networks) or "none" (one fit, infinite intervals).
         n_folds: Number of folds of "cv+".
-        calibration_fraction: Fraction of the networks that "split" keeps for calibration.
-        random_state: Seed of the split and of the folds.
+        random_state: Seed of the folds.
 
     Attributes:
         coef_: Coefficients a, in units of the gap per unit of the reading (or of its logarithm); of a Gaussian process
@@ -97,7 +94,6 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         directions: Mapping[str, str] | None = None,
         interval: str = "jackknife+",
         n_folds: int = 20,
-        calibration_fraction: float = 0.3,
         random_state: int = 0,
     ) -> None:
         self.kind = kind
@@ -109,16 +105,14 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         self.directions = directions
         self.interval = interval
         self.n_folds = n_folds
-        self.calibration_fraction = calibration_fraction
         self.random_state = random_state
 
     def check_parameters(self) -> None:
-        """Raise where a parameter is out of range; `fit` calls it, scikit-learn's constructors check nothing."""
+        """Check the parameters, as `fit` does, because scikit-learn's constructors check nothing."""
         given = vars(self)
         check_choice("kind", self.kind, KINDS)
         check_choice("interval", self.interval, INTERVALS)
         check_range("n_folds", self.n_folds, 2)
-        check_range("calibration_fraction", self.calibration_fraction, 0, 1, low_open=True, high_open=True)
         for name in ("features", "log_features", "families", "clusters"):
             texts = isinstance(given[name], Collection) and not isinstance(given[name], str)
             if not texts and (given[name], name) != (None, "features"):
@@ -165,14 +159,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return readings, numpy.asarray(target, dtype=float)
 
     def fit(self, X: Any, y: Any) -> GapEstimator:
-        """Fit the coefficients, and whatever the intervals need.
-
-        Args:
-            X: Readings, one row per network: a pandas DataFrame, or an array.
-            y: Gaps.
-
-        Returns:
-            The estimator itself.
+        """Fit the coefficients and the refits of the intervals to gaps y; return the estimator itself.
 
         Raises:
             InvalidInput: A parameter is out of range, a column is missing or not numeric, a reading is not finite.
@@ -182,21 +169,12 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         directions = self.directions or {}
         signs = numpy.array([COEFFICIENT_SIGNS[directions.get(name, "none")] for name in self.feature_names_])
         families = {column: sorted(set(values)) for column, values in self._roles.families_of(X).items()}
-        if self.interval == "split":
-            order = numpy.random.default_rng(self.random_state).permutation(len(y))
-            n_calibration = min(max(round(self.calibration_fraction * len(y)), 1), len(y) - 1)
-            calibration, fitted = order[:n_calibration], numpy.sort(order[n_calibration:])
-        else:
-            calibration, fitted = numpy.arange(0), numpy.arange(len(y))
-        self.kernel_ = fit_kernel(x[fitted], y[fitted]) if self.kind == "gaussian_process" else None
-        weights = self._weights(x[fitted], y[fitted], numpy.arange(len(fitted)), signs)
+        self.kernel_ = fit_kernel(x, y) if self.kind == "gaussian_process" else None
+        weights = self._weights(x, y, numpy.arange(len(y)), signs)
         self.intercept_, self.coef_ = float(weights[0]), weights[1:]
-        self.region_ = ApplicabilityDomain.fit(x[fitted], self.feature_names_, families)
+        self.region_ = ApplicabilityDomain.fit(x, self.feature_names_, families)
         spread = self._spread(X, x)
-        if self.interval == "split":
-            self.residuals_ = (numpy.abs(y - self._estimates(x)) / spread)[calibration]
-            self.left_out_ = numpy.zeros((0, len(weights)))
-        elif self.interval == "none":
+        if self.interval == "none":
             self.residuals_, self.left_out_ = numpy.zeros(0), numpy.zeros((0, len(weights)))
         else:
             self.left_out_, basis = numpy.zeros((len(y), len(weights))), self._basis(x)
@@ -240,29 +218,16 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return self.intercept_ + self._basis(x) @ self.coef_
 
     def predict(self, X: Any) -> Float[Array, " m"]:
-        """Estimated gap of each network, in units of the gap it was fitted on.
-
-        Args:
-            X: Readings, one row per network.
-
-        Returns:
-            The estimates.
-        """
+        """Return the estimated gap of each network, in units of the gap it was fitted on."""
         check_is_fitted(self)
         return self._estimates(self._readings(X)[0])
 
     def predict_interval(self, X: Any, level: float = 0.9) -> Float[Array, "m 2"]:
-        """Interval for the gap of each network.
+        """Return the lower and upper end of an interval for the gap of each network.
 
-        Args:
-            X: Readings, one row per network.
-            level: Nominal coverage. What is guaranteed for networks exchangeable with the fitted ones, whatever the
-                distribution: at least 2 level - 1 with "jackknife+" (about level in practice) and, up to about
-                sqrt(2 / n), with "cv+"; at least level with "split". Nothing is guaranteed for a network that `trust`
-                refuses.
-
-        Returns:
-            Lower and upper end of each; infinite where fewer networks were fitted than the level needs (9 for .9).
+        For networks exchangeable with the fitted ones the coverage is at least 2 level - 1 with "jackknife+" (about
+        level in practice) and, up to about sqrt(2 / n), with "cv+", for any distribution. Nothing is guaranteed outside
+        the fitted region. Ends are infinite if fewer networks were fitted than the level needs (9 for .9).
 
         Raises:
             InvalidInput: level is not between 0 and 1.
@@ -273,25 +238,16 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return self._interval(x, self._spread(X, x), level)
 
     def _interval(self, x: Float[Array, "m p"], spread: Float[Array, " m"], level: float) -> Float[Array, "m 2"]:
-        if self.interval == "split":
-            return split_conformal(self._estimates(x), self.residuals_, level, spread)
         left_out = self.left_out_[:, 0] + self._basis(x) @ self.left_out_[:, 1:].T
         return jackknife_plus(left_out, self.residuals_, level, spread)
 
     def in_domain(self, X: Any) -> pandas.DataFrame:
-        """Whether each network is like those the estimator was fitted on.
+        """Return `verdict` ("inside" or "outside") and `reason` of each network, indexed like X.
 
-        A network is "outside" where a family value is new, a reading is not finite or leaves the fitted range too far,
-        or its readings together have a larger leverage than any fitted network had, see `FittedRegion`. Some of the
-        networks that are like the fitted ones are refused too, the more the fewer were fitted for the readings: for
-        skewed readings (lognormal) 27 % with 12 networks and 8 readings, 9 % with 20 and 4, 6 % with 40 and 4, 2 % with
-        100 and 2.
-
-        Args:
-            X: Readings, and the family columns if there are any, one row per network.
-
-        Returns:
-            `verdict` ("inside" or "outside") and `reason` (empty inside), indexed like X.
+        A network is "outside" if a family value is new, a reading is not finite or leaves the fitted range too far, or
+        its readings together have a larger leverage than any fitted network had, see `ApplicabilityDomain`. So are some
+        networks that are like the fitted ones: for skewed readings (lognormal) 27 % with 12 networks and 8 readings,
+        9 % with 20 and 4, 6 % with 40 and 4, 2 % with 100 and 2.
         """
         import pandas
 
@@ -304,15 +260,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return pandas.DataFrame({"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None))
 
     def assess(self, X: Any, *, level: float = 0.9, refuse: bool = True) -> pandas.DataFrame:
-        """Estimate, interval and verdict of each network; no estimate where the verdict is "outside".
+        """Return `prediction`, `low`, `high`, `verdict` and `reason` of each network, indexed like X.
 
-        Args:
-            X: Readings, and the family columns if there are any, one row per network.
-            level: Nominal coverage of the intervals.
-            refuse: Whether a network outside the fitted region gets NaN instead of an estimate.
-
-        Returns:
-            `prediction`, `low`, `high`, `verdict`, `reason` (also of an interval without ends), indexed like X.
+        With `refuse` a network outside the fitted region gets NaN instead of an estimate.
         """
         check_range("level", level, 0, 1, low_open=True, high_open=True)
         verdicts = self.in_domain(X)
@@ -333,17 +283,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return verdicts
 
     def plot(self, X: Any, y: Any, *, level: float = 0.9, axes: Any = None) -> Any:
-        """Draw estimates and intervals against true gaps, networks that `trust` refuses in grey; see `assess`.
-
-        Args:
-            X: Readings, one row per network.
-            y: Their gaps; for an honest figure of networks that were not fitted on.
-            level: Nominal coverage of the intervals.
-            axes: Where to draw; None makes a figure.
-
-        Returns:
-            The matplotlib axes.
-        """
+        """Plot estimates and intervals against the gaps y, networks outside the region in grey; return the axes."""
         return plot_estimates(numpy.asarray(y, dtype=float), self.assess(X, level=level, refuse=False), level, axes)
 
     def save(self, path: str | Path) -> None:

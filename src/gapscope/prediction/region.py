@@ -55,32 +55,19 @@ class ApplicabilityDomain:
     It is also refused where a reading leaves the fitted range by more than `slack` times that range. The slack is so
     wide that 95 % of the fitted networks would pass with respect to the others, but at least a tenth and at most a
     half.
-
-    Attributes:
-        names: Names of the readings.
-        low: Smallest fitted value of each.
-        high: Largest fitted value of each.
-        slack: Allowed way out of the range, as a fraction of the range.
-        centre: Means of the readings.
-        scale: Their standard deviations, 1 where constant.
-        precision: Pseudo-inverse of the scaled sum of squares, [p, p].
-        span: Orthonormal directions in which the fitted networks vary, [p, r], scaled.
-        n: Number of fitted networks.
-        largest_leverage: Largest h_i / (1 - h_i); infinite where one network alone spans a direction.
-        families: Known values of each family column.
     """
 
     names: tuple[str, ...]
     low: Float[Array, " p"]
     high: Float[Array, " p"]
-    slack: float
+    slack: float  # in units of the range
     centre: Float[Array, " p"]
-    scale: Float[Array, " p"]
-    precision: Float[Array, "p p"]
-    span: Float[Array, "p r"]
+    scale: Float[Array, " p"]  # standard deviations, 1 for constant readings
+    precision: Float[Array, "p p"]  # pseudo-inverse of the scaled sum of squares
+    span: Float[Array, "p r"]  # orthonormal directions in which the scaled readings vary
     n: int
-    largest_leverage: float
-    families: Mapping[str, Sequence[str]]
+    largest_leverage: float  # of h_i / (1 - h_i); infinite if one network alone spans a direction
+    families: Mapping[str, Sequence[str]]  # known values of each family column
 
     @classmethod
     def fit(

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 # names of the constructor's parameters in files of schema 1
-RENAMED = {"spread": "error_scale", "logarithm": "log_features", "calibration_share": "calibration_fraction"}
+RENAMED = {"spread": "error_scale", "logarithm": "log_features"}
+# of files that were written when intervals could come from a part of the networks
+REMOVED = ("calibration_share", "calibration_fraction")
 
 
 def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def estimator_from_dict(content: Any, path: str, kind: type[GapEstimator]) -> Ga
         )
     try:
         parameters: dict[str, Any] = {
-            str(RENAMED.get(name, name)): value for name, value in content["parameters"].items()
+            str(RENAMED.get(name, name)): value for name, value in content["parameters"].items() if name not in REMOVED
         }
         estimator = kind(**parameters)
         estimator.check_parameters()
@@ -90,5 +92,5 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
         readings.add(len(estimator.kernel_.centre))
     if len(readings) > 1:
         raise ValueError(f"{estimator.n_features_in_} readings and a region of others")
-    if estimator.interval != "split" and len(estimator.left_out_) != len(estimator.residuals_):
+    if len(estimator.left_out_) != len(estimator.residuals_):
         raise ValueError(f"{len(estimator.left_out_)} refits and {len(estimator.residuals_)} residuals")

@@ -39,25 +39,15 @@ HELD_OUT = 0.1
 
 @dataclass(frozen=True)
 class Design:
-    """Training runs of one design.
-
-    Attributes:
-        name: Name of the design.
-        trained_share: Fraction of the samples that each of its larger training runs sees.
-        scored_share: Fraction of the samples that are scored by these.
-        cost: Optimizer steps of all its training runs, in multiples of one on all samples.
-        folds: Number of folds; 0 for halves and hold-out.
-        with_quarter: Whether a training on a quarter shows how the score grows.
-        is_continued: Whether both halves are continued (`gapscope.prediction.continuation`).
-    """
+    """Training runs of one design: fractions of the samples that its larger runs see, and that these score."""
 
     name: str
     trained_share: float
     scored_share: float
-    cost: float
+    cost: float  # optimizer steps of all runs, in multiples of a training run on all samples
     folds: int = 0
-    with_quarter: bool = True
-    is_continued: bool = False
+    with_quarter: bool = True  # whether a run on a quarter shows how the score grows
+    is_continued: bool = False  # whether both halves are continued (`gapscope.prediction.continuation`)
 
 
 # cheapest first
@@ -75,13 +65,7 @@ DESIGNS = {design.name: design for design in (SHORT_CONTINUED, CONTINUED, *LADDE
 
 @dataclass(frozen=True)
 class SizedScore:
-    """Mean score of unseen samples after training on so many.
-
-    Attributes:
-        trained_on: Number of samples that a training saw.
-        mean: Mean score.
-        variance: Variance of the mean, from sample to sample (group to group).
-    """
+    """Mean score of unseen samples after training on so many, with the variance of the mean."""
 
     trained_on: int
     mean: float
@@ -90,12 +74,7 @@ class SizedScore:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Score of the training configuration on everything.
-
-    Attributes:
-        value: The score.
-        standard_error: Its standard error.
-    """
+    """Predicted score with all samples."""
 
     value: float
     standard_error: float
@@ -173,21 +152,13 @@ def cheapest_design(width: float, quarter: SizedScore, growth_a_doubling: float,
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One training: the samples it sees, and those that score it.
-
-    Attributes:
-        name: Says which training of its design it is.
-        trained: Indices of the samples that it sees.
-        scored: Indices of samples that it does not see.
-        steps: Its optimizer steps, in multiples of a training run on all samples.
-        is_continued: Whether it is scored by `gapscope.prediction.continuation`.
-    """
+    """One training run of a design: indices of the samples it sees, and of those that score it."""
 
     name: str
     trained: np.ndarray
     scored: np.ndarray
-    steps: float = 1.0
-    is_continued: bool = False
+    steps: float = 1.0  # optimizer steps, in multiples of a training run on all samples
+    is_continued: bool = False  # whether it is scored by `gapscope.prediction.continuation`
 
 
 def group_numbers(groups: Any, samples: int) -> np.ndarray:

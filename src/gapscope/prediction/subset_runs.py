@@ -167,12 +167,7 @@ def cache_facts(recipe: Recipe | RunSpec, seed: int, samples: Samples, groups: n
 
 @dataclass(frozen=True)
 class SubsetScores:
-    """What one network reached.
-
-    Attributes:
-        scores: Score of each sample that it did not see, in the split's order.
-        training_score: Mean score of the samples that it saw.
-    """
+    """Scores of the samples that a network did not see, in the split's order, and mean score of those it saw."""
 
     scores: list[float]
     training_score: float

@@ -50,24 +50,3 @@ def jackknife_plus(
     low = _kth_smallest(left_out - residuals, math.floor((1 - level) * (n + 1) + 1e-9))
     high = _kth_smallest(left_out + residuals, math.ceil(level * (n + 1) - 1e-9))
     return numpy.stack([low, high], axis=1)
-
-
-def split_conformal(
-    predictions: Float[Array, " m"],
-    residuals: Float[Array, " n"],
-    level: float,
-    spread: Float[Array, " m"] | float = 1.0,
-) -> Float[Array, "m 2"]:
-    r"""Return prediction plus and minus the $\lceil \text{level}\,(n+1) \rceil$-th smallest calibration residual.
-
-    For exchangeable networks the coverage is at least `level`, and at most level + 1/(n+1) if the residuals have no
-    ties. The interval is infinite if n < level / (1 - level). `residuals` are those of n networks that the model was
-    not fitted on; other arguments as for `jackknife_plus`.
-
-    Lei, G'Sell, Rinaldo, Tibshirani, Wasserman, "Distribution-free predictive inference", 2018, theorem 2.
-
-    >>> split_conformal(numpy.array([1.0]), numpy.array([0.5, 0.1, 0.3]), 0.75)
-    array([[0.5, 1.5]])
-    """
-    half = spread * _kth_smallest(residuals[None], math.ceil(level * (len(residuals) + 1) - 1e-9))
-    return numpy.stack([predictions - half, predictions + half], axis=1)

@@ -2,7 +2,7 @@
 
     python -m gapscope_studies.labels.hard_clean results/labels/hard_clean.json
 
-The rule (`gapscope.labels.results`, `gapscope.labels.loo_canaries`) was chosen on other draws, with seeds 0 to 2 and
+The rule (`gapscope.labels.results`, `gapscope.labels.noise_rate`) was chosen on other draws, with seeds 0 to 2 and
 501 to 504; these draws have the seeds 200 to 239.
 """
 
