@@ -13,12 +13,10 @@ from typing import Any, get_args
 import numpy as np
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.files import read_json
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.pools.from_spec import prepared
-from gapscope.pools.jobs import keep, run_cached
 from gapscope.prediction.continuation import move_towards_kernel
 from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.learning_curve_result import LearningCurve, SubsetRun
@@ -44,10 +42,10 @@ from gapscope.prediction.subset_designs import (
     hold_out,
     predicted_width,
     quarter_and_halves,
-    variance_of_mean,
 )
 from gapscope.prediction.subset_runs import (
     Recipe,
+    SubsetRuns,
     cache_facts,
     check_cache_folder,
     kernel_scores,
@@ -55,75 +53,13 @@ from gapscope.prediction.subset_runs import (
     train_and_score,
     train_and_score_stacked,
 )
-from gapscope.results.progress import NullProgress, progress
+from gapscope.results.progress import progress
 from gapscope.training.multi_training import Choice
 
 AUTO = "auto"
 FEWEST_SAMPLES, FEWEST_GROUPS = 40, 12
 NORMAL_99_ONE_SIDED, MIN_DIFFERENCE = 2.326, 0.05
 CONTINUED_DESIGNS = (CONTINUED.name, SHORT_CONTINUED.name)
-
-
-class _SubsetRuns:
-    """Runs splits once, keeps their answers in a folder, and puts them together."""
-
-    def __init__(
-        self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: NullProgress, together: Any = None
-    ) -> None:
-        self.job, self.groups, self.folder, self.workers, self.steps = job, groups, folder, workers, steps
-        self.together = together
-        self.done: dict[str, SubsetRun] = {}
-        self.scores: dict[str, np.ndarray] = {}
-
-    def run(self, splits: Sequence[Split]) -> SizedScore:
-        """Train what is missing; the mean score over all samples that these splits score."""
-        sizes = {split.name: len(split.trained) for split in splits}
-        self.steps.step(", ".join(sizes) if len(sizes) < 3 else f"{len(sizes)} folds")
-        try:
-            if self.together is not None and len(splits) > 1:
-                self._run_together(splits)
-            run_cached(
-                {split.name: partial(self.job, split) for split in splits}, self.folder, workers=self.workers,
-                on_done=lambda name, done, of: self.steps.advance(sizes[name]),
-            )  # fmt: skip
-        finally:  # also what was finished before an interruption
-            self._collect(splits)
-        scores = np.concatenate([self.scores[split.name] for split in splits])
-        groups = np.concatenate([self.groups[split.scored] for split in splits])
-        trained_on = round(sum(sizes.values()) / len(sizes))
-        return SizedScore(trained_on, float(scores.mean()), variance_of_mean(scores, groups))
-
-    def _collect(self, splits: Sequence[Split]) -> None:
-        """Read the answers of the splits that are finished."""
-        for split in splits:
-            path = self.folder / f"{split.name}.json"
-            if path.exists():
-                answer = read_json(path)
-                scores = self.scores[split.name] = np.asarray(answer["scores"], dtype=float)
-                self.done[split.name] = SubsetRun(
-                    split.name, len(split.trained), len(scores), float(scores.mean()), answer["training_score"],
-                    split.steps,
-                )  # fmt: skip
-
-    def interrupted(self, name: str) -> tuple[Design, Expectation, str]:
-        """Return the mean score of the largest subset that is finished, which is no prediction."""
-        largest = max(run.trained_on for run in self.done.values())
-        scores = np.concatenate([self.scores[run.name] for run in self.done.values() if run.trained_on == largest])
-        error = math.sqrt(float(scores.var()) / len(scores))
-        return DESIGNS.get(name, LADDER[0]), Expectation(float(scores.mean()), error), ""
-
-    def _run_together(self, splits: Sequence[Split]) -> None:
-        """Train those that are missing side by side in this process, and keep their answers."""
-        missing = [split for split in splits if not (self.folder / f"{split.name}.json").exists()]
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for split, answer in zip(missing, self.together(missing) if missing else [], strict=True):
-            keep(asdict(answer), self.folder / f"{split.name}.json")
-            self.steps.advance(len(split.trained))
-
-    @property
-    def cost(self) -> float:
-        """Optimizer steps, in multiples of a training run on all samples."""
-        return sum(item.steps for item in self.done.values())
 
 
 def _job(recipe: Recipe | RunSpec, samples: Samples, spread: float, seed: int, root: str | None, split: Split) -> Any:
@@ -184,7 +120,7 @@ def _random(seed: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng(derive_seed(seed, purpose))
 
 
-def _of_design(design: Design, trainings: _SubsetRuns, splits: tuple[Split, Split, Split], seed: int) -> SizedScore:
+def _of_design(design: Design, trainings: SubsetRuns, splits: tuple[Split, Split, Split], seed: int) -> SizedScore:
     """Score of the larger training runs of a design."""
     if design.folds:
         return trainings.run(folds(trainings.groups, design.folds, _random(seed, f"{design.folds} folds")))
@@ -206,7 +142,7 @@ def _unreached(width: float, quarter: SizedScore, growth: float, samples: int) -
 
 
 def _run_cheapest_design(
-    trainings: _SubsetRuns, splits: tuple[Split, Split, Split], name: str, width: float | None, seed: int
+    trainings: SubsetRuns, splits: tuple[Split, Split, Split], name: str, width: float | None, seed: int
 ) -> tuple[Design, Expectation, str]:
     """Train the named design, or designs in the order of their cost until one reaches the width."""
     n = len(trainings.groups)
@@ -256,7 +192,7 @@ def _note_falling(large: SubsetRun, quarter: SubsetRun) -> str:
 
 
 def _continued(
-    trainings: _SubsetRuns, samples: Samples, design: Design, spread: float, seed: int
+    trainings: SubsetRuns, samples: Samples, design: Design, spread: float, seed: int
 ) -> tuple[Design, Expectation, str]:
     """Return the scores of both halves, continued on each other and moved towards those of an RBF ridge."""
     steps = design.cost / 2
@@ -275,9 +211,19 @@ def _design_without_width(recipe: Recipe | RunSpec, has_groups: bool) -> str:
     return (SHORT_CONTINUED if takes_steps_fraction(recipe) else CONTINUED).name
 
 
-def _held_out(trainings: _SubsetRuns, seed: int) -> tuple[Design, Expectation, str]:
+def _held_out(trainings: SubsetRuns, seed: int) -> tuple[Design, Expectation, str]:
     large = trainings.run([hold_out(trainings.groups, HELD_OUT, _random(seed, "hold-out"))])
     return HOLD_OUT, extrapolate(large, None, len(trainings.groups)), ""
+
+
+def _interrupted(trainings: SubsetRuns, name: str) -> tuple[Design, Expectation, str]:
+    """Return the mean score of the largest subset that is finished, which is no prediction."""
+    largest = max(run.trained_on for run in trainings.done.values())
+    scores = np.concatenate(
+        [trainings.scores[run.name] for run in trainings.done.values() if run.trained_on == largest]
+    )
+    error = math.sqrt(float(scores.var()) / len(scores))
+    return DESIGNS.get(name, LADDER[0]), Expectation(float(scores.mean()), error), ""
 
 
 def learning_curve(
@@ -369,7 +315,7 @@ def learning_curve(
         if design == AUTO and max_interval_width is None:
             design = _design_without_width(train_fn, groups is not None)
         with progress("learning curve", DESIGNS.get(design, LADDER[0]).cost * len(samples)) as steps:
-            trainings, interruption = _SubsetRuns(job, numbers, kept, workers, steps, together), ""
+            trainings, interruption = SubsetRuns(job, numbers, kept, workers, steps, together), ""
             try:
                 if design == HOLD_OUT.name:
                     result = _held_out(trainings, seed)
@@ -381,13 +327,13 @@ def learning_curve(
             except KeyboardInterrupt:
                 if not trainings.done:
                     raise
-                result = trainings.interrupted(design)
+                result = _interrupted(trainings, design)
                 interruption = f"interrupted after {len(trainings.done)} training runs; cache_dir= keeps them."
     return _curve(samples, trainings, *result, interruption)
 
 
 def _curve(
-    samples: Samples, trainings: _SubsetRuns, design: Design, found: Expectation, note: str, interruption: str
+    samples: Samples, trainings: SubsetRuns, design: Design, found: Expectation, note: str, interruption: str
 ) -> LearningCurve:
     reach = NORMAL_QUANTILE * found.standard_error
     lowest = 0.0 if samples.is_classification else -math.inf

@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,11 @@ from gapscope.inspection.losses import class_logits, sample_losses
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.jobs import keep, run_cached
 from gapscope.prediction.continuation import continued_predictions
-from gapscope.prediction.subset_designs import Split
+from gapscope.prediction.learning_curve_result import SubsetRun
+from gapscope.prediction.subset_designs import SizedScore, Split, variance_of_mean
+from gapscope.results.progress import NullProgress
 from gapscope.statistics.baselines import rbf_ridge, sample_features
 from gapscope.training.loop import Training
 from gapscope.training.multi_training import Choice, train_all
@@ -224,3 +227,58 @@ def train_and_score_stacked(
         for network, split in zip(networks, same, strict=True):
             results[split.name] = _scores(network, samples, split, spread)
     return [results[split.name] for split in splits]
+
+
+class SubsetRuns:
+    """Runs splits once, keeps their answers in a folder, and puts them together."""
+
+    def __init__(
+        self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: NullProgress, together: Any = None
+    ) -> None:
+        self.job, self.groups, self.folder, self.workers, self.steps = job, groups, folder, workers, steps
+        self.together = together
+        self.done: dict[str, SubsetRun] = {}
+        self.scores: dict[str, np.ndarray] = {}
+
+    def run(self, splits: Sequence[Split]) -> SizedScore:
+        """Train what is missing; the mean score over all samples that these splits score."""
+        sizes = {split.name: len(split.trained) for split in splits}
+        self.steps.step(", ".join(sizes) if len(sizes) < 3 else f"{len(sizes)} folds")
+        try:
+            if self.together is not None and len(splits) > 1:
+                self._run_together(splits)
+            run_cached(
+                {split.name: partial(self.job, split) for split in splits}, self.folder, workers=self.workers,
+                on_done=lambda name, done, of: self.steps.advance(sizes[name]),
+            )  # fmt: skip
+        finally:  # also what was finished before an interruption
+            self._collect(splits)
+        scores = np.concatenate([self.scores[split.name] for split in splits])
+        groups = np.concatenate([self.groups[split.scored] for split in splits])
+        trained_on = round(sum(sizes.values()) / len(sizes))
+        return SizedScore(trained_on, float(scores.mean()), variance_of_mean(scores, groups))
+
+    def _collect(self, splits: Sequence[Split]) -> None:
+        """Read the answers of the splits that are finished."""
+        for split in splits:
+            path = self.folder / f"{split.name}.json"
+            if path.exists():
+                answer = read_json(path)
+                scores = self.scores[split.name] = np.asarray(answer["scores"], dtype=float)
+                self.done[split.name] = SubsetRun(
+                    split.name, len(split.trained), len(scores), float(scores.mean()), answer["training_score"],
+                    split.steps,
+                )  # fmt: skip
+
+    def _run_together(self, splits: Sequence[Split]) -> None:
+        """Train those that are missing side by side in this process, and keep their answers."""
+        missing = [split for split in splits if not (self.folder / f"{split.name}.json").exists()]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for split, answer in zip(missing, self.together(missing) if missing else [], strict=True):
+            keep(asdict(answer), self.folder / f"{split.name}.json")
+            self.steps.advance(len(split.trained))
+
+    @property
+    def cost(self) -> float:
+        """Optimizer steps, in multiples of a training run on all samples."""
+        return sum(item.steps for item in self.done.values())
