@@ -1,4 +1,4 @@
-"""Accuracy on new data: before training, after training, from partial training runs, and from other networks.
+"""Accuracy on new data: forecasts, estimates, learning curves, and gap estimators.
 
 Common parameters:
     network: The network; it stays as it is.

@@ -40,7 +40,7 @@ MEANINGS = {
 
 @dataclass(frozen=True, repr=False)
 class AccuracyEstimate(Result):
-    """Accuracy of a trained network on new data, on two kinds of labels; printing it gives sentences.
+    """Accuracy of a trained network on new data, with the same label noise and without.
 
     Attributes:
         same_noise: Accuracy on data like the training data, with the same label noise: what a hold-out would measure.
@@ -69,13 +69,13 @@ class AccuracyEstimate(Result):
     duplicates: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes; `like_training`, `clean` and `refused` are names of version 0.3."""
+        """Return all attributes, also under the names of version 0.3."""
         values = super().to_dict()
         old = {"like_training": "same_noise", "clean": "clean_labels", "refused": "abstained_because"}
         return values | {name: values[new] for name, new in old.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per target; none if the estimator abstains."""
+        """Return one row per target, none if the estimator abstains."""
         import pandas
 
         found = {"like_training": self.same_noise, "clean": self.clean_labels}
@@ -109,7 +109,7 @@ class AccuracyEstimate(Result):
         return tuple(line.strip() for line in repr(self).splitlines())
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot each answer with its interval, beside the training accuracy; return the axes."""
+        """Plot each accuracy with its interval and the training accuracy, and return the axes."""
         from gapscope.results.plots import axes_or_new
 
         answers = {"same label noise": self.same_noise, "clean labels": self.clean_labels}
@@ -241,7 +241,7 @@ def estimate_accuracy(
 
 
 def _known_state(network: nn.Module, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state dictionary before training, checked to fit the network and to differ from its weights."""
+    """Return the state dictionary before training, checked against the network's own."""
     state = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
     own = network.state_dict()
     misfits = [name for name in own if name not in state or state[name].shape != own[name].shape]
@@ -306,7 +306,7 @@ def _on_clean_labels(estimate: AccuracyEstimate, noise: float | LabelNoiseEstima
 def clean_label_accuracy(
     answer: IntervalEstimate, noise: float, classes: float, *, clip: bool = True
 ) -> IntervalEstimate:
-    """Return the accuracy on clean labels, given that with a fraction of evenly spread label errors.
+    """Return the accuracy on clean labels, given that with evenly spread label errors.
 
     >>> noisy = IntervalEstimate(0.73, 0.64, 0.82)  # .73 = .91 * .8 + .09 * .2 / 9
     >>> round(clean_label_accuracy(noisy, 0.2, 10).value, 3)
@@ -317,7 +317,7 @@ def clean_label_accuracy(
 
 
 def implied_noise_rate(like: float, clean: float, classes: float) -> float:
-    """Return the fraction of label errors that lowers the clean accuracy to the given one; 0 if it is not lower.
+    """Return the fraction of label errors that lowers the clean accuracy to the other (or 0).
 
     >>> round(implied_noise_rate(0.7, 1.0, 10), 3), implied_noise_rate(0.8, 0.7, 10)
     (0.3, 0.0)
@@ -335,7 +335,7 @@ def _check(samples: Samples) -> None:
 
 
 def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:
-    """Return the state dictionary of a copy with weights resampled by every layer, always the same."""
+    """Return the state dictionary of a copy with resampled weights, always the same."""
     with torch.inference_mode(False):
         fresh = copy.deepcopy(network)
     with RANDOM_STREAMS, preserve_rng_state():

@@ -1,4 +1,4 @@
-r"""The accuracy of a trained network on new data, from its readings: an estimator that is shipped fitted.
+r"""Estimator of the accuracy of a trained network from its readings, shipped fitted.
 
 Both targets start from a, the left-out accuracy of the kernel at the initial weights, and correct it by what other
 networks of known accuracy taught: $\hat A = a + c(\text{readings})$ with c a gap estimator of the kind that erred least
@@ -73,7 +73,7 @@ class ErrorParts:
 
 
 def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
-    """Return the table with the columns that enter the fits, and the error that is expected of each network."""
+    """Return the table with the columns that enter the fits, and expected errors."""
     check_columns(table, NEEDED)
     left_out, n = table[f"{LEFT_OUT}.accuracy"], table["samples"]
     # one sample right and one wrong are added, so that no accuracy is taken for certain
@@ -94,7 +94,7 @@ def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
 
 @dataclass(frozen=True)
 class AccuracyEstimator:
-    """A correction of the left-out accuracy for each target, and what the estimator knows of itself.
+    """Corrections of the leave-one-out accuracy for each target, fitted on networks.
 
     Attributes:
         corrections: Target -> fitted estimator of accuracy minus left-out accuracy.
@@ -115,7 +115,7 @@ class AccuracyEstimator:
     def recalibrate(
         self, table: pandas.DataFrame, accuracy: Sequence[float], target: str = "like_training"
     ) -> AccuracyEstimator:
-        """Return the estimator shifted to networks of known accuracy, for further ones on the same data.
+        """Return the estimator shifted to networks of known accuracy on the same data.
 
         An earlier shift of this target is replaced. Intervals keep their widths.
 
@@ -139,7 +139,7 @@ class AccuracyEstimator:
         return replace(fresh, shifts={**fresh.shifts, target: float(missed.mean()) * weight})
 
     def predict(self, table: pandas.DataFrame, *, level: float = 0.9) -> dict[str, list[IntervalEstimate]]:
-        """Return target -> accuracy of each network within 0 and 1, also where there are reasons to abstain.
+        """Return target -> accuracy of each network within 0 and 1, without abstaining.
 
         The table has the columns `NEEDED`.
         """
@@ -199,7 +199,7 @@ class AccuracyEstimator:
 
     @classmethod
     def load(cls, path: str | Path) -> AccuracyEstimator:
-        """Read an estimator that `save` wrote; its results are bit for bit the same."""
+        """Read an estimator that `save` wrote, bit for bit the same."""
         content = read_json(Path(path))
         if not is_dict(content) or content.get("what") != "accuracy estimator":
             raise UnreadableFile(f"{path} must hold an accuracy estimator; it does not. Fit one and save it there.")
@@ -224,5 +224,5 @@ class AccuracyEstimator:
 
 @cache
 def load_default() -> AccuracyEstimator:
-    """Return the estimator that comes with the package; its card lists what it was fitted on."""
+    """Return the estimator that comes with the package."""
     return AccuracyEstimator.load(SHIPPED)

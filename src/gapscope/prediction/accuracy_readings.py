@@ -1,4 +1,4 @@
-"""Readings that `estimate_accuracy` is computed from: two kernels of a network on its training data."""
+"""Readings that `estimate_accuracy` is computed from, from two kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def accuracy_readings(
     landmarks: int = 1000,
     chunk_size: int | None = None,
 ) -> dict[str, float]:
-    """Return leave-one-out scores at the initial weights, the neighbours' vote at the trained ones, and the alignment.
+    """Return leave-one-out scores at the initial weights, neighbours' votes and alignment.
 
     The names are those that `gs.measure` gives the same numbers, so that a pool's readings fit as well: all of
     `kernel_leave_one_out` at the initial weights, its `alignment`, and for classification `gradient_neighbours`. Where

@@ -1,4 +1,4 @@
-"""Columns of a table of networks by their roles (settings, readings, families, clusters), and its usable rows."""
+"""Columns of a table of networks by their roles, and its usable rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = ("data.", "network.", "training.", "hp.")
 
 
 def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
-    """Raise InvalidInput, naming the nearest column, unless the table has every one of `columns`."""
+    """Raise InvalidInput, naming the nearest column, unless the table has all `columns`."""
     known = [str(column) for column in table.columns]
     for column in columns:
         if column not in table.columns:
@@ -50,7 +50,7 @@ def check_numbers(columns: pandas.DataFrame, finite: bool) -> None:
 
 
 def reading_columns(records: Iterable[Record], *, varying: bool = True) -> list[str]:
-    """Return the names of the readings that a gap may be estimated from, in the order of their measurement.
+    """Return the names of the readings that a gap may be estimated from, as measured.
 
     Settings, scores, the gap itself and standard errors are none. With `varying`, a reading must take two values or
     more among the finished networks.
@@ -71,12 +71,12 @@ def reading_columns(records: Iterable[Record], *, varying: bool = True) -> list[
 
 
 def reading_directions(records: Iterable[Record]) -> dict[str, Direction]:
-    """Return the direction of each reading that goes with a smaller gap: "lower", "higher" or "none"."""
+    """Return the direction of each reading that goes with a smaller gap."""
     return {reading.name: reading.direction for record in records for reading in record.readings}
 
 
 def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
-    """Return the columns of settings (data, network, training, seed) that take two values or more.
+    """Return the columns of settings (and the seed) that take two values or more.
 
     A missing setting counts as a value of its own.
 
@@ -90,7 +90,7 @@ def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
 
 
 def takes_several(column: Any) -> bool:
-    """Return whether a column holds two different texts or more, a missing value counting as one."""
+    """Return whether a column holds two different texts or more (missing is a text)."""
     # numbers of one kind that are equal are written alike, and the different ones are few
     values = column if column.dtype == object else column.unique()
     return len({str(value) for value in values}) > 1
@@ -120,7 +120,7 @@ def complete_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, targe
 
 
 def as_texts(column: Any) -> Any:
-    """Return the values of a column as an array of texts that can be sorted; what is missing is the text "nan".
+    """Return a column as an array of texts that can be sorted ("nan" if missing).
 
     pandas' own `astype(str)` leaves missing values as they are, beside which nothing can be sorted.
     """
@@ -128,7 +128,7 @@ def as_texts(column: Any) -> Any:
 
 
 def family_name(value: Any) -> str:
-    """Return the value of a family column as text; a missing one is "absent"."""
+    """Return the value of a family column as text, "absent" if missing."""
     return "absent" if value is None or value != value else str(value)
 
 
@@ -142,7 +142,7 @@ class ColumnRoles:
     spread: str
 
     def readings(self, X: Any, *, fitting: bool) -> Any:
-        """Return the readings among the columns of a table; an array holds nothing else."""
+        """Return the readings among the columns of a table, or an array as it is."""
         beside = [*self.families, *self.clusters, *([self.spread] if self.spread else [])]
         if not hasattr(X, "columns"):
             if self.features or beside:
@@ -157,14 +157,14 @@ class ColumnRoles:
         return X.drop(columns=[name for name in beside if name in X.columns])
 
     def families_of(self, X: Any) -> dict[str, list[str]]:
-        """Return the values of the family columns; a setting that a network does not have is "absent"."""
+        """Return the values of the family columns, "absent" if missing."""
         return {
             column: [family_name(value) for value in X[column]] if column in X.columns else ["absent"] * len(X)
             for column in self.families
         }
 
     def clusters_of(self, X: Any, n: int) -> Int[Array, " n"]:
-        """Return the number of each network's cluster, from 0; without cluster columns each is its own."""
+        """Return the number of each network's cluster (its own without cluster columns)."""
         if not len(self.clusters):
             return numpy.arange(n)
         names = [tuple(family_name(X[column].iloc[i]) for column in self.clusters) for i in range(n)]
@@ -189,7 +189,7 @@ class ColumnRoles:
 def log_transform(
     shown: Float[Array, "n p"], names: Sequence[str], logarithm: Sequence[str], *, finite: bool
 ) -> Float[Array, "n p"]:
-    """Return the readings with the natural logarithm in place of some; NaN or an error where there is none."""
+    """Return the readings with the natural logarithm in place of some."""
     readings = shown.copy()
     for name in logarithm:
         if name not in names:

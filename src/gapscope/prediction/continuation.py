@@ -31,7 +31,7 @@ from gapscope.statistics.kernel_ridge import select_ridge
 
 
 def move_towards_kernel(continued: float, kernel: float, kernel_of_halves: float) -> float:
-    """Move the score of continued subset runs towards that of a kernel machine (the formula of this file).
+    """Move the score of continued subset runs towards that of a kernel machine.
 
     >>> round(move_towards_kernel(0.70, 0.76, 0.74), 6), round(move_towards_kernel(0.70, 0.60, 0.58), 6)
     (0.72, 0.69)
@@ -41,7 +41,7 @@ def move_towards_kernel(continued: float, kernel: float, kernel_of_halves: float
 
 
 def continued_predictions(network: nn.Module, samples: Samples) -> Tensor:
-    """Predict unseen samples by leave-one-out: one score per class [n, C], or regression targets [n, k].
+    """Predict unseen samples by leave-one-out: class scores [n, C], or targets [n, k].
 
     Without a last linear layer these are the predictions of the network itself.
     """

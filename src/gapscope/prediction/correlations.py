@@ -1,4 +1,4 @@
-r"""Correlation of each measure with the gap, with bootstrap intervals and the size baseline beside it.
+r"""Correlation of each measure with the gap, with bootstrap intervals and size baseline.
 
 One resample of the networks is a vector of counts $w$. Every coefficient is a function of $w$, so that all resamples
 are evaluated together by matrix products instead of one after another.
@@ -50,7 +50,7 @@ def _pearson(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array
 
 
 def _ties(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> tuple[Float[Array, "b g"], Int[Array, " n"]]:
-    """Return the counts of each distinct value in each resample, and the number of each network's value."""
+    """Return counts of distinct values per resample, and the number of each network's value."""
     values, group = numpy.unique(x, return_inverse=True)
     order = numpy.argsort(group, kind="stable")
     starts = numpy.searchsorted(group[order], numpy.arange(len(values)))
@@ -58,7 +58,7 @@ def _ties(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> tuple[Float[Ar
 
 
 def _ranks(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> Float[Array, "b n"]:
-    """Mid-ranks of every network in each resample: networks below it, plus half of those equal to it."""
+    """Return the mid-rank of every network in each resample (ties count half)."""
     counts, group = _ties(weights, x)
     return (numpy.cumsum(counts, axis=1) - counts / 2)[:, group]
 
@@ -79,7 +79,7 @@ def _kendall(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array
 
 
 def kendall_tau(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
-    """Return Kendall's tau-b of two columns, exact; NaN if one is constant.
+    """Return Kendall's tau-b of two columns, exact (NaN if one is constant).
 
     >>> kendall_tau(numpy.array([1.0, 2.0, 3.0]), numpy.array([1.0, 3.0, 2.0]))
     0.3333333333333333
@@ -88,7 +88,7 @@ def kendall_tau(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
 
 
 def pearson_correlation(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
-    """Return Pearson's correlation of two columns; NaN for fewer than three networks or a constant column."""
+    """Return Pearson's correlation, NaN for a constant column or fewer than three networks."""
     if len(x) < 3 or min(numpy.ptp(x), numpy.ptp(y)) <= 1e-15:
         return numpy.nan
     return float(_pearson(numpy.ones((1, len(x))), x, y)[0])
@@ -122,7 +122,7 @@ def correlations(
     level: float = 0.95,
     clusters: Sequence[int] | Int[Array, " n"] | None = None,
 ) -> pandas.DataFrame:
-    r"""Pearson, Spearman and Kendall tau-b correlation of each measure with the gap, each with an interval.
+    r"""Correlate each measure with the gap: Pearson, Spearman, Kendall's tau-b, intervals.
 
     $$\tau_b = \frac{\sum_{i<j} \operatorname{sign}(x_i - x_j)\operatorname{sign}(y_i - y_j)}
     {\sqrt{\#\{i<j: x_i \ne x_j\}\;\#\{i<j: y_i \ne y_j\}}}$$

@@ -1,4 +1,4 @@
-"""Errors of a gap estimator on networks it was not fitted on, beside mean gap, size and train loss."""
+"""Cross-validated errors of a gap estimator, with mean gap, size and train loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEAN_GAP = "mean gap"
 
 
 def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
-    """Return the unfitted baselines by name: mean gap, (log) parameter count alone, train loss alone.
+    """Return the unfitted baselines by name: mean gap, log parameter count, train loss.
 
     A baseline whose column the table does not have is omitted.
 
@@ -59,7 +59,7 @@ def _check(estimator: GapEstimator, table: pandas.DataFrame, scheme: str, groups
 def _splits(
     labels: Sequence[str], scheme: str, n_splits: int, test_share: float, seed: int
 ) -> Iterator[tuple[str, Int[Array, " test"]]]:
-    """Name and held-out rows of each split; labels are the groups, or the rows themselves."""
+    """Yield name and test rows of each split (labels are groups, or rows)."""
     # not scikit-learn's splitters: they sort the groups and draw from RandomState, which would be other splits
     rng, n = numpy.random.default_rng(seed), len(labels)
     if scheme == "splits":
@@ -138,7 +138,7 @@ def cross_val_predict(
 
 
 def _metrics(rows: Mapping[str, Array], mean_gap: bool) -> dict[str, float]:
-    """Numbers of some held-out networks; the mean gap has no correlation, because its estimates are all alike."""
+    """Return the metrics of some networks (the mean gap has no correlation)."""
     errors = rows["prediction"] - rows["target"]
     covered = (rows["low"] <= rows["target"]) & (rows["target"] <= rows["high"])
     inside = rows["inside"].astype(bool)
@@ -157,7 +157,7 @@ def _metrics(rows: Mapping[str, Array], mean_gap: bool) -> dict[str, float]:
 def _summary(
     predictions: pandas.DataFrame, scheme: str, mean_gap: bool, n_bootstrap: int, seed: int
 ) -> list[dict[str, object]]:
-    """Return one row per metric: over random splits its mean and spread, else its value and a bootstrap interval."""
+    """Return one row per metric, with the spread over splits or a bootstrap interval."""
     names = ["target", "prediction", "low", "high"]
     rows = {name: predictions[name].to_numpy(dtype=float) for name in names}
     rows["inside"] = (predictions["verdict"] == "inside").to_numpy()
@@ -215,7 +215,7 @@ def cross_validate(
     seed: int = 0,
     on_fit: Callable[[int, int], None] | None = None,
 ) -> pandas.DataFrame:
-    r"""Evaluate the estimator and the three baselines on networks they were not fitted on, on the same splits.
+    r"""Evaluate the estimator and the three baselines on the same splits.
 
     The metrics over the held-out networks:
     `ssr` $= \sum_i (\hat g_i - g_i)^2$, the paper's yardstick (a sum, so it grows with the number held out); `rmse`;

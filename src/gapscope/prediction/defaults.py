@@ -26,7 +26,7 @@ FAMILIES = ("network.name", "network.options.batch_norm", "network.options.norma
 
 
 def spans_a_decade(values: Sequence[float]) -> bool:
-    """Return whether all values are positive and the largest is at least ten times the smallest."""
+    """Return whether all values are positive, the largest ten times the smallest or more."""
     return min(values) > 0 and max(values) >= WIDE * min(values)
 
 
@@ -42,7 +42,7 @@ def wide_columns(table: pandas.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def default_readings(names: Sequence[str]) -> list[str]:
-    """Return the readings of the default: those of the kernel, or else sensitivities, margins and the fit.
+    """Return the readings of the default: of the kernel, or sensitivities, margins and fit.
 
     >>> default_readings(["ntk_trace", *FROM_THE_KERNEL])
     ['kernel_leave_one_out.initial.accuracy', 'gradient_neighbours.agreement', 'accuracy']

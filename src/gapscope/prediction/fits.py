@@ -1,4 +1,4 @@
-r"""Fits of the gap models: least squares, ridge, least squares with signs given, and Gaussian processes.
+r"""Fits of gap models: least squares (plain, ridge, signed) and Gaussian processes.
 
 Columns are centred and scaled first, so that a parameter count of a million and a sparsity of 0.3 can stand side by
 side; the coefficients that come back belong to the unscaled columns.
@@ -56,7 +56,7 @@ def _monotone(x: Float[Array, "n p"], y: Float[Array, " n"], signs: Float[Array,
 def fit_coefficients(
     kind: str, x: Float[Array, "n p"], y: Float[Array, " n"], signs: Float[Array, " p"]
 ) -> Float[Array, " p_plus_1"]:
-    r"""Return the intercept and the coefficients of the smallest (penalized, constrained) sum of squares.
+    r"""Return intercept and coefficients of the smallest (penalized, signed) sum of squares.
 
     $$\min_{c, a} \sum_i \Big(y_i - c - \sum_k a_k x_{ik}\Big)^2$$
 
@@ -109,7 +109,7 @@ class Kernel:
         return self.variance * numpy.exp(-squares / (2 * self.length**2))
 
     def weights(self, y: Float[Array, " n"], rows: Int[Array, " r"]) -> Float[Array, " n_plus_1"]:
-        """Return the mean of the target and the alphas of the process fitted to some networks, 0 for the others."""
+        """Return mean and alphas of the process fitted to some networks (0 for others)."""
         found = numpy.zeros(1 + len(self.points))
         found[0] = y[rows].mean()
         gram = self._similarities(self.points[rows], self.points[rows]) + self.noise * numpy.eye(len(rows))
@@ -137,7 +137,7 @@ class Kernel:
 
 
 def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
-    """Return the kernel of the largest marginal likelihood; deterministic.
+    """Return the kernel of the largest marginal likelihood.
 
     >>> x = numpy.linspace(0, 1, 30)[:, None]
     >>> kernel = fit_kernel(x, numpy.sin(3 * x[:, 0]))

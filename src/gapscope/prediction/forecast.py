@@ -1,4 +1,4 @@
-r"""Forecast of accuracy before training: leave-one-out rows of baselines and of the network, and their combination."""
+r"""Forecast of accuracy before training from leave-one-out rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
 
 
 def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> float:
-    r"""Score at more samples, from the power law $1 - s(n) \propto n^{-b}$ through the given points by least squares.
+    r"""Extrapolate a score by a least-squares power law $1 - s(n) \propto n^{-b}$.
 
     >>> round(extrapolate_power_law([(100, 0.6), (200, 0.8)], 400), 6)
     0.9
@@ -57,7 +57,7 @@ def _learning_curve(
     score: float,
     seed: int,
 ) -> tuple[LearningCurvePoint, ...]:
-    """Return RBF scores on random subsets, shifted to end at the forecast, and extrapolated to twice the samples."""
+    """Return RBF scores on random subsets, shifted to the forecast and extrapolated."""
     n = len(features)
     points: list[tuple[int, float]] = []
     for fraction in SUBSET_FRACTIONS:
@@ -76,7 +76,7 @@ def _learning_curve(
 
 
 def count_duplicates(samples: Samples) -> tuple[int, int]:
-    """Return the number of samples that repeat an earlier one, and of those with another target than the first."""
+    """Return the number of repeated samples, and of those with another target."""
     assert samples.targets is not None
     first: dict[bytes, list[float]] = {}
     repeated = contradicting = 0
@@ -121,7 +121,7 @@ def forecast_accuracy(
     chunk_size: int | None = None,
     seed: int = 0,
 ) -> AccuracyForecast:
-    r"""Forecast the accuracy of a network on new data like its training data, before it is trained.
+    r"""Forecast the accuracy of a network on new data, before it is trained.
 
     Every row of the result predicts each training sample from all others (leave-one-out, in closed form). Four rows
     never see the network: the most frequent class, nearest neighbours, linear ridge and RBF ridge. Two rows use the

@@ -1,4 +1,4 @@
-"""Result of `forecast_accuracy`: the forecast, its rows and its learning curve, as text, table, HTML and plot."""
+"""Result of `forecast_accuracy` as text, table, HTML and plot."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class AccuracyForecast(Result):
     unequal_classes: ClassScores | None = None
 
     def row(self, method: str) -> LooRow | None:
-        """Return the row of a method ("nearest neighbours" without its number); None if there is none."""
+        """Return the row of a method, None if there is none."""
         return next((row for row in self.rows if row.method.split(" (")[0] == method.split(" (")[0]), None)
 
     @property
     def gain_from_doubling_data(self) -> float:
-        """Extrapolated score at twice as many samples minus the forecast; NaN without a learning curve."""
+        """Extrapolated score at twice the samples minus the forecast (NaN without a curve)."""
         return self.curve[-1].score - self.score if self.curve else float("nan")
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -120,7 +120,7 @@ class AccuracyForecast(Result):
 
     @property
     def warning(self) -> str:
-        """A sentence on duplicated samples, which comes before any number; empty if there are none."""
+        """A sentence on duplicated samples, empty if there are none."""
         if not self.duplicates:
             return ""
         other = f", {self.contradicting_duplicates} of them with another target" * bool(self.contradicting_duplicates)
@@ -144,7 +144,7 @@ class AccuracyForecast(Result):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What follows from the rows, one sentence each."""
+        """Conclusions from the rows, one sentence each."""
         lines: list[str] = []
         gain = self.network_gain
         if gain is not None and not self.abstained_because:
@@ -181,7 +181,7 @@ class AccuracyForecast(Result):
         return to_html(self, (*warning, self.headline, *self.sentences), index=False)
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot the score of every row as a bar, and the forecast with its interval as a band; return the axes."""
+        """Plot the score of every row, the forecast and its interval, and return the axes."""
         from gapscope.results.plots import axes_or_new
 
         rows = self.rows[::-1]

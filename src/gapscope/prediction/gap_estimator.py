@@ -1,4 +1,4 @@
-"""Gap estimator: a scikit-learn regressor from readings to the generalization gap, with intervals and a region."""
+"""Gap estimator: a scikit-learn regressor with intervals and a region."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COEFFICIENT_SIGNS = {"lower": 1.0, "higher": -1.0, "none": 0.0}
 
 
 class GapEstimator(RegressorMixin, BaseEstimator):
-    r"""Estimates the generalization gap of a network from its readings, with an interval and a verdict.
+    r"""Regressor of the generalization gap on readings, with intervals and a region.
 
     $$\hat g = c + \sum_k a_k x_k$$
 
@@ -132,7 +132,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return ColumnRoles(self.features, self.families, self.clusters, self.error_scale)
 
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
-        """What scikit-learn's own validation returns for the readings (and the target, while fitting)."""
+        """Return readings (and target, while fitting) after scikit-learn's own validation."""
         columns = self._roles.readings(X, fitting="y" in fitting)
         if hasattr(columns, "columns"):
             check_numbers(columns, finite)
@@ -151,7 +151,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return log_transform(shown, self.feature_names_, self.log_features, finite=finite), shown
 
     def _fitted_readings(self, X: Any, y: Any) -> tuple[Array, Array]:
-        """Readings as they enter the fit, and the target; the names are remembered."""
+        """Return readings as they enter the fit and the target, and store the names."""
         shown, target = self._checked(X, True, y=y, y_numeric=True, ensure_min_samples=2)
         names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(shown.shape[1])])
         self.feature_names_ = tuple(str(name) for name in names)
@@ -159,7 +159,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return readings, numpy.asarray(target, dtype=float)
 
     def fit(self, X: Any, y: Any) -> GapEstimator:
-        """Fit the coefficients and the refits of the intervals to gaps y; return the estimator itself.
+        """Fit the coefficients, and the refits of the intervals, to the gaps y.
 
         Raises:
             InvalidInput: A parameter is out of range, a column is missing or not numeric, a reading is not finite.
@@ -197,7 +197,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return fit_coefficients(self.kind, x[rows], y[rows], signs)
 
     def _basis(self, x: Float[Array, "m p"]) -> Float[Array, "m b"]:
-        """What the estimate is linear in: the readings, or the similarities with the fitted networks."""
+        """Return the basis of the estimate: readings, or similarities with the fitted networks."""
         return x if self.kernel_ is None else self.kernel_(x)
 
     def _spread(self, X: Any, x: Float[Array, "m p"]) -> Float[Array, " m"]:
@@ -206,7 +206,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return self._roles.spread_of(X)
 
     def _folds(self, X: Any, n: int) -> list[Int[Array, " m"]]:
-        """Networks that are left out together: one (cluster) alone, or one of `n_folds` parts drawn at random."""
+        """Return the parts of the refits: single networks or clusters, or `n_folds` random parts."""
         kinds = self._roles.clusters_of(X, n)
         parts = [numpy.array([kind]) for kind in range(kinds.max() + 1)]
         if self.interval == "cv+":
@@ -260,7 +260,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return pandas.DataFrame({"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None))
 
     def assess(self, X: Any, *, level: float = 0.9, refuse: bool = True) -> pandas.DataFrame:
-        """Return `prediction`, `low`, `high`, `verdict` and `reason` of each network, indexed like X.
+        """Return prediction, low, high, verdict and reason of each network, indexed like X.
 
         With `refuse` a network outside the fitted region gets NaN instead of an estimate.
         """
@@ -283,7 +283,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return verdicts
 
     def plot(self, X: Any, y: Any, *, level: float = 0.9, axes: Any = None) -> Any:
-        """Plot estimates and intervals against the gaps y, networks outside the region in grey; return the axes."""
+        """Plot estimates and intervals against the gaps y, and return the axes."""
         return plot_estimates(numpy.asarray(y, dtype=float), self.assess(X, level=level, refuse=False), level, axes)
 
     def save(self, path: str | Path) -> None:
@@ -293,5 +293,5 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: str | Path) -> GapEstimator:
-        """Read an estimator that `save` wrote; it predicts bit for bit the same."""
+        """Read an estimator that `save` wrote, bit for bit the same."""
         return estimator_from_dict(read_json(Path(path)), str(path), cls)

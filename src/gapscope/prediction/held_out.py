@@ -37,7 +37,7 @@ def with_interval_for(estimator: GapEstimator, n: int) -> GapEstimator:
 def cross_validate_pool(
     records: Sequence[Record], *, on_fit: Callable[[int, int], None] | None = None
 ) -> tuple[GapEstimator, pandas.DataFrame]:
-    """Fit the suggested estimator on a pool, and estimate each network by one that was fitted without it.
+    """Fit the suggested estimator on a pool, and cross-validate it.
 
     Up to 100 networks are left out one by one, with intervals of the jackknife+; more are dealt into 20 folds ("cv+"),
     because the time would grow with more than the square of their number.
@@ -60,7 +60,7 @@ def cross_validate_pool(
 def baseline_errors(
     table: pandas.DataFrame, held_out: Sequence[str], answered: Sequence[str]
 ) -> dict[str, list[float]]:
-    """Return the errors (estimate minus gap) of every baseline that can be fitted, on networks `answered`.
+    """Return the errors of every baseline that can be fitted, on networks `answered`.
 
     They are fitted on the networks that are not `held_out`; if all are, each is estimated from the others.
     """

@@ -34,7 +34,7 @@ class SubsetRun:
 
 @dataclass(frozen=True, repr=False)
 class LearningCurve(Result):
-    """Result of `learning_curve`; printing it gives sentences and the training runs.
+    """Result of `learning_curve`, with its training runs.
 
     Attributes:
         task: "classification" (scores are accuracies) or "regression" (explained fractions of the variance, R2).
@@ -86,7 +86,7 @@ class LearningCurve(Result):
         return "\n".join([*self.sentences, "", self.to_pandas().to_string(index=False, float_format="{:.3f}".format)])
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot the scores of the runs, and the prediction with its interval; return the axes."""
+        """Plot the scores of the runs and the prediction with its interval, and return the axes."""
         from gapscope.results.plots import axes_or_new
 
         axes = axes_or_new(axes, height=3.0)

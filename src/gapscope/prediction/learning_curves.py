@@ -1,4 +1,4 @@
-"""Learning curves: the accuracy with all samples, extrapolated from training runs on subsets."""
+"""Learning curves: accuracy with all samples, from training runs on subsets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _job(recipe: Recipe | RunSpec, samples: Samples, spread: float, seed: int, r
 
 
 def _together(recipe: Any, samples: Samples, spread: float, seed: int, root: str | None, stack: Choice) -> Any:
-    """Return the function that trains several splits at once; None if they are trained one by one."""
+    """Return the function that trains several splits at once, or None."""
     if stack == "never":
         return None
     if not isinstance(recipe, RunSpec):
@@ -144,7 +144,7 @@ def _unreached(width: float, quarter: SizedScore, growth: float, samples: int) -
 def _run_cheapest_design(
     trainings: SubsetRuns, splits: tuple[Split, Split, Split], name: str, width: float | None, seed: int
 ) -> tuple[Design, Expectation, str]:
-    """Train the named design, or designs in the order of their cost until one reaches the width."""
+    """Train the named design, or designs by their cost until one reaches the width."""
     n = len(trainings.groups)
     quarter, growth, note = trainings.run([splits[0]]), 0.0, ""
     design: Design | None = LADDER[0] if name == AUTO else DESIGNS[name]
@@ -167,7 +167,7 @@ def _run_cheapest_design(
 
 
 def _reason_under_trained(runs: Sequence[SubsetRun]) -> str:
-    """Return a sentence on subset runs that are under-trained; empty if none is."""
+    """Return a sentence on subset runs that are under-trained, or an empty one."""
     # A smaller training set is fitted better, if training takes the steps that it needs. One that is fitted
     # significantly worse than the largest (one-sided z-test, 1 %, and by .05) shows that it did not.
     small, large = min(runs, key=lambda run: run.trained_on), max(runs, key=lambda run: run.trained_on)
@@ -183,7 +183,7 @@ def _reason_under_trained(runs: Sequence[SubsetRun]) -> str:
 
 
 def _note_falling(large: SubsetRun, quarter: SubsetRun) -> str:
-    """Return a sentence on a curve that falls significantly (one-sided z-test, 1 %, and by .05), or an empty one."""
+    """Return a sentence on a curve that falls significantly (z-test, 1 %, and by .05)."""
     p, q = quarter.score, large.score
     error = math.sqrt(sum(max(v * (1 - v), 0) / run.scored_on for v, run in ((p, quarter), (q, large))))
     if p - q <= max(NORMAL_99_ONE_SIDED * error, MIN_DIFFERENCE):
@@ -194,7 +194,7 @@ def _note_falling(large: SubsetRun, quarter: SubsetRun) -> str:
 def _continued(
     trainings: SubsetRuns, samples: Samples, design: Design, spread: float, seed: int
 ) -> tuple[Design, Expectation, str]:
-    """Return the scores of both halves, continued on each other and moved towards those of an RBF ridge."""
+    """Return the score of halves continued on each other, moved towards an RBF ridge's."""
     steps = design.cost / 2
     splits = continued_halves(trainings.groups, steps, _random(seed, "continued halves"))
     score = trainings.run(splits)
@@ -239,7 +239,7 @@ def learning_curve(
     stack: Choice = "never",
     data_root: str | None = None,
 ) -> LearningCurve:
-    """Predict the accuracy that training reaches with all samples, from training runs on subsets.
+    """Predict the accuracy with all samples, from training runs on subsets.
 
     Every run is scored on samples that it did not see, and the scores are extrapolated to all samples.
 

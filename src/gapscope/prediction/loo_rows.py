@@ -31,7 +31,7 @@ NOTIFY_ABOVE_SECONDS = 10.0
 
 
 def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> NetworkGain:
-    """Mean difference of the paired leave-one-out results (correct or not, or squared errors), with a 95 % CI."""
+    """Return the mean difference of paired leave-one-out results, with a 95 % CI."""
     if targets.is_floating_point():
         truth = targets.double().reshape(len(targets), -1)
         scale = (truth - truth.mean(0)).square().sum(1).mean()
@@ -53,7 +53,7 @@ def add_network_rows(
     options: dict[str, Any],
     budget: float | None,
 ) -> None:
-    """Add the rows of the last hidden features and of the NTK; note what is missing or approximated."""
+    """Add the rows of the last hidden features and of the NTK, and notes on gaps."""
     samples = prepared.samples
     assert samples.targets is not None
     network = with_data_statistics(prepared.network, samples.inputs)
@@ -81,7 +81,7 @@ def add_network_rows(
 def options_within_budget(
     network: nn.Module, samples: Samples, options: dict[str, Any], budget: float | None, *, more_columns: float = 0.0
 ) -> tuple[dict[str, Any] | None, str]:
-    """Return options of `kernel_leave_one_out` that fit into a time budget, and a note on what they leave out."""
+    """Return options that fit into a time budget (or None), and a note on the difference."""
     n = len(samples)
     if n <= 2 * TRIAL or (budget is None and not is_interactive()):
         return options, ""
@@ -111,7 +111,7 @@ def options_within_budget(
 
 
 def _seconds_per_sample_and_pair(network: nn.Module, samples: Samples, options: dict[str, Any]) -> tuple[float, float]:
-    """Time of the gradients of one sample and of one kernel entry, from trials on 64 and on 128 samples."""
+    """Return the time of one sample's gradients and of one kernel entry, from trials."""
     part = samples.subset(torch.linspace(0, len(samples) - 1, 2 * TRIAL).long())
     assert part.targets is not None
 
@@ -156,7 +156,7 @@ def mean_score(rows: Sequence[LooRow]) -> float:
 
 
 def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor) -> str:
-    """Return why no forecast is given: no row is significantly better than the first, the most frequent class.
+    """Return the reason why no row is significantly better than the first, or nothing.
 
     One-sided at the 5 % level, Bonferroni over five rows. Empty if some row is better.
     """

@@ -1,4 +1,4 @@
-r"""Region of readings that an estimator was fitted on, and reasons why a new network is outside."""
+r"""Region of readings that an estimator was fitted on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _without_itself(x: Float[Array, "n p"], end: Float[Array, " p"], next_end: F
 
 
 def _slack(x: Float[Array, "n p"]) -> float:
-    """Return the 95 % point of how far a fitted network is outside the range of the others, in units of the range."""
+    """Return the 95 % point of how far a network is outside the range of the others."""
     n, p = x.shape
     if n < 3 or p == 0:
         return LEAST_SLACK
@@ -45,7 +45,7 @@ def _slack(x: Float[Array, "n p"]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ApplicabilityDomain:
-    r"""Where the fitted networks lie: the range of each reading, their leverages, their families.
+    r"""Region of the fitted networks: ranges of readings, leverages and families.
 
     The leverage of a network is $h(x) = 1/n + (x - \bar x)^\top (X_c^\top X_c)^{+} (x - \bar x)$, the squared
     Mahalanobis distance from the fitted networks up to constants; the variance of a linear prediction grows as
@@ -99,7 +99,7 @@ class ApplicabilityDomain:
         )
 
     def leverages(self, x: Float[Array, "m p"]) -> Float[Array, " m"]:
-        """Return the leverage h(x) of each network; infinite in a direction in which no fitted network varied."""
+        """Return the leverage h(x) of each network, infinite in a new direction."""
         scaled = (x - self.centre) / self.scale
         outside = numpy.abs(scaled - scaled @ self.span @ self.span.T).max(axis=1, initial=0.0)
         inside = 1 / self.n + ((scaled @ self.precision) * scaled).sum(1)
@@ -108,7 +108,7 @@ class ApplicabilityDomain:
     def out_of_domain_reasons(
         self, x: Float[Array, "m p"], shown: Float[Array, "m p"], families: Mapping[str, Sequence[str]]
     ) -> list[list[str]]:
-        """Return a list of reasons per network why it is outside; `shown` are the readings before logarithms."""
+        """Return a list of reasons per network why it is outside."""
         reasons: list[list[str]] = [[] for _ in range(len(x))]
         for column, values in families.items():
             for i, value in enumerate(values):
@@ -136,7 +136,7 @@ class ApplicabilityDomain:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ApplicabilityDomain:
-        """Build from plain JSON (an infinite leverage is a string); raise ValueError for anything else."""
+        """Build from plain JSON, or raise ValueError."""
         names, families = content["names"], content["families"]
         p = len(names)
         arrays = {key: numpy.array(content[key], dtype=float) for key in ("low", "high", "centre", "scale")}

@@ -1,4 +1,4 @@
-"""A fitted gap estimator as JSON-serializable values and back; nothing is unpickled."""
+"""JSON of a fitted gap estimator, without pickle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Designs of a learning curve: their training runs, and how scores on subsets are extrapolated to all samples.
+r"""Designs of a learning curve: training runs, splits, extrapolation to all samples.
 
 A network trained on a part of the data is scored on samples it has not seen: without bias, but for the smaller training
 set. Two sizes $m < l$ tell how the score grows, and half of the growth that they show is continued to all $n$ samples:
@@ -39,7 +39,7 @@ HELD_OUT = 0.1
 
 @dataclass(frozen=True)
 class Design:
-    """Training runs of one design: fractions of the samples that its larger runs see, and that these score."""
+    """Training runs of one design, by the fractions of samples that they see and score."""
 
     name: str
     trained_share: float
@@ -86,7 +86,7 @@ class Expectation:
 
 
 def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
-    r"""Return the variance of the mean of scores whose groups are independent, infinite for one group.
+    r"""Return the variance of the mean of scores with independent groups.
 
     $\frac{G}{G-1} \sum_g \left(\sum_{i \in g} (s_i - \bar s)\right)^2 / n^2$ over $G$ groups; with one sample a group
     the squared standard error of a mean. Scores that are all 0 or 1 (right or wrong) have at least the variance of a
@@ -137,7 +137,7 @@ def continued_expectation(value: float, scores: np.ndarray) -> Expectation:
 
 
 def predicted_width(design: Design, quarter: SizedScore, growth_a_doubling: float, samples: int) -> float:
-    """Width of the interval that a design will have, as far as the training on a quarter tells."""
+    """Return the expected width of a design's interval, from the training on a quarter."""
     trained_on = round(design.trained_share * samples)
     variance = quarter.variance * 0.75 / design.scored_share
     mean = quarter.mean + growth_a_doubling * math.log2(trained_on / quarter.trained_on)
@@ -145,14 +145,14 @@ def predicted_width(design: Design, quarter: SizedScore, growth_a_doubling: floa
 
 
 def cheapest_design(width: float, quarter: SizedScore, growth_a_doubling: float, samples: int) -> Design | None:
-    """Return the cheapest design whose interval is expected to be at most so wide; None where none is."""
+    """Return the cheapest design of at most the given expected width, or None."""
     reach = (item for item in LADDER if predicted_width(item, quarter, growth_a_doubling, samples) <= width)
     return next(reach, None)
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One training run of a design: indices of the samples it sees, and of those that score it."""
+    """Training run of a design: indices of the samples it sees, and of those that score it."""
 
     name: str
     trained: np.ndarray
@@ -162,7 +162,7 @@ class Split:
 
 
 def group_numbers(groups: Any, samples: int) -> np.ndarray:
-    """Return the group of each sample as 0, 1, ...; without groups every sample is its own."""
+    """Return the group of each sample as 0, 1, ... (its own without groups)."""
     if groups is None:
         return np.arange(samples)
     labels = np.asarray(groups)
@@ -173,7 +173,7 @@ def group_numbers(groups: Any, samples: int) -> np.ndarray:
 
 
 def random_partition(groups: np.ndarray, shares: Sequence[float], random: np.random.Generator) -> list[np.ndarray]:
-    """Cut the samples into random parts of about the given shares; samples of one group share a part.
+    """Cut the samples into random parts of about the given fractions, groups whole.
 
     >>> [part.size for part in random_partition(np.arange(8), (0.5, 0.5), np.random.default_rng(0))]
     [4, 4]
@@ -193,7 +193,7 @@ def _rest(samples: int, part: np.ndarray) -> np.ndarray:
 
 
 def quarter_and_halves(groups: np.ndarray, random: np.random.Generator) -> tuple[Split, Split, Split]:
-    """Return the training on a quarter, on the half that holds it, and on the other half; each scored on the rest."""
+    """Return the runs on a quarter, on the half that holds it, and on the other half."""
     first, second, third = random_partition(groups, (0.25, 0.25, 0.5), random)
     half = np.sort(np.concatenate([first, second]))
     return (
@@ -204,14 +204,14 @@ def quarter_and_halves(groups: np.ndarray, random: np.random.Generator) -> tuple
 
 
 def continued_halves(groups: np.ndarray, steps: float, random: np.random.Generator) -> list[Split]:
-    """Return the training runs on two random halves, each scored and continued on the other half."""
+    """Return the runs on two random halves, each scored and continued on the other."""
     first, second = random_partition(groups, (0.5, 0.5), random)
     name = "continued half" if steps == 1 else "short continued half"
     return [Split(f"{name} 1", first, second, steps, True), Split(f"{name} 2", second, first, steps, True)]
 
 
 def folds(groups: np.ndarray, number: int, random: np.random.Generator) -> list[Split]:
-    """Return the training runs of a cross-validation: each leaves one of `number` parts out and is scored on it."""
+    """Return the runs of a cross-validation with `number` folds."""
     parts = random_partition(groups, [1 / number] * number, random)
     return [
         Split(f"fold {index} of {number}", _rest(len(groups), part), part) for index, part in enumerate(parts, start=1)

@@ -87,7 +87,7 @@ def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, roo
 
 
 def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
-    """Return what each sample adds to the mean score: 1 or 0 for right or wrong, for regression its R²."""
+    """Return each sample's score: 1 or 0 for right or wrong, its R² for regression."""
     found = ready(network, samples)
     if found.refused:
         raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {found.refused}.")
@@ -103,7 +103,7 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
 
 
 def scores_of_predictions(predictions: Tensor, samples: Samples, spread: float) -> np.ndarray:
-    """As `sample_scores`, from predictions: one score per class [n, C], or regression targets [n, k]."""
+    """Return each sample's score, given predictions [n, C] or [n, k]."""
     assert samples.targets is not None
     targets = samples.targets.cpu()
     if samples.is_classification:
@@ -113,7 +113,7 @@ def scores_of_predictions(predictions: Tensor, samples: Samples, spread: float) 
 
 
 def kernel_scores(samples: Samples, splits: Sequence[Split], spread: float) -> tuple[float, float] | None:
-    """Leave-one-out scores of an RBF ridge on all samples and on the trained parts; None if no input varies."""
+    """Return LOO scores of an RBF ridge on all samples and on the trained parts, or None."""
     features = sample_features(samples)
     if features.shape[1] == 0:
         return None
@@ -143,7 +143,7 @@ def _data_digest(samples: Samples, groups: np.ndarray) -> str:
 
 
 def check_cache_folder(folder: Path, facts: dict[str, Any]) -> None:
-    """Note what the answers in a folder belong to; those of something else are refused."""
+    """Store what the runs in a folder belong to, or refuse runs of something else."""
     make_folder(folder)
     path = folder / FACTS
     known = read_json(path) if path.exists() else facts
@@ -164,13 +164,13 @@ def _recipe_name(recipe: Recipe | RunSpec) -> str:
 
 
 def cache_facts(recipe: Recipe | RunSpec, seed: int, samples: Samples, groups: np.ndarray) -> dict[str, Any]:
-    """What the answers of a learning curve depend on."""
+    """Return the facts that the runs of a learning curve depend on."""
     return {"recipe": _recipe_name(recipe), "seed": seed, "data": _data_digest(samples, groups), "answers": ANSWERS}
 
 
 @dataclass(frozen=True)
 class SubsetScores:
-    """Scores of the samples that a network did not see, in the split's order, and mean score of those it saw."""
+    """Scores of the unseen samples in the split's order, and mean score of those seen."""
 
     scores: list[float]
     training_score: float
@@ -187,7 +187,7 @@ def _scores(network: nn.Module, samples: Samples, split: Split, spread: float) -
 
 
 def takes_steps_fraction(recipe: Recipe | RunSpec) -> bool:
-    """Whether a training configuration can be trained for a fraction of its steps."""
+    """Return whether a configuration can be trained for a fraction of its steps."""
     return isinstance(recipe, RunSpec) or STEPS_FRACTION in inspect.signature(recipe).parameters
 
 
@@ -206,7 +206,7 @@ def equal_steps(recipe: Recipe | RunSpec, samples: int, part: int, fraction: flo
 def train_and_score(
     recipe: Recipe | RunSpec, samples: Samples, split: Split, spread: float, seed: int, root: str | None
 ) -> SubsetScores:
-    """Train on one part, with as many steps as for all samples if the recipe is a spec; score the other part."""
+    """Train on one part with the steps of all samples (for a spec), and score the other."""
     recipe = equal_steps(recipe, len(samples), len(split.trained), split.steps)
     network = run_configuration(recipe, _part(samples, split.trained), derive_seed(seed, split.name), root)
     return _scores(network, samples, split, spread)
@@ -215,7 +215,7 @@ def train_and_score(
 def train_and_score_stacked(
     spec: RunSpec, samples: Samples, splits: Sequence[Split], spread: float, seed: int, root: str | None, stack: Choice
 ) -> list[SubsetScores]:
-    """Do the same for each split of a spec; parts of equal size are trained in one stack."""
+    """Train and score each split of a spec, parts of equal size in one stack."""
     sizes = {len(split.trained) for split in splits}
     results: dict[str, SubsetScores] = {}
     for size in sizes:
@@ -241,7 +241,7 @@ class SubsetRuns:
         self.scores: dict[str, np.ndarray] = {}
 
     def run(self, splits: Sequence[Split]) -> SizedScore:
-        """Train what is missing; the mean score over all samples that these splits score."""
+        """Train what is missing, and return the mean score over all scored samples."""
         sizes = {split.name: len(split.trained) for split in splits}
         self.steps.step(", ".join(sizes) if len(sizes) < 3 else f"{len(sizes)} folds")
         try:

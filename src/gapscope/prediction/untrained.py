@@ -18,7 +18,7 @@ from gapscope.measures._forward import forward_pass
 def with_new_head(
     network: nn.Module, samples: Samples, head: str | nn.Module, n_classes: int | None, seed: int
 ) -> nn.Module:
-    """Return a copy of the network with another last layer: untrained with one output per class, or a given module."""
+    """Return a copy of the network with another last layer, "new" or a given module."""
     if head != "new" and not isinstance(head, nn.Module):
         raise InvalidInput(f"head must be 'new', a module or None; got {head!r}.")
     with torch.inference_mode(False):

@@ -1,4 +1,4 @@
-r"""Validation accuracy with control variates: a hold-out that counts for more samples than it has."""
+r"""Validation accuracy with control variates."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _Adjusted:
 
 
 def adjusted_mean(values: np.ndarray, control: np.ndarray, rest: np.ndarray) -> _Adjusted:
-    r"""Return the mean of values of m samples, adjusted by a control variate that n more samples have.
+    r"""Return the mean of m values, adjusted by a control variate that n more samples have.
 
     $\bar v - c\,(\bar u_m - \bar u_n)$ with $c = \frac{n}{m + n}\,\beta\,s$, $\beta$ the least-squares slope of the
     values on the control and s its shrinkage, adjusted over plain R2 (not below 0). Its variance is
@@ -144,7 +144,7 @@ def _checked(network: nn.Module, data: Any, what: str, least: int) -> Samples:
 
 
 def _count_repeated(validation: Samples, train: Samples) -> int:
-    """Number of validation samples whose inputs repeat those of a training sample or of an earlier one."""
+    """Return the number of validation samples that repeat another one or a training sample."""
     both = [samples.inputs.detach().reshape(len(samples), -1).cpu() for samples in (train, validation)]
     if both[0].shape[1] != both[1].shape[1]:
         return 0
@@ -183,7 +183,7 @@ def _control(validation: Samples, train: Samples, spread: float) -> np.ndarray:
 def validated_accuracy(
     network: nn.Module, validation: Any, train: Any, *, baseline: nn.Module | None = None
 ) -> ValidatedAccuracy:
-    r"""Estimate the accuracy on new data from a validation split, with the training samples as control variates.
+    r"""Estimate the accuracy on new data from a validation split, with control variates.
 
     $a_B + c\,(\ell_A - \ell_B)$, where $a_B$ is the accuracy on the validation samples B and $\ell$ the leave-one-out
     accuracy of an RBF ridge that is fitted to all samples, on B and on the training samples A (see `adjusted_mean`).
