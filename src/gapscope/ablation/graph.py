@@ -93,7 +93,7 @@ class TracedGraph:
         return max(names, key=lambda name: name.count("."), default=node.name.removeprefix("network_"))
 
     def find(self, layer: str) -> fx.Node | None:
-        """Return the one node that the module `layer` returns, or with this label; else None."""
+        """Return the one node that the module `layer` returns, or with this label (else None)."""
         module = {name: module for module, name in self.names.items()}.get(layer)
         if module is not None:
             nodes = self.returned.get(module, [])

@@ -15,7 +15,7 @@ _GATES = frozenset({"sigmoid", "hardsigmoid"})
 
 
 def _kind(traced: TracedGraph, node: fx.Node) -> str:
-    """Return the kind of a node; subclasses of convolutions and linear layers count as these."""
+    """Return the kind of a node (subclasses of convolutions and linear layers included)."""
     module = traced.module(node)
     if isinstance(module, nn.Linear):
         return "linear"

@@ -41,7 +41,7 @@ class TailEvaluator(ABC):
     """Evaluator of all ablations of one layer.
 
     The last bits of a network's outputs depend on the number of rows per batch. Where the largest two outputs agree up
-    to 64 units of rounding, the prediction is therefore taken from a batch of all samples with the same number of
+    to 64 units of rounding, the prediction is therefore computed in a batch of all samples with the same number of
     removed units, as a plain loop would have it.
 
     Args:

@@ -22,7 +22,7 @@ Call = tuple[nn.Module, Any]
 
 @contextmanager
 def patch_forwards(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Replace the `forward` of modules by these functions in the body; hooks stay."""
+    """Replace the `forward` of modules in the body (hooks stay)."""
     with ExitStack() as stack:
         for module, function in functions.items():
             stack.callback(_put_back, module, vars(module).get("forward"))
@@ -98,7 +98,7 @@ def replay_forwards(calls: Sequence[Call]) -> dict[nn.Module, Callable[..., Any]
 
 
 class ReadRecorder(TorchDispatchMode):
-    """Recorder of the tensors that operations read; tensors only passed on are not read."""
+    """Recorder of the tensors that operations read (not those only passed on)."""
 
     def __init__(self) -> None:
         super().__init__()

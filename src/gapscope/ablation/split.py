@@ -69,7 +69,7 @@ def _kind(one: Any, two: Any) -> str:
 
 
 def _checked(label: str, values: Any, n: int) -> Tensor:
-    """Return a layer's output [n, units, ...]; raise NotMeasurable for other outputs."""
+    """Return a layer's output [n, units, ...] (others raise NotMeasurable)."""
     if not isinstance(values, Tensor) or values.ndim < 2 or len(values) != n or not values.is_floating_point():
         got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise NotMeasurable(
@@ -130,7 +130,7 @@ class SplitNetwork(ABC):
         return values.movedim(self.unit_axis, 1).flatten(2) if values.ndim > 2 else values.unsqueeze(-1)
 
     def masked(self, values: Tensor, kept: Bool[Tensor, "r m"]) -> Tensor:
-        """Return the values multiplied by 1 for the units that are kept and 0 for the others."""
+        """Return the values multiplied by 1 for the active units and 0 for the others."""
         shape = [len(values)] + [1] * (values.ndim - 1)
         shape[self.unit_axis] = kept.shape[1]
         return values * kept.view(shape).to(values.dtype)
@@ -144,7 +144,7 @@ class HookedSplit(SplitNetwork):
         self.module = {layer: module_named(network, layer)}
 
     def activations(self, x: Tensor) -> Activations:
-        """Return the module's output from a whole forward pass; the inputs are the context."""
+        """Return the module's output from a whole forward pass, and the inputs as context."""
         with capture_outputs(self.module) as seen:
             self.network(x)
         if self.label not in seen:
@@ -297,5 +297,5 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
             if _same_outputs(network, split, x):
                 return split
         except (RuntimeError, GapscopeError):
-            pass  # sizes baked into the trace, or an axis that is not plain: the hooked cut below works or says why
+            pass  # sizes baked into the trace, or an axis that is not plain: the hooked cut below works or raises
     return _hooked_split(network, label, unit_axis, x)

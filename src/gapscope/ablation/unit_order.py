@@ -73,5 +73,5 @@ def weight_norm(layer: nn.Module | None, label: str) -> Float[Tensor, " m"]:
 
 
 def rank_units(scores: Float[Tensor, " m"]) -> Int[Tensor, " m"]:
-    """Return the units by descending score; equal ones keep their order."""
+    """Return the units by descending score (stable)."""
     return scores.argsort(descending=True, stable=True)

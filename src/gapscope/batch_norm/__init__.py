@@ -1,4 +1,4 @@
-"""Batch normalization: layers, population statistics, gamma decay, and advice on batch sizes.
+"""Batch normalization: layers, population statistics, gamma decay, advice on batch sizes.
 
 Common parameters:
 
@@ -15,7 +15,7 @@ Args:
     eps: Added to variances inside the square root.
     momentum: Weight of the newest batch in running statistics; None for the plain average of all batches.
     affine: Whether the layer has gamma and beta.
-    track_running_stats: Whether running statistics are kept for evaluation.
+    track_running_stats: Whether running statistics are tracked for evaluation.
     device, dtype: Device and floating-point type of the layer's parameters and buffers.
 """
 

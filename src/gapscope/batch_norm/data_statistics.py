@@ -13,13 +13,13 @@ from gapscope.inspection.hooks import named_modules
 
 
 def _is_fresh(layer: nn.Module) -> bool:
-    """Whether a batch norm layer still has its initial statistics, mean 0 and variance 1."""
+    """Return whether a batch norm layer still has its initial statistics (0 and 1)."""
     mean, variance = getattr(layer, "running_mean", None), getattr(layer, "running_var", None)
     return mean is not None and variance is not None and bool((mean == 0).all() & (variance == 1).all())
 
 
 def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
-    """Return the network, or a copy whose fresh batch norm layers have the statistics of these inputs.
+    """Return the network with batch norm statistics of these inputs, if they were initial.
 
     With its initial statistics a batch norm layer does not normalize, so that an untrained network in evaluation mode
     is another function than the one that training starts from.

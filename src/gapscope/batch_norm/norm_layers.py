@@ -80,7 +80,7 @@ def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> l
 
 
 def preceding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> dict[str, str]:
-    """Map norm names to the linear or convolutional layer whose unchanged output is their input.
+    """Map norm names to the linear or convolutional layer that alone feeds them.
 
     Omitted: normalization layers with any other input (a sum, a pooling), and layers whose output goes through two
     of them.

@@ -1,4 +1,4 @@
-"""Population statistics, measured by streaming training samples through the network layer by layer."""
+"""Measurement of population statistics, layer by layer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _StopForward(Exception):
 
 
 def _pack_batch(batch: Any) -> tuple[Tensor, InputLayout | None]:
-    """Return the inputs of a loader's batch as one tensor, with their layout if they are several."""
+    """Return the inputs of a loader's batch as one tensor, with their layout if several."""
     inputs = batch[0] if isinstance(batch, list | tuple) else batch
     if isinstance(inputs, Tensor):
         return inputs, None
@@ -70,7 +70,7 @@ class _InputStream:
         if self.loader is None:
             yield from ((self.inputs[part], self.layout) for part in slices(len(self.inputs), self.chunk_size))
             return
-        # A shuffling loader draws its order from the global state: the same state gives the same samples again.
+        # A shuffling loader samples its order from the global state: the same state gives the same samples again.
         torch.set_rng_state(self.random_state)
         seen = 0
         for batch in self.loader:

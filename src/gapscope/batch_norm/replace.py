@@ -1,4 +1,4 @@
-"""Replacement of a network's batch normalization by another kind, keeping weights and function."""
+"""Replacement of a network's batch normalization by another kind."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
 
 
 def _carry_state(old: Any, new: Any, kind: str, taken_over: Tensor | None) -> None:
-    """Give `new` the evaluation function of `old`, except for a scale absorbed by the layer before."""
+    """Give `new` the evaluation function of `old`, less a scale absorbed before it."""
     scale, shift = _evaluation_function(old)
     state: dict[str, Tensor | None] = {
         "weight": old.weight, "bias": old.bias, "running_mean": old.running_mean, "running_var": old.running_var,
@@ -147,7 +147,7 @@ def replace_batch_norm(
     inplace: bool = False,
     **options: Any,
 ) -> Network:
-    r"""Replace a network's batch normalization by another kind with the same evaluation function.
+    r"""Replace batch normalization by another kind with the same evaluation function.
 
     Written as $y = s h + t$ in evaluation mode ($s = \gamma/\sigma$, $t = \beta - s\mu$ with the running statistics):
     "batch", "population" and "ghost" keep every parameter and statistic; "mean_only" gets gamma = s; "variance_only"

@@ -1,4 +1,4 @@
-"""Checks: named findings about a network and its training data, each with evidence and one thing to do.
+"""Named checks of a network and its training data, with evidence and one thing to do.
 
 Every file `gsNNN_*.py` registers one check; `gapscope.check` runs them.
 """

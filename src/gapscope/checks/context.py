@@ -62,11 +62,11 @@ class Context:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds of the time budget that are left; None for no limit."""
+        """Seconds of the time budget that remain (None for no limit)."""
         return None if self.deadline is None else max(self.deadline - time.perf_counter(), 0.0)
 
     def seconds_for_kernel(self) -> float | None:
-        """Half of the seconds that are left: at most two quantities need a kernel of the gradients."""
+        """Half of the remaining seconds, because at most two quantities need the NTK."""
         return None if self.seconds_left is None else self.seconds_left / 2
 
     @property
@@ -81,12 +81,12 @@ class Context:
 
     @property
     def is_classifier(self) -> bool:
-        """Whether there is one class label per sample."""
+        """True if there is one class label per sample."""
         return self.samples.is_classification
 
     @cached_property
     def logits(self) -> Tensor:
-        """Logits [n, C] of the training samples (regression: outputs), in evaluation mode, on the CPU."""
+        """Outputs [n, C] of the training samples in evaluation mode, on the CPU."""
         with inspection_mode(self.network):
             outputs = network_outputs(self.network, self.samples.inputs)
         return (class_logits(outputs) if self.is_classifier else outputs).cpu()
@@ -105,7 +105,7 @@ class Context:
 
     @cached_property
     def is_untrained(self) -> bool:
-        """Whether the network is its own start; if neither that nor a history is known, whether it fits nothing."""
+        """True if the network is untrained: its own start, or without a fit."""
         if self.initial_state is not None:
             state = self.prepared.bare.state_dict()
             return all(torch.equal(state[name], tensor) for name, tensor in self.initial_state.items() if name in state)
@@ -113,7 +113,7 @@ class Context:
 
     @cached_property
     def initial_network(self) -> nn.Module | None:
-        """The network before training, with batch norm statistics of the data; None if it is not known."""
+        """The network before training, with batch norm statistics of the data (None if unknown)."""
         if self.initial_state is None:
             return with_data_statistics(self.network, self.samples.inputs) if self.is_untrained else None
         with torch.inference_mode(False):
@@ -129,7 +129,7 @@ class Context:
 
     @cached_property
     def label_issues(self) -> LabelIssues | None:
-        """Ranked label issues without a network; None with the reason in `failures["labels"]`."""
+        """Label issues ranked without a network (None: the reason is in `failures`)."""
 
         def compute() -> LabelIssues:
             issues = find_label_issues(None, self.samples, seed=self.seed)
@@ -158,7 +158,7 @@ class Context:
 
     @cached_property
     def estimate(self) -> AccuracyEstimate | None:
-        """Estimated accuracy of the trained network; None with the reason in `failures["estimate"]`."""
+        """Estimated accuracy of the trained network (None: the reason is in `failures`)."""
         from gapscope.prediction.accuracy_after_training import estimate_accuracy
 
         def compute() -> AccuracyEstimate:

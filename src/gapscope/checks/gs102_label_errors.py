@@ -22,7 +22,7 @@ def label_errors(context: Context) -> Outcome:
     if noise.is_upper_bound and noise.high >= FROM:
         return NotChecked(
             f"at most {noise.high:.0%} of labels are wrong; clean labels are predicted at {noise.clean_accuracy:.0%}, "
-            f"{TIGHT_FROM:.0%} is needed to tell errors from hard samples. Pass more samples".replace("%", " %")
+            f"{TIGHT_FROM:.0%} is needed to distinguish errors from hard samples. Pass more samples".replace("%", " %")
         )
     if noise.low <= 0 or noise.rate < FROM:
         return Fine(f"at most {noise.high:.0%} of labels".replace("%", " %"))

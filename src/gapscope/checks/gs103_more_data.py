@@ -8,7 +8,7 @@ FROM = 0.03
 
 @register_check("GS103", title="more data would help", seconds=0.5, information=True)
 def more_data(context: Context) -> Outcome:
-    """Report a gain of three points or more from twice the data, extrapolated from leave-one-out learning curves."""
+    """Report an extrapolated gain of three points or more from twice the data."""
     forecast = context.forecast
     if forecast is None:
         return NotChecked(context.failures["forecast"])

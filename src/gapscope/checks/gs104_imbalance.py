@@ -10,7 +10,7 @@ RATIO, FEW = 5.0, 5
 
 @register_check("GS104", title="class imbalance", seconds=0.01)
 def imbalance(context: Context) -> Outcome:
-    """Report classes of which the largest has five times the samples of the smallest, or one has fewer than five."""
+    """Report a class ratio of five or more, or a class with fewer than five samples."""
     if not context.is_classifier or context.everything.targets is None or context.samples.targets is None:
         return NotChecked("balance needs class labels")
     labels, counts = context.samples.targets.cpu(), context.everything.targets.cpu().bincount()

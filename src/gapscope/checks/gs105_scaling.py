@@ -10,7 +10,7 @@ DOMINATES, FAR, LARGE = 30.0, 30.0, 30.0
 
 @register_check("GS105", title="unscaled inputs", seconds=0.01)
 def scaling(context: Context) -> Outcome:
-    """Report a column of 30 times the median spread, a mean 30 times the spread, or values of a spread above 30."""
+    """Report columns of deviating scale or location."""
     x = context.samples.inputs
     if not x.is_floating_point() or context.samples.form is not None:
         return NotChecked("scaling needs one floating point input")

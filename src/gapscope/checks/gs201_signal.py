@@ -9,7 +9,7 @@ LARGE, SMALL = 20.0, 1e-3
 
 @register_check("GS201", title="exploding or vanishing outputs", seconds=0.05)
 def signal(context: Context) -> Outcome:
-    """Report outputs before training whose standard deviation over samples is above 20 or below 0.001."""
+    """Report initial outputs with a standard deviation above 20 or below 0.001."""
     network = context.initial_network
     if network is None:
         return NotChecked("pass initial_state=, a clone of the state dictionary before training")

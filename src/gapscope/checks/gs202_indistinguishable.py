@@ -1,4 +1,4 @@
-"""GS202: samples that the network cannot tell apart before training."""
+"""GS202: samples that the network cannot distinguish before training."""
 
 import torch
 
@@ -12,7 +12,7 @@ N, FROM = 64, 0.99
 
 @register_check("GS202", title="samples indistinguishable to the network", seconds=0.5)
 def indistinguishable(context: Context) -> Outcome:
-    r"""Report a median correlation $K_{ij} / \sqrt{K_{ii} K_{jj}}$ of the NTK above 0.99 between different samples."""
+    r"""Report a median NTK correlation above 0.99 between different samples."""
     network = context.initial_network
     if network is None:
         return NotChecked("pass initial_state=, a clone of the state dictionary before training")

@@ -8,7 +8,7 @@ FROM = 0.03
 
 @register_check("GS204", title="network worse than an RBF kernel", seconds=1.0, information=True)
 def network_gain(context: Context) -> Outcome:
-    """Report an NTK that predicts significantly worse than an RBF kernel, by three points or more."""
+    """Report an NTK that predicts significantly worse than an RBF kernel."""
     if context.initial_network is None:
         return NotChecked("pass initial_state=, a clone of the state dictionary before training")
     forecast = context.forecast

@@ -15,7 +15,7 @@ def _still_falling(losses: list[float]) -> float:
 
 @register_check("GS302", title="training has not converged", seconds=0.5)
 def convergence(context: Context) -> Outcome:
-    """Report a training accuracy below the leave-one-out accuracy of an RBF kernel, or a loss that is still falling."""
+    """Report a training accuracy below an RBF kernel's LOO accuracy, or a falling loss."""
     if not context.is_classifier:
         return NotChecked("needs class labels")
     raised = next((f for f in getattr(context.monitor, "findings", ()) if f.code == "GS302"), None)

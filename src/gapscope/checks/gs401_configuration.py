@@ -6,7 +6,7 @@ from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, registe
 
 @register_check("GS401", title="accuracy below the forecast", seconds=3.0, information=True)
 def configuration(context: Context) -> Outcome:
-    """Report an estimated accuracy whose 90 % interval lies below the leave-one-out accuracy of the best baseline."""
+    """Report an estimated accuracy significantly below the best baseline."""
     if not context.is_classifier:
         return NotChecked("needs class labels")
     if context.is_untrained:
@@ -26,7 +26,7 @@ def configuration(context: Context) -> Outcome:
 
 
 def _accuracy(context: Context) -> tuple[float, float, str]:
-    """Accuracy on test samples, estimated, or else on training samples (a bound); its upper end; its source."""
+    """Return the accuracy, its upper end and its source: test, estimate or training."""
     if context.test is not None:
         accuracy = test_accuracy(context)
         return accuracy, accuracy + 1.645 * (accuracy * (1 - accuracy) / len(context.test)) ** 0.5, "test"

@@ -9,7 +9,7 @@ FROM = 0.07
 
 @register_check("GS402", title="overfitting", seconds=3.0, information=True)
 def overfitting(context: Context) -> Outcome:
-    """Report a gap of seven points or more between training accuracy and the upper end of the accuracy on new data."""
+    """Report a gap of seven points or more between training and new data."""
     if not context.is_classifier:
         return NotChecked("needs class labels")
     if context.is_untrained:

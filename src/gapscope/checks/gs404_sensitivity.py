@@ -12,7 +12,7 @@ NOISE, FROM = 0.05, 0.1
 
 
 def robust_spread(columns: Tensor) -> Tensor:
-    """Interquartile range over 1.349 of every column, [d]; the standard deviation where that is 0."""
+    """Return a robust spread per column [d] (the standard deviation if it is 0)."""
     ordered = columns.sort(0).values
     quartiles = ordered[len(ordered) * 3 // 4] - ordered[len(ordered) // 4]
     return torch.where(quartiles > 0, quartiles / 1.349, columns.std(0))
@@ -20,7 +20,7 @@ def robust_spread(columns: Tensor) -> Tensor:
 
 @register_check("GS404", title="predictions change under small noise", seconds=0.1)
 def sensitivity(context: Context) -> Outcome:
-    """Report a tenth or more of the predictions that change under Gaussian noise of 5 % of the inputs' spread."""
+    """Report a tenth or more of predictions changed by 5 % Gaussian input noise."""
     x = context.samples.inputs
     if not context.is_classifier or not x.is_floating_point() or context.samples.form is not None:
         return NotChecked("needs class labels and one floating point input")

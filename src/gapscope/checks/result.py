@@ -85,7 +85,7 @@ class CheckResult(Result):
         return tuple(finding.code for finding in self.findings)
 
     def indices(self, code: str) -> list[int]:
-        """Return the samples behind a finding; empty if the check found nothing."""
+        """Return the samples behind a finding (empty if there is none)."""
         finding = next((finding for finding in self.findings if finding.code == code), None)
         return [] if finding is None else [int(index) for index in finding.indices]
 
@@ -95,7 +95,7 @@ class CheckResult(Result):
 
     @property
     def headline(self) -> str:
-        """What limits the network, in one sentence; not certain if all findings are information only."""
+        """The main limit of the network, as one sentence."""
         checked = len(self.findings) + len(self.fine)
         if not self.findings:
             return f"Nothing was found that limits this {self.task} ({checked} checks)."
@@ -122,7 +122,7 @@ class CheckResult(Result):
         return pandas.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-serializable values; the data stay out."""
+        """Return everything but the data as JSON-serializable values."""
         return {
             "headline": self.headline,
             "samples": self.n_samples,

@@ -47,7 +47,7 @@ def check(
     only: Sequence[str] | None = None,
     seed: int = 0,
 ) -> CheckResult:
-    """Find what limits a network, from its training data, and say what to do about each finding.
+    """Check what limits a network, from its training data, with one thing to do per finding.
 
     Checks run from the cheapest to the most expensive until the budget is used; what did not run is listed with its
     reason. Kernels of the gradients get half of the time that is left, and use fewer landmarks if that is too little.

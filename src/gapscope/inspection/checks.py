@@ -80,7 +80,7 @@ def check_hookable(network: nn.Module) -> None:
 
 
 def check_finite(network: nn.Module) -> None:
-    """Raise InvalidInput if a weight is not finite (buffers may be infinite, as attention masks are)."""
+    """Raise InvalidInput if a weight is not finite (buffers may be infinite)."""
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if has_finite_sum(tensor):
             continue
@@ -99,7 +99,7 @@ def check_holds_numbers(x: Tensor) -> None:
 
 
 def dtype_mismatch_message(error: BaseException) -> str:
-    """Return the message for torch's errors about mismatched input and weight types (else empty)."""
+    """Return the message for torch's errors about mismatched types (else empty)."""
     match = _OTHER_TYPE.search(str(error))
     if match is None:
         return ""

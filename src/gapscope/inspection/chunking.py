@@ -1,4 +1,4 @@
-"""Samples per forward pass, chosen by free memory if the caller does not choose (`chunk_size=None`).
+"""Samples per forward pass, by free memory if the caller does not choose.
 
 Results do not depend on the number beyond rounding. It is a power of two, and its upper bound unless memory is short,
 so that the same call takes the same chunks, and gives the same last bits, on all machines with enough memory.
@@ -99,7 +99,7 @@ def rows_per_pass(
     at_most: int = 2**31,
     bytes_at_most: int | None = None,
 ) -> int:
-    """Return `chunk_size`, or if None the largest power of two of rows that fits, at most `at_most`.
+    """Return `chunk_size`, or if None the largest power of two of rows that fits.
 
     Args:
         one_row: Does the work for one row, to measure its memory.

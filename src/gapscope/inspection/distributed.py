@@ -34,7 +34,7 @@ class Processes:
     group: Any = None
 
     def own(self, n: int) -> slice:
-        """Return the slice of n rows that this process computes (sizes differ by at most one, and may be 0)."""
+        """Return the slice of n rows for this process (sizes differ by at most one)."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def all_min(self, number: int) -> int:
@@ -58,7 +58,7 @@ def processes_joined() -> bool:
 
 
 def processes(n: int) -> Processes | None:
-    """Return the processes that divide n rows (None outside `distribute_over`, or for fewer rows than processes)."""
+    """Return the processes that divide n rows (None if not distributed or too few rows)."""
     joined = _PROCESSES.get()
     return None if joined is None or n < joined.size else joined
 

@@ -1,4 +1,4 @@
-"""Networks inside scikit-learn objects: skorch networks, and pipelines that end with a network."""
+"""Networks inside scikit-learn objects: skorch networks and pipelines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _transformed(steps: list[tuple[str, Any]], data: Any) -> Any:
 
 
 def unwrap_estimator(network: Any, data: Any) -> tuple[Any, Any]:
-    """Return the network inside a skorch estimator or scikit-learn pipeline, and the data it receives.
+    """Return the network inside a skorch estimator or pipeline, and the data it receives.
 
     A module is returned unchanged. The x of a pipeline's data (x, y) goes through its fitted steps.
 

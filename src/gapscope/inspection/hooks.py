@@ -24,7 +24,7 @@ ACTIVATIONS = frozenset({
 
 
 def kind(name: str) -> str:
-    """Normalize the name of a class or function: `nn.LeakyReLU` and `F.leaky_relu_` are one kind.
+    """Normalize the name of a class or function (`nn.LeakyReLU` and `F.leaky_relu_` agree).
 
     >>> kind("LeakyReLU") == kind("leaky_relu_") == "leakyrelu"
     True
@@ -57,7 +57,7 @@ def module_named(network: nn.Module, name: str) -> nn.Module:
 def forward_hooks(
     modules: Mapping[str, nn.Module], hook: Callable[..., Any], *, before: bool = False
 ) -> Iterator[None]:
-    """Call `hook(name, module, inputs[, output])` at every forward pass of the modules in the body.
+    """Call `hook(name, module, inputs[, output])` at every call of the modules in the body.
 
     Its return value, unless None, replaces the output, or with `before` the inputs.
     """
@@ -99,7 +99,7 @@ def record_module_calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
 
 @contextmanager
 def capture_outputs(modules: dict[str, nn.Module], *, replacement: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
-    """Capture the outputs of modules during the one forward pass in the body (yields them by name).
+    """Capture the outputs of modules during one forward pass (yields them by name).
 
     The network continues with a copy of each output (safe against in-place activations), or with `replacement`.
 

@@ -22,7 +22,7 @@ _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, tor
 
 @dataclass
 class _Seen:
-    """Results of earlier checks of a network: shapes and forms at perturbed weights, and the last check."""
+    """Results of earlier checks of a network."""
 
     perturbed: set[Hashable] = field(default_factory=set)
     last: Hashable = None
@@ -94,7 +94,7 @@ def _close(network: nn.Module, x: Tensor, together: Tensor) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as one about a batch of one
             alone = network(x)
-    except (RuntimeError, ValueError):  # such as a variance over the batch, of a single sample
+    except (RuntimeError, ValueError):  # such as a variance over a batch of one
         return False
     if alone.shape != together.shape:
         return False
@@ -115,7 +115,7 @@ def _agree_when_perturbed(network: nn.Module, x: Tensor) -> bool | None:
 
 
 def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
-    """Return whether samples have the same outputs in different batches, and when computed again.
+    """Return whether samples have the same outputs in different batches and when repeated.
 
     A few samples are run together and in parts: at the network's weights, and in float64 at perturbed weights, which
     open branches behind a zero weight.

@@ -29,7 +29,7 @@ def class_logits(outputs: Tensor) -> Tensor:
 
 
 def _with_positions(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Reshape outputs [n, K * P] (class-major) to [n, K, P] for labels [n, ...] of P positions."""
+    """Reshape outputs [n, K * P] (class-major) to [n, K, P] for labels of P positions."""
     positions = labels[0].numel() if labels.ndim > 1 else 1
     if outputs.ndim == 2 and positions > 1 and outputs.shape[1] % positions == 0:
         return outputs.reshape(len(outputs), -1, *labels.shape[1:])
@@ -64,7 +64,7 @@ def _regression_targets(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def default_loss(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy (nats) for class labels, the mean squared error for float targets.
+    """Return the mean cross-entropy (nats), or the mean squared error for float targets.
 
     The default loss of the library: training, penalties, gamma decay, evaluation.
 
@@ -97,7 +97,7 @@ def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..
 
 @memoize
 def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = None) -> dict[str, float]:
-    """Return {"loss", "accuracy"} over all samples in evaluation mode (regression has no accuracy).
+    """Return {"loss", "accuracy"} over all samples (regression has no accuracy).
 
     The loss is the mean `default_loss`, accumulated in float64. For labels of positions (pixels, tokens) both are means
     over all positions with a label other than -100, and outputs [n, K * P] hold all positions of the first class first.

@@ -1,4 +1,4 @@
-"""Memoization of work that several measures share.
+"""Memoization of work that several measures need.
 
 A function decorated by `memoize` computes as usual. In the body of `memo_scope()` its results are cached and returned
 for equal arguments: the same network with the same weights, the same tensors, an equal plain value, a generator in the
@@ -24,7 +24,7 @@ _CACHE: ContextVar[dict[Hashable, tuple[Any, Any]] | None] = ContextVar("shared 
 
 @contextmanager
 def memo_scope() -> Iterator[None]:
-    """Cache the results of memoized functions in the body (nested bodies share the outer cache)."""
+    """Cache the results of memoized functions in the body (nested bodies use the outer cache)."""
     if _CACHE.get() is not None:
         yield
         return
@@ -60,7 +60,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _key(value: Any) -> Hashable:
-    """Return an argument's cache key: identity and version of tensors, state of generators, else the value."""
+    """Return an argument's cache key: identity and version, random state, or the value."""
     if isinstance(value, Tensor):
         return (id(value), _version(value))
     if isinstance(value, nn.Module):

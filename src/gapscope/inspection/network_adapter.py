@@ -23,12 +23,12 @@ def unwrap_compiled(network: nn.Module) -> nn.Module:
 
 
 def is_causal(network: nn.Module) -> bool:
-    """Return whether outputs predict the label of the next position, as in causal language models."""
+    """Return whether outputs predict the next position's label, as in causal models."""
     return type(network).__name__.endswith(_CAUSAL)
 
 
 def call_network(network: nn.Module, form: InputLayout, x: Tensor, others: Mapping[str, Any] | None = None) -> Any:
-    """Call a network with the arguments its forward expects: keywords, positions or the whole mapping.
+    """Call a network with the arguments its forward expects.
 
     `others` are further keywords, such as labels for the network's own loss, passed if it accepts them.
     """
@@ -83,7 +83,7 @@ class NetworkAdapter(nn.Module):
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
         """Return the raw outputs of the inputs encoded in `x`."""
         outputs = raw_outputs(self.network(x) if self.form is None else call_network(self.network, self.form, x))
-        if self.squeezed:  # of a single sample it squeezes the sample away, too
+        if self.squeezed:  # a network that squeezes one sample's output removes the sample axis, too
             outputs = outputs.reshape(-1, 1)
         if self.class_axis is not None:
             outputs = outputs.movedim(self.class_axis, 1).flatten(2)

@@ -45,7 +45,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def unwrapped(network: nn.Module) -> nn.Module:
-    """Return the network inside wrappers of `torch.compile`, DistributedDataParallel and DataParallel.
+    """Return the network inside wrappers of `torch.compile` and data parallelism.
 
     Raises:
         InvalidInput: It is no module.
@@ -71,7 +71,7 @@ def eager_mode() -> AbstractContextManager[None]:
 
 @contextmanager
 def explain_torch_errors() -> Iterator[None]:
-    """Convert torch's errors about input types and missing derivatives into InvalidInput and NotMeasurable."""
+    """Convert torch's errors about types and derivatives into InvalidInput and ReplaceLayer."""
     try:
         yield
     except RuntimeError as error:
@@ -204,7 +204,7 @@ def samples_per_pass(
     at_most: int = MAX_SAMPLES_PER_PASS,
     bytes_at_most: int | None = None,
 ) -> int:
-    """Return `chunk_size`, or if None the largest power of two of samples that fits, at most `at_most`.
+    """Return `chunk_size`, or if None the largest power of two of samples that fits.
 
     Memory per sample is measured on the first sample (and the first two, if memory is short); few small inputs need no
     trial. `one_pass` does the work on the samples it receives, by default a forward pass without gradients.
@@ -230,7 +230,7 @@ def samples_per_pass(
 
 
 def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> Tensor:
-    """Return the raw outputs [n, K] of a network in its current mode, without gradients, in chunks.
+    """Return the raw outputs [n, K] of a network in its current mode, in chunks.
 
     Raises:
         InvalidInput: The network does not return one row of K numbers per sample.
@@ -247,7 +247,7 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
 
 
 def raw_outputs(result: Any) -> Any:
-    """Return the outputs in a network's result: itself, the entry "logits" or "out", or the field `logits`."""
+    """Return the outputs in a network's result: itself, or its "logits" or "out"."""
     if isinstance(result, Tensor | fx.Proxy):
         return result
     if isinstance(result, Mapping):
@@ -277,7 +277,7 @@ def checked_outputs(outputs: Any, n: int) -> Tensor:
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """Return a complex tensor as real and imaginary parts in a last dimension of 2 (real ones unchanged)."""
+    """Return a complex tensor as real and imaginary parts in a last dimension."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 

@@ -1,4 +1,4 @@
-"""Exact restoration of a network's parameters, buffers and attributes, and of random states."""
+"""Exact restoration of a network's state and of random states."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _RngStates:
 
 @contextmanager
 def preserve_rng_state(*, own_draws: bool = True) -> Iterator[None]:
-    """Restore the global random states of Python, NumPy and torch (CPU and CUDA) after the body.
+    """Restore the global random states of Python, NumPy and torch after the body.
 
     Without `own_draws` the body is not expected to use them: with other threads alive, the states are restored only if
     it did (see `gapscope.inspection.threads`).
@@ -54,7 +54,7 @@ def preserve_rng_state(*, own_draws: bool = True) -> Iterator[None]:
 
 
 class _Attributes:
-    """Attributes of one module, with the contents of its containers (parameters, hooks, lists)."""
+    """Attributes of one module, with the contents of its containers."""
 
     def __init__(self, module: nn.Module) -> None:
         self.owner = vars(module)
@@ -88,7 +88,7 @@ class _Values:
 
 @contextmanager
 def preserve_state(network: nn.Module, *, own_draws: bool | None = None) -> Iterator[None]:
-    """Restore all module attributes (by identity), buffer values and random states after the body.
+    """Restore all module attributes, buffer values and random states after the body.
 
     Values of parameters must not be changed in the body. `own_draws` as for `preserve_rng_state`; None for True if a
     module is in training mode.

@@ -23,15 +23,15 @@ _PLAIN = frozenset({int, float, bool, str, complex, type(None), type(...), torch
 
 
 def of_precision(given: torch.dtype, dtype: torch.dtype) -> torch.dtype:
-    """Return a dtype with the precision of `dtype` (complex stays complex, integers are unchanged)."""
+    """Return a dtype with the precision of `dtype` (complex stays complex)."""
     if given.is_complex:
         return dtype.to_complex()
     return dtype if given.is_floating_point else given
 
 
 def cast_like(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Return a tensor with the precision of `dtype` (the tensor itself if unchanged or `dtype` is None)."""
-    # Not by comparing dtypes first: inside a substitution the tensor says the one in which it is seen.
+    """Return a tensor with the precision of `dtype` (None leaves it unchanged)."""
+    # Not by comparing dtypes first: inside a substitution the tensor reports the one in which it is seen.
     return tensor if dtype is None else tensor.to(of_precision(tensor.dtype, dtype))
 
 
@@ -42,7 +42,7 @@ def _writes_in_place(name: str) -> bool:
 
 
 class ParameterSubstitution(TorchFunctionMode):
-    """Context in which torch functions receive other tensors, and optionally all numbers in one precision.
+    """Context in which torch functions receive other tensors, optionally in one precision.
 
     Attributes:
         dtype: The precision in which every floating-point or complex tensor is seen; None leaves them as they are.
@@ -126,7 +126,7 @@ def cast_network(
     change: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     within: ParameterSubstitution | None = None,
 ) -> Iterator[ParameterSubstitution]:
-    """Compute with all numbers of a network in one precision in the body (yields the substitution).
+    """Compute with all numbers of a network in one precision in the body.
 
     `change` is applied to each parameter's values in that precision. `within` is a substitution already entered.
     """

@@ -76,7 +76,7 @@ RANDOM_STREAMS = FairLock()
 
 @contextmanager
 def network_lock(network: nn.Module) -> Iterator[None]:
-    """Hold the lock of a network in the body (an adapter shares that of its network)."""
+    """Hold the lock of a network in the body (an adapter has that of its network)."""
     owned = getattr(network, "adapted_from", network)
     with _GUARD:
         lock = _NETWORK_LOCKS.get(owned)

@@ -26,7 +26,7 @@ BETWEEN_CLASSES = ("margin_signature", "unit_sparsity")
 
 @runtime_checkable
 class Requirements(Protocol):
-    """What a measure needs of a network and its data."""
+    """Needs of a measure: its inputs besides the network."""
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ class Ready:
         return {f"network.{name}": tensor for name, tensor in plain.items()}
 
     def inapplicable_reason(self, item: Requirements) -> str:
-        """Return why a measure does not apply to these data (empty if it does, as far as known beforehand)."""
+        """Return why a measure does not apply to these data (empty if it does)."""
         targets = self.samples.targets
         if {"targets", "labels"} & set(item.needs):
             if targets is None:
@@ -110,7 +110,7 @@ class Ready:
 
 
 def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any]) -> bool:
-    """Return whether an initial state dictionary equals the current weights, as a reference to `state_dict()` does."""
+    """Return whether an initial state dictionary equals the current weights."""
     plain = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
     pairs = [(plain.get(name), parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
     return bool(pairs) and all(
@@ -131,7 +131,7 @@ def _check_network(network: Any) -> nn.Module:
 
 
 def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
-    """Return the raw outputs of the first samples, and whether the network returned exactly these."""
+    """Return the raw outputs of the first samples, and whether they were the result itself."""
     with eager_mode(), inspection_mode(network), torch.no_grad():
         x = prepare_inputs(network, samples.inputs[:LOOKED_AT]).clone()
         try:
@@ -172,7 +172,7 @@ def _does_not_run(network: nn.Module, samples: Samples, error: Exception) -> str
 
 
 def _looks(outputs: Tensor, network: nn.Module) -> str:
-    """Return a warning about suspicious raw outputs (empty if there is none)."""
+    """Return a warning about unusual raw outputs (empty if there is none)."""
     if not bool(torch.isfinite(outputs).all()):
         return "Some outputs are NaN or infinite."
     if outputs.ndim > 1 and outputs.shape[1] > 1:
@@ -190,7 +190,7 @@ def _looks(outputs: Tensor, network: nn.Module) -> str:
 
 
 def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
-    """Validate a network and its data once, and adapt both: the entry of every public function.
+    """Validate a network and its data once, and adapt both (for every public function).
 
     Args:
         needs: What the caller needs of them: "targets" (labels or regression targets), "labels" (one class label per
@@ -209,7 +209,7 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
 
 
 def _in_network_precision(network: Any, samples: Samples) -> Samples:
-    """Cast floating-point inputs to the type of the network's weights, with a note if they differ."""
+    """Cast floating-point inputs to the type of the network's weights, with a note."""
     weights = network.parameters() if isinstance(network, nn.Module) else ()
     dtype = next(
         (weight.dtype.to_real() for weight in weights if weight.is_floating_point() or weight.is_complex()), None
@@ -232,7 +232,7 @@ def _check_needs(samples: Samples, needs: Collection[str]) -> None:
 
 
 def _check_outputs(prepared: Ready) -> None:
-    """Raise InvalidInput unless the targets fit the outputs: labels below K, or regression targets of K columns."""
+    """Raise InvalidInput unless labels are below K, or regression targets have K columns."""
     targets, k = prepared.samples.targets, prepared.n_outputs
     assert targets is not None
     if prepared.refused:
@@ -295,7 +295,7 @@ def _stray_positions(samples: Samples) -> str:
 
 
 def _align_next_position(network: NetworkAdapter, samples: Samples) -> Samples:
-    """Shift labels to the next position, if the network predicts it and they are not shifted yet."""
+    """Shift labels to the next position, if the network predicts it."""
     targets = samples.targets
     if not network.next_position or not samples.is_dense or targets is None:
         return samples

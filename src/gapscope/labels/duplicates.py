@@ -16,7 +16,7 @@ BLOCK = 2048
 
 
 def nearest_distances(queries: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return each query's distance to its nearest feature (default: other query) and the index."""
+    """Return each query's distance to its nearest feature (or other query), and the index."""
     others, distances, indices = queries if features is None else features, [], []
     for start in range(0, len(queries), BLOCK):
         block = queries[start : start + BLOCK]
@@ -61,7 +61,7 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
 
 
 def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int], ...]:
-    """Return pairs (i, j) of test samples j that repeat training sample i (see `duplicate_pairs`).
+    """Return pairs (i, j) of test samples j that repeat training sample i.
 
     Raises:
         InvalidInput: The two have inputs of different shapes.
@@ -83,7 +83,7 @@ def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int]
 
 
 def conflicting_duplicates(samples: Samples) -> tuple[tuple[int, int], ...]:
-    """Return pairs of duplicates with different labels: at least one label of each is an error."""
+    """Return duplicates with different labels: at least one label of each pair is an error."""
     targets = samples.targets
     if targets is None or not samples.is_classification:
         return ()

@@ -68,7 +68,7 @@ def _collect(source: Any, data: Any, features: Any, labels: Any) -> Samples:
 
 
 def assess_labels(view: KernelView, labels: Tensor, n_classes: int, seed: int) -> LabelAssessment:
-    """Rank class labels [n] and estimate their noise, from LOO margins of samples and canaries."""
+    """Rank class labels [n] and estimate their noise, from margins of samples and canaries."""
     labels, scores = labels.to(view.spectrum.vectors.device), view.loo.predictions
     predicted, margins = scores.argmax(1), margins_of(scores, labels)
     corrupted = canary_margins(
@@ -92,13 +92,13 @@ def assess_labels(view: KernelView, labels: Tensor, n_classes: int, seed: int) -
 
 
 def _probabilities(scores: Tensor, predicted: Tensor) -> Tensor:
-    """Return probabilities of the predicted classes: leave-one-out scores clipped to [0, 1] and normalized."""
+    """Return probabilities of the predicted classes: clipped and normalized LOO scores."""
     clipped = scores.clamp(0, 1)
     return (clipped / clipped.sum(1, keepdim=True).clamp_min(1e-12)).gather(1, predicted[:, None]).squeeze(1)
 
 
 def _assess_targets(view: KernelView, targets: Tensor, seed: int) -> LabelAssessment:
-    """Assess regression targets [n, k] by their leave-one-out residuals, compared with canaries."""
+    """Assess regression targets [n, k] by leave-one-out residuals, compared with canaries."""
     targets, predictions = targets.double().to(view.targets.device), view.loo.predictions
     residuals = targets - predictions
     spread = robust_spread(residuals)
@@ -123,7 +123,7 @@ def _assess_targets(view: KernelView, targets: Tensor, seed: int) -> LabelAssess
 
 
 def _assess_data(network: nn.Module | None, samples: Samples, seed: int, options: dict[str, Any]) -> LabelAssessment:
-    """Assess labels or regression targets with the kernel machine of the smallest leave-one-out error."""
+    """Assess labels or targets with the kernel machine of the smallest leave-one-out error."""
     views, n_outputs, notes = kernel_views(network, samples, seed=seed, **options)
     if not views:
         raise InvalidInput("No input varies between the samples, so that no label can be checked. Pass other features.")
@@ -137,7 +137,7 @@ def _assess_data(network: nn.Module | None, samples: Samples, seed: int, options
 
 
 def _assess_run(source: Any, seed: int) -> LabelAssessment:
-    """Assess the labels of a monitored training run, with an RBF kernel of the inputs if these are known."""
+    """Assess the labels of a monitored run, with an RBF kernel of the inputs if known."""
     monitored = get_monitored_labels(source)
     noise = monitored.noise(make_generator(seed, "resampling"))
     samples = _trained_samples(getattr(source, "monitor", source), monitored)
@@ -160,7 +160,7 @@ def _rbf_view(samples: Samples, labels: Tensor, n_classes: int) -> KernelView:
 
 
 def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None:
-    """Return the monitored samples with the labels that were trained on; None if these are not known."""
+    """Return the monitored samples with the labels of the training (None if unknown)."""
     samples = getattr(monitor, "samples", None)
     if not isinstance(samples, Samples) or samples.targets is None or len(samples) != len(monitored.given):
         return None

@@ -81,7 +81,7 @@ class MonitoredLabels:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Return ranks in [0, 1), smallest first; ties in the order of the samples."""
+    """Return ranks in [0, 1), smallest first, ties in the order of the samples."""
     return values.argsort(stable=True).argsort().double() / len(values)
 
 

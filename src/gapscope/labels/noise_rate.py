@@ -1,4 +1,4 @@
-r"""Upper bound and interval of the label noise rate, from canaries (deliberately mislabelled samples).
+r"""Upper bound and interval of the label noise rate, from deliberately mislabelled samples.
 
 A sample's margin is the score of its given label less the largest other score. If a fraction r of the labels are errors
 in the way that the canaries' are, then with F for distribution functions of margins
@@ -85,11 +85,10 @@ def noise_rate_bound(
 def noise_rate_interval(
     margins: CanaryMargins, n_classes: int | None, *, quantile: float, generator: torch.Generator
 ) -> tuple[float, float, float]:
-    """Return the bound of all rounds together with its 90 % bootstrap interval (rate, low, high).
+    """Return the bound of all rounds and its 90 % bootstrap interval (rate, low, high).
 
     All rounds use the same samples, so each resample has the size of one round. The minimum of noisy ratios is biased
-    All rounds use the same samples, so each resample has the size of one round. The minimum of noisy ratios is biased
-    downwards, and a bound is biased upwards where the margins of clean labels and label errors overlap. So each end is the
+    downwards, and a bound is biased upwards where margins of clean labels and label errors overlap. So each end is the
     wider one of the percentile and the basic bootstrap.
     """
     ordinary, canaries, rates = margins.ordinary, margins.canaries.flatten(), []
@@ -105,7 +104,7 @@ def noise_rate_interval(
 
 
 def clean_accuracy(accuracy: float, rate: float, n_classes: float) -> float:
-    r"""Return the accuracy on clean labels from that on labels of which a fraction r are random errors.
+    r"""Return the accuracy on clean labels from the accuracy on noisy ones.
 
     $A = (A_{noisy} - r / (C - 1)) / (1 - r C / (C - 1))$.
 

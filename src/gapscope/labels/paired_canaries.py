@@ -86,7 +86,7 @@ def _label_name(sample: Mapping[str, Any]) -> str:
 
 
 class PairedCanaries:
-    """Pairs of canaries, one of each in the training data; made by `of_labels` or `of_tokens`.
+    """Pairs of canaries of which one is in the training data, from `of_labels` or `of_tokens`.
 
     Args:
         dataset: Training data, with the trained canaries.

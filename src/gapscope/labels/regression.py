@@ -1,4 +1,4 @@
-r"""Robust leave-one-out residuals of regression targets, and a bound of the fraction of errors.
+r"""Robust leave-one-out residuals of regression targets, and a bound of their noise rate.
 
 A gross error would pull the predictions of its neighbours towards it. So the kernel machine is fitted to targets whose
 leave-one-out residuals are clipped, $\tilde y = f + \mathrm{clip}(y - f, \pm 2 s)$ with s their robust spread, a few
@@ -26,14 +26,14 @@ CANARY_FRACTION, MIN_CANARIES = 0.05, 12
 
 
 def robust_spread(values: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
-    """Return the scaled median absolute deviation per column (or the standard deviation if it is 0)."""
+    """Return the scaled median absolute deviation per column (the standard deviation if 0)."""
     deviation = 1.4826 * (values - values.median(0).values).abs().median(0).values
     return torch.where(deviation > 0, deviation, values.std(0, correction=0)).clamp_min(1e-12)
 
 
 @dataclass(frozen=True)
 class RobustFit:
-    """Kernel machine that is robust to gross errors: clipped targets [n, k], selected ridge, predictions.
+    """Kernel machine robust to gross errors: clipped targets [n, k], ridge and predictions.
 
     The ridge is in units of the mean eigenvalue.
     """

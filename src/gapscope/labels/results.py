@@ -68,7 +68,7 @@ class LabelNoiseEstimate(Result):
 
     @property
     def unreliable_because(self) -> str:
-        """Reason why the estimate is unreliable; empty if it is reliable."""
+        """Reason why the estimate is unreliable (empty if it is reliable)."""
         width = self.high - self.low if math.isnan(self.width) else self.width
         needed = self.most_frequent + MIN_ABOVE_CHANCE * (1 - self.most_frequent)
         if self.r_squared < MIN_R_SQUARED:
@@ -164,11 +164,11 @@ class LabelIssues(Result):
 
     @property
     def flagged(self) -> Tensor | None:
-        """Indices of the flagged samples; None where the rate cannot be estimated."""
+        """Indices of the flagged samples (None if the rate cannot be estimated)."""
         return None if self.noise is None else self.indices[: self.n_flagged]
 
     def with_precision(self, precision: float) -> LabelIssues:
-        """Return the ranking with the longest list whose expected precision is at least `precision`."""
+        """Return the ranking with the longest list whose expected precision is high enough."""
         if self.noise is None or not len(self.precision_curve):
             return self
         enough = torch.nonzero(self.precision_curve >= precision).flatten()
@@ -222,7 +222,7 @@ class LabelIssues(Result):
         table.to_csv(path, index=False)
 
     def write_html(self, path: str | Path, *, n: int | None = None) -> None:
-        """Write a self-contained page of `n` suspected samples (default: the flagged, at least 24)."""
+        """Write a self-contained page of `n` suspected samples (default: flagged, at least 24)."""
         from gapscope.labels.work_list import render
 
         Path(path).write_text(render(self, n), encoding="utf-8")

@@ -50,7 +50,7 @@ document.getElementById('save').onclick = () => {
 
 
 def thumbnail(sample: Tensor) -> str:
-    """Return an image sample [h, w], [1, h, w] or [3, h, w] as a PNG data URI (empty if it is none)."""
+    """Return an image sample [h, w], [1, h, w] or [3, h, w] as a PNG data URI (else empty)."""
     from PIL import Image
 
     shape = tuple(sample.shape)
@@ -67,7 +67,7 @@ def thumbnail(sample: Tensor) -> str:
 
 
 def _values(samples: Samples, index: int, center: Tensor, spread: Tensor) -> str:
-    """Return the values of a table's row; those over 3 standard deviations from the mean are marked."""
+    """Return the values of a table's row, with those over 3 standard deviations marked."""
     cells = []
     for column, value in enumerate(samples.inputs[index].flatten()[:12].tolist()):
         far = abs(value - float(center[column])) > 3 * float(spread[column]) > 0
@@ -140,7 +140,7 @@ def _parse_label(label: str, codes: dict[str, int], *, is_number: bool, where: s
 
 
 def apply_label_corrections(data: Any, path: str | Path) -> Samples:
-    """Return the data with the labels of a reviewed list (`LabelIssues.to_csv` or `write_html`).
+    """Return the data with the labels of a reviewed list (`to_csv` or `write_html`).
 
     Args:
         data: Data that the list was made from.

@@ -1,4 +1,4 @@
-"""Networks: LeNet-5, AlexNet, VGG, ResNet, MobileNet, fully connected and plain ones, and models of other packages.
+"""Built-in networks by name, and adapters of models of other packages.
 
 Common parameters of the builders, all of which return raw outputs:
 

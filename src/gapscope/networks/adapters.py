@@ -1,4 +1,4 @@
-"""Adapters of timm, torchvision and transformers models to networks from samples [n, ...] to logits [n, K]."""
+"""Adapters of timm, torchvision and transformers models (in-place activations disabled)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _import(package: str, extra: str) -> ModuleType:
         return importlib.import_module(package)
     except (ImportError, RuntimeError) as error:
         raise MissingExtra(
-            f"The package '{package}' is installed but cannot be imported beside torch {torch.__version__}: {error}. "
+            f"The package '{package}' is installed but cannot be imported with torch {torch.__version__}: {error}. "
             "Install builds of torch and torchvision that belong together, both for the CPU or both for the same CUDA."
         ) from error
 
@@ -36,7 +36,7 @@ def _without_inplace(model: nn.Module) -> nn.Module:
 
 
 def from_timm(name: str, *, n_outputs: int, generator: torch.Generator | None = None, **options: Any) -> nn.Module:
-    """Return a timm model with `n_outputs` logits and seeded initial weights, without in-place activations.
+    """Return a timm model with `n_outputs` logits and seeded initial weights.
 
     Args:
         **options: Passed to `timm.create_model`, such as `in_chans=1`, `img_size=32` or `pretrained=True`.
@@ -49,7 +49,7 @@ def from_timm(name: str, *, n_outputs: int, generator: torch.Generator | None = 
 def from_torchvision(
     name: str, *, n_outputs: int, generator: torch.Generator | None = None, **options: Any
 ) -> nn.Module:
-    """Return a torchvision model with `n_outputs` logits and seeded initial weights, without in-place activations.
+    """Return a torchvision model with `n_outputs` logits and seeded initial weights.
 
     Args:
         **options: Passed to `torchvision.models.get_model`.
@@ -110,7 +110,7 @@ def _from_config(config: Any, n_outputs: int | None, generator: torch.Generator 
 def from_transformers(
     source: Any, *, n_outputs: int | None = None, generator: torch.Generator | None = None
 ) -> LogitsOnly:
-    """Return an image or sequence classifier of transformers as a network from inputs to logits.
+    """Return a transformers classifier as a network from inputs to logits.
 
     Token numbers equal to the config's `pad_token_id` are excluded by the attention mask.
 

@@ -1,4 +1,4 @@
-"""Convolutional networks in sequence: AlexNet, conv6, LeNet-5, MobileNet, plain, small and VGG."""
+"""Sequential convolutional networks: AlexNet, conv6, LeNet-5, MobileNet, plain and VGG."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _check_value(setting: str, option: str, value: Any, default: Any) -> None:
 
 
 def check_network_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInput unless there is a network `name` and it takes these options (nothing is built).
+    """Raise InvalidInput unless a network has this name and takes these options.
 
     Args:
         options: Its keyword options.
@@ -107,7 +107,7 @@ def build_network(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Build a network from samples [n, *input_shape] to raw outputs [n, n_outputs] (logits, no softmax).
+    """Build a network from samples [n, *input_shape] to raw outputs [n, n_outputs].
 
     The same name, sizes, options and generator seed give bit-identical weights; the global random state is neither
     used nor changed. Enabling dropout or batch normalization does not change the other weights.

@@ -29,7 +29,7 @@ _WEIGHTS: dict[str, Callable[..., Tensor]] = {
 
 @contextmanager
 def seeded_by(generator: torch.Generator) -> Iterator[None]:
-    """Run code that uses the global CPU random state under a seed from `generator`, then restore the state."""
+    """Run code under a seed of the global CPU random state from `generator`."""
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     with RANDOM_STREAMS, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -60,7 +60,7 @@ def convolution(
     bias: bool = True,
     normalization: str = "none",
 ) -> Layers:
-    """Return a convolution `<name>`, its normalization `<name>_norm` if any, and `<name>_relu`."""
+    """Return a convolution `<name>`, `<name>_norm` if any, and `<name>_relu`."""
     return {
         name: nn.Conv2d(in_channels, channels, kernel_size, stride, padding, groups=groups, bias=bias),
         **normalization_layers(name, channels, normalization),
@@ -69,7 +69,7 @@ def convolution(
 
 
 def dense(name: str, n_inputs: int, n_units: int, *, activation: str = "relu", normalization: str = "none") -> Layers:
-    """Return a linear layer `<name>`, its normalization `<name>_norm` if any, and its activation."""
+    """Return a linear layer `<name>`, `<name>_norm` if any, and its activation."""
     return {
         name: nn.Linear(n_inputs, n_units),
         **normalization_layers(name, n_units, normalization, images=False),
@@ -86,7 +86,7 @@ def fully_connected_head(
     output_dropout: float = 0.0,
     normalization: str = "none",
 ) -> Layers:
-    """Return `flatten`, hidden linear layers `fc1`, `fc2`, ... with ReLU, and the linear layer `output`.
+    """Return `flatten`, hidden layers `fc1`, `fc2`, ... with ReLU, and `output`.
 
     Dropout precedes each hidden layer, `output_dropout` the last one.
     """

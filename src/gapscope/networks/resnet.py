@@ -28,7 +28,7 @@ _STAGES = {
 
 
 class PaddedShortcut(nn.Module):
-    """Shortcut without parameters: every `stride`-th pixel, channels padded with zeros on both sides.
+    """Parameter-free shortcut: every `stride`-th pixel, channels padded with zeros.
 
     Args:
         channels: Channels of its output.

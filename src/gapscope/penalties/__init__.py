@@ -1,4 +1,4 @@
-"""Penalties of the training loss, noise-robust losses, and dropout that adapts to memorization."""
+"""Penalties of the training loss, noise-robust losses, and adaptive dropout."""
 
 from gapscope.penalties.dropout import AutomaticDropout as AutomaticDropout
 from gapscope.penalties.gamma_decay import GammaDecayPenalty as GammaDecayPenalty

@@ -26,7 +26,7 @@ class Penalty(ABC):
     """Differentiable term added to the loss.
 
     Two call forms: `penalty(network, x)` runs its own forward pass, and the fast
-    `outputs, value = penalty.forward_with_penalty(network, x)` shares the forward pass with the loss. Both take targets
+    `outputs, value = penalty.forward_with_penalty(network, x)` uses the forward pass of the loss. Both take targets
     `y` if the penalty needs them, and return a 0-d tensor already multiplied by the penalty's strength.
 
     Subclasses give `value` and, if they observe the forward pass, `observe`.
@@ -43,7 +43,7 @@ class Penalty(ABC):
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Observe the forward pass in the body (yields the network's inputs, and what `value` needs of the pass)."""
+        """Observe the forward pass in the body (yields inputs and context of `value`)."""
         yield inputs, None
 
     @abstractmethod
@@ -53,7 +53,7 @@ class Penalty(ABC):
         """Return the penalty, a 0-d tensor, from one observed forward pass."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the tensors that resumed training needs (by default those of an automatic strength)."""
+        """Return the tensors that resumed training needs."""
         automatic = {} if self.automatic is None else self.automatic.state_dict()
         return {f"automatic.{name}": tensor for name, tensor in automatic.items()}
 
@@ -106,7 +106,7 @@ def _check_once(network: nn.Module) -> None:
 def forward_with_penalties(
     network: nn.Module, x: Any, y: Tensor | None, penalties: Sequence[Penalty]
 ) -> tuple[Any, Tensor]:
-    """Run one forward pass and return what the network returned with the sum of several penalties.
+    """Run one forward pass and return its result with the sum of several penalties.
 
     Args:
         y: Targets, for penalties that need them.

@@ -1,4 +1,4 @@
-"""Mini-batches of training loops: tensors, several inputs, or mappings as in Hugging Face models."""
+"""Mini-batches of training loops: tensors, several inputs, or mappings."""
 
 from __future__ import annotations
 

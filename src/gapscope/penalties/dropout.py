@@ -17,7 +17,7 @@ from gapscope.penalties.strength import StrengthRule, strength_of
 
 @register_penalty("automatic_dropout")
 class AutomaticDropout(Penalty):
-    """Sets the probability of all dropout layers while the network trains (it adds 0 to the loss).
+    """Dropout rates that adapt while the network trains (adds 0 to the loss).
 
     The rule is that of `AutomaticStrength`: the probability falls while nothing is memorized, and rises once
     mislabelled samples are. It belongs in the list of penalties, so that training loops, checkpoints and

@@ -20,7 +20,7 @@ from gapscope.penalties.strength import check_fixed
 
 @register_penalty("gamma_decay")
 class GammaDecayPenalty(Penalty):
-    r"""$\alpha \sum_i \zeta_i \gamma_i^2$ over the normalization layers: what batch norm with batches of M adds.
+    r"""Gamma decay $\alpha \sum_i \zeta_i \gamma_i^2$ over the normalization layers.
 
     For networks with PopulationNorm layers ("PN + gamma decay" is then batch norm in expectation, to order 1/M), or
     with BatchNorm layers at a batch size larger than M: `batch_norm_size` states it, and the penalty is the

@@ -1,4 +1,4 @@
-"""Model gradient similarity as a penalty: trace or log determinant of the mini-batch's kernel."""
+"""Model gradient similarity as a penalty."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from gapscope.penalties.base import Penalty
 from gapscope.penalties.registry import register_penalty
 from gapscope.penalties.strength import StrengthRule, strength_of
 
-# How often (in applied steps) a penalty looks whether it has collapsed the network; how many looks in a row, and how
-# little probabilities may differ between samples, until it says that the network does not learn. BatchNorm in training
-# mode keeps even a dead network's outputs apart, by .03 falling to .01; those of a slow one that learns grow.
+# Applied steps between two tests for a collapsed network; number of tests in a row, and least mean difference of the
+# probabilities between samples, before the warning. BatchNorm in training mode keeps even a dead network's outputs
+# apart, by 0.03 falling to 0.01; those of a slow network that learns grow.
 _CHECK_INTERVAL = 20
 _N_CHECKS = 5
 _ALIKE = 0.03
@@ -46,7 +46,7 @@ def _check_plain(network: nn.Module, most: float) -> None:
         raise InvalidInput(
             f"An automatic strength that rises to {most:g} must be that of a network without normalization layers, "
             f"which lose accuracy from 0.001 to {_HIGH_IF_NORMALIZED:g} on; got {layer}. Pass a number, or "
-            "AutomaticStrength(start=0.0001, least=0.0001, most=0.003), which is not judged yet."
+            "AutomaticStrength(start=0.0001, least=0.0001, most=0.003), which is not evaluated yet."
         )
 
 
@@ -59,8 +59,9 @@ def _batch_sum(network: nn.Module, outputs: Tensor, probe: Tensor) -> Tensor:
 
 @register_penalty("gradient_similarity")
 class GradientSimilarityPenalty(Penalty):
-    r"""$\alpha\, \mathrm{tr} K / (nC)$, or $\alpha \log\det(I + K/s) / (nC)$, of the mini-batch's kernel K.
+    r"""Trace or log determinant of the mini-batch's gradient kernel K.
 
+    It is $\alpha\, \mathrm{tr} K / (nC)$, or $\alpha \log\det(I + K/s) / (nC)$, with
     $K_{nc,md} = \nabla_\theta f_c(x_n) \cdot \nabla_\theta f_d(x_m)$ over all trainable weights, raw outputs f, n
     samples and C outputs (Szolnoky et al. 2022, arXiv:2205.12642, Sec. 4). Lower K means that samples are learned in
     groups and not one by one. The trace is that of the n x n kernel summed over outputs as well; the log determinant
@@ -156,7 +157,7 @@ class GradientSimilarityPenalty(Penalty):
         return self.of_total(outputs, total)
 
     def of_total(self, outputs: Float[Tensor, "n k"], total: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the penalty from the trace or log determinant, and warn if it has collapsed the network."""
+        """Return the penalty, and warn if it has collapsed the network."""
         if (
             self.automatic is None
             and not self._warned
@@ -179,7 +180,7 @@ class GradientSimilarityPenalty(Penalty):
         return self._probes.kind
 
     def cotangents(self, outputs: Float[Tensor, "n k"]) -> Float[Tensor, "c n k"]:
-        """Return cotangents whose squared gradients sum to the trace: all outputs, or the scaled probe."""
+        """Return cotangents whose squared gradients sum to the trace."""
         if self.method == "exact":
             return one_hot_cotangents(outputs)
         return self._probes.draw(outputs)[None] * math.sqrt(probe_scale(self.probe, outputs.shape[1]))

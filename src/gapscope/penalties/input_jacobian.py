@@ -22,7 +22,7 @@ from gapscope.penalties.strength import check_fixed
 
 
 def differentiable_inputs(inputs: Tensor) -> Tensor:
-    """Return inputs with a gradient, the same tensor if it has one (integers raise InvalidInput)."""
+    """Return inputs with a gradient (integers raise InvalidInput)."""
     if not inputs.is_floating_point():
         raise InvalidInput(
             f"A derivative by the inputs must have floating-point inputs; got {inputs.dtype}. "
@@ -33,7 +33,7 @@ def differentiable_inputs(inputs: Tensor) -> Tensor:
 
 @register_penalty("input_jacobian")
 class InputJacobianPenalty(Penalty):
-    r"""$\lambda \sum_{n,c} \lVert \nabla_x f_c(x_n) \rVert^2 / (nC)$ of the raw outputs f on the mini-batch.
+    r"""Squared input-Jacobian norm $\lambda \sum \lVert \nabla_x f_c(x_n) \rVert^2 / (nC)$.
 
     Jacobian regularization (Hoffman et al. 2019, arXiv:1908.02729; Sokolic et al. 2017), there a mean over samples and
     a sum over outputs. One probe costs about two plain training steps and is unbiased. BatchNorm's batch statistics are

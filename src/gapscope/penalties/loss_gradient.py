@@ -25,7 +25,7 @@ from gapscope.penalties.strength import StrengthRule, check_fixed, strength_of
 
 
 def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
-    # Squared norm of the processes' mean gradient. The derivative taken on each process is that of 2 mean . gradient,
+    # Squared norm of the processes' mean gradient. The derivative on each process is that of 2 mean . gradient,
     # whose mean over processes is the derivative of the squared norm.
     mean = gradient.detach().clone()
     torch.distributed.all_reduce(mean, group=network.process_group)
@@ -35,7 +35,7 @@ def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
 
 @register_penalty("loss_gradient")
 class LossGradientPenalty(Penalty):
-    r"""$\mu \lVert \nabla_\theta L \rVert^2$ of the mini-batch's mean loss L, or the same by the inputs.
+    r"""Squared gradient norm $\mu \lVert \nabla_\theta L \rVert^2$ of the mean loss L.
 
     By the weights it is explicit gradient regularization (Barrett and Dherin 2021, arXiv:2009.11162): a sum over all
     trainable weights. By the inputs it is double backpropagation (Drucker and Le Cun 1992),

@@ -16,7 +16,7 @@ _PENALTIES: dict[str, type] = {}
 
 
 def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
-    """Register the decorated class as a penalty that specs can name (used names raise InvalidInput)."""
+    """Register the decorated class as a penalty that specs can name."""
 
     def register(cls: AnyClass) -> AnyClass:
         registered = _PENALTIES.get(name, cls)

@@ -18,7 +18,7 @@ from gapscope.inspection.outputs import check_labels
 
 
 class RobustLoss(ABC):
-    """Loss of class labels, called with outputs [n, C], labels [n] and the samples' indices in the training data."""
+    """Loss of outputs [n, C], labels [n] and the samples' indices."""
 
     @abstractmethod
     def __call__(
@@ -51,10 +51,10 @@ def _checked(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 class GeneralizedCrossEntropy(RobustLoss):
-    r"""Mean of $(1 - p_y^q) / q$ with $p_y$ the label's probability: small gradients for unlikely labels.
+    r"""Generalized cross-entropy: mean of $(1 - p_y^q) / q$.
 
-    Its gradient is that of the cross-entropy times $p_y^q$, so that samples whose label is unlikely under the network,
-    mislabelled ones among them, have less weight. $q \to 0$ is the cross-entropy, $q = 1$ the mean absolute error.
+    $p_y$ is the label's probability. The gradient is that of the cross-entropy times $p_y^q$, so that samples whose
+    label is unlikely under the network, mislabelled ones among them, have less weight. $q \to 0$ is the cross-entropy, $q = 1$ the mean absolute error.
     Exact.
 
     Source: Zhang and Sabuncu 2018, Generalized Cross Entropy Loss (arXiv:1805.07836), their $L_q$ without truncation.
@@ -147,7 +147,7 @@ LOSSES: dict[str, type[RobustLoss]] = {
 
 
 def make_loss(spec: LossSpec) -> RobustLoss | None:
-    """Build the loss that a spec names (None for the default one, `inspection.losses.default_loss`).
+    """Build the loss that a spec names (None for the default loss).
 
     Raises:
         InvalidInput: The name or a setting is unknown; the nearest is named.

@@ -72,7 +72,7 @@ def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float,
 
 
 def check_fixed(value: object, penalty: str) -> None:
-    """Raise InvalidInput unless the strength of a penalty without a rule is a number, 0 or larger."""
+    """Raise InvalidInput unless a strength without a rule is a number, 0 or larger."""
     if value == "auto" or isinstance(value, StrengthRule):
         raise InvalidInput(
             f"strength of {penalty} must be a number, 0 or larger; got 'auto', which {', '.join(LIMITS)} have."

@@ -15,7 +15,7 @@ from gapscope.penalties.strength import StrengthRule, strength_of
 
 @register_penalty("weight")
 class L2Penalty(Penalty):
-    r"""$\lambda \sum_i |\theta_i|^2$ over all trainable parameters, biases included (a sum, not a mean).
+    r"""L2 penalty $\lambda \sum_i |\theta_i|^2$ over all trainable parameters.
 
     With plain SGD this equals `weight_decay = 2 * strength`. Exact.
 

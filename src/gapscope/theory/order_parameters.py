@@ -6,7 +6,7 @@ paper's appendix), the overlap $R = \cos(\tilde w, w^*)$, and the length $L = \|
 which for weight norm is free: $\tilde w = \sqrt N \gamma w / \|w\|$.
 
 Source of the whole family: Luo, Wang, Shao, Peng, "Towards understanding regularization in batch normalization",
-ICLR 2019. Where a docstring says "corrected", the printed formula fails the numerical check that stands in the tests.
+ICLR 2019. Where a docstring has "corrected", the printed formula fails the numerical check that stands in the tests.
 """
 
 from __future__ import annotations

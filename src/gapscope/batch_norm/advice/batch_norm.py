@@ -68,7 +68,7 @@ def _difference(first: Estimate, second: Estimate) -> Estimate:
 def _strength(
     missing: Estimate, decay: Estimate, samples: int, batch_size: int, new_batch_size: int | None
 ) -> Estimate | None:
-    """Return the missing amount over that of a GammaDecayPenalty of strength 1 (zeta of an infinite population)."""
+    """Return the missing amount over that of a GammaDecayPenalty of strength 1."""
     infinite = (samples - 1) / (samples - batch_size)
     added = decay * infinite * (1 if new_batch_size is None else 1 - batch_size / new_batch_size)
     if added <= 0:
@@ -88,11 +88,11 @@ def advise_batch_norm(
     chunk_size: int | None = None,
     seed: int = 0,
 ) -> BatchNormAdvice:
-    r"""Estimate the regularization by batch norm, its change at a new batch size, and its replacements.
+    r"""Estimate the regularization by batch norm, its change with batch size and replacements.
 
     All of it is estimated from the network as it stands and its training data. The regularization of a layer is the
     expected training loss with batch statistics there minus that with population statistics (`batch_norm_excess`),
-    beside its first-order form $\sum_i\zeta_i\gamma_i^2$ (Luo et al. 2019, eq. 3). What is missing at the new batch
+    next to its first-order form $\sum_i\zeta_i\gamma_i^2$ (Luo et al. 2019, eq. 3). What is missing at the new batch
     size is restored by ghost batches of the old size (the same noise), by a dropout rate that adds the same loss to
     the frozen network (root finding on `DropoutLoss`), or by gamma decay of a strength that adds the same loss.
 

@@ -38,7 +38,7 @@ def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
 
 
 class DropoutLoss:
-    r"""Expected loss with dropout before some layers minus the loss without, in evaluation mode.
+    r"""Expected loss with dropout minus the loss without, in evaluation mode.
 
     $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with `draws` masks m per sample. Inputs of each layer are set
     to 0 with probability `rate` and divided by 1 - rate, one by one, as `torch.nn.Dropout` does. The same random
@@ -102,7 +102,7 @@ class DropoutLoss:
         return Estimate(gains.mean().item(), (gains.std() / len(gains) ** 0.5).item())
 
     def matching_rate(self, target: Estimate) -> Estimate | None:
-        """Return the rate whose excess loss is `target`, by root finding (None if no rate up to 0.9 adds as much).
+        """Return the rate whose excess loss is `target` (None if no rate up to 0.9 adds as much).
 
         Its standard error is that of both excesses over the slope between them.
         """

@@ -240,7 +240,7 @@ def _caveats(advice: BatchNormAdvice) -> tuple[str, ...]:
         found.append(f"a dropout rate of {float(advice.dropout):.2f} is no small noise; the match is in name only.")
     if advice.decay_strength is not None and not 0.5 <= advice.decay_strength <= 2:
         found.append(
-            f"gamma decay needs a strength of {float(advice.decay_strength):.2g} to match, where theory says 1: it "
+            f"gamma decay needs a strength of {float(advice.decay_strength):.2g} to match, theory predicts 1: it "
             "leaves out what is linear in gamma and beyond the second order."
         )
     return (*(text for text in found if text is not None), _FROZEN)

@@ -1,4 +1,4 @@
-"""Sums over samples that determine the gamma decay of one layer, and its computation from them."""
+"""Accumulation of the sums that determine the gamma decay of one layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapscope.inspection.moments import ChannelMoments
 
 
 class SecondMoments(NamedTuple):
-    """Second moments of two values per channel, p and r: vectors [C], or matrices [C, C] over pairs of channels.
+    """Second moments of two values p, r per channel [C], or of channel pairs [C, C].
 
     For the noise p is q, the mean square of u over the positions of a sample, and r is a, the mean: `rr` is V1, `pp`
     V2, `rp` V12. For the curvature p is the derivative by gamma and r that by beta.
@@ -30,7 +30,7 @@ class SecondMoments(NamedTuple):
 
 
 def _products(values: Tensor, full: bool) -> Tensor:
-    """Return sums over rows of pp, rr, pr for the halves p, r of the columns: [3, C], or [2C, 2C] with pairs."""
+    """Return sums over rows of pp, rr, pr: [3, C], or [2C, 2C] with channel pairs."""
     if full:
         return values.T @ values
     p, r = values.chunk(2, 1)
@@ -46,7 +46,7 @@ def _blocks(products: Tensor) -> SecondMoments:
 
 
 class LayerAccumulator:
-    r"""Accumulator of one layer's sums, chunk by chunk, and their conversion to its gamma decay.
+    r"""Accumulator of one layer's sums, and their conversion to its gamma decay.
 
     Batch statistics are means over the samples of a batch of $a_j$ = mean of u over the positions of sample j, and
     $q_j$ = mean of $u^2$. So with $V_1 = \mathrm{Var}\, a_j$, $V_2 = \mathrm{Var}\, q_j$, $V_{12} = \mathrm{Cov}(a_j,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def gaussian_std_moments(batch_size: int) -> tuple[float, float, float]:
-    r"""Return exact $E[\sigma_B]$, $E[1/\sigma_B]$, $E[1/\sigma_B^2]$ of batches of M > 3 Gaussian values, sigma_P = 1.
+    r"""Return exact $E[\sigma_B]$, $E[1/\sigma_B]$, $E[1/\sigma_B^2]$ for M > 3 Gaussians.
 
     $M\sigma_B^2$ (biased variance) is chi-squared with M - 1 degrees of freedom, so with $\Gamma$ the gamma function
     $E[\sigma_B^k] = (2/M)^{k/2}\, \Gamma(\frac{M-1+k}{2}) / \Gamma(\frac{M-1}{2})$; k = -2 gives $M/(M-3)$.
@@ -58,7 +58,7 @@ def gaussian_std_moments(batch_size: int) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class StatisticsRow:
-    """Moment of one layer's batch statistics at one batch size, per channel, in units of sigma_P.
+    """Moment of one layer's batch statistics per channel, in units of sigma_P.
 
     Attributes:
         layer: Name of the layer.
@@ -104,7 +104,7 @@ class BatchStatistics(RowResult[StatisticsRow]):
 
 @dataclass(frozen=True)
 class _Population:
-    """Mean and mean square over positions of u per sample [n, C], and their moments over samples."""
+    """Mean and mean square of u over positions per sample [n, C], and moments."""
 
     means: Tensor
     squares: Tensor
@@ -185,7 +185,7 @@ def batch_statistics(
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> BatchStatistics:
-    r"""Measure moments of the batch mean and standard deviation of each layer, beside their predictions.
+    r"""Measure and predict moments of each layer's batch mean and standard deviation.
 
     On a copy of the network with exact population statistics, random batches of M samples are formed (without
     replacement). Measured: Var(a), Var(s), E[s], E[1/(1+s)]-1 and Cov(a, s). Predicted, with $V_1, V_2, V_{12}$ the

@@ -1,4 +1,4 @@
-r"""Curvature of the loss along gamma and beta of normalization layers, per sample, streamed.
+r"""Curvature of the loss along gamma and beta of normalization layers.
 
 Batch statistics affect the loss as $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions of
 a sample. So the cost of a noise of given covariance follows from $H_{\gamma\gamma} = \frac1n \sum_j \partial^2 \ell_j /
@@ -119,7 +119,7 @@ def derivatives_along(
 def hessian_diagonals(
     network: nn.Module, layers: dict[str, Any], x: Tensor, y: Tensor, loss: Loss, probes: list[dict[str, Tensor]]
 ) -> Iterator[dict[str, Float[Tensor, "3 c"]]]:
-    r"""Yield, for each probe z, estimates z * (H z) of three diagonals of the summed loss's Hessian, by layer.
+    r"""Yield Hutchinson estimates z * (H z) of three Hessian diagonals by layer, per probe z.
 
     They are those of $H_{\gamma\gamma}$, $H_{\beta\beta}$ and $H_{\gamma\beta}$. With random signs z the mean over
     probes is unbiased (Hutchinson); with unit vectors the sum is exact.

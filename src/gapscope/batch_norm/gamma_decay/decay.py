@@ -48,7 +48,7 @@ def _probes(layers: dict[str, Any], draws: int | None, generator: torch.Generato
 
 
 def _add_hessians(subject: EvaluationData, sums: Sums, draws: int | None, generator: torch.Generator) -> None:
-    """Add the diagonals of the Hessian, one Monte Carlo sample per probe (one for all unit vectors)."""
+    """Add the diagonals of the Hessian, one Monte Carlo sample per probe."""
     device = device_of(subject.network)
     probes = [{name: z.to(device) for name, z in probe.items()} for probe in _probes(subject.layers, draws, generator)]
     for _, x, y in subject.chunks():
@@ -59,7 +59,7 @@ def _add_hessians(subject: EvaluationData, sums: Sums, draws: int | None, genera
 
 
 class _Directions:
-    """Directions in output space whose outer products sum to the Hessian by the outputs, exactly or on average."""
+    """Directions whose outer products sum to the Hessian by the outputs (or on average)."""
 
     def __init__(self, subject: EvaluationData, curvature: str, draws: int | None, generator: torch.Generator) -> None:
         self.subject, self.curvature, self.draws, self.generator = subject, curvature, draws, generator
@@ -85,7 +85,7 @@ class _Directions:
 def _summed(
     subject: EvaluationData, *, curvature: str, covariance: str, draws: int | None, generator: torch.Generator
 ) -> Sums:
-    """Stream the samples once (with curvature="hessian" twice) and accumulate the decay's sums."""
+    """Stream the samples and accumulate the sums that determine the decay."""
     device = device_of(subject.network)
     sums = {
         name: LayerAccumulator(layer.num_features, full=covariance == "full", draws=draws or 1, device=device)
@@ -106,7 +106,7 @@ def _summed(
 
 
 def euclidean_length_factors(subject: EvaluationData) -> dict[str, Tensor]:
-    r"""Return the ratio $\sqrt{a}\, \lVert w_i \rVert / \sigma_i$ of Euclidean to empirical length per channel.
+    r"""Return Euclidean over empirical length, $\sqrt{a} \lVert w_i \rVert / \sigma_i$, [C].
 
     $\mathrm{Var}(w_i^\top x) = w_i^\top \Sigma w_i$ is $\sigma_i^2$; with $\Sigma = a I$, a the mean variance of the
     inputs' coordinates (of the channels of its group, in a convolution, borders left aside), it is $a \lVert w_i
@@ -184,7 +184,7 @@ def gamma_decay(
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> GammaDecay:
-    r"""Compute the regularization zeta_i gamma_i^2 of batch norm with batches of M, in units of the loss.
+    r"""Compute the regularization zeta_i gamma_i^2 of batch norm, in units of the loss.
 
     Batch statistics $\mu_B = \mu_P + \sigma_P a$, $\sigma_B = \sigma_P (1+s)$ move every channel's output as
     $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions. To order 1/M the mean loss rises

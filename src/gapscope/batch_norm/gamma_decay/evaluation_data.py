@@ -16,7 +16,7 @@ from gapscope.inspection.validation import ready
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """Network in evaluation mode, its normalization layers in forward order, and population samples."""
+    """Network in evaluation mode, its normalization layers in order, and samples."""
 
     network: nn.Module
     layers: dict[str, Any]
@@ -37,7 +37,7 @@ class EvaluationData:
 
 
 def prepare(network: nn.Module, data: Any, loss: Loss | None = None) -> tuple[nn.Module, Samples]:
-    """Validate a network with data that have targets, and adapt the network to one input tensor.
+    """Validate a network with data that have targets, and adapt the network.
 
     Args:
         loss: The caller's own loss, which may take targets of another shape than the outputs; None for the default.

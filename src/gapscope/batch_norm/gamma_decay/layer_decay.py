@@ -68,19 +68,19 @@ class LayerDecay:
 
     @property
     def decay(self) -> Estimate:
-        """Sum over channels of zeta gamma^2, coupled between channels if known, in units of the loss."""
+        """Sum over channels of zeta gamma^2, with channel pairs if known."""
         return Estimate(float(quadratic(self.gamma, self.rate)), self.standard_error)
 
     @property
     def rate(self) -> Tensor:
-        """Rate r, [C] or [C, C], whose decay is sum_i r_i gamma_i^2 or gamma^T r gamma, for any metric."""
+        """Rate r, [C] or [C, C], with decay sum_i r_i gamma_i^2 or gamma^T r gamma."""
         if self.coupling is None:
             return self.zeta * self.length_factor.square()
         return self.coupling * self.length_factor * self.length_factor[:, None]
 
     @property
     def first_order_across_batches(self) -> Float[Tensor, " c"]:
-        """First-order part [C] if a sample meets the statistics of another batch, as the paper assumes.
+        """First-order part [C] if a sample meets another batch's statistics, as in the paper.
 
         It vanishes at a stationary point of gamma and beta; `first_order` knows that a sample is in its own batch.
         """
@@ -98,7 +98,7 @@ class LayerDecay:
         return Estimate(even + float(self.first_order.sum()), even.standard_error)
 
     def scaled(self, factor: float, batch_size: int) -> LayerDecay:
-        """Return the decay with all variances of the batch statistics times `factor`, without a sampled part."""
+        """Scale all variances of the batch statistics by `factor` (drops the sampled part)."""
         names = ("zeta", "coupling", "first_order", "mean_variance", "std_variance", "covariance", "standard_error")
         values = {name: getattr(self, name) for name in names}
         return replace(
@@ -157,7 +157,7 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         return _total([layer.predicted for layer in self.values()])
 
     def for_batch_size(self, batch_size: int) -> GammaDecay:
-        """Return the decay for another batch size M by scaling with (n - M) / (M (n - 1)), or 1/M with replacement.
+        """Scale the decay to another batch size by (n - M) / (M (n - 1)), or 1/M.
 
         A sampled part is omitted, because it holds for its own batch size only.
         """
@@ -166,7 +166,7 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         return GammaDecay(layers, self.n_samples, self.replacement)
 
     def variance_factor(self, batch_size: int) -> float:
-        """Return the variance of a mean over a random batch, in units of that of a single sample."""
+        """Return the variance of a mean over a random batch, in units of that of one sample."""
         n = self.n_samples
         if self.replacement:
             check_range("batch_size", batch_size, 1)
@@ -186,7 +186,7 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         }
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per layer: batch size, mean zeta, mean gamma^2, decay, first-order part, predicted."""
+        """Return one row per layer."""
         import pandas
 
         rows = [

@@ -1,4 +1,4 @@
-"""Measured loss with batch statistics minus the loss with population statistics, beside its prediction."""
+"""Measured and predicted excess loss of batch statistics over population statistics."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class BatchNormExcess(RowResult[ExcessRow]):
 def random_batches(
     n_samples: int, batch_size: int, passes: int, per_chunk: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Yield indices [k, batch_size] of at most `per_chunk` batches (each pass partitions all samples)."""
+    """Yield indices [k, batch_size] of random batches, up to `per_chunk` at a time."""
     batches = n_samples // batch_size
     for _ in range(passes):
         order = torch.randperm(n_samples, generator=generator)[: batches * batch_size].view(batches, batch_size)
@@ -108,7 +108,7 @@ class _Comparison:
         return self.subject.loss(outputs, y).detach().double().cpu()
 
     def _population_chunk(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return losses [n], and by layer the part linear in each sample's mean and mean square of u."""
+        """Return losses [n], and by layer the part linear in each sample's statistics."""
         outputs, taps = tapped_forward(self.subject.network, self.subject.layers, x)
         linear = {}
         for name, tap in taps.items():
@@ -153,7 +153,7 @@ def batch_norm_excess(
     generator: torch.Generator | None = None,
     **decay_options: Any,
 ) -> BatchNormExcess:
-    r"""Measure the expected loss with batch minus population statistics, beside its prediction.
+    r"""Measure the expected loss with batch minus population statistics, and predict it.
 
     On a copy of the network whose population statistics are made exact for the data, random batches of M samples
     (without replacement) go through the network twice: with population statistics everywhere, and with the batch's

@@ -1,4 +1,4 @@
-"""Monte Carlo estimate of the gamma decay: expected loss under Gaussian batch statistics, all even orders."""
+"""Monte Carlo estimate of the gamma decay with all even orders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gapscope.results.estimate import Estimate
 
 
 def gaussian_sampler(noise: SecondMoments) -> Callable[[int, torch.Generator], Tensor]:
-    """Return a function (n, generator) -> n Gaussian vectors (q, a) [n, 2C] of given covariance, float64."""
+    """Return a sampler (n, generator) of Gaussian vectors (q, a) [n, 2C], float64."""
     if noise.rr.ndim == 1:
         # per channel: a = slope x + rest y with q = deviation x and independent standard normal x, y, so that
         # Cov(q, a) = deviation slope and Var(a) = slope^2 + rest^2
@@ -42,7 +42,7 @@ def gaussian_sampler(noise: SecondMoments) -> Callable[[int, torch.Generator], T
 
 
 def _moving(statistics: Tensor) -> Callable[..., Tensor]:
-    """Return a forward hook that applies batch statistics (q, a) [n, 2C] to a layer's output, to first order."""
+    """Return a forward hook that applies batch statistics (q, a) to first order."""
 
     def add(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         # gamma (1 - s) u + beta - gamma a with s = q / 2 to first order: the change is gamma (-q u / 2 - a)
@@ -56,7 +56,7 @@ def _moving(statistics: Tensor) -> Callable[..., Tensor]:
 def even_loss_excess(
     subject: EvaluationData, name: str, noise: SecondMoments, *, scale: float, draws: int, generator: torch.Generator
 ) -> Estimate:
-    r"""Estimate the mean of $\frac12 E[\ell(\delta) + \ell(-\delta)] - \ell(0)$ under noise of batch statistics.
+    r"""Estimate $E[\ell(\delta) + \ell(-\delta)]/2 - \ell(0)$ under noise of batch statistics.
 
     The noise moves the layer's output by $\gamma(-\frac12 q u - a)$, its own for every sample and the same at all
     positions. To second order this is the decay with the Hessian of the loss itself; beyond it, it holds the kinks of
@@ -64,7 +64,7 @@ def even_loss_excess(
 
     Args:
         noise: Covariances of (q, a) for a batch of one sample.
-        scale: Standard deviation of batch statistics over that of a single sample.
+        scale: Standard deviation of batch statistics over that of one sample.
     """
     network, loss, n = subject.network, subject.loss, len(subject.samples)
     source, means = gaussian_sampler(noise), []

@@ -16,7 +16,7 @@ _DIMENSIONS = {1: (2, 3), 2: (4,), 3: (5,)}
 
 
 class ChannelNorm(nn.Module):
-    """Base of layers that normalize each channel of [n, C, ...] by statistics over samples and positions.
+    """Base of layers that normalize each channel of [n, C, ...].
 
     A kind of layer is a subclass that defines the treatment of a batch; its subclasses made with `dimensions=` are the
     classes for one, two and three dimensions.

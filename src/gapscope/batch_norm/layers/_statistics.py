@@ -1,4 +1,4 @@
-r"""Batch with its statistics, differentiable through both, in one forward and one backward pass.
+r"""Batch with its statistics, differentiable through both.
 
 A layer applies statistics through gamma and beta: if $\mu_0$ and $\sigma_0$ are the statistics as constants,
 $$\gamma \frac{h-\mu}{\sigma} + \beta = \gamma' \frac{h-\mu_0}{\sigma_0} + \beta',\quad
@@ -26,7 +26,7 @@ def over_channels(h: Tensor) -> list[int]:
 
 
 # The batch is handed on by detach(), not view_as(h): that would change the stride of a dimension of size 1, by which
-# torch tells channels-last from contiguous, and batch norm's backward pass would mix its values up.
+# torch distinguishes channels-last from contiguous, and batch norm's backward pass would mix its values up.
 
 
 class _WithMean(torch.autograd.Function):

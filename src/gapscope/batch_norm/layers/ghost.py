@@ -1,4 +1,4 @@
-"""Ghost batch normalization: statistics of small parts of a large batch, with their regularization."""
+"""Ghost batch normalization: statistics of small parts of a large batch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gapscope.batch_norm.layers._channel_norm import ChannelNorm
 def normalize_parts(
     h: Tensor, parts: int, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch-normalize `parts` equal parts of a batch separately (sample i belongs to part i mod parts).
+    """Batch-normalize equal parts of a batch separately (sample i is in part i mod parts).
 
     Returns the normalized batch, and the means and unbiased variances [parts, C].
     """
     mean, variance = torch.zeros(2, parts * h.shape[1], dtype=(h if weight is None else weight).dtype, device=h.device)
     if parts == 1:
-        # As it is: a view may change the stride of a dimension of size 1, by which torch tells channels-last from
-        # contiguous, and batch norm's backward pass would mix the values of a single image up.
+        # As it is: a view may change the stride of a dimension of size 1, which decides between channels-last and
+        # contiguous in torch, and batch norm's backward pass would mix up the values of an image.
         return F.batch_norm(h, mean, variance, weight, bias, True, 1.0, eps), mean[None], variance[None]
     weight, bias = (None if t is None else t.repeat(parts) for t in (weight, bias))
     dealt = h.reshape(len(h) // parts, parts * h.shape[1], *h.shape[2:])
@@ -29,7 +29,7 @@ def normalize_parts(
 
 
 class GhostBatchNorm(ChannelNorm):
-    r"""Batch normalization by statistics of parts ("ghost batches") of `ghost_size` samples of the batch.
+    r"""Batch normalization by statistics of "ghost batches" of `ghost_size` samples.
 
     A batch of n samples is partitioned into max(1, n // ghost_size) parts whose sizes differ by at most one, so no part
     is smaller than `ghost_size` unless the whole batch is. Of k equal parts, sample i belongs to part i mod k, which

@@ -11,10 +11,10 @@ from gapscope.batch_norm.layers._statistics import with_mean
 
 
 class MeanOnlyBatchNorm(ChannelNorm):
-    r"""Subtracts the batch mean without division: $y = \gamma (h - \mu_B) + \beta$ (running mean in evaluation mode).
+    r"""Subtraction of the batch mean without division: $y = \gamma (h - \mu_B) + \beta$.
 
-    Meant for weight-normalized layers, whose length g takes the place of gamma: then use `scale=False`.
-    A channel that is constant over the batch becomes beta. `running_var` does not exist, so a BatchNorm's state
+    Evaluation uses the running mean. Use `scale=False` for weight-normalized layers, whose length g replaces gamma. A
+    channel that is constant over the batch becomes beta. `running_var` does not exist, so a BatchNorm's state
     dictionary, which describes another function, fails in `load_state_dict`; use `replace_batch_norm`.
 
     Reference: Salimans and Kingma 2016, section 3, eq. 7-8; Luo et al. 2019, section 5 ("WN+mean-only BN").

@@ -53,7 +53,7 @@ class _SecondDerivative(torch.autograd.Function):
 
 
 class PopulationNorm(ChannelNorm):
-    r"""Normalizes by population statistics, frozen between refreshes: $\gamma (h-\mu_P)/\sigma_P + \beta$.
+    r"""Normalization by population statistics, $\gamma (h-\mu_P)/\sigma_P + \beta$.
 
     In training the value is the same as in evaluation, bit for bit. The gradient still runs through the statistics of
     the mini-batch, by the identity of batch renormalization, $\frac{h-\mu_P}{\sigma_P} = \frac{h-\mu_B}{\sigma_B} r +

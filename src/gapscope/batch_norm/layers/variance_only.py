@@ -1,4 +1,4 @@
-"""Variance-only batch normalization: division by the batch standard deviation without subtraction."""
+"""Variance-only batch normalization: division without subtraction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gapscope.batch_norm.layers._statistics import with_mean_and_variance
 
 
 class VarianceOnlyBatchNorm(ChannelNorm):
-    r"""Divides by the batch standard deviation without subtraction: $y = \gamma h / \sigma_B + \beta$.
+    r"""Division by the batch standard deviation alone: $y = \gamma h / \sigma_B + \beta$.
 
     $\sigma_B^2 = \frac1m \sum (h - \mu_B)^2 + \epsilon$ about the batch mean (the paper gives no formula; this is our
     reading), or $\frac1m \sum h^2 + \epsilon$ with `rms`. In evaluation the running variance (with `rms`: the running

@@ -22,10 +22,10 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> Network:
-    r"""Reparametrize linear and convolutional weights as $w = g\, v / \lVert v \rVert$, with g per output channel.
+    r"""Reparametrize linear and convolutional weights as $w = g\, v / \lVert v \rVert$.
 
-    The function of the network stays as it is (g starts as the norm of w). This is torch's `weight_norm`
-    parametrization: g is `layer.parametrizations.weight.original0`, v is `original1`.
+    There is one g per output channel. The function of the network is unchanged (g starts as the norm of w). This is
+    torch's `weight_norm` parametrization: g is `layer.parametrizations.weight.original0`, v is `original1`.
 
     Reference: Salimans and Kingma 2016, eq. 2.
 
@@ -77,7 +77,7 @@ def _broadcast(layer: nn.Module, values: Tensor, outputs: Tensor) -> Tensor:
 def initialize_from_data(
     network: Network, x: Shaped[Tensor, "n ..."], *, std: float = 0.05, generator: torch.Generator | None = None
 ) -> Network:
-    r"""Sample directions of weight-normalized layers, and set lengths and biases from one batch.
+    r"""Sample directions of weight-normalized layers, and set lengths and biases from x.
 
     $v \sim N(0, \text{std}^2)$; with $t = v x / \lVert v \rVert$ over the batch (and positions), $g = 1/\sigma[t]$ and
     $b = -\mu[t]/\sigma[t]$, layer after layer in one forward pass, so that every such layer puts out mean 0 and
