@@ -168,8 +168,11 @@ class OuterProductFactors(Contribution):
     @override
     def dense(self) -> list[Tensor]:
         columns = self.layout.columns(self.inputs)
-        # J_cn = sum_t g_cnt a_nt^T: [C, N, O, T] @ [N, T, K] -> [C, N, O, K]
-        return self._split(torch.matmul(self.gradients, columns.mT))
+        c, n, o, t = self.gradients.shape
+        # J_cn = sum_t g_cnt a_nt^T for all outputs of a sample at once, so that no columns are copied:
+        # [N, C O, T] @ [N, T, K] -> [N, C O, K]
+        jacobian = torch.bmm(self.gradients.transpose(0, 1).reshape(n, c * o, t), columns.mT)
+        return self._split(jacobian.view(n, c, o, -1).transpose(0, 1))
 
     @override
     def weighted_sum(self, weights: Tensor) -> list[Tensor]:
@@ -217,8 +220,12 @@ class OuterProductFactors(Contribution):
         if jacobian >= self.inputs.numel() + self.gradients.numel():
             return [self._detached()]
         # Few weights used at many places, such as the first convolutions of a network.
-        dense = zip(self.parameters, self._detached().dense(), strict=True)
-        return [DenseJacobian((parameter,), values.flatten(2)) for parameter, values in dense]
+        side = self.side()
+        c, n, o, k, _ = side.sizes
+        # all outputs of a sample in one product, which is several times as fast as one product per output
+        jacobian = side.jacobian(slice(0, o)).view(n, c, o, k).transpose(0, 1)
+        parts = zip(self.parameters, self._split(jacobian), strict=True)
+        return [DenseJacobian((parameter,), part.flatten(2)) for parameter, part in parts]
 
     @classmethod
     def merge_uses(cls, uses: Sequence[OuterProductFactors]) -> OuterProductFactors:
