@@ -51,13 +51,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class IntervalEstimate:
-    """Accuracy on one target.
-
-    Attributes:
-        value: The estimate.
-        low: Lower end of the interval.
-        high: Upper end.
-    """
+    """Accuracy on one target, with its interval."""
 
     value: float
     low: float

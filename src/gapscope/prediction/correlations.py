@@ -133,13 +133,8 @@ def correlations(
     networks.
 
     Args:
-        table: One row per network.
         measures: Columns to correlate with the target.
-        target: What they should go with.
-        n_bootstrap: Number of resamples of the networks.
-        seed: Seed of the resamples; the same for every measure.
-        baseline: Column that always stands beside the measures; None only where the table has no size at all.
-        level: Nominal coverage of the intervals.
+        baseline: Column that is always shown with the measures; None if the table has no size at all.
         clusters: Number of each network's training configuration; None takes each network for one of its own.
 
     Returns:

@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LearningCurvePoint:
-    """Score at one number of samples.
-
-    Attributes:
-        samples: Number of samples.
-        score: Accuracy, or R^2 for regression; a mean over random subsets.
-        extrapolated: Whether a power law through the smaller sizes gives it.
-    """
+    """Mean score at one number of samples, or an extrapolation by a power law."""
 
     samples: int
     score: float
@@ -30,13 +24,7 @@ class LearningCurvePoint:
 
 @dataclass(frozen=True)
 class NetworkGain:
-    """Score of the NTK row minus that of the RBF row, on the same samples.
-
-    Attributes:
-        value: The difference.
-        low: Lower end of its 95 % confidence interval (paired, normal).
-        high: Upper end.
-    """
+    """Score of the NTK row minus the RBF row's, with a 95 % interval (paired, normal)."""
 
     value: float
     low: float

@@ -37,31 +37,26 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     $$\hat g = c + \sum_k a_k x_k$$
 
-    fitted by least squares on networks whose gap is known: with unit sparsity's zeta and kappa as readings this is the
-    paper's $\hat g = a\zeta + b\kappa + c$. `predict_interval` says how far off the estimate may be, `in_domain`
-    whether the network is like those it was fitted on, `assess` both at once.
+    fitted on networks of known gap. With unit sparsity's zeta and kappa as readings this is the paper's
+    $\hat g = a\zeta + b\kappa + c$.
 
     Args:
         kind: "linear" (least squares, the paper's), "ridge" (standardized readings, strength by leave-one-out error;
-            for many or strongly correlated readings), "monotone" (least squares whose coefficients have the sign
-            that each reading's stated direction demands; at worst zero) or "gaussian_process" (a smooth function of
-            few standardized readings, see `gapscope.prediction.fits`; the refits behind its intervals
-            share the kernel that all networks chose).
-        features: Columns of the table to use as readings; None uses all of them; an empty list fits the mean gap.
-        log_features: Those of the readings that enter by their natural logarithm (they must be positive).
-        families: Columns that say what kind of network it is (architecture, normalization). They do not enter the
-            fit; `in_domain` refuses a network whose value no fitted network had (no value is a value, "absent").
-        clusters: Columns whose equal values make networks of one kind (training configuration, data set): they are left
-            out of the refits of "jackknife+" and "cv+" together, so that intervals hold for kinds that were not seen,
-            as far as these few kinds tell. They do not enter the fit.
-        error_scale: Column with the error that each network is expected to have, up to a factor; it does not enter the
-            fit. Intervals are as wide as it says. Empty expects the same of all, and of a Gaussian process what it says
-            of itself: more where few fitted networks are near.
+            for many or strongly correlated readings), "monotone" (least squares with the signs of `directions`, or
+            zero) or "gaussian_process" (a smooth function of few standardized readings, see `gapscope.prediction.fits`;
+            refits keep the kernel of all networks).
+        features: Columns of the readings; None uses all, an empty list fits the mean gap.
+        log_features: Readings that enter by their natural logarithm (they must be positive).
+        families: Columns of the kind of network (architecture, normalization). They do not enter the fit; a value that
+            no fitted network had is outside the region (a missing one is "absent").
+        clusters: Columns whose equal values make networks of one kind (training configuration, data set), which refits
+            omit together, so that intervals hold for unseen kinds. They do not enter the fit.
+        error_scale: Column of the expected error of each network, up to a factor: the width of its interval. Empty for
+            the same width, or the posterior deviation of a Gaussian process.
         directions: For "monotone": direction of each reading, "lower" (a lower reading goes with a smaller gap, so
-            the coefficient is at least 0), "higher" or "none". A reading that is not named counts as "none".
-        interval: "jackknife+" (n refits; covers a new exchangeable network with probability at least
-            2 level - 1, in practice about level), "cv+" (the same with `n_folds` refits, each without one fold of the
-            networks; for hundreds of networks) or "none" (one fit, infinite intervals).
+            the coefficient is at least 0), "higher" or "none", the default.
+        interval: "jackknife+" (n refits), "cv+" (`n_folds` refits, for hundreds of networks) or "none" (one fit,
+            infinite intervals).
         n_folds: Number of folds of "cv+".
         random_state: Seed of the folds.
 

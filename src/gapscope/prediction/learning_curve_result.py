@@ -13,23 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SubsetRun:
-    """One training run on a subset.
-
-    Attributes:
-        name: Which one it is.
-        trained_on: Number of samples that it saw.
-        scored_on: Number of samples that scored it.
-        score: Their mean score.
-        training_score: Mean score of the samples that it saw.
-        steps: Its optimizer steps, in multiples of a training run on all samples.
-    """
+    """One training run on a subset, with mean scores of the samples it did not see and saw."""
 
     name: str
     trained_on: int
     scored_on: int
     score: float
     training_score: float
-    steps: float = 1.0
+    steps: float = 1.0  # optimizer steps, in multiples of a training run on all samples
 
 
 @dataclass(frozen=True, repr=False)

@@ -23,13 +23,7 @@ MIN_VALIDATION, MIN_TRAIN = 10, 10
 
 @dataclass(frozen=True)
 class Difference:
-    """Paired difference of two networks on the same validation samples.
-
-    Attributes:
-        value: Score of the network minus that of the baseline, control variates included.
-        low: Lower end of the 90 % interval.
-        high: Upper end.
-    """
+    """Paired difference of the network's and the baseline's score, with a 90 % interval."""
 
     value: float
     low: float
