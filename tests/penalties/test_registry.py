@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 
@@ -23,6 +24,12 @@ def test_penalties_are_made_by_name() -> None:
         make_penalty("weight", {"strenth": 1})
     with pytest.raises(InvalidInput, match="Penalty 'weight' needs the setting 'strength'; got no settings"):
         make_penalty("weight", {})
+
+
+@pytest.mark.parametrize("name", sorted(penalties()))
+def test_help_describes_every_parameter(name: str) -> None:
+    for parameter in inspect.signature(penalties()[name]).parameters:
+        assert f"\n    {parameter}: " in (penalties()[name].__doc__ or ""), f"help() must describe {parameter}"
 
 
 def test_two_classes_of_one_name_are_refused() -> None:

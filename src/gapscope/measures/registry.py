@@ -9,8 +9,6 @@ an object may give the reasons of NaN by `missing() -> {name: reason}`. All file
 from __future__ import annotations
 
 import inspect
-import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from gapscope.base.common_parameters import add_common_parameters
 from gapscope.base.errors import InvalidInput, check_choice, did_you_mean
 from gapscope.base.importing import import_all
 from gapscope.base.options import check_known
@@ -272,7 +271,7 @@ def register_measure(
         if (other.__module__, other.__qualname__) != (function.__module__, function.__qualname__):
             raise InvalidInput(f"A measure called {name!r} is registered already; choose another name.")
         infos = dict(numbers) if numbers else {name: ScalarInfo(units, direction, aggregation)}
-        add_common_parameters(function)
+        add_common_parameters(function, "gapscope.measures")
         _MEASURES[name] = Measure(
             name, function, needs, infos, cost, reference, default, supports_dense, title,
             cost_class, invariances, oracle, cross_checks, sampling, stream,
@@ -280,28 +279,6 @@ def register_measure(
         return function
 
     return register
-
-
-def add_common_parameters(function: Callable[..., Any]) -> None:
-    """Add the common parameters of the package and of its file to a measure's docstring."""
-    common: dict[str, str] = {}
-    for module in ("gapscope.measures", function.__module__):
-        table = (sys.modules[module].__doc__ or "" if module in sys.modules else "").partition("ommon parameters:\n")[2]
-        common |= dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", table, flags=re.M))
-    document = inspect.getdoc(function) or ""
-    missing = [
-        f"    {name}: {common[name]}\n"
-        for name in inspect.signature(function).parameters
-        if name in common and f"\n    {name}: " not in document
-    ]
-    if not missing or "Args:\n" in document:
-        function.__doc__ = document.replace("Args:\n", "Args:\n" + "".join(missing))
-        return
-    # before the first section or example, else at the end
-    end = re.search(r"^(Returns:|Raises:|>>> )", document, flags=re.M)
-    at = end.start() if end else len(document)
-    text = document[:at].rstrip() + "\n\nArgs:\n" + "".join(missing) + "\n" + document[at:]
-    function.__doc__ = text.rstrip() + "\n"
 
 
 def list_measures() -> dict[str, Measure]:

@@ -1,4 +1,13 @@
-"""Penalties of the training loss, noise-robust losses, and adaptive dropout."""
+"""Penalties of the training loss, noise-robust losses, and adaptive dropout.
+
+Common parameters:
+    strength: Factor of the penalty, a number, 0 or larger; where the signature has it, also "auto" or an
+        `AutomaticStrength`: it is set during training by what is memorized, which needs class labels.
+    every: Apply the penalty at every k-th call only, beginning with the first, with k times the strength.
+    method: "probe" (one random probe per step, unbiased) or "exact" (one backward pass per output).
+    reduction: "mean" divides by nC, so that the strength does not depend on the batch; "sum" does not.
+    seed: Seed of the random probes.
+"""
 
 from gapscope.penalties.dropout import AutomaticDropout as AutomaticDropout
 from gapscope.penalties.gamma_decay import GammaDecayPenalty as GammaDecayPenalty

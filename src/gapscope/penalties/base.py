@@ -60,9 +60,9 @@ class Penalty(ABC):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load what `state_dict` returned (a penalty without state accepts none)."""
         if self.automatic is not None:
-            own_state = {name: tensor for name, tensor in state.items() if name.startswith("automatic.")}
+            prefix = "automatic."
             self.automatic.load_state_dict(
-                {name.removeprefix("automatic."): tensor for name, tensor in own_state.items()}
+                {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
             )
         elif state:
             raise InvalidInput(
@@ -73,16 +73,13 @@ class Penalty(ABC):
     def forward_with_penalty(self, network: nn.Module, x: Any, y: Tensor | None = None) -> tuple[Any, Tensor]:
         """Return what the network returns on a mini-batch, and the penalty, from one forward pass.
 
+        The network's own result is a tensor, or for example a `ModelOutput` with the loss of the labels. The penalty is
+        a 0-d tensor.
+
         Args:
-            network: The network, called as its own forward asks for: with a tensor, with the tensors of a tuple, or
-                with the keywords of a mapping.
             x: A tensor, a tuple of tensors, or a mapping as a Hugging Face model takes it, which may hold the labels.
             y: Targets, for penalties that need them; None takes the labels of the mapping. Labels of a causal language
                 model are shifted by one token, as its own loss shifts them.
-
-        Returns:
-            The network's own result (a tensor, or for example a `ModelOutput` with the loss of the labels), and the
-            penalty (0-d).
 
         Raises:
             InvalidInput: The batch has another form, or targets are missing.
@@ -108,9 +105,7 @@ def forward_with_penalties(
 ) -> tuple[Any, Tensor]:
     """Run one forward pass and return its result with the sum of several penalties.
 
-    Args:
-        y: Targets, for penalties that need them.
-        penalties: The penalties; may be empty.
+    `penalties` may be empty. `x` and `y` are those of `Penalty.forward_with_penalty`.
 
     Raises:
         InvalidInput: The batch has another form, or the network returned no outputs.

@@ -21,14 +21,11 @@ class AutomaticDropout(Penalty):
 
     The rule is that of `AutomaticStrength`: the probability falls while nothing is memorized, and rises once
     mislabelled samples are. It belongs in the list of penalties, so that training loops, checkpoints and
-    Lightning treat it like one. The layers keep the last probability. Attention's own dropout, which is no layer,
-    stays as it is.
+    Lightning treat it like one. `strength` is the current probability, which the layers keep. Attention's own dropout,
+    which is no layer, stays as it is.
 
     Args:
         strength: "auto" (from 0.3, between 0.05 and 0.7), or an `AutomaticStrength` with limits of its own.
-
-    Attributes:
-        strength: The probability now.
 
     Raises:
         InvalidInput: `strength` is a number, or its `most` is 1 or more; or, at the first call, the

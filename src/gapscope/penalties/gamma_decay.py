@@ -34,7 +34,7 @@ class GammaDecayPenalty(Penalty):
     helps; one chosen on held-out data did help in our run (results/luo2019/small/constant_decay.md).
 
     Args:
-        strength: alpha; 1 is batch norm's own.
+        strength: alpha, a number, 0 or larger; 1 is batch norm's own.
         batch_size: M, the batch size whose regularization is wanted.
         every: Calls between measurements of zeta; the paper leaves it open, once an epoch is enough.
         smoothing: Weight of the former zeta at each new measurement; 0 takes the newest alone.
@@ -43,7 +43,6 @@ class GammaDecayPenalty(Penalty):
         metric: See `gamma_decay`.
         covariance: See `gamma_decay`; "diagonal" is the paper's and costs less for wide layers.
         draws: See `gamma_decay`; None for all K outputs.
-        seed: Seed of the random directions.
 
     >>> network = nn.BatchNorm1d(1, eps=0.0).double()  # loss (u - y)^2 with u = -1 or 1: zeta = 1/M
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)

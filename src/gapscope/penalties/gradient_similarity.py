@@ -82,19 +82,15 @@ class GradientSimilarityPenalty(Penalty):
     that of the joined batch; log det takes the kernel of the local batch).
 
     Args:
-        strength: alpha, 0 or larger. For "mean" begin with 0.001; from 0.03 on, networks with normalized layers
-            collapse, and from 0.1 on others, under SGD and Adam alike. Then the output is the same for all samples, of
-            reported by a warning. "auto" (or an `AutomaticStrength`) sets it while the network trains, by what is
-            memorized; it needs class labels.
-        kind: "trace" or "logdet".
-        method: "probe" (one random probe a step) or "exact"; log det is always exact.
-        every: Apply it at every k-th call only, beginning with the first, with k times the strength.
+        strength: alpha, a number, "auto" or an `AutomaticStrength`. For "mean" begin with 0.001. From 0.03 on, networks
+            with normalized layers collapse to the same output for all samples, from 0.1 on others, under SGD and Adam
+            alike; a warning reports it.
+        kind: "trace" or "logdet" (always exact).
         reduction: "mean" divides by nC, so that alpha does not depend on the batch; "sum" does not (the paper's sum
             over the batch, for its kernel averaged over outputs, is strength / C).
         probe: "class" (one output per sample, stratified over the batch), "rademacher" or "batch_sum"
             (Hutchinson), see `ntk_trace`.
         noise: s of the log determinant; None for log det K itself, which fails where K is singular.
-        seed: Seed of the probes.
 
     >>> network = nn.Linear(2, 3)
     >>> penalty = GradientSimilarityPenalty(0.1, method="exact")

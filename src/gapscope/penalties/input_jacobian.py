@@ -41,11 +41,8 @@ class InputJacobianPenalty(Penalty):
     its value, in which they move with the weights.
 
     Args:
-        strength: lambda, 0 or larger.
-        method: "probe" (one random probe a step) or "exact" (one backward pass an output).
-        reduction: "mean" divides by nC, "sum" does not.
+        strength: lambda, a number, 0 or larger.
         probe: "class" (one output per sample, stratified over the batch) or "rademacher".
-        seed: Seed of the probes.
 
     >>> network = nn.Linear(2, 1)
     >>> _ = nn.init.constant_(network.weight, 3.0)

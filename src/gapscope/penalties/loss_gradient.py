@@ -48,10 +48,7 @@ class LossGradientPenalty(Penalty):
     communicated once.
 
     Args:
-        strength: mu, 0 or larger; by the weights also "auto" (or an `AutomaticStrength`), which sets it while the
-            network trains, by what is memorized, and needs class labels.
-        wrt: "parameters" or "inputs".
-        every: Apply it at every k-th call only, beginning with the first, with k times the strength.
+        wrt: "parameters" or "inputs" (with a number as the strength).
         loss: The loss of (outputs, targets), a mean over samples; None for cross-entropy with class labels and mean
             squared error with floating-point targets of the shape of the outputs.
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from gapscope.base.common_parameters import add_common_parameters
 from gapscope.base.errors import InvalidInput, did_you_mean
 from gapscope.base.importing import import_all
 from gapscope.base.options import check_known
@@ -16,12 +17,16 @@ _PENALTIES: dict[str, type] = {}
 
 
 def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
-    """Register the decorated class as a penalty that specs can name."""
+    """Register the decorated class as a penalty that specs can name, and complete its docstring.
+
+    Common parameters that the docstring of the class does not list are added to it.
+    """
 
     def register(cls: AnyClass) -> AnyClass:
         registered = _PENALTIES.get(name, cls)
         if (registered.__module__, registered.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InvalidInput(f"A penalty called {name!r} is registered already; choose another name.")
+        add_common_parameters(cls, "gapscope.penalties")
         _PENALTIES[name] = cls
         return cls
 

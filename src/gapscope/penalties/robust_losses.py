@@ -54,8 +54,8 @@ class GeneralizedCrossEntropy(RobustLoss):
     r"""Generalized cross-entropy: mean of $(1 - p_y^q) / q$.
 
     $p_y$ is the label's probability. The gradient is that of the cross-entropy times $p_y^q$, so that samples whose
-    label is unlikely under the network, mislabelled ones among them, have less weight. $q \to 0$ is the cross-entropy, $q = 1$ the mean absolute error.
-    Exact.
+    label is unlikely under the network, mislabelled ones among them, have less weight. $q \to 0$ is the cross-entropy,
+    $q = 1$ the mean absolute error. Exact.
 
     Source: Zhang and Sabuncu 2018, Generalized Cross Entropy Loss (arXiv:1805.07836), their $L_q$ without truncation.
 
@@ -85,8 +85,8 @@ class EarlyLearningRegularization(RobustLoss):
 
     A network keeps to what it learned early: $t_i \leftarrow \beta t_i + (1 - \beta)\, p_i$ is a moving average of the
     sample's own predicted probabilities, renewed (without a gradient) whenever the sample is seen, before it is used.
-    The added term is the more negative the nearer the prediction stays to it, which outweighs the pull of a wrong
-    label. Probabilities are clipped to [1e-4, 1 - 1e-4], and those that enter the average are scaled to sum to 1, as
+    The added term is the more negative the nearer the prediction stays to it, which outweighs the pull of a label
+    error. Probabilities are clipped to [1e-4, 1 - 1e-4], and those that enter the average are scaled to sum to 1, as
     in the authors' code. Exact.
 
     Source: Liu, Niles-Weed, Razavian and Fernandez-Granda 2020, Early-Learning Regularization Prevents Memorization of
@@ -132,7 +132,7 @@ class EarlyLearningRegularization(RobustLoss):
         return default_loss(logits, labels) + self.strength * agreement.mean()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The averages."""
+        """Return the averages."""
         return {"averages": self.averages}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:

@@ -19,10 +19,6 @@ class L2Penalty(Penalty):
 
     With plain SGD this equals `weight_decay = 2 * strength`. Exact.
 
-    Args:
-        strength: lambda, 0 or larger; "auto" (or an `AutomaticStrength`) sets it while the network trains, by what is
-            memorized, and needs class labels: `penalty(network, x, y)`.
-
     >>> network = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.constant_(network.weight, 3.0)
     >>> L2Penalty(0.5)(network, torch.zeros(1, 2)).item()
