@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from gapscope.prediction.cross_validation import cross_val_predict
+from gapscope.prediction.cross_validation import (
+    MOST_LEFT_OUT,
+    baseline_errors,
+    cross_val_predict,
+    cross_validate_pool,
+    with_interval_for,
+)
 from gapscope.prediction.defaults import suggest_estimator
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope.prediction.held_out import MOST_LEFT_OUT, baseline_errors, cross_validate_pool, with_interval_for
 from gapscope.results.records import records_to_pandas
 from report.synthetic_pool import synthetic_records
 

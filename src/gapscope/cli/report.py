@@ -19,7 +19,7 @@ def _estimates(records: Sequence[Record]) -> dict[str, Any]:
     """Return the gap estimator and its estimates of each network from others; nothing for fewer than twelve."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.progress import steps
-    from gapscope.prediction.held_out import cross_validate_pool
+    from gapscope.prediction.cross_validation import cross_validate_pool
 
     if sum(record.status == "finished" for record in records) < FEWEST:
         return {}

@@ -24,8 +24,7 @@ from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, chec
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.type_guards import is_dict
 from gapscope.prediction.columns import check_columns
-from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope.prediction.serialization import estimator_from_dict, estimator_to_dict
+from gapscope.prediction.gap_estimator import GapEstimator, estimator_from_dict, estimator_to_dict
 
 if TYPE_CHECKING:
     import pandas

@@ -24,8 +24,8 @@ from gapscope.prediction.loo_rows import (
     mean_score,
     paired_gain,
     reason_to_abstain,
+    with_new_head,
 )
-from gapscope.prediction.untrained import with_new_head
 from gapscope.results.progress import progress
 from gapscope.statistics.baselines import LooRow, loo_baselines, rbf_ridge, sample_features, squared_distances
 from gapscope.statistics.class_scores import ClassScores, are_unequal, class_scores

@@ -15,7 +15,7 @@ from gapscope.base.specs import NetworkSpec
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 from gapscope.networks.factory import build_network
 from gapscope.networks.initialization import initialize
-from gapscope.prediction.untrained import with_new_head
+from gapscope.prediction.loo_rows import with_new_head
 
 Candidate = str | NetworkSpec | nn.Module | Callable[[], nn.Module] | tuple[Any, Any]
 

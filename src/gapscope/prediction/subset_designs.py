@@ -46,7 +46,6 @@ class Design:
     scored_share: float
     cost: float  # optimizer steps of all runs, in multiples of a training run on all samples
     folds: int = 0
-    with_quarter: bool = True  # whether a run on a quarter shows how the score grows
     is_continued: bool = False  # whether both halves are continued (`gapscope.prediction.continuation`)
 
 
@@ -57,9 +56,9 @@ LADDER = (
     Design("five folds and quarter", 0.8, 1.0, 6, folds=5),
     Design("ten folds and quarter", 0.9, 1.0, 11, folds=10),
 )
-HOLD_OUT = Design("hold-out", 1 - HELD_OUT, HELD_OUT, 1, with_quarter=False)
-CONTINUED = Design("continued halves", 0.5, 1.0, 2, with_quarter=False, is_continued=True)
-SHORT_CONTINUED = Design("short continued halves", 0.5, 1.0, 0.5, with_quarter=False, is_continued=True)
+HOLD_OUT = Design("hold-out", 1 - HELD_OUT, HELD_OUT, 1)
+CONTINUED = Design("continued halves", 0.5, 1.0, 2, is_continued=True)
+SHORT_CONTINUED = Design("short continued halves", 0.5, 1.0, 0.5, is_continued=True)
 DESIGNS = {design.name: design for design in (SHORT_CONTINUED, CONTINUED, *LADDER, HOLD_OUT)}
 
 

@@ -10,8 +10,8 @@ import numpy
 
 from gapscope.base.errors import InvalidInput
 from gapscope.prediction.columns import check_columns
+from gapscope.prediction.cross_validation import baseline_errors
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope.prediction.held_out import baseline_errors
 from gapscope.report.figures import Prediction, interval_strip, predicted_against_true
 from gapscope.report.formatting import expected_test_accuracy, format_fixed, format_number
 from gapscope.report.pool_view import PoolView
