@@ -26,6 +26,7 @@ from gapscope.inspection.substitution import ParameterSubstitution, cast_network
 Contributions = Mapping[tuple[int, ...], Contribution]
 Chunk = tuple[slice, Contributions]
 
+MAX_BYTES = 2**32  # of the default budget
 # Up to this many samples run in one first pass; of more, one sample measures the memory per sample.
 _SMALL = 32
 
@@ -102,13 +103,14 @@ def _is_own(group: int, n_groups: int, among: Processes, *, symmetric: bool) -> 
 class _Division:
     """Division of a kernel into passes and blocks.
 
-        for each group of rows (`rows_held`)   computed once, `chunk_size` per pass
-            for each chunk of columns          computed once per group
-                add the block of group x chunk
+        for each group of rows (`rows_held`)             computed once
+            for each group of columns (`columns_held`)   computed once per group of rows
+                add the block of both groups
 
     Attributes:
         chunk_size: Samples per pass.
         rows_held: Rows whose contributions are in memory at a time.
+        columns_held: Columns whose contributions are in memory at a time.
         n_outputs: Outputs of the network, C.
         dtype: Type of the kernel.
         whole: The pass of all rows, if one is enough and has been run.
@@ -116,16 +118,20 @@ class _Division:
 
     chunk_size: int
     rows_held: int
+    columns_held: int
     n_outputs: int
     dtype: torch.dtype
     whole: tuple[Tape, Tensor] | None = None
 
     @classmethod
-    def of(cls, first_pass: tuple[Tape, Tensor], chunk_size: int, rows_held: int, *, is_whole: bool) -> _Division:
-        """Make a division, with what the first pass shows of the network."""
+    def of(
+        cls, first_pass: tuple[Tape, Tensor], chunk_size: int, held: tuple[int, int] | None = None, *, is_whole: bool
+    ) -> _Division:
+        """Make a division, with what the first pass shows of the network (no rows and columns held: one pass)."""
         outputs = first_pass[1]
         dtype = torch.promote_types(outputs.dtype, torch.float32)
-        return cls(chunk_size, rows_held, outputs.shape[1], dtype, first_pass if is_whole else None)
+        sizes = held or (chunk_size, chunk_size)
+        return cls(chunk_size, *sizes, outputs.shape[1], dtype, first_pass if is_whole else None)
 
 
 def _divide(
@@ -141,14 +147,21 @@ def _divide(
         if chunk_size < longest:
             chunk_size = max(1, chunk_size // 2)  # smaller passes leave memory for more rows
     if chunk_size >= longest:
-        return _Division.of((tape, outputs), chunk_size, chunk_size, is_whole=tape.n == len(x))
+        return _Division.of((tape, outputs), chunk_size, is_whole=tape.n == len(x))
     if tape.n > 1:
         tape, outputs = record_forward(network, x[:1], substituted)
     held = _compact(tape.contributions(outputs, one_hot_cotangents(outputs)))
     tensors = [getattr(part, name) for part in held.values() for name in part.sample_dims]
     sample_bytes = max(1, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
-    rows_held = max(chunk_size, max_bytes * 5 // 12 // sample_bytes)
-    return _Division.of((tape, outputs), chunk_size, rows_held, is_whole=False)
+    samples_held = max_bytes * 5 // 12 // sample_bytes
+    if samples_held < len(x):
+        # Products of two large groups: the Jacobians of factors are formed once per product.
+        rows_held, columns_held = 2 * samples_held // 3, samples_held // 3
+    else:
+        rows_held, columns_held = len(x), samples_held - len(x)
+    return _Division.of(
+        (tape, outputs), chunk_size, (max(chunk_size, rows_held), max(chunk_size, columns_held)), is_whole=False
+    )
 
 
 @dataclass(frozen=True)
@@ -173,24 +186,23 @@ class _Blocks:
 
     def fill(self, group: slice) -> None:
         """Compute a group of rows (of a symmetric kernel the part right of the diagonal, and its mirror image)."""
-        held = self._held_rows(group)
+        whole = self.division.whole
+        rows = self._hold(self.x, group) if whole is None else [(group, _contributions(*whole))]
         if self.symmetric:
-            for i, first in enumerate(held):
-                for second in held[i:]:
+            for i, first in enumerate(rows):
+                for second in rows[i:]:
                     self._add(first, second)
         others = slice(group.stop if self.symmetric else 0, len(self.others))
-        for columns in slices_of(others, self.division.chunk_size):
-            second = self._run(self.others, columns)
-            for first in held:
-                self._add(first, second)
+        for columns in slices_of(others, self.division.columns_held):
+            for second in self._hold(self.others, columns):
+                for first in rows:
+                    self._add(first, second)
 
-    def _held_rows(self, group: slice) -> list[Chunk]:
-        """Run the rows of a group, and join consecutive chunks that use parameters alike: large products are faster."""
-        if self.division.whole is not None:
-            return [(group, _contributions(*self.division.whole))]
+    def _hold(self, inputs: Tensor, group: slice) -> list[Chunk]:
+        """Run a group of samples, and join consecutive chunks that use parameters alike: large products are faster."""
         held: list[Chunk] = []
         for rows in slices_of(group, self.division.chunk_size):
-            _, parts = self._run(self.x, rows)
+            parts = _compact(_contributions(*record_forward(self.network, inputs[rows], self.substituted)))
             if held:
                 before, joined = held[-1]
                 start = rows.start - before.start
@@ -202,9 +214,6 @@ class _Blocks:
         return [
             (rows, {key: part.first(rows.stop - rows.start) for key, part in joined.items()}) for rows, joined in held
         ]
-
-    def _run(self, inputs: Tensor, rows: slice) -> Chunk:
-        return rows, _compact(_contributions(*record_forward(self.network, inputs[rows], self.substituted)))
 
     def _add(self, first: Chunk, second: Chunk) -> None:
         (rows, left), (columns, right) = first, second
@@ -238,25 +247,33 @@ def ntk_blocks(
         x: Inputs of the rows.
         x2: Inputs of the columns; None for those of the rows, and half of the blocks.
         traced: Whether to sum over equal outputs.
-        max_bytes: Bytes for factors and temporaries; None for a quarter of the free memory, at most 1 GiB.
+        max_bytes: Bytes for factors and temporaries; None for a quarter of the free memory, at most 4 GiB.
         substituted: Substitution of the parameters, inside `with_dtype`.
         one_pass: Whether rows and columns are each run as one batch, regardless of memory.
     """
     x = prepare_inputs(network, x)
-    max_bytes = memory_budget(x.device, 2**30) if max_bytes is None else max_bytes
+    max_bytes = memory_budget(x.device, MAX_BYTES) if max_bytes is None else max_bytes
     check_range("max_bytes", max_bytes, 1)
     others = x if x2 is None else prepare_inputs(network, x2)
+    if len(others) < len(x):
+        # the fewer samples are the rows, which are computed once if they fit into memory
+        kernel = ntk_blocks(
+            network, others, x, traced=traced, max_bytes=max_bytes, chunk_size=chunk_size, substituted=substituted,
+            one_pass=one_pass,
+        )  # fmt: skip
+        return kernel.T if traced else kernel.permute(2, 3, 0, 1)
     symmetric, longest = x2 is None, max(len(x), len(others))
     if one_pass:
-        division = _Division.of(record_forward(network, x, substituted), longest, longest, is_whole=True)
+        division = _Division.of(record_forward(network, x, substituted), longest, is_whole=True)
     else:
         division = _divide(network, x, longest, max_bytes, chunk_size, substituted)
     among = None if one_pass else processes(len(x))
     if among is not None:
         # the same blocks in every process, and some for each
         most = -(-len(x) // (2 * among.size))
-        chunk_size, rows_held = (among.all_min(min(n, most)) for n in (division.chunk_size, division.rows_held))
-        division = replace(division, chunk_size=chunk_size, rows_held=rows_held, whole=None)
+        sizes = {name: getattr(division, name) for name in ("chunk_size", "rows_held", "columns_held")}
+        sizes = {name: among.all_min(min(size, most)) for name, size in sizes.items()}
+        division = replace(division, whole=None, **sizes)
     c = division.n_outputs
     kernel = torch.zeros(
         (len(x), len(others)) if traced else (len(x), c, len(others), c), dtype=division.dtype, device=x.device

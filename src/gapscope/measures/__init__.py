@@ -15,5 +15,5 @@ Common parameters:
     draws: Number of noise samples.
     generator: Source of random numbers; None for the same ones at every call.
     chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
-    max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 1 GiB.
+    max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 4 GiB.
 """
