@@ -42,7 +42,7 @@ from gapscope.statistics.baselines import LooRow, most_frequent_class, rbf_ridge
 from gapscope.statistics.log_evidence import log_evidence_per_sample
 
 BY = ("loo_accuracy", "output_sensitivity")
-MAX_SAMPLES_OF_SCORES = 256
+MAX_SAMPLES_OF_SCORES = 128
 # PyTorch has no public names for all layers of a kind
 _TRAINING_ONLY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]
 
