@@ -38,7 +38,6 @@ RECORDS = [
 
 def test_readings_are_those_of_finished_networks_that_vary() -> None:
     assert reading_columns(RECORDS) == ["norm"]
-    assert reading_columns(RECORDS, varying=False) == ["norm", "count"]
     assert reading_directions(RECORDS) == {"norm": "lower", "count": "lower", "other": "lower"}
     assert set(reading_columns(RECORDS)) <= set(records_to_pandas(RECORDS).columns)
 

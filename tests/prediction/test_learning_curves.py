@@ -14,9 +14,8 @@ import gapscope as gs
 from cases import CASES
 from door_networks import bert_classifier
 from gapscope.base.errors import GapscopeError, InvalidInput
-from gapscope.prediction.continuation import continued_predictions
 from gapscope.prediction.subset_designs import DESIGNS
-from gapscope.prediction.subset_runs import equal_steps, sample_scores
+from gapscope.prediction.subset_runs import continued_predictions, equal_steps, sample_scores
 from gapscope.statistics.baselines import RIDGES
 
 

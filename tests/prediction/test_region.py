@@ -9,6 +9,7 @@ import pytest
 
 from gapscope.base.files import to_json
 from gapscope.prediction.region import ApplicabilityDomain
+from gapscope.results.result import to_builtin
 
 
 def _region(x: numpy.ndarray) -> ApplicabilityDomain:
@@ -65,7 +66,7 @@ def test_more_readings_than_networks_refuse_nothing_by_leverage() -> None:
 def test_json_and_back(p: int) -> None:
     x = numpy.random.default_rng(0).normal(size=(9, p))
     region = ApplicabilityDomain.fit(x, [f"x{k}" for k in range(p)], {"name": ["a", "b"]})
-    again = ApplicabilityDomain.from_dict(json.loads(to_json(region.to_dict())))
+    again = ApplicabilityDomain.from_dict(json.loads(to_json(to_builtin(region))))
     new = numpy.random.default_rng(1).normal(size=(5, p))
     numpy.testing.assert_array_equal(again.leverages(new), region.leverages(new))
     families = {"name": ["a", "b", "c", "a", "a"]}

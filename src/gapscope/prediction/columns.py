@@ -49,11 +49,10 @@ def check_numbers(columns: pandas.DataFrame, finite: bool) -> None:
             )
 
 
-def reading_columns(records: Iterable[Record], *, varying: bool = True) -> list[str]:
+def reading_columns(records: Iterable[Record]) -> list[str]:
     """Return the names of the readings that a gap may be estimated from, as measured.
 
-    Settings, scores, the gap itself and standard errors are none. With `varying`, a reading must take two values or
-    more among the finished networks.
+    They take two values or more among the finished networks; settings, scores, the gap and standard errors are none.
 
     >>> from gapscope.results.readings import Reading, Readings
     >>> def record(value):
@@ -67,7 +66,7 @@ def reading_columns(records: Iterable[Record], *, varying: bool = True) -> list[
         if record.status == "finished":
             for reading in record.readings:
                 values.setdefault(reading.name, set()).add(reading.value)
-    return [name for name, seen in values.items() if len(seen) > 1 or not varying]
+    return [name for name, seen in values.items() if len(seen) > 1]
 
 
 def reading_directions(records: Iterable[Record]) -> dict[str, Direction]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gapscope.results.result import Result
+from gapscope.results.result import Result, to_builtin
 from gapscope.statistics.baselines import LooRow
 from gapscope.statistics.class_scores import ClassScores
 
@@ -83,21 +83,7 @@ class AccuracyForecast(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the single predictions as JSON-serializable values."""
-        return {
-            "task": self.task,
-            "samples": self.samples,
-            "score": self.score,
-            "interval": None if self.interval is None else list(self.interval),
-            "combined": list(self.combined),
-            "rows": self.to_pandas().to_dict("records"),
-            "network_gain": None if self.network_gain is None else asdict(self.network_gain),
-            "curve": [asdict(point) for point in self.curve],
-            "abstained_because": self.abstained_because,
-            "duplicates": self.duplicates,
-            "contradicting_duplicates": self.contradicting_duplicates,
-            "notes": list(self.notes),
-            "unequal_classes": None if self.unequal_classes is None else asdict(self.unequal_classes),
-        }
+        return to_builtin(replace(self, rows=())) | {"rows": self.to_pandas().to_dict("records")}
 
     @property
     def _what(self) -> str:

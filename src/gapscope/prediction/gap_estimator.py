@@ -23,6 +23,7 @@ from gapscope.prediction.fits import KINDS, Kernel, fit_coefficients, fit_kernel
 from gapscope.prediction.region import ApplicabilityDomain, listed_reasons
 from gapscope.results.plots import plot_estimates
 from gapscope.results.progress import progress
+from gapscope.results.result import to_builtin
 from gapscope.statistics.conformal import jackknife_plus
 
 if TYPE_CHECKING:
@@ -311,10 +312,10 @@ def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
         "named": hasattr(estimator, "feature_names_in_"),
         "left_out": estimator.left_out_.tolist(),
         "residuals": estimator.residuals_.tolist(),
-        "region": estimator.region_.to_dict(),
+        "region": to_builtin(estimator.region_),
     }
     if estimator.kernel_ is not None:
-        fitted["kernel"] = estimator.kernel_.to_dict()
+        fitted["kernel"] = to_builtin(estimator.kernel_)
     return {"schema": SCHEMA, "what": "gap estimator", "parameters": parameters, "fitted": fitted}
 
 

@@ -17,7 +17,6 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.pools.from_spec import prepared
-from gapscope.prediction.continuation import move_towards_kernel
 from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.learning_curve_result import LearningCurve, SubsetRun
 from gapscope.prediction.subset_designs import (
@@ -49,6 +48,7 @@ from gapscope.prediction.subset_runs import (
     cache_facts,
     check_cache_folder,
     kernel_scores,
+    move_towards_kernel,
     takes_steps_fraction,
     train_and_score,
     train_and_score_stacked,
@@ -263,7 +263,7 @@ def learning_curve(
             (2), "two halves and quarter" (3), "five folds and quarter" (6), "ten folds and quarter" (11), "hold-out"
             (1). "auto" is the first where a fraction of the steps can be trained (a spec, or `steps_fraction`), else
             the second; with groups "half and quarter"; above 20,000 samples a hold-out of a tenth, which is as good
-            there, and whose network can be kept. Continued halves: `gapscope.prediction.continuation`.
+            there, and whose network can be kept. Continued halves: `gapscope.prediction.subset_runs`.
         groups: A label per sample; samples of one group (patient, author, period) are never on both sides of a split,
             and the interval counts groups, not samples.
         cache_dir: Folder for finished training runs, so that an interrupted call continues; None keeps nothing.

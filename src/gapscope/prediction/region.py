@@ -130,10 +130,6 @@ class ApplicabilityDomain:
                 )
         return reasons
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {key: value.tolist() if isinstance(value, Array) else value for key, value in vars(self).items()}
-
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ApplicabilityDomain:
         """Build from plain JSON, or raise ValueError."""

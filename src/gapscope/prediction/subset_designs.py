@@ -46,7 +46,7 @@ class Design:
     scored_share: float
     cost: float  # optimizer steps of all runs, in multiples of a training run on all samples
     folds: int = 0
-    is_continued: bool = False  # whether both halves are continued (`gapscope.prediction.continuation`)
+    is_continued: bool = False  # whether both halves are continued (`gapscope.prediction.subset_runs`)
 
 
 # cheapest first
@@ -157,7 +157,7 @@ class Split:
     trained: np.ndarray
     scored: np.ndarray
     steps: float = 1.0  # optimizer steps, in multiples of a training run on all samples
-    is_continued: bool = False  # whether it is scored by `gapscope.prediction.continuation`
+    is_continued: bool = False  # whether it is scored by `gapscope.prediction.subset_runs`
 
 
 def group_numbers(groups: Any, samples: int) -> np.ndarray:

@@ -18,8 +18,8 @@ from torch import nn
 import gapscope as gs
 from gapscope.base.errors import GapscopeError
 from gapscope.base.randomness import derive_seed
-from gapscope.prediction.continuation import continued_predictions
 from gapscope.prediction.subset_designs import folds, quarter_and_halves
+from gapscope.prediction.subset_runs import continued_predictions
 from gapscope.statistics.baselines import feature_matrix, rbf_ridge
 from gapscope_studies.expected_accuracy.pools import (
     IMAGES,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas
 
-from gapscope.prediction.continuation import move_towards_kernel
 from gapscope.prediction.subset_designs import CONTINUED_ERROR
+from gapscope.prediction.subset_runs import move_towards_kernel
 from gapscope_studies.expected_accuracy.curves import fresh_configurations, read
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.scale import behind
