@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from gapscope.ablation.curves import areas, below_chance, reversed_turning_points, turning_points
+from gapscope.ablation.class_curves import areas, below_chance, reversed_turning_points, turning_points
 
 
 def test_chance_is_reached_at_equality_whatever_its_rounding() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.ablation.unit_order import class_selectivity, mean_absolute_activation, rank_units, weight_norm
+from gapscope.ablation.class_curves import class_selectivity, mean_absolute_activation, rank_units, weight_norm
 from gapscope.base.errors import NotMeasurable
 
 

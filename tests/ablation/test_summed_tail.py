@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from ablation.naive import naive_predictions
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
+from gapscope.ablation.class_curves import mean_absolute_activation, rank_units
 from gapscope.ablation.masked_tail import MaskedTail
 from gapscope.ablation.split import SplitNetwork, split_at
 from gapscope.ablation.summed_tail import SeparableTail, choose_tail, linear_cut, separates_units
-from gapscope.ablation.unit_order import mean_absolute_activation, rank_units
 
 SMALL = {"width_multiplier": 0.1}
 IMAGES = (3, 32, 32)

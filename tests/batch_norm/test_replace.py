@@ -12,9 +12,8 @@ from batch_norm.some_networks import Residual, images, plain, warmed_up
 from cases import CASES
 from gapscope.base.errors import InvalidInput, NotMeasurable, ReplaceLayer
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm2d
-from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d
+from gapscope.batch_norm.layers.partial import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, VarianceOnlyBatchNorm2d
 from gapscope.batch_norm.layers.population import PopulationNorm2d
-from gapscope.batch_norm.layers.variance_only import VarianceOnlyBatchNorm2d
 from gapscope.batch_norm.replace import KINDS, replace_batch_norm
 
 

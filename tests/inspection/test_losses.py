@@ -14,7 +14,7 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.batch_norm.advice.dropout import DropoutLoss
+from gapscope.batch_norm.advice.batch_norm import DropoutLoss
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.measured_excess import batch_norm_excess
 from gapscope.inspection.losses import default_loss, evaluate, sample_losses

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.theory.batch_shrinkage import batch_norm_gamma, batch_norm_zeta
-from gapscope.theory.fixed_points import fixed_point
+from gapscope.theory.fixed_points import batch_norm_gamma, batch_norm_zeta, fixed_point
 from gapscope.theory.order_parameters import Student
 
 STUDENTS: tuple[Student, Student] = ("linear", "relu")

@@ -9,7 +9,7 @@ import pytest
 
 from gapscope.base.errors import InvalidInput
 from gapscope.theory.dynamics import learning_dynamics
-from gapscope.theory.online_students import simulate_learning
+from gapscope.theory.student_training import simulate_learning
 
 SETTINGS: list[dict[str, Any]] = [
     {"learning_rate": 0.5, "zeta": 0.25},

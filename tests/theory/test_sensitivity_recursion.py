@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.theory.sensitivity import WeightLayer, expected_sensitivity, fully_connected_layers
-from gapscope.theory.sensitivity_recursion import finite_noise_sensitivity
+from gapscope.theory.sensitivity import (
+    WeightLayer,
+    expected_sensitivity,
+    finite_noise_sensitivity,
+    fully_connected_layers,
+)
 
 
 def pairs(n: int, d: int, noise_std: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

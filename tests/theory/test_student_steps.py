@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gapscope.theory.order_parameters import Student
-from gapscope.theory.student_steps import TrainingMethod, activate, pre_activations, root_mean_square, steps
+from gapscope.theory.student_training import TrainingMethod, activate, pre_activations, root_mean_square, steps
 
 SIZE, BATCH = 5, 7
 

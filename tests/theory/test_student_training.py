@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.theory.batch_shrinkage import batch_norm_gamma
+from gapscope.theory.fixed_points import batch_norm_gamma
 from gapscope.theory.generalization import LossScale, student_generalization
 from gapscope.theory.order_parameters import Student
 from gapscope.theory.student_training import train_students
@@ -138,7 +138,7 @@ def _seeded() -> np.random.Generator:
 def test_a_relu_student_without_positive_targets_cannot_start_along_them() -> None:
     task = _task(1.0, 3, students=1)
     negative = TeacherTask(task.inputs, -np.abs(task.targets), task.teachers)
-    with pytest.raises(InvalidInput, match=r"a positive target to start from; 1 of 1 have none\. Draw more samples"):
+    with pytest.raises(InvalidInput, match="1 of 1"):
         train_students(negative, method="sgd", student="relu", epochs=1)
 
 

@@ -1,21 +1,115 @@
-"""Accuracy curves of cumulative unit ablation per class."""
+"""Ranking of units, accuracy curves of cumulative ablation, turning points and areas."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.ablation.split import Activations, SplitNetwork, split_at
 from gapscope.ablation.summed_tail import choose_tail
-from gapscope.ablation.unit_order import Attribute, class_selectivity, mean_absolute_activation, rank_units, weight_norm
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.random_streams import resolve_generator
 from gapscope.inspection.outputs import prepare_inputs
+
+ATTRIBUTES = ("mean_absolute_activation", "class_selectivity", "weight_norm", "random")
+Attribute = str | Callable[[Float[Tensor, "s m *p"]], Float[Tensor, " m"]]
+
+
+def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " m"]:
+    r"""Return the mean absolute activation over samples and positions (Zhao et al., eq. 1).
+
+    >>> mean_absolute_activation(torch.tensor([[[1.0, -3.0], [0.0, 1.0]]])).tolist()
+    [2.0, 0.5]
+    """
+    return values.abs().mean(2, dtype=torch.float64).mean(0)
+
+
+def class_selectivity(class_means: Float[Tensor, "c m"]) -> Float[Tensor, " m"]:
+    r"""Compute the class selectivity of each unit (Morcos et al. 2018).
+
+    $(\mu_{max} - \mu_{-max}) / (\mu_{max} + \mu_{-max})$: $\mu_{max}$ is the unit's largest mean activation over
+    classes, $\mu_{-max}$ the mean of its means for the others; a unit that is never active has 0. In [0, 1] if
+    activations are not negative.
+
+    Raises:
+        NotMeasurable: There is one class only.
+
+    >>> class_selectivity(torch.tensor([[3.0, 1.0], [1.0, 1.0]])).tolist()
+    [0.5, 0.0]
+    """
+    classes = len(class_means)
+    if classes < 2:
+        raise NotMeasurable(f"class_selectivity compares classes and needs at least 2; got samples of {classes}.")
+    largest = class_means.amax(0)
+    others = (class_means.sum(0) - largest) / (classes - 1)
+    total = largest + others
+    return torch.where(total == 0, 0, (largest - others) / torch.where(total == 0, 1, total))
+
+
+def weight_norm(layer: nn.Module | None, label: str) -> Float[Tensor, " m"]:
+    """Return each unit's L1 norm of incoming weights (Li et al. 2017), or raise NotMeasurable."""
+    if layer is None:
+        raise NotMeasurable(
+            f"attribute='weight_norm' needs the layer with weights that computes the units of '{label}'; none was "
+            "found. Pass a function attribute=lambda activations: scores."
+        )
+    return layer.weight.detach().double().flatten(1).abs().sum(1)  # type: ignore[union-attr]
+
+
+def rank_units(scores: Float[Tensor, " m"]) -> Int[Tensor, " m"]:
+    """Return the units by descending score (stable)."""
+    return scores.argsort(descending=True, stable=True)
+
+
+CHANCE_SLACK = 1e-12
+
+
+def below_chance(curves: Float[Tensor, "c n"], n_classes: int) -> Bool[Tensor, "c n"]:
+    """Return whether each accuracy is at or below 1 / n_classes."""
+    return curves <= 1 / n_classes + CHANCE_SLACK
+
+
+def turning_points(curves: Float[Tensor, "c n"], n_classes: int) -> Int[Tensor, " c"]:
+    r"""Return the smallest number of removed units at which accuracy is at chance.
+
+    $n_0 = \min\{n : E(n) \le 1/C\}$ (Zhao et al. 2022, eq. 2), or the first minimum of a curve that stays above.
+
+    >>> turning_points(torch.tensor([[1.0, 0.5, 0.1, 0.0], [1.0, 0.9, 0.8, 0.8]]), 10).tolist()
+    [2, 2]
+    """
+    at_chance = below_chance(curves, n_classes)
+    return torch.where(at_chance.any(1), at_chance.long().argmax(1), curves.argmin(1))
+
+
+def reversed_turning_points(curves: Float[Tensor, "c n"], *, ties: str, include_all_ablated: bool) -> Int[Tensor, " c"]:
+    r"""Return the number of removed units with the largest accuracy in reverse order, eq. 3.
+
+    $\arg\max_n E_r(n)$, the "last" or "first" of `ties`, with n = M if `include_all_ablated`.
+
+    >>> reversed_turning_points(torch.tensor([[0.9, 1.0, 1.0, 1.0]]), ties="last", include_all_ablated=False).tolist()
+    [2]
+    """
+    # With every unit removed the network predicts one constant class, for which E(M) is 1: that is no turning point.
+    candidates = curves if include_all_ablated else curves[:, :-1]
+    if ties == "first":
+        return candidates.argmax(1)
+    return candidates.shape[1] - 1 - candidates.flip(1).argmax(1)
+
+
+def areas(curves: Float[Tensor, "c n"], reversed_curves: Float[Tensor, "c n"], area: str) -> Float[Tensor, " c"]:
+    r"""Return the area between the curves.
+
+    "absolute": $\frac1M \sum_n |E_r - E|$ (eq. 5); "signed": $\frac1{M+1} \sum_n (E_r - E)$.
+    >>> areas(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 0.0]]), "absolute").tolist()
+    [0.5]
+    """
+    difference = reversed_curves - curves
+    return difference.mean(1) if area == "signed" else difference.abs().sum(1) / (curves.shape[1] - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,14 +190,8 @@ def class_curves(
 ) -> ClassCurves:
     """Ablate the units of one layer cumulatively, per class and in both orders.
 
-    Args:
-        layer: Name of the layer, None for the default one.
-        unit_axis: Axis of the layer's output that counts units, None to find it.
-        attribute: Score by which the units are ranked.
-        progress: Whether a terminal shows a bar.
-
-    Returns:
-        The curves, exact, in float64 on the CPU.
+    The curves are exact, in float64 on the CPU. `layer` and `unit_axis` are those of `split_at`; `attribute` is the
+    score by which units are ranked.
     """
     first = prepare_inputs(network, x[:2])
     split = split_at(network, first, layer, unit_axis)

@@ -57,12 +57,8 @@ class _Tracer(fx.Tracer):
 class TracedGraph:
     """Operations of one forward pass.
 
-    Attributes:
-        root: Module to which the graph's names refer.
-        graph: The operations, in the order in which they run.
-        output: The operation that yields the network's output.
-        returned: The operations that the calls of each module returned.
-        names: Module -> its name in the network.
+    The names of `graph` refer to `root`. `returned` has the operations that the calls of each module returned, `names`
+    the name of each module in the network.
     """
 
     root: nn.Module
@@ -127,13 +123,13 @@ def trace(network: nn.Module) -> TracedGraph | None:
 def _reached(
     nodes: Iterable[fx.Node], step: Callable[[fx.Node], Iterable[fx.Node]], stop: Iterable[fx.Node]
 ) -> set[fx.Node]:
-    found, stopped, waiting = set(), set(stop), list(nodes)
+    reached, stopped, waiting = set(), set(stop), list(nodes)
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in reached:
+            reached.add(node)
             waiting += [] if node in stopped else list(step(node))
-    return found
+    return reached
 
 
 def descendants(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
@@ -177,13 +173,8 @@ def extract_subgraph(
 ) -> tuple[Subgraph, list[bool]]:
     """Cut the operations from `inputs` to `outputs` out of a traced network.
 
-    Args:
-        traced: The traced network.
-        inputs: Nodes whose values the piece is given.
-        outputs: Nodes whose values it returns, as a tuple.
-
-    Returns:
-        The piece, which takes a value for each input that it uses, and which inputs these are.
+    The subgraph takes a value for each input that it uses, and returns those of `outputs` as a tuple. Returned too:
+    which inputs it uses.
     """
     needed = ancestors(outputs, stop=inputs)
     graph = fx.Graph()

@@ -65,9 +65,6 @@ def default_site(traced: TracedGraph) -> fx.Node:
     one behind the layer, past normalization, pooling, dropout and residual sums, before the next layer with weights: in
     a residual network the activation after the last sum. A sigmoid that only multiplies something is a gate.
 
-    Args:
-        traced: The traced network.
-
     Raises:
         NotMeasurable: There is no hidden layer, or no activation follows the last one.
     """
@@ -85,7 +82,7 @@ def default_site(traced: TracedGraph) -> fx.Node:
             return node
     raise NotMeasurable(
         f"No activation follows the last hidden layer '{traced.label(last)}' before the next layer with weights, so it "
-        f"is not plain which units are meant; pass layers= with a module's name (layers='{traced.label(last)}' ablates "
+        f"is ambiguous which units are meant; pass layers= with a module's name (layers='{traced.label(last)}' ablates "
         "what that layer returns)."
     )
 
@@ -94,12 +91,7 @@ def unit_axis_behind(traced: TracedGraph, site: fx.Node, dimensions: int) -> int
     """Return the unit axis of an output with `dimensions` dimensions, None if ambiguous.
 
     It is the last one behind a linear layer, and the first after the samples behind a convolution whose output has
-    that many dimensions. (Tokens behind a convolution may stand either way.)
-
-    Args:
-        traced: The traced network.
-        site: The operation that returns the output.
-        dimensions: The output's number of dimensions, samples included.
+    that many dimensions, samples included. (Tokens behind a convolution may have either.)
     """
     kinds = [_kind(traced, node) for node in _weighted(traced) if node in ancestors([site])]
     if dimensions == 2 or kinds[-1:] == [f"conv{dimensions - 2}d"]:

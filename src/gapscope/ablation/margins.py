@@ -45,13 +45,8 @@ def boundary_distances_with_variances(
 ) -> tuple[Float[Tensor, "l n"], list[Float[Tensor, " d"]]]:
     """Return signed boundary distances at every layer, and the variances of coordinates.
 
-    Args:
-        samples: Inputs with class labels.
-        layers: Names of modules, and "input".
-        epsilon: Keeps the root of the squared gradient norm from 0.
-
-    Returns:
-        Distances, and for each layer the variance over samples of each coordinate; float64, on the CPU.
+    `layers` are names of modules, and "input". `epsilon` bounds the root of the squared gradient norm away from 0.
+    Variances are those over samples, per layer and coordinate. Results are float64, on the CPU.
     """
     modules = {name: module_named(network, name) for name in layers if name != "input"}
     chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
@@ -89,13 +84,8 @@ def boundary_distances(
 ) -> tuple[Float[Tensor, "l n"], Float[Tensor, " l"]]:
     """Return signed boundary distances at every layer, and the layers' total variations.
 
-    Args:
-        samples: Inputs with class labels.
-        layers: Names of modules, and "input".
-        epsilon: Keeps the root of the squared gradient norm from 0.
-
-    Returns:
-        Distances, and for each layer the sum over coordinates of their variance over samples; float64, on the CPU.
+    A total variation is the sum over coordinates of their variance over samples. Arguments are those of
+    `boundary_distances_with_variances`.
     """
     distances, variances = boundary_distances_with_variances(
         network, samples, layers, epsilon=epsilon, chunk_size=chunk_size
@@ -112,17 +102,17 @@ def _difference(outputs: Float[Tensor, "n k"], targets: Int[Tensor, " n"]) -> Fl
 
 def _gradients(difference: Float[Tensor, " n"], taps: dict[str, Tensor | None]) -> list[Tensor]:
     differentiable = {name: tap for name, tap in taps.items() if tap is not None and tap.requires_grad}
-    found: dict[str, Tensor | None] = {}
+    by_layer: dict[str, Tensor | None] = {}
     if differentiable:
         gradients = torch.autograd.grad(difference.sum(), list(differentiable.values()), allow_unused=True)
-        found = dict(zip(differentiable, gradients, strict=True))
+        by_layer = dict(zip(differentiable, gradients, strict=True))
     for name in taps:
-        if found.get(name) is None:
+        if by_layer.get(name) is None:
             raise NotMeasurable(
                 f"A margin at layer '{name}' needs outputs that depend on that layer differentiably; they do not. "
                 "Name other layers (token ids as inputs need layers= without 'input')."
             )
-    return [gradient for gradient in found.values() if gradient is not None]
+    return [gradient for gradient in by_layer.values() if gradient is not None]
 
 
 def quartile_features(margins: Float[Tensor, "l c"]) -> Float[Tensor, "l 5"]:

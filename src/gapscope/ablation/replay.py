@@ -30,11 +30,11 @@ def patch_forwards(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterato
         yield
 
 
-def _put_back(module: nn.Module, own: Any) -> None:
-    if own is None:
+def _put_back(module: nn.Module, forward: Any) -> None:
+    if forward is None:
         del module.forward
     else:
-        module.forward = own
+        module.forward = forward
 
 
 @contextmanager
@@ -44,17 +44,13 @@ def passed_calls(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
     They are the calls that the code around the layer makes before it: those are made again when this code runs again,
     while all that happened within them is not. What they returned is copied, for what follows may change it in place.
 
-    Args:
-        layer: A module of the network that is called once.
-
-    Yields:
-        The calls in their order, filled by the pass that runs in the body.
+    `layer` is a module that is called once. The list is filled by the pass that runs in the body.
     """
-    found: list[Call] = []
+    passed: list[Call] = []
     # for every call that continues, the calls that ended directly within it; the first is what surrounds the network
     within: list[list[Call]] = [[]]
 
-    def watched(module: nn.Module) -> Callable[..., Any]:
+    def recorded(module: nn.Module) -> Callable[..., Any]:
         forward = module.forward
 
         @wraps(forward)
@@ -65,7 +61,7 @@ def passed_calls(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
             finally:
                 within.pop()
             if module is layer:
-                found.extend(ended for calls in within for ended in calls)
+                passed.extend(ended for calls in within for ended in calls)
             else:
                 within[-1].append((module, tree_map_only(Tensor, Tensor.clone, output)))
             return output
@@ -73,8 +69,8 @@ def passed_calls(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
         return call
 
     modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
-    with patch_forwards({module: watched(module) for module in modules}):
-        yield found
+    with patch_forwards({module: recorded(module) for module in modules}):
+        yield passed
 
 
 def replay_forwards(calls: Sequence[Call]) -> dict[nn.Module, Callable[..., Any]]:

@@ -96,9 +96,7 @@ def _checked_axis(label: str, values: Tensor, axis: int | None) -> int:
 class SplitNetwork(ABC):
     """A network cut at one layer.
 
-    Attributes:
-        label: Name of the layer.
-        unit_axis: Axis of the layer's output that counts its units.
+    `unit_axis` is the axis of the layer's output that counts its units.
     """
 
     label: str
@@ -129,11 +127,11 @@ class SplitNetwork(ABC):
         """Return the values as [samples, units, positions]."""
         return values.movedim(self.unit_axis, 1).flatten(2) if values.ndim > 2 else values.unsqueeze(-1)
 
-    def masked(self, values: Tensor, kept: Bool[Tensor, "r m"]) -> Tensor:
+    def masked(self, values: Tensor, active: Bool[Tensor, "r m"]) -> Tensor:
         """Return the values multiplied by 1 for the active units and 0 for the others."""
         shape = [len(values)] + [1] * (values.ndim - 1)
-        shape[self.unit_axis] = kept.shape[1]
-        return values * kept.view(shape).to(values.dtype)
+        shape[self.unit_axis] = active.shape[1]
+        return values * active.view(shape).to(values.dtype)
 
 
 class HookedSplit(SplitNetwork):
@@ -175,8 +173,8 @@ class ReplayedSplit(HookedSplit):
             self._outputs(values, two)
 
         def kind(a: Any, b: Any) -> str:
-            found = _kind(a, b)
-            return "unread" if found == "rows" and b not in read else found
+            scaling = _kind(a, b)
+            return "unread" if scaling == "rows" and b not in read else scaling
 
         self.kinds = tuple(kind(a, b) for a, b in zip(one, two, strict=True))
 
@@ -195,8 +193,8 @@ class ReplayedSplit(HookedSplit):
                 f"A network must call the same modules before layer '{self.label}' for all samples, for ablation "
                 "groups them again; it does not."
             )
-        kept = [v[:1].clone() if kind == "unread" else v for v, kind in zip(context, self.kinds, strict=True)]
-        return Activations(values, tuple(kept), self.kinds)
+        context = [v[:1].clone() if kind == "unread" else v for v, kind in zip(context, self.kinds, strict=True)]
+        return Activations(values, tuple(context), self.kinds)
 
     def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
         """Return the outputs if the layer returns `values`, without what modules did before it."""
@@ -244,15 +242,15 @@ def _same_outputs(network: nn.Module, split: SplitNetwork, x: Tensor) -> bool:
     source, samples = split.activations(x), torch.tensor([0, 0, len(x) - 1], device=x.device)
     values, whole = source.values[samples], None
     if split.label in named_modules(network):
-        kept = torch.ones(3, values.shape[split.unit_axis], dtype=torch.bool, device=x.device)
-        kept[1:, ::2] = False
-        values = split.masked(values, kept)
+        active = torch.ones(3, values.shape[split.unit_axis], dtype=torch.bool, device=x.device)
+        active[1:, ::2] = False
+        values = split.masked(values, active)
         whole = HookedSplit(network, split.label, split.unit_axis)
     # before a whole pass, which would leave in the modules what the split may wrongly rely on; of copies, for the
     # network may change the values in place
     ours = split.outputs(values.clone(), source, samples)
-    given = Activations(source.values, (x,), ("rows",))
-    expected = network(x[samples]) if whole is None else whole.outputs(values, given, samples)
+    unsplit = Activations(source.values, (x,), ("rows",))
+    expected = network(x[samples]) if whole is None else whole.outputs(values, unsplit, samples)
     tolerance = torch.finfo(expected.dtype).eps ** 0.5 * expected.abs().max()
     return bool(((ours - expected).abs() <= tolerance).all())
 
@@ -276,13 +274,12 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
         unit_axis: Axis of the layer's output that counts its units; None finds it.
 
     Returns:
-        The cut: of the traced operations where they give what the network gives, else by handing back what modules
-        returned before the layer where this gives the same, else by replacing the module's output in a whole pass.
+        The cut that reproduces the network's outputs: of the traced operations, else by replaying outputs of modules
+        before the layer, else by replacing the module's output in a whole pass.
 
     Raises:
         InvalidInput: There is no such layer, or no such axis.
-        NotMeasurable: The default layer or the axis is not plain, or the layer's output cannot be ablated or has no
-            effect.
+        NotMeasurable: The default layer or the axis is ambiguous, or the layer cannot be ablated or has no effect.
     """
     x, traced = x[:2], trace(network)
     if traced is None and layer is None:
@@ -297,5 +294,5 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
             if _same_outputs(network, split, x):
                 return split
         except (RuntimeError, GapscopeError):
-            pass  # sizes baked into the trace, or an axis that is not plain: the hooked cut below works or raises
+            pass  # sizes baked into the trace, or an ambiguous axis: the hooked cut below works or raises
     return _hooked_split(network, label, unit_axis, x)

@@ -9,9 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from gapscope.ablation.graph import Subgraph, ancestors, descendants, extract_subgraph
-from gapscope.ablation.masked_tail import PASS_BYTES, MaskedTail, TailEvaluator, doubtful, predict_with_ties
+from gapscope.ablation.masked_tail import PASS_BYTES, MaskedTail, States, TailEvaluator, doubtful, predict_with_ties
 from gapscope.ablation.split import Activations, SplitNetwork, TracedSplit
-from gapscope.ablation.states import States
 from gapscope.base.samples import slices, slices_of
 from gapscope.inspection.chunking import memory_budget
 from gapscope.inspection.distributed import compute_distributed
@@ -19,7 +18,7 @@ from gapscope.inspection.distributed import compute_distributed
 
 @dataclass(frozen=True)
 class LinearCut:
-    """Rest of a network as a map of single units, one linear layer, and anything behind.
+    """Rest of a network as a map of individual units, one linear layer, and anything behind.
 
     Attributes:
         features: Piece from the ablated layer to the linear layer's input.
@@ -49,13 +48,7 @@ class LinearCut:
 def linear_cut(split: TracedSplit) -> LinearCut | None:
     """Return the rest, cut at the first linear layer through which all paths pass, if any.
 
-    `separates_units` checks whether the map before the linear layer treats each unit by itself.
-
-    Args:
-        split: The network cut at the ablated layer.
-
-    Returns:
-        The cut, None where there is no such linear layer.
+    `separates_units` checks whether the map before the linear layer treats each unit separately.
     """
     traced, context = split.traced, split.crossing
     behind = descendants([split.site]) & ancestors([traced.output])
@@ -74,17 +67,12 @@ def linear_cut(split: TracedSplit) -> LinearCut | None:
 
 
 def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) -> bool:
-    """Return whether the linear layer's inputs h treat each unit by itself.
+    """Return whether the linear layer's inputs h treat each unit separately.
 
-    $h(m z)_u = m_u h(z)_u + (1 - m_u)
-    h(0)_u$: every entry must belong to one unit, the units one after another, and masking units must leave the entries
-    of the others as they are, bit by bit. Pooling, flattening, activations, batch normalization and residual sums do;
-    layer normalization does not. Tried with random masks, on the samples' activations and on random ones.
-
-    Args:
-        split: The network cut at the ablated layer.
-        cut: The rest of the network.
-        source: What the layer returned for a few samples.
+    $h(m z)_u = m_u h(z)_u + (1 - m_u) h(0)_u$: every entry must belong to one unit, the units one after another, and
+    masking units must leave the entries of the others as they are, bit by bit. Pooling, flattening, activations, batch
+    normalization and residual sums do; layer normalization does not. Tested with random masks, on the activations of a
+    few samples and on random ones.
     """
     generator = torch.Generator().manual_seed(0)
     samples = torch.arange(len(source), device=source.values.device)
@@ -95,9 +83,9 @@ def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) ->
         if features.ndim != 2 or features.shape[1] % units:
             return False
         resting = cut.features_of(torch.zeros_like(values), source, samples)
-        kept = (torch.rand(len(values), units, generator=generator) < 0.5).to(values.device)
-        masked = cut.features_of(split.masked(values, kept), source, samples)
-        expected = torch.where(kept.repeat_interleave(features.shape[1] // units, 1), features, resting)
+        active = (torch.rand(len(values), units, generator=generator) < 0.5).to(values.device)
+        masked = cut.features_of(split.masked(values, active), source, samples)
+        expected = torch.where(active.repeat_interleave(features.shape[1] // units, 1), features, resting)
         if not torch.equal(masked, expected):
             return False
     return True
@@ -110,11 +98,7 @@ class SeparableTail(TailEvaluator):
     are sums from the end for one order and sums from the start for the other, accumulated in float64. They round
     otherwise than a masked forward pass, so that nearly equal outputs might change places: wherever the largest two
     differ by less than $\sqrt\epsilon$ of the largest magnitude ($\epsilon$ of the network's floating-point type), the
-    row is computed again by the masked forward pass.
-
-    Args:
-        split: The network cut at the ablated layer.
-        cut: Its rest, for which `separates_units` holds.
+    row is computed again by the masked forward pass. `separates_units` holds for `cut`.
     """
 
     def __init__(self, split: SplitNetwork, cut: LinearCut, chunk_size: int | None) -> None:
@@ -147,8 +131,7 @@ class _Ablation:
         parts = [features(every[part]) for part in slices(len(every), rows)]
         self.features: Float[Tensor, "s m p"] = torch.cat([there for there, _ in parts])
         self.resting: Float[Tensor, "s m p"] = torch.cat([resting for _, resting in parts])
-        # A unit whose features rest at their values for zero input changes nothing when it is removed: no state of its
-        # own.
+        # A unit whose features equal those for zero input changes nothing when it is removed: it has no state.
         self.active = (self.features != self.resting).any(2)[:, ranking]
         self.states = States(self.active)
         self.weights: Float[Tensor, "m p h"] = tail.weights.unflatten(0, (units, -1))
@@ -172,8 +155,7 @@ class _Ablation:
     def _group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
         """Return what `evaluated` does, for all states of a few samples."""
         last = samples.stop - 1
-        # States of a sample stand side by side, k + 1 and k - 1 of them (one where k = 0); those of consecutive samples
-        # too.
+        # States of a sample are adjacent, k + 1 and k - 1 of them (one if k = 0); so are those of consecutive samples.
         stop = self.states.offsets[last] + (2 * self.states.counts[last]).clamp(min=1)
         states = torch.arange(int(self.states.offsets[samples.start]), int(stop), device=self.ranking.device)
         of = self.states.sample_of[states]
@@ -218,27 +200,20 @@ class _Ablation:
     def _settled(self, outputs: Float[Tensor, "r k"], states: Int[Tensor, " r"]) -> Int[Tensor, "2 r"]:
         """Return predicted classes and ties, from the masked forward pass for close outputs."""
         close = doubtful(outputs, self.tolerance).nonzero()[:, 0]
-        found = torch.stack([outputs.argmax(1), torch.zeros_like(states)])
+        settled = torch.stack([outputs.argmax(1), torch.zeros_like(states)])
         for part in slices(len(close), self.rows):
-            found[:, close[part]] = self._masked_forward(states[close[part]])
-        return found
+            settled[:, close[part]] = self._masked_forward(states[close[part]])
+        return settled
 
     def _masked_forward(self, states: Int[Tensor, " r"]) -> Int[Tensor, "2 r"]:
         samples = self.states.sample_of[states]
-        kept = self.states.mask(states)[:, self.ranking.argsort()].unsqueeze(2)
-        features = torch.where(kept, self.features[samples], self.resting[samples]).flatten(1)
+        active = self.states.mask(states)[:, self.ranking.argsort()].unsqueeze(2)
+        features = torch.where(active, self.features[samples], self.resting[samples]).flatten(1)
         return predict_with_ties(self.cut.outputs_of(self.cut.linear(features), self.source, samples))
 
 
 def choose_tail(split: SplitNetwork, x: Tensor, chunk_size: int | None) -> TailEvaluator:
-    """Return the fastest exact evaluator of the ablations of a layer.
-
-    Args:
-        split: The network cut at the layer.
-
-    Returns:
-        Sums over ranked units where the rest allows it, masks otherwise.
-    """
+    """Return the fastest exact evaluator: sums over ranked units if possible, else masks."""
     cut = linear_cut(split) if isinstance(split, TracedSplit) else None
     if cut is not None and separates_units(split, cut, split.activations(x[:2])):
         return SeparableTail(split, cut, chunk_size)

@@ -21,7 +21,7 @@ BATCH_NORMS = (*BATCH_KINDS, *POPULATION_KINDS, *GHOST_KINDS)
 which may do more (an activation, for example)."""
 
 
-def select_layers(found: dict[str, Any], names: Sequence[str] | None, what: str) -> dict[str, Any]:
+def select_layers(known: dict[str, Any], names: Sequence[str] | None, what: str) -> dict[str, Any]:
     """Return the layers of these names, or all.
 
     Raises:
@@ -29,14 +29,14 @@ def select_layers(found: dict[str, Any], names: Sequence[str] | None, what: str)
         NotMeasurable: There is no layer.
     """
     for name in names or ():
-        if name not in found:
-            listed = ", ".join(repr(known) for known in found) or "it has none"
+        if name not in known:
+            listed = ", ".join(map(repr, known)) or "it has none"
             raise InvalidInput(
-                f"layers must name {what} of the network: {listed}; got {name!r}.{did_you_mean(name, found)}"
+                f"layers must name {what} of the network: {listed}; got {name!r}.{did_you_mean(name, known)}"
             )
-    if not found or (names is not None and not names):
+    if not known or (names is not None and not names):
         raise NotMeasurable(f"The network must hold {what}; it holds none, or none was named.")
-    return found if names is None else {name: found[name] for name in names}
+    return known if names is None else {name: known[name] for name in names}
 
 
 def batch_norm_layers(
@@ -71,11 +71,11 @@ def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> l
     for name in layers:
         if order.count(name) > 1:
             raise NotYetSupported(
-                f"Layer '{name}' must be used once a forward pass; it is used {order.count(name)} times, and its "
+                f"Layer '{name}' must be used once per forward pass; it is used {order.count(name)} times, and its "
                 "population would mix several distributions. Give every use its own layer."
             )
         if name not in order:
-            raise NotMeasurable(f"Layer '{name}' must be used in the forward pass; it is not. Leave it out of layers.")
+            raise NotMeasurable(f"Layer '{name}' must be used in the forward pass; it is not. Omit it from layers.")
     return order
 
 

@@ -26,7 +26,7 @@ ONE_CHUNK_BYTES = 2**31
 
 
 class _StopForward(Exception):
-    """Exception that ends a forward pass after the layer of interest."""
+    """End of a forward pass after the layer of interest."""
 
 
 def _pack_batch(batch: Any) -> tuple[Tensor, InputLayout | None]:
@@ -96,7 +96,7 @@ def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
         bad = int((~(mean.isfinite() & variance.isfinite())).sum())
         raise NotMeasurable(
             f"Population statistics must be finite; {bad} of {len(mean)} channels of layer '{name}' hold NaN or "
-            "infinity. All statistics were left as they were: look at the weights before this layer."
+            "infinity. No statistics were changed: check the weights before this layer."
         )
     layer.running_mean.copy_(mean)
     layer.running_var.copy_(variance)
@@ -110,7 +110,7 @@ def _measure(network: nn.Module, layers: dict[str, Any], stream: _InputStream) -
     for group in [order] if stream.is_one_chunk else [[name] for name in order]:
         moments = {name: ChannelMoments() for name in group}
 
-        def take_in(
+        def add(
             name: str, layer: nn.Module, inputs: tuple[Any, ...], moments: dict[str, ChannelMoments] = moments
         ) -> None:
             moments[name].update(inputs[0])
@@ -118,7 +118,7 @@ def _measure(network: nn.Module, layers: dict[str, Any], stream: _InputStream) -
                 raise _StopForward
             _write(name, layer, moments[name])
 
-        with forward_hooks({name: layers[name] for name in group}, take_in, before=True), torch.no_grad():
+        with forward_hooks({name: layers[name] for name in group}, add, before=True), torch.no_grad():
             for inputs, layout in stream:
                 try:
                     _caller(network, layout)(prepare_inputs(network, inputs))

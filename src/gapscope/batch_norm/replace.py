@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from gapscope.base.errors import InvalidInput, ReplaceLayer, check_choice, did_you_mean
-from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, MeanOnlyBatchNorm3d
-from gapscope.batch_norm.layers.population import PopulationNorm
-from gapscope.batch_norm.layers.variance_only import (
+from gapscope.batch_norm.layers.partial import (
+    MeanOnlyBatchNorm1d,
+    MeanOnlyBatchNorm2d,
+    MeanOnlyBatchNorm3d,
     VarianceOnlyBatchNorm1d,
     VarianceOnlyBatchNorm2d,
     VarianceOnlyBatchNorm3d,
 )
+from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.layers.weight import Network, weight_normalize
 from gapscope.batch_norm.norm_layers import (
     BATCH_KINDS,
@@ -40,7 +42,7 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "variance_only": (VarianceOnlyBatchNorm1d, VarianceOnlyBatchNorm2d, VarianceOnlyBatchNorm3d),
     "none": (nn.Identity, nn.Identity, nn.Identity),
 }
-"""What `replace` can put in the place of a batch normalization, in one, two and three dimensions."""
+"""Replacements of batch normalization in one, two and three dimensions."""
 
 
 def _incompatibility(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool) -> str:
@@ -52,11 +54,11 @@ def _incompatibility(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool
     if needs_feeder and not has_feeder:
         return "its input is not the output of one linear or convolutional layer that could be normalized or rescaled"
     if kind in ("mean_only", "variance_only") and layer.weight is None:
-        return f"it has no gamma and beta, into which '{kind}' puts what it leaves out; use affine=True"
+        return f"it has no gamma and beta, into which '{kind}' puts what it omits; use affine=True"
     return ""
 
 
-def _built(kind: str, layer: Any, options: dict[str, Any]) -> Any:
+def _build(kind: str, layer: Any, options: dict[str, Any]) -> Any:
     cls = KINDS[kind][BATCH_NORMS.index(type(layer)) % 3]
     known = inspect.signature(cls).parameters
     settings = {
@@ -80,7 +82,7 @@ def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
     return scale, shift if layer.bias is None else shift + layer.bias.double()
 
 
-def _carry_state(old: Any, new: Any, kind: str, taken_over: Tensor | None) -> None:
+def _carry_state(old: Any, new: Any, kind: str, absorbed: Tensor | None) -> None:
     """Give `new` the evaluation function of `old`, less a scale absorbed before it."""
     scale, shift = _evaluation_function(old)
     state: dict[str, Tensor | None] = {
@@ -89,8 +91,8 @@ def _carry_state(old: Any, new: Any, kind: str, taken_over: Tensor | None) -> No
     }  # fmt: skip
     if kind == "mean_only":
         state |= {"weight": scale}
-        if taken_over is not None:
-            state |= {"running_mean": old.running_mean * taken_over}
+        if absorbed is not None:
+            state |= {"running_mean": old.running_mean * absorbed}
     if kind == "variance_only":
         variance = old.running_var.double() + (old.running_mean.double().square() if new.rms else 0.0)
         state |= {"weight": scale * (variance + new.eps).sqrt(), "bias": shift, "running_var": variance}
@@ -115,19 +117,19 @@ def _rescale(feeder: Any, scale: Tensor, shift: Tensor | None) -> None:
         feeder.bias = nn.Parameter(shift.to(weight.dtype))
 
 
-def _swapped(old: Any, kind: str, feeder: Any | None, weight_norm: bool, options: dict[str, Any]) -> nn.Module:
+def _make_replacement(old: Any, kind: str, feeder: Any | None, weight_norm: bool, options: dict[str, Any]) -> nn.Module:
     if feeder is not None and weight_norm:
         weight_normalize(feeder)
     if kind == "none":
         _rescale(feeder, *_evaluation_function(old))
         return nn.Identity()
-    taken_over = None
+    absorbed = None
     if kind == "mean_only" and weight_norm:
         options = {"scale": False} | options
-        taken_over, _ = _evaluation_function(old)
-        _rescale(feeder, taken_over, None)
-    new = _built(kind, old, options)
-    _carry_state(old, new, kind, taken_over)
+        absorbed, _ = _evaluation_function(old)
+        _rescale(feeder, absorbed, None)
+    new = _build(kind, old, options)
+    _carry_state(old, new, kind, absorbed)
     return new.train(old.training)
 
 
@@ -190,22 +192,22 @@ def replace_batch_norm(
         before = _outputs(network, inputs)
         with inspection_mode(network):
             feeders = preceding_layers(network, norm_layers, prepare_inputs(network, inputs))
-    obstacles = {
+    reasons = {
         name: _incompatibility(layer, kind, name in feeders, needs_feeder) for name, layer in norm_layers.items()
     }
-    _tell(obstacles, kind, strict)
+    _report(reasons, kind, strict)
     with torch.no_grad():
         for name, layer in norm_layers.items():
-            if not obstacles[name]:
+            if not reasons[name]:
                 feeder = network.get_submodule(feeders[name]) if name in feeders else None
-                network = _put(network, name, _swapped(layer, kind, feeder, weight_norm, options))
+                network = _put(network, name, _make_replacement(layer, kind, feeder, weight_norm, options))
     if needs_feeder and inputs is not None:
         _check_same_function(before, _outputs(network, inputs), kind)
     return network
 
 
-def _tell(obstacles: dict[str, str], kind: str, strict: bool) -> None:
-    sentences = [f"layer '{name}': {reason}" for name, reason in obstacles.items() if reason]
+def _report(reasons: dict[str, str], kind: str, strict: bool) -> None:
+    sentences = [f"layer '{name}': {reason}" for name, reason in reasons.items() if reason]
     if not sentences:
         return
     message = f"Replacing by '{kind}' must keep the evaluation function, which it cannot for {'; '.join(sentences)}."

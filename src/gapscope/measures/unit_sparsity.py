@@ -10,9 +10,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from gapscope.ablation.class_curves import ClassCurves, class_curves
-from gapscope.ablation.curves import areas, below_chance, reversed_turning_points, turning_points
-from gapscope.ablation.unit_order import ATTRIBUTES, Attribute
+from gapscope.ablation.class_curves import (
+    ATTRIBUTES,
+    Attribute,
+    ClassCurves,
+    areas,
+    below_chance,
+    class_curves,
+    reversed_turning_points,
+    turning_points,
+)
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_sample_independence

@@ -49,11 +49,7 @@ class Trajectory:
 
 
 def check_method(method: str, zeta: float) -> None:
-    """Raise InvalidInput for unknown methods, negative decay, and decay without a gamma.
-
-    Raises:
-        InvalidInput: A value is out of range.
-    """
+    """Raise InvalidInput for unknown methods, negative decay, and decay without a gamma."""
     check_choice("method", method, ("weight_norm", "sgd"))
     check_range("zeta", zeta, 0)
     if method == "sgd" and zeta != 0:
@@ -61,15 +57,7 @@ def check_method(method: str, zeta: float) -> None:
 
 
 def start_length(method: Method, gamma: float, length: float | None) -> float:
-    """Resolve a student's length: free for weight norm (None is 1), always gamma for SGD.
-
-    Args:
-        gamma: The student's gain.
-        length: What the caller gave.
-
-    Raises:
-        InvalidInput: A length other than gamma for SGD, or one that is not positive.
-    """
+    """Resolve a student's length: free for weight norm (None is 1), always gamma for SGD."""
     if method == "sgd" and length not in (None, gamma):
         raise InvalidInput(f"Got length {length} for method 'sgd', where it is gamma. Omit length.")
     resolved = gamma if method == "sgd" else 1.0 if length is None else length
@@ -78,14 +66,7 @@ def start_length(method: Method, gamma: float, length: float | None) -> float:
 
 
 def checked_times(times: ArrayLike) -> Float[np.ndarray, " t"]:
-    """Return reporting times as a float64 array.
-
-    Args:
-        times: Times, increasing, the first 0 or larger, the last positive.
-
-    Raises:
-        InvalidInput: A value is out of range.
-    """
+    """Return reporting times (increasing, 0 or larger, the last positive) as a float64 array."""
     moments = np.atleast_1d(np.asarray(times, np.float64))
     if moments.ndim != 1 or moments.size == 0 or moments[0] < 0 or moments[-1] == 0 or np.any(np.diff(moments) <= 0):
         raise InvalidInput(
@@ -116,17 +97,14 @@ def order_parameter_flow(
     Args:
         gamma: Gain, 0 or larger (positive for SGD); the three broadcast.
         length: Length L of the trained vector, positive; not used for SGD.
-        learning_rate: $\eta$, the step of the weights for one sample.
-        method: "weight_norm" (the paper's batch norm is this with zeta > 0) or "sgd".
-        zeta: Gamma decay of the loss $[\cdot]^2 + \zeta\gamma^2$, whose half is descended.
 
     >>> [float(rate) for rate in order_parameter_flow(1.0, 1.0, learning_rate=0.5)]
     [0.0, 0.0, 0.0]
     """
     check_method(method, zeta)
     gains, overlaps = checked_order_parameters(gamma, overlap)
-    name, given = ("gamma", gains) if method == "sgd" else ("length", length)
-    lengths = checked_array(name, given, 0, low_open=True)
+    name, argument = ("gamma", gains) if method == "sgd" else ("length", length)
+    lengths = checked_array(name, argument, 0, low_open=True)
     return _flow(gains, overlaps, lengths, method, student, learning_rate, zeta)
 
 

@@ -1,4 +1,4 @@
-r"""Fixed points of the learning dynamics, their Jacobian and largest learning rates.
+r"""Fixed points of the learning dynamics, their stability, and shrinkage by batches.
 
 All of it linearizes `order_parameter_flow`. With the student's activity $h$ (1/2 ReLU, 1 linear) the paper's Table 1
 becomes $\gamma_0 = h/(h + \zeta)$, $\eta_{max} = 2/\gamma_0$, $\eta_{eff} = \eta\gamma_0/L_0^2$: the direction is
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
+from scipy.special import gammaln
 
 from gapscope.base.errors import check_range
 from gapscope.theory.dynamics import Method, OrderParameters, check_method, start_length
@@ -30,9 +31,7 @@ from gapscope.theory.order_parameters import (
 class Eigenvalues(NamedTuple):
     """Eigenvalues of the linearized dynamics, per unit of time (negative: attracting).
 
-    Attributes:
-        gamma: Rate of the gain (and of the length, for SGD).
-        overlap: Rate of the overlap R.
+    `gamma` is the rate of the gain (and of the length, for SGD), `overlap` that of the overlap R.
     """
 
     gamma: Numbers
@@ -57,8 +56,8 @@ def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: Arr
     >>> float(fixed_point(student="relu", zeta=0.25).gamma) == 1 / 1.5
     True
     """
-    share = activity(student)
-    gain = share / (share + checked_array("zeta", zeta, 0))
+    active = activity(student)
+    gain = active / (active + checked_array("zeta", zeta, 0))
     return OrderParameters(gain, np.ones_like(gain), checked_array("length", length, 0, low_open=True))
 
 
@@ -72,9 +71,6 @@ def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Nu
     = 0) is at least the $2\zeta$ of Proposition 4. Table 1 in closed form, with the paper's neglect of $I_2$ at the
     fixed point (see `stability_eigenvalues`); exact for zeta = 0. Compare with `effective_learning_rate`.
 
-    Args:
-        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$; 0 for weight norm and SGD.
-
     >>> float(max_learning_rate(zeta=0.25)), float(max_learning_rate(student="linear", zeta=0.25))
     (3.0, 2.5)
     """
@@ -87,10 +83,7 @@ def effective_learning_rate(
     r"""Compute the effective learning rate of the direction at the fixed point (Table 1).
 
     $\eta_{eff} = \eta\gamma_0/L_0^2$. With zeta = 0 it is $\eta/L_0^2$ for weight norm and, with length 1, $\eta$ for
-    SGD. Exact. Training converges iff it is below `max_learning_rate`.
-
-    Args:
-        length: Length $L_0$ of the trained vector; growing weights lower the effective rate.
+    SGD. Exact. Training converges iff it is below `max_learning_rate`. Growing weights lower it.
 
     >>> float(effective_learning_rate(3.0, zeta=0.25, length=2.0))
     0.5
@@ -110,24 +103,19 @@ def stability_eigenvalues(
     $\lambda_\gamma$ is the exact derivative of the gain's flow by the gain. $\lambda_R$ is that of the overlap's by
     the overlap, exact for zeta = 0; for zeta > 0 the paper drops $-\eta^2\gamma_0^2 I_2/2L_0^4$, $I_2 = h(1 -
     \gamma_0)^2$, which `dynamics_jacobian` keeps: at $L_0 = 1$, ReLU, zeta = 0.25 it is 0.003 of 0.30 at $\eta = 0.5$
-    and 0.083 of 0.73 at $\eta = 2.6$. SGD: zeta = 0, length 1.
-
-    Args:
-        length: Length $L_0$.
-
-    Returns:
-        The two eigenvalues as float64 arrays; $\lambda_R < 0$ iff the effective learning rate is below the maximum.
+    and 0.083 of 0.73 at $\eta = 2.6$. SGD: zeta = 0, length 1. $\lambda_R < 0$ iff
+    the effective learning rate is below the maximum.
 
     >>> [float(rate) for rate in stability_eigenvalues(0.5)]
     [-0.25, -0.375]
     """
-    share, rate = activity(student), np.asarray(learning_rate, np.float64)
+    active, rate = activity(student), np.asarray(learning_rate, np.float64)
     point = fixed_point(student=student, zeta=zeta, length=length)
     highest = max_learning_rate(student=student, zeta=zeta)
     effective = effective_learning_rate(rate, student=student, zeta=zeta, length=length)
-    slope_i2 = -2 * share * point.gamma
+    slope_i2 = -2 * active * point.gamma
     return Eigenvalues(
-        gamma=-rate * (share + np.asarray(zeta, np.float64)),
+        gamma=-rate * (active + np.asarray(zeta, np.float64)),
         overlap=slope_i2 * rate * point.gamma / (2 * point.length**2) * (highest - effective),
     )
 
@@ -147,13 +135,10 @@ def dynamics_jacobian(
     Exact derivatives with every term in $\eta^2$, also at R = 1 (from below), where finite differences of step h are
     off by $O(\sqrt h)$ because $\arcsin$ has no slope there. At the fixed point for zeta = 0 `numpy.linalg.eigvals`
     of it gives `stability_eigenvalues` and, for weight norm, 0 for the free length. For zeta > 0 that point is not
-    quite fixed (L grows): there compare diagonal entries.
+    quite fixed (L grows): there compare diagonal entries. Rows are derivatives of the flow of gamma, R (and L).
 
     Args:
         length: Length L, None for 1; always gamma for SGD.
-
-    Returns:
-        Rows: derivatives of the flow of gamma, R (and L); columns: by gamma, R (and L).
 
     >>> dynamics_jacobian(1.0, 1.0, learning_rate=0.5, method="sgd")
     array([[-0.25 ,  0.125],
@@ -174,14 +159,14 @@ def dynamics_jacobian(
 def _jacobian(
     gamma: float, overlap: Numbers, length: float, student: Student, rate: float, zeta: float
 ) -> Float[np.ndarray, "3 3"]:
-    share = activity(student)
+    active = activity(student)
     outputs, _ = output_correlations(overlap, student)
     outputs_slope, teacher_slope = correlation_slopes(overlap, student)
     radial, i2, i3 = order_parameter_averages(np.asarray(gamma, np.float64), overlap, student)
     # Gradients by (gamma, R) of I1 / gamma, I2 and I3.
-    radial_by = np.array([-share, outputs_slope])
-    i2_by = np.array([2 * share * gamma - 2 * outputs, teacher_slope - 2 * gamma * outputs_slope])
-    i3_by = np.array([-share * overlap, teacher_slope - share * gamma])
+    radial_by = np.array([-active, outputs_slope])
+    i2_by = np.array([2 * active * gamma - 2 * outputs, teacher_slope - 2 * gamma * outputs_slope])
+    i3_by = np.array([-active * overlap, teacher_slope - active * gamma])
     unit_gamma, unit_overlap = np.eye(2)
     growth = rate**2 * gamma**2 * i2 / (2 * length**3)
     growth_by = rate**2 / (2 * length**3) * (gamma**2 * i2_by + 2 * gamma * i2 * unit_gamma)
@@ -194,3 +179,52 @@ def _jacobian(
     jacobian[2, :2] = growth_by
     jacobian[2, 2] = -3 * growth / length
     return jacobian
+
+
+def _batch_sizes(batch_size: ArrayLike, centred: bool) -> Numbers:
+    return checked_array("batch_size", batch_size, 2 if centred else 1)
+
+
+def batch_norm_gamma(batch_size: ArrayLike, *, centred: bool = False) -> Numbers:
+    r"""Compute the gain at which batch norm converges if its direction is the teacher's.
+
+    $$\gamma^* = E[\sigma_B] = \sqrt{\tfrac 2M}\,\frac{\Gamma(\frac{M + 1}2)}{\Gamma(\frac M2)}\
+    \text{(root mean square)}, \qquad
+    \sqrt{\tfrac 2M}\,\frac{\Gamma(\frac M2)}{\Gamma(\frac{M - 1}2)}\ \text{(about the batch mean)}$$
+
+    Labels are free of noise. For t ~ N(0, 1) and squared loss, training minimizes $E[(g(t) - g(\gamma t/\sigma_B))^2]$
+    with t in its own batch. The root mean square form is exact for linear and ReLU students, the centred one for linear
+    students. To first order $1 - 1/4M$ and $1 - 3/4M$. At test time the population deviation 1 divides, so outputs are
+    too small by $\gamma^*$; the paper's fixed point $\gamma_0 = 1 - 1/2M$ is $\gamma^* E[\sigma_B]$.
+
+    Args:
+        batch_size: M; 2 or larger where centred.
+        centred: Whether the batch mean is subtracted. The paper's teacher-student experiments do not (sec. 4).
+
+    >>> bool(np.isclose(batch_norm_gamma(1), np.sqrt(2 / np.pi), rtol=1e-14))
+    True
+    """
+    sizes = _batch_sizes(batch_size, centred)
+    freedom = sizes - 1 if centred else sizes
+    return np.sqrt(2 / sizes) * np.exp(gammaln((freedom + 1) / 2) - gammaln(freedom / 2))
+
+
+def batch_norm_zeta(batch_size: ArrayLike, *, student: Student = "linear", centred: bool = False) -> Numbers:
+    r"""Compute the gamma decay that replaces batch norm with batches of M in the paper.
+
+    $$\zeta = \frac{1}{2M}\ \text{(linear)}, \quad \frac{1}{4M}\ \text{(ReLU)}; \qquad
+    \text{three times that where the batch mean is subtracted too}$$
+
+    Section 4, appendix C.3. Convention: loss = full square + $\zeta\gamma^2$. First order in 1/M, Gaussian
+    pre-activations. It matches real batch norm's output scale $\gamma^* E[\sigma_B]$ at the teacher's direction, where
+    the exact linear root-mean-square value is $1/E[\sigma_B]^2 - 1$ (0.8 % above 1/2M at M = 32). It does not carry
+    over to the direction on few noisy samples: batch norm decays the variance of its outputs on the training data, not
+    the norm of the weights.
+
+    Args are those of `batch_norm_gamma`.
+
+    >>> float(batch_norm_zeta(32)) == 1 / 64, float(batch_norm_zeta(16, student="relu")) == 1 / 64
+    (True, True)
+    """
+    sizes = _batch_sizes(batch_size, centred)
+    return activity(student) * (3 if centred else 1) / (2 * sizes)

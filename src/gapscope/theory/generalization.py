@@ -36,11 +36,7 @@ def resolvent_trace(alpha: ArrayLike, ridge: ArrayLike) -> Numbers:
     Exact for $N \to \infty$ (sec. 4.1, after Krogh and Hertz, J. Phys. A 25, 1135, 1992).
 
     Args:
-        alpha: Samples per input, 0 or larger; broadcasts with `ridge`.
-        ridge: The constant $\zeta$, 0 or larger.
-
-    Returns:
-        G as float64; infinite where the ridge is 0 and alpha is at most 1.
+        ridge: The constant $\zeta$, 0 or larger; broadcasts with `alpha`. At 0 G is infinite for alpha up to 1.
 
     >>> float(resolvent_trace(0.0, 0.25)), round(float(resolvent_trace(1.0, 0.25)), 8)
     (4.0, 1.56155281)
@@ -92,13 +88,11 @@ def student_generalization(
     0 0.83 instead of 0.875 (alpha = 1), at zeta = 1/64 0.82 instead of 0.86 (1) and 0.80 instead of 0.97 (2).
 
     Args:
-        alpha: P/N, 0 or larger; all arrays broadcast.
         noise_variance: S, variance of the teacher's label noise; the paper's figure has 0.25. 0 gives the lower bound.
         loss_scale: Divisor of the sum of squares in the loss.
 
     Returns:
-        Mean squared error against noise-free targets as float64; infinite at the peak (alpha = 1 or 2) where zeta =
-        0, S > 0.
+        Mean squared error against noise-free targets; infinite at the peak (alpha = 1 or 2) if zeta = 0 and S > 0.
 
     >>> [float(error) for error in student_generalization([0.5, 1.0, 2.0])]
     [0.75, inf, 0.25]
@@ -106,7 +100,7 @@ def student_generalization(
     0.3903882
     """
     check_choice("loss_scale", loss_scale, ("inputs", "samples"))
-    share, loads = activity(student), checked_array("alpha", alpha, 0)
+    active, loads = activity(student), checked_array("alpha", alpha, 0)
     noise, decays = checked_array("noise_variance", noise_variance, 0), checked_array("zeta", zeta, 0)
     ridge = decays * loads if loss_scale == "samples" else decays
-    return 1 - share + share * _linear_error(share * loads, noise, ridge)
+    return 1 - active + active * _linear_error(active * loads, noise, ridge)

@@ -29,10 +29,7 @@ else:
 class OrderParameterIntegrals(NamedTuple):
     """Averages that drive learning.
 
-    Attributes:
-        i1: E[delta * student pre-activation].
-        i2: E[delta^2 x^T x].
-        i3: E[delta * teacher pre-activation].
+    I1 is E[delta * student pre-activation], I2 is E[delta^2 x^T x], I3 is E[delta * teacher pre-activation].
     """
 
     i1: Numbers
@@ -43,9 +40,6 @@ class OrderParameterIntegrals(NamedTuple):
 def activity(student: Student) -> float:
     """Return the activity E[g'(s)] = E[g(s)^2] / gamma^2: 1/2 for ReLU, 1 for linear.
 
-    Args:
-        student: Activation g, "relu" or "linear".
-
     >>> activity("relu")
     0.5
     """
@@ -53,34 +47,16 @@ def activity(student: Student) -> float:
     return 0.5 if student == "relu" else 1.0
 
 
-def checked_array(parameter: str, given: ArrayLike, low: float, *, low_open: bool = False) -> Numbers:
-    """Return `given` as float64, none of it below `low`.
-
-    Args:
-        parameter: Name of the parameter, for the message.
-        given: What the caller passed.
-        low: Smallest allowed value.
-        low_open: Whether `low` itself is excluded.
-
-    Raises:
-        InvalidInput: A value is too small or NaN.
-    """
-    values = np.asarray(given, np.float64)
+def checked_array(parameter: str, argument: ArrayLike, low: float, *, low_open: bool = False) -> Numbers:
+    """Return an argument as float64 (values below `low` and NaN raise InvalidInput)."""
+    values = np.asarray(argument, np.float64)
     if values.size:
         check_range(parameter, float(values.min()), low, low_open=low_open)
     return values
 
 
 def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numbers, Numbers]:
-    """Return both as float64 arrays.
-
-    Args:
-        gamma: Gain, 0 or larger.
-        overlap: R, in [-1, 1].
-
-    Raises:
-        InvalidInput: One of them is outside its range.
-    """
+    """Return gain (0 or larger) and overlap (in [-1, 1]) as float64, or raise InvalidInput."""
     gains, overlaps = checked_array("gamma", gamma, 0), np.asarray(overlap, np.float64)
     if not np.all(np.abs(overlaps) <= 1):
         raise InvalidInput(f"overlap must be in [-1, 1]; got {overlaps}. It is a cosine: divide by both lengths.")
@@ -92,9 +68,6 @@ def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Nu
 
     Pre-activations s (student) and t (teacher) have correlation R. ReLU: $(\pi R + 2r + 2R \arcsin R)/4\pi$ and $(\pi +
     2Rr + 2\arcsin R)/4\pi$, $r = \sqrt{1 - R^2}$; linear: R and 1. Overlaps that rounding carried past 1 count as 1.
-
-    Args:
-        student: Activation, the teacher's as well.
 
     >>> output_correlations(np.array(1.0), "relu")
     (np.float64(0.5), np.float64(0.5))
@@ -114,10 +87,7 @@ def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Nu
 def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
     r"""Return the derivatives by R of `output_correlations`.
 
-    ReLU: $(\pi + 2\arcsin R)/4\pi$ and $r/\pi$; linear: 1 and 0.
-
-    Returns:
-        The two derivatives, exact, from below at R = 1.
+    ReLU: $(\pi + 2\arcsin R)/4\pi$ and $r/\pi$; linear: 1 and 0. Exact, from below at R = 1.
 
     >>> correlation_slopes(np.array(1.0), "relu")
     (np.float64(0.5), np.float64(0.0))
@@ -136,13 +106,13 @@ def order_parameter_averages(gamma: Numbers, overlap: Numbers, student: Student)
     >>> [float(value) for value in order_parameter_averages(np.array(0.0), np.array(1.0), "linear")]
     [1.0, 1.0, 1.0]
     """
-    share = activity(student)
+    active = activity(student)
     outputs, teacher = output_correlations(overlap, student)
     # g'(s) s = g(s) and g'(s)^2 = g'(s) turn every average into one of three: E[g(s) g(t)] = gamma c1, E[g(s)^2] = h
-    # gamma^2 and E[g'(s) g(t) t] = E[g'(s) g(t)^2] = c3. In I3 stands E[g(s) t] too, which is h gamma R: t is R s /
-    # gamma and a part that s knows nothing of.
-    squares = teacher + share * gamma**2 - 2 * gamma * outputs
-    return outputs - share * gamma, squares, teacher - share * gamma * overlap
+    # gamma^2 and E[g'(s) g(t) t] = E[g'(s) g(t)^2] = c3. I3 also has E[g(s) t], which is h gamma R: t is R s /
+    # gamma plus a part independent of s.
+    squares = teacher + active * gamma**2 - 2 * gamma * outputs
+    return outputs - active * gamma, squares, teacher - active * gamma * overlap
 
 
 def order_parameter_integrals(
@@ -176,10 +146,6 @@ def generalization_error(
     Linear student and teacher: $1 + \gamma^2 - 2\gamma R$ (eq. 18); ReLU student of a linear teacher:
     $1 + \gamma^2/2 - \gamma R$ (appendix D.1); ReLU and ReLU: $(1 + \gamma^2)/2 - 2\gamma c_1(R)$. Full square, not
     halved; exact for Gaussian inputs at any N. Label noise of variance S adds S to the error on noisy outputs.
-
-    Args:
-        student: The student's activation.
-        teacher: The teacher's activation.
 
     >>> float(generalization_error(1.0, 0.5)), float(generalization_error(1.0, 0.5, student="relu"))
     (1.0, 1.0)

@@ -42,10 +42,7 @@ class Equilibrium:
 
     @property
     def generalization_error(self) -> float:
-        """Error of the mean student.
-
-        A sampled student adds its spread, times 1/2 for ReLU.
-        """
+        """Error of the mean student (a sampled one adds its spread, times 1/2 for ReLU)."""
         return float(generalization_error(self.gamma, self.overlap, student=self.student))
 
 

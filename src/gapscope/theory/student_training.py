@@ -1,4 +1,7 @@
-"""Training of one-layer students on finite data by SGD, weight norm or batch norm."""
+r"""One-layer students trained by SGD, weight norm or batch norm, online or on finite data.
+
+Steps are gradients of half the sum of squares over the given samples, downhill; $\delta_j = g'(s_j)[y_j - g(s_j)]$.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,90 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.randomness import resolve_numpy_generator
+from gapscope.theory.dynamics import Method, Trajectory, check_method, checked_times, start_length
 from gapscope.theory.generalization import LossScale
-from gapscope.theory.order_parameters import Student, activity
-from gapscope.theory.student_steps import (
-    TrainingMethod,
-    Weights,
-    activate,
-    pre_activations,
-    root_mean_square,
-    steps,
-)
-from gapscope.theory.teacher_students import StudentWeights, TeacherTask, ridge_constant
+from gapscope.theory.order_parameters import Student, activity, checked_order_parameters
+from gapscope.theory.teacher_students import StudentWeights, TeacherTask, draw_teachers, ridge_constant
+
+TrainingMethod = Literal["sgd", "weight_norm", "batch_norm"]
+Weights = Float[np.ndarray, "k n"]
+Gains = Float[np.ndarray, " k"]
+Inputs = Float[np.ndarray, "k m n"]
+Targets = Float[np.ndarray, "k m"]
+
+
+def pre_activations(inputs: Inputs, weights: Weights) -> Targets:
+    """Return each student's w^T x on its own samples.
+
+    >>> pre_activations(np.ones((1, 2, 3)), np.ones((1, 3)))
+    array([[3., 3.]])
+    """
+    return np.matmul(inputs, weights[:, :, None])[:, :, 0]
+
+
+def activate(pre_activation: Targets, student: Student) -> Targets:
+    """Return the outputs g(s) of a student or a teacher.
+
+    >>> activate(np.array([[-1.0, 2.0]]), "relu")
+    array([[0., 2.]])
+    """
+    return np.maximum(pre_activation, 0) if student == "relu" else pre_activation
+
+
+def _output_gradient(pre_activation: Targets, targets: Targets, student: Student) -> Targets:
+    residual = targets - activate(pre_activation, student)
+    return residual * (pre_activation > 0) if student == "relu" else residual
+
+
+def _weight_gradient(inputs: Inputs, pull: Targets) -> Weights:
+    return np.matmul(pull[:, None, :], inputs)[:, 0, :]
+
+
+def root_mean_square(values: Targets) -> Float[np.ndarray, "k 1"]:
+    """Return the root mean square over the samples of each student.
+
+    >>> root_mean_square(np.array([[1.0, -1.0]]))
+    array([[1.]])
+    """
+    return np.sqrt(np.mean(values**2, axis=1, keepdims=True))
+
+
+def steps(
+    method: TrainingMethod, weights: Weights, gains: Gains, inputs: Inputs, targets: Targets, student: Student
+) -> tuple[Weights, Gains]:
+    r"""Compute the descent directions of weights and gains (per input) for half the squares.
+
+    SGD: $\sum_j \delta_j x_j$ and no gain. Weight norm (eq. 5):
+    $\frac{\sqrt N\gamma}{\|w\|}\sum_j \delta_j (x_j - \frac{w^\top x_j}{\|w\|^2} w)$ and $\frac 1N\sum_j \delta_j
+    \sqrt N w^\top x_j/\|w\|$. Batch norm with $u_j = w^\top x_j/\sigma_B$, $\sigma_B$ the root mean square over the
+    given batch: $\frac{\gamma}{\sigma_B}\sum_j(\delta_j - u_j\overline{\delta u})x_j$ and $\frac 1N\sum_j \delta_j
+    u_j$.
+
+    >>> steps("sgd", np.zeros((1, 1)), np.ones(1), np.ones((1, 1, 1)), np.ones((1, 1)), "linear")
+    (array([[1.]]), array([0.]))
+    """
+    size = weights.shape[1]
+    hidden = pre_activations(inputs, weights)
+    if method == "sgd":
+        return _weight_gradient(inputs, _output_gradient(hidden, targets, student)), np.zeros_like(gains)
+    gain = gains[:, None]
+    if method == "batch_norm":
+        scale = root_mean_square(hidden)
+        normed = hidden / scale
+        pull = _output_gradient(gain * normed, targets, student)
+        through = pull - normed * np.mean(pull * normed, axis=1, keepdims=True)
+        return gain / scale * _weight_gradient(inputs, through), np.sum(pull * normed, axis=1) / size
+    lengths = np.linalg.norm(weights, axis=1, keepdims=True)
+    normed = np.sqrt(size) * hidden / lengths
+    pull = _output_gradient(gain * normed, targets, student)
+    radial = np.sum(pull * hidden, axis=1, keepdims=True) / lengths**2
+    turn = np.sqrt(size) * gain / lengths * (_weight_gradient(inputs, pull) - radial * weights)
+    return turn, np.sum(pull * normed, axis=1) / size
+
 
 _DIVERGED = 1e9
 Start = Literal["correlation", "random"]
@@ -54,7 +127,7 @@ def _start(
     if not norms.all():
         raise InvalidInput(
             f"Every ReLU student must have a positive target to start from; {np.sum(norms == 0)} of {len(norms)} have "
-            "none. Draw more samples, or pass start='random'."
+            "none. Use more samples, or pass start='random'."
         )
     weights *= length * np.sqrt(weights.shape[1]) / norms
     return np.column_stack([weights, np.ones(len(weights))])
@@ -115,10 +188,7 @@ def train_students(
 
     Args:
         method: "sgd" (vanilla), "weight_norm" (with gamma decay `zeta`) or "batch_norm" (the real one, no decay).
-        epochs: Passes over the data.
-        learning_rate: $\eta$ at the start, positive.
         batch_size: M, None for the whole training set at once.
-        zeta: Gamma decay, for weight norm only.
         loss_scale: Divisor of the sum of squares in the loss: "inputs" (N) or "samples" (P).
         momentum: Heavy-ball momentum; it speeds full-batch training up near alpha = 1.
         anneal: Whether the learning rate falls to 0 over the epochs as a cosine, or stays.
@@ -126,10 +196,8 @@ def train_students(
             random: its part outside the data's span is never unlearned. gamma starts at 1.
         start_length: $\|w\|/\sqrt N$ at the start, None for 1 with a gain and 0.01 for SGD, whose ReLU students keep
             what a long start puts where no sample is active.
-        checkpoints: Increasing epochs after which to save the weights (0 for the start), None for the end only.
-
-    Returns:
-        Effective weights of the students; with checkpoints these are the leading axis.
+        checkpoints: Increasing epochs after which to save the weights (0 for the start), as leading axis of the result;
+            None for the end only.
 
     Raises:
         InvalidInput: A value outside its range, a batch larger than the training set, or a learning rate that diverges.
@@ -142,8 +210,8 @@ def train_students(
     """
     samples = task.inputs.shape[1]
     batch = samples if batch_size is None else batch_size
-    kept = [epochs] if checkpoints is None else list(checkpoints)
-    _check(task, method, batch, epochs, zeta, kept)
+    saved_epochs = [epochs] if checkpoints is None else list(checkpoints)
+    _check(task, method, batch, epochs, zeta, saved_epochs)
     check_range("learning_rate", learning_rate, 0, low_open=True)
     check_range("momentum", momentum, 0, 1, high_open=True)
     activity(student)
@@ -153,7 +221,7 @@ def train_students(
     length = start_length if start_length is not None else 0.01 if method == "sgd" else 1.0
     parameters = _start(task, student, start, length, generator)
     speed = np.zeros_like(parameters)
-    found = {0: _effective(method, parameters, task)}
+    saved = {0: _effective(method, parameters, task)}
     for epoch in range(epochs):
         rate = peak * (1 + np.cos(np.pi * epoch / epochs)) / 2 if anneal else peak
         for part in _batches(task, batch, generator):
@@ -165,7 +233,85 @@ def train_students(
             raise InvalidInput(
                 f"learning_rate must keep training finite; {learning_rate} diverged in epoch {epoch + 1}. Lower it."
             )
-        if epoch + 1 in kept:
-            found[epoch + 1] = _effective(method, parameters, task)
-    weights = np.stack([found[epoch] for epoch in kept])
+        if epoch + 1 in saved_epochs:
+            saved[epoch + 1] = _effective(method, parameters, task)
+    weights = np.stack([saved[epoch] for epoch in saved_epochs])
     return StudentWeights(weights[0] if checkpoints is None else weights, task.teachers, student)
+
+
+_BLOCK = 64
+
+
+def _at_overlap(
+    teachers: Float[np.ndarray, "k n"], overlap: float, length: float, generator: np.random.Generator
+) -> Weights:
+    """Sample vectors of squared norm N length^2 with an exact cosine with the teacher."""
+    size = teachers.shape[1]
+    across = generator.standard_normal(teachers.shape)
+    across -= np.sum(across * teachers, axis=1, keepdims=True) / size * teachers
+    across *= np.sqrt(size) / np.linalg.norm(across, axis=1, keepdims=True)
+    return length * (overlap * teachers + np.sqrt(1 - overlap**2) * across)
+
+
+def _order_parameters(
+    method: Method, weights: Weights, gains: Gains, teachers: Float[np.ndarray, "k n"]
+) -> Float[np.ndarray, "3 k"]:
+    lengths = np.linalg.norm(weights, axis=1) / np.sqrt(weights.shape[1])
+    overlaps = np.sum(weights * teachers, axis=1) / weights.shape[1] / lengths
+    return np.stack([lengths if method == "sgd" else gains, overlaps, lengths])
+
+
+def simulate_learning(
+    times: ArrayLike,
+    *,
+    learning_rate: float,
+    method: Method = "weight_norm",
+    student: Student = "relu",
+    zeta: float = 0.0,
+    gamma: float = 0.5,
+    overlap: float = 0.2,
+    length: float | None = None,
+    n_inputs: int = 1000,
+    students: int = 6,
+    generator: np.random.Generator | None = None,
+) -> Trajectory:
+    r"""Simulate gain, overlap and length of students under online SGD at finite N.
+
+    Every step samples one new x ~ N(0, I/N), the teacher labels it without noise, and w moves by $\eta$ and $\gamma$
+    by $\eta/N$ times the downhill gradient of half of [full square + $\zeta\gamma^2$] (eq. 5 with its step of
+    $\gamma$ corrected: with the printed $\eta$ the gain jumps about at random and no equation (6) follows). All
+    settings as for `learning_dynamics`.
+
+    Args:
+        times: Increasing times t = (seen samples)/N at which to report; cost: N max(times) steps of O(N) per student.
+        gamma: Gain at time 0; so are `overlap` (met exactly) and `length`, None for 1 (weight norm) or gamma (SGD).
+        n_inputs: N.
+
+    >>> path = simulate_learning([0.0, 1.0], learning_rate=0.5, n_inputs=50, students=3)
+    >>> path.gamma.shape, path.gamma[0].tolist()
+    ((2, 3), [0.5, 0.5, 0.5])
+    """
+    check_method(method, zeta)
+    check_range("learning_rate", learning_rate, 0, low_open=True)
+    check_range("n_inputs", n_inputs, 2)
+    check_range("students", students, 1)
+    checked_order_parameters(gamma, overlap)
+    activity(student)
+    moments = checked_times(times)
+    generator = resolve_numpy_generator(generator)
+    teachers = draw_teachers(n_inputs, students, generator)
+    weights = _at_overlap(teachers, overlap, start_length(method, gamma, length), generator)
+    gains = np.full(students, gamma)
+    path, done = np.empty((3, moments.size, students)), 0
+    for row, stop in enumerate(np.rint(moments * n_inputs).astype(int)):
+        while done < stop:
+            block = min(_BLOCK, stop - done)
+            inputs = generator.standard_normal((block, students, 1, n_inputs)) / np.sqrt(n_inputs)
+            for x in inputs:
+                labels = activate(pre_activations(x, teachers), student)
+                turn, growth = steps(method, weights, gains, x, labels, student)
+                weights = weights + learning_rate * turn
+                gains = gains + learning_rate * (growth - zeta / n_inputs * gains)
+            done += block
+        path[:, row] = _order_parameters(method, weights, gains, teachers)
+    return Trajectory(times=moments, gamma=path[0], overlap=path[1], length=path[2])

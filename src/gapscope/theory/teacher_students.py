@@ -17,10 +17,7 @@ from gapscope.theory.order_parameters import Student, activity, generalization_e
 class TeacherTask:
     """Training data of several independent linear teachers.
 
-    Attributes:
-        inputs: x ~ N(0, I/N), one set per teacher.
-        targets: w*^T x + s, s ~ N(0, S).
-        teachers: w*, each of squared norm N.
+    Inputs are x ~ N(0, I/N), one set per teacher, targets w*^T x + s with s ~ N(0, S), teachers w* of squared norm N.
     """
 
     inputs: Float[np.ndarray, "k p n"]
@@ -32,10 +29,7 @@ class TeacherTask:
 class StudentWeights:
     """Students as effective weight vectors w with output g(w^T x).
 
-    Attributes:
-        weights: One vector per student; a leading axis for checkpoints, if any.
-        teachers: One teacher per student.
-        student: Activation g.
+    There is one vector and one teacher per student, with a leading axis for checkpoints, if any.
     """
 
     weights: Float[np.ndarray, "*checkpoints k n"]
@@ -63,10 +57,6 @@ class StudentWeights:
 def draw_teachers(n_inputs: int, count: int, generator: np.random.Generator) -> Float[np.ndarray, "k n"]:
     """Sample teacher vectors of squared norm N, uniform in direction.
 
-    Args:
-        n_inputs: N.
-        count: Number of teachers.
-
     >>> bool(np.isclose(np.sum(draw_teachers(5, 1, np.random.default_rng(0)) ** 2), 5))
     True
     """
@@ -89,7 +79,6 @@ def draw_teacher_task(
     Args:
         alpha: P/N, positive; P is rounded and at least 1.
         n_inputs: N; the paper's figure has 4096. Memory: 8 * students * alpha * N^2 bytes.
-        students: Number of independent tasks; they are trained side by side.
 
     >>> draw_teacher_task(0.5, n_inputs=8, students=3).inputs.shape
     (3, 4, 8)
@@ -118,10 +107,7 @@ def _ridge(inputs: Float[np.ndarray, "p n"], targets: Float[np.ndarray, " p"], r
 def ridge_constant(task: TeacherTask, zeta: float, loss_scale: LossScale) -> float:
     r"""Return the ridge constant of a gamma decay: lambda in $|y - X w|^2 + \lambda\|w\|^2$.
 
-    The constant is $\zeta$ where the sum of squares is divided by N, $\alpha\zeta$ where it is divided by P.
-
-    Args:
-        loss_scale: By what the sum is divided, "inputs" (N) or "samples" (P).
+    The constant is $\zeta$ where `loss_scale` divides the sum of squares by N, $\alpha\zeta$ where by P.
 
     >>> ridge_constant(draw_teacher_task(2.0, n_inputs=8), 0.25, "samples")
     0.5
@@ -152,6 +138,6 @@ def least_squares_students(
     ridge = ridge_constant(task, zeta, loss_scale)
     weights = []
     for inputs, targets in zip(task.inputs, task.targets, strict=True):
-        kept: Bool[np.ndarray, " p"] = targets > (0 if student == "relu" else -np.inf)
-        weights.append(_ridge(inputs[kept], targets[kept], ridge))
+        fitted: Bool[np.ndarray, " p"] = targets > (0 if student == "relu" else -np.inf)
+        weights.append(_ridge(inputs[fitted], targets[fitted], ridge))
     return StudentWeights(np.stack(weights), task.teachers, student)

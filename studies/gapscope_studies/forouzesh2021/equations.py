@@ -14,10 +14,10 @@ from gapscope.theory.sensitivity import (
     WeightLayer,
     bias_contribution,
     expected_sensitivity,
+    finite_noise_sensitivity,
     fully_connected_layers,
     predicted_variance,
 )
-from gapscope.theory.sensitivity_recursion import finite_noise_sensitivity
 from gapscope_studies.forouzesh2021.analysis import DRAWS, LOGITS, Answer, Measured, Table, by_draw, learnt, ratio_claim
 from gapscope_studies.forouzesh2021.networks import Configuration, measured_samples, trained_network
 from gapscope_studies.kit.claims import claim, computed

@@ -20,8 +20,7 @@ from torch import nn
 
 from gapscope.base.samples import Samples
 from gapscope.base.specs import RunSpec
-from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
-from gapscope.batch_norm.advice.dropout import DropoutLoss
+from gapscope.batch_norm.advice.batch_norm import DropoutLoss, advise_batch_norm
 from gapscope.batch_norm.gamma_decay.measured_excess import batch_norm_excess
 from gapscope.data import Problem
 from gapscope.inspection.losses import evaluate

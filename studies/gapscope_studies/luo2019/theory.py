@@ -25,7 +25,7 @@ from gapscope.theory import (
 )
 from gapscope.theory.dynamics import Method, Trajectory
 from gapscope.theory.order_parameters import Student
-from gapscope.theory.student_steps import activate, pre_activations, steps
+from gapscope.theory.student_training import activate, pre_activations, steps
 from gapscope.theory.teacher_students import draw_teachers
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import claim, computed

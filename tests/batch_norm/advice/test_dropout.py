@@ -9,7 +9,7 @@ from torch import nn
 from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
-from gapscope.batch_norm.advice.dropout import DropoutLoss, name_of_last_linear_layer
+from gapscope.batch_norm.advice.batch_norm import DropoutLoss, name_of_last_linear_layer
 from gapscope.results.estimate import Estimate
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, prepare
+from gapscope.batch_norm.gamma_decay.curvature import EvaluationData, prepare
 from gapscope.inspection.losses import sample_losses
 
 

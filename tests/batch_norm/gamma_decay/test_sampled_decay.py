@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.batch_norm.gamma_decay.accumulators import SecondMoments
+from gapscope.batch_norm.gamma_decay.accumulators import SecondMoments, even_loss_excess, gaussian_sampler
+from gapscope.batch_norm.gamma_decay.curvature import EvaluationData
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
-from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData
-from gapscope.batch_norm.gamma_decay.sampled_decay import even_loss_excess, gaussian_sampler
 
 
 def test_draws_have_the_covariance_asked_for() -> None:

@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.batch_norm.layers._channel_norm import ChannelNorm
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
-from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, MeanOnlyBatchNorm3d
-from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d, PopulationNorm3d
-from gapscope.batch_norm.layers.variance_only import (
+from gapscope.batch_norm.layers.partial import (
+    MeanOnlyBatchNorm1d,
+    MeanOnlyBatchNorm2d,
+    MeanOnlyBatchNorm3d,
     VarianceOnlyBatchNorm1d,
     VarianceOnlyBatchNorm2d,
     VarianceOnlyBatchNorm3d,
 )
+from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d, PopulationNorm3d
 
 KINDS: dict[str, tuple[type[Any], type[Any], type[Any], dict[str, Any]]] = {
     "population": (PopulationNorm1d, PopulationNorm2d, PopulationNorm3d, {}),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.batch_norm.layers.mean_only import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d
+from gapscope.batch_norm.layers.partial import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d
 
 
 def test_formula_in_training_and_evaluation() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.batch_norm.layers.variance_only import VarianceOnlyBatchNorm1d, VarianceOnlyBatchNorm2d
+from gapscope.batch_norm.layers.partial import VarianceOnlyBatchNorm1d, VarianceOnlyBatchNorm2d
 
 
 @pytest.mark.parametrize("rms", [False, True])

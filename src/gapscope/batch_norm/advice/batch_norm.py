@@ -1,4 +1,4 @@
-"""Regularization by batch norm: its strength, and how to keep it at another batch size."""
+"""Regularization by batch norm: its strength, and replacements at another batch size."""
 
 from __future__ import annotations
 
@@ -7,18 +7,116 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from scipy.optimize import brentq
+from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.samples import Samples
-from gapscope.batch_norm.advice.dropout import DropoutLoss, name_of_last_linear_layer
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, did_you_mean
+from gapscope.base.samples import Samples, slices
 from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, is_significantly_positive
-from gapscope.batch_norm.gamma_decay.evaluation_data import prepare
+from gapscope.batch_norm.gamma_decay.curvature import prepare
 from gapscope.batch_norm.gamma_decay.measured_excess import ALL_LAYERS, BatchNormExcess, batch_norm_excess
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
-from gapscope.inspection.losses import evaluate
+from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules
+from gapscope.inspection.losses import evaluate, sample_losses
+from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 from gapscope.results.estimate import Estimate
+
+LARGEST_RATE = 0.9
+
+
+def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
+    """Return the name of the linear or convolutional layer that runs last.
+
+    Raises:
+        NotMeasurable: There is no such layer.
+    """
+    order: list[str] = []
+    candidates = {name: module for name, module in named_modules(network).items() if isinstance(module, Weighted)}
+    with inspection_mode(network), forward_hooks(candidates, lambda name, *_: order.append(name)), torch.no_grad():
+        network(prepare_inputs(network, samples.inputs[:1]))
+    if not order:
+        raise NotMeasurable(
+            "The network must run a linear or convolutional layer, before which dropout goes; it has none."
+        )
+    return order[-1]
+
+
+class DropoutLoss:
+    r"""Expected loss with dropout minus the loss without, in evaluation mode.
+
+    $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with `draws` masks m per sample. Inputs of each layer are set
+    to 0 with probability `rate` and divided by 1 - rate, one by one, as `torch.nn.Dropout` does. The same random
+    numbers serve every rate, so that the excess is smooth in it. Unbiased; the standard error is over samples.
+    Cost: `draws` forward passes per rate.
+
+    `layers` are the names of the layers whose inputs are dropped.
+
+    Raises:
+        InvalidInput: A layer's name is unknown, or there are no targets.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        samples: Samples,
+        layers: Sequence[str],
+        *,
+        draws: int = 4,
+        seed: int = 0,
+        chunk_size: int | None = None,
+    ) -> None:
+        if samples.targets is None:
+            raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
+        known = named_modules(network)
+        for name in layers:
+            if name not in known or not name:
+                raise InvalidInput(
+                    f"dropout_before must name layers of the network; got {name!r}.{did_you_mean(name, known)}"
+                )
+        check_range("draws", draws, 1)
+        self.network, self.samples, self.targets = network, samples, samples.targets
+        self.layers = {name: known[name] for name in layers}
+        self.draws, self.seed = draws, seed
+        with inspection_mode(network):
+            self.chunk_size = samples_per_pass(network, samples.inputs, chunk_size)
+        self.plain = self._losses()
+
+    def _losses(self) -> Tensor:
+        parts = []
+        with inspection_mode(self.network), torch.no_grad():
+            for part in slices(len(self.samples), self.chunk_size):
+                outputs = self.network(prepare_inputs(self.network, self.samples.inputs[part]))
+                parts.append(sample_losses(outputs, self.targets[part].to(outputs.device)).double().cpu())
+        return torch.cat(parts)
+
+    def excess(self, rate: float) -> Estimate:
+        """Return the excess loss at a dropout rate in [0, 1)."""
+        check_range("rate", rate, 0, 1, high_open=True)
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def drop(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+            mask = torch.rand(inputs[0].shape, generator=generator) >= rate
+            return inputs[0] * mask.to(inputs[0]) / (1 - rate), *inputs[1:]
+
+        with forward_hooks(self.layers, drop, before=True):
+            dropped = torch.stack([self._losses() for _ in range(self.draws)]).mean(0)
+        gains = dropped - self.plain
+        return Estimate(gains.mean().item(), (gains.std() / len(gains) ** 0.5).item())
+
+    def matching_rate(self, target: Estimate) -> Estimate | None:
+        """Return the rate whose excess loss is `target` (None if no rate up to 0.9 adds as much).
+
+        Its standard error is that of both excesses over the slope between them.
+        """
+        if self.excess(LARGEST_RATE) <= target:
+            return None
+        rate = float(brentq(lambda p: float(self.excess(p)) - float(target), 0.0, LARGEST_RATE, xtol=2e-4))  # type: ignore[arg-type]
+        higher = min(1.2 * rate + 1e-3, 0.95)
+        there = self.excess(rate)
+        slope = (self.excess(higher) - there) / (higher - rate)
+        errors = (there.standard_error or 0.0) ** 2 + (target.standard_error or 0.0) ** 2
+        return Estimate(rate, errors**0.5 / slope if slope > 0 else None)
 
 
 def _check(samples: Samples, batch_size: int, new_batch_size: int | None) -> None:
@@ -26,7 +124,7 @@ def _check(samples: Samples, batch_size: int, new_batch_size: int | None) -> Non
     for name, size in sizes.items():
         check_range(f"{name} (at least 2, below the number of samples)", size, 2, len(samples) - 1)
     if batch_size == new_batch_size:
-        raise InvalidInput(f"new_batch_size must differ from batch_size; got {batch_size} twice. Leave one out.")
+        raise InvalidInput(f"new_batch_size must differ from batch_size; got {batch_size} twice. Omit one.")
 
 
 def _exact_copy(network: nn.Module, samples: Samples, chunk_size: int | None) -> nn.Module:
@@ -90,14 +188,14 @@ def advise_batch_norm(
 ) -> BatchNormAdvice:
     r"""Estimate the regularization by batch norm, its change with batch size and replacements.
 
-    All of it is estimated from the network as it stands and its training data. The regularization of a layer is the
+    It is estimated from the current weights and the training data. The regularization of a layer is the
     expected training loss with batch statistics there minus that with population statistics (`batch_norm_excess`),
     next to its first-order form $\sum_i\zeta_i\gamma_i^2$ (Luo et al. 2019, eq. 3). What is missing at the new batch
     size is restored by ghost batches of the old size (the same noise), by a dropout rate that adds the same loss to
     the frozen network (root finding on `DropoutLoss`), or by gamma decay of a strength that adds the same loss.
 
-    Equal loss on frozen weights is what is matched; whether equal generalization follows is an empirical matter
-    (`gapscope study run luo2019 --only advice` tries it). Cost: about 2 * passes * (layers + 1) forward passes over
+    The loss is matched on frozen weights; equal generalization is an empirical question (`gapscope study run luo2019
+    --only advice`). Cost: about 2 * passes * (layers + 1) forward passes over
     the data for each batch size, 12 * draws for the dropout rate, 2 (1 + outputs) backward.
 
     Args:

@@ -53,9 +53,8 @@ class BatchNormAdvice(Result):
     """Result of `advise_batch_norm`. Printing shows the table, the advice and its caveats.
 
     Attributes:
-        batch_size: M, whose regularization is wanted.
-        new_batch_size: The batch size in question; None for no batch statistics at all.
-        samples: Number of samples it was estimated from.
+        batch_size, new_batch_size: Batch sizes, now and later; None for no batch statistics at all.
+        samples: Number of samples.
         loss: Mean loss with population statistics.
         running_loss: Mean loss with the network's own running statistics.
         layers: The layers, in forward order.
@@ -94,12 +93,12 @@ class BatchNormAdvice(Result):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return the advice as sentences: the added loss, its change, and replacements."""
+        """The advice as sentences: the added loss, its change, and replacements."""
         return _sentences(self)
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """Return the caveats for these numbers, most severe first (the last always applies)."""
+        """Caveats for these numbers, most severe first (the last always applies)."""
         return _caveats(self)
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -222,25 +221,25 @@ def _odd_prediction(advice: BatchNormAdvice) -> str | None:
 
 
 def _caveats(advice: BatchNormAdvice) -> tuple[str, ...]:
-    found: list[str | None] = [_odd_prediction(advice)]
+    caveats: list[str | None] = [_odd_prediction(advice)]
     error, largest = advice.missing.standard_error or 0.0, max(advice.batch_size, advice.new_batch_size or 0)
     if advice.loses_regularization and error > 0.2 * advice.missing:
-        found.append(f"the missing amount, {_value(advice.missing)}, is rough: take more passes or more samples.")
+        caveats.append(f"the missing amount, {_value(advice.missing)}, is rough: take more passes or more samples.")
     if abs(advice.running_loss - advice.loss) > max(advice.total.excess, 0.05 * advice.loss):
-        found.append(
+        caveats.append(
             f"with its running statistics the network's loss is {advice.running_loss:.3g}, with exact ones "
             f"{advice.loss:.3g}: the running statistics are stale, and the advice is for the exact ones."
         )
     if largest > advice.samples / 4:
-        found.append(
+        caveats.append(
             f"batches of {largest} are a large part of the {advice.samples} samples, sampled without replacement: "
             "right if these are all training data, else their noise is underestimated."
         )
     if advice.dropout is not None and advice.dropout > 0.5:
-        found.append(f"a dropout rate of {float(advice.dropout):.2f} is no small noise; the match is in name only.")
+        caveats.append(f"a dropout rate of {float(advice.dropout):.2f} is no small noise; the match is in name only.")
     if advice.decay_strength is not None and not 0.5 <= advice.decay_strength <= 2:
-        found.append(
+        caveats.append(
             f"gamma decay needs a strength of {float(advice.decay_strength):.2g} to match, theory predicts 1: it "
             "leaves out what is linear in gamma and beyond the second order."
         )
-    return (*(text for text in found if text is not None), _FROZEN)
+    return (*(text for text in caveats if text is not None), _FROZEN)

@@ -1,15 +1,21 @@
-"""Accumulation of the sums that determine the gamma decay of one layer."""
+"""Sums that determine one layer's gamma decay, and its Monte Carlo estimate."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gapscope.batch_norm.gamma_decay.curvature import EvaluationData, normalized_input
 from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay, quadratic
+from gapscope.batch_norm.layers._statistics import per_channel
+from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.moments import ChannelMoments
+from gapscope.inspection.outputs import checked_outputs
+from gapscope.results.estimate import Estimate
 
 
 class SecondMoments(NamedTuple):
@@ -54,9 +60,7 @@ class LayerAccumulator:
     $v_\sigma = V_2/4M$, $c = V_{12}/2M$, $E[\sigma_P/\sigma_B] - 1 = (V_1/2 + 3V_2/8)/M$, up to $O(1/M^2)$.
     Without positions these are $1/M$, $(\rho+2)/4M$, skewness/2M and $(3\rho+10)/8M$.
 
-    Args:
-        full: Whether pairs of channels are stored.
-        draws: Number of Monte Carlo samples of the curvature, 1 if it is exact.
+    `draws` is the number of Monte Carlo samples of the curvature, 1 if it is exact.
     """
 
     def __init__(self, channels: int, *, full: bool, draws: int, device: torch.device) -> None:
@@ -122,13 +126,13 @@ class LayerAccumulator:
         if estimated:
             decays = torch.stack([quadratic(length, z) for z in couplings])
             error = float(decays.std() / len(decays) ** 0.5) if len(decays) > 1 else float("nan")
-        own_noise, curvature = noise.diagonals(), _blocks(draws.mean(0)).diagonals()
+        own, curvature = noise.diagonals(), _blocks(draws.mean(0)).diagonals()
         return LayerDecay(
             name=name, batch_size=1, gamma=gamma, length_factor=length_factor,
             zeta=coupling.diagonal().clone() if self.full else coupling, coupling=coupling if self.full else None,
-            first_order=gamma * self._first_order(own_noise),
+            first_order=gamma * self._first_order(own),
             gradient_gamma=self.gradient[0] / self.n, gradient_beta=self.gradient[1] / self.n,
-            mean_variance=own_noise.rr, std_variance=own_noise.pp / 4, covariance=own_noise.rp / 2,
+            mean_variance=own.rr, std_variance=own.pp / 4, covariance=own.rp / 2,
             curvature_gamma=curvature.pp, curvature_beta=curvature.rr, curvature_cross=curvature.pr,
             excess_kurtosis=self.moments.excess_kurtosis, skewness=self.moments.skewness, standard_error=error,
         )  # fmt: skip
@@ -139,3 +143,67 @@ def _coupling(noise: SecondMoments, curvature: SecondMoments) -> Tensor:
     # delta beta_i = -gamma_i a_i, where Cov(D_i, D_k) = V2_ik/M: Z_ik is the coefficient of gamma_i gamma_k in it.
     by_gamma_and_beta = noise.pr * curvature.pr + noise.rp * curvature.rp
     return (noise.pp * curvature.pp / 4 + noise.rr * curvature.rr + by_gamma_and_beta / 2) / 2
+
+
+def gaussian_sampler(noise: SecondMoments) -> Callable[[int, torch.Generator], Tensor]:
+    """Return a sampler (n, generator) of Gaussian vectors (q, a) [n, 2C], float64."""
+    if noise.rr.ndim == 1:
+        # per channel: a = slope x + rest y with q = deviation x and independent standard normal x, y, so that
+        # Cov(q, a) = deviation slope and Var(a) = slope^2 + rest^2
+        deviation = noise.pp.clamp_min(0).sqrt()
+        slope = torch.where(deviation > 0, noise.rp / deviation, 0.0)
+        rest = (noise.rr - slope.square()).clamp_min(0).sqrt()
+
+        def draw(n: int, generator: torch.Generator) -> Tensor:
+            x, y = torch.randn(2, n, len(rest), generator=generator, dtype=torch.float64).to(rest.device)
+            return torch.cat([deviation * x, slope * x + rest * y], 1)
+
+        return draw
+    covariance = torch.cat([torch.cat([noise.pp, noise.pr], 1), torch.cat([noise.rp, noise.rr], 1)], 0)
+    values, vectors = torch.linalg.eigh(covariance)
+    root = vectors * values.clamp_min(0).sqrt()  # not Cholesky: with fewer samples than 2C the covariance is singular
+
+    def draw_all(n: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(n, len(root), generator=generator, dtype=torch.float64).to(root.device) @ root.T
+
+    return draw_all
+
+
+def _moving(statistics: Tensor) -> Callable[..., Tensor]:
+    """Return a forward hook that applies batch statistics (q, a) to first order."""
+
+    def add(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        # gamma (1 - s) u + beta - gamma a with s = q / 2 to first order: the change is gamma (-q u / 2 - a)
+        q, a = statistics.to(output.dtype)[..., None].chunk(2, 1)
+        change = (-q / 2 * normalized_input(layer, inputs[0]) - a).view(output.shape)
+        return output + (change if layer.weight is None else per_channel(layer.weight, output) * change)
+
+    return add
+
+
+def even_loss_excess(
+    subject: EvaluationData, name: str, noise: SecondMoments, *, scale: float, draws: int, generator: torch.Generator
+) -> Estimate:
+    r"""Estimate $E[\ell(\delta) + \ell(-\delta)]/2 - \ell(0)$ under noise of batch statistics.
+
+    The noise moves the layer's output by $\gamma(-\frac12 q u - a)$, its own for every sample and the same at all
+    positions. To second order this is the decay with the Hessian of the loss itself; beyond it, it holds the kinks of
+    ReLU networks and all higher even orders.
+
+    `noise` is that of a batch of one sample, `scale` the standard deviation of batch statistics over it.
+    """
+    network, loss, n = subject.network, subject.loss, len(subject.samples)
+    source, means = gaussian_sampler(noise), []
+    with torch.no_grad():
+        for _ in range(draws):
+            noise_samples = scale * source(n, generator)
+            # the mean over +noise and -noise removes all odd orders exactly
+            total = 0.0
+            for part, x, y in subject.chunks():
+                plain = loss(checked_outputs(network(x), len(x)), y).double()
+                for statistics in (noise_samples[part], -noise_samples[part]):
+                    with forward_hooks({name: subject.layers[name]}, _moving(statistics)):
+                        total += float((loss(network(x), y).double() - plain).sum()) / 2
+            means.append(total / n)
+    values = torch.tensor(means, dtype=torch.float64)
+    return Estimate(values.mean().item(), (values.std() / len(values) ** 0.5).item())

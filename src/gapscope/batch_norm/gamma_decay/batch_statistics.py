@@ -118,13 +118,13 @@ def _populations(
     squares: dict[str, list[Tensor]] = {name: [] for name in layers}
     moments = {name: ChannelMoments(order=4) for name in layers}
 
-    def take_in(name: str, layer: Any, inputs: tuple[Tensor, ...]) -> None:
+    def add(name: str, layer: Any, inputs: tuple[Tensor, ...]) -> None:
         u = normalized_input(layer, inputs[0]).double()
         means[name].append(u.mean(2).cpu())
         squares[name].append(u.square().mean(2).cpu())
         moments[name].update(u.cpu())
 
-    with forward_hooks(layers, take_in, before=True), torch.no_grad():
+    with forward_hooks(layers, add, before=True), torch.no_grad():
         for part in slices(len(samples), chunk_size):
             network(prepare_inputs(network, samples.inputs[part]))
     return {name: _Population(torch.cat(means[name]), torch.cat(squares[name]), moments[name]) for name in layers}

@@ -16,10 +16,40 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples, slices
 from gapscope.batch_norm.layers._statistics import per_channel
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.losses import Loss, sample_losses
-from gapscope.inspection.outputs import checked_outputs
+from gapscope.inspection.outputs import checked_outputs, prepare_inputs
+from gapscope.inspection.validation import ready
+
+
+@dataclass(frozen=True)
+class EvaluationData:
+    """Network in evaluation mode, its normalization layers in order, and samples."""
+
+    network: nn.Module
+    layers: dict[str, Any]
+    samples: Samples
+    loss: Loss
+    chunk_size: int
+
+    def batch(self, indices: slice | Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of some samples, on the network's device."""
+        assert self.samples.targets is not None
+        x = prepare_inputs(self.network, self.samples.inputs[indices])
+        return x, self.samples.targets[indices].to(x.device)
+
+    def chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield (which samples, inputs, targets), chunk by chunk."""
+        for part in slices(len(self.samples), self.chunk_size):
+            yield part, *self.batch(part)
+
+
+def prepare(network: nn.Module, data: Any, loss: Loss | None = None) -> tuple[nn.Module, Samples]:
+    """Validate a network with data that have targets (of any shape for a caller's loss)."""
+    prepared = ready(network, data, needs=("targets",) if loss is not None else ("targets", "outputs"))
+    return prepared.network, prepared.samples
 
 
 def output_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k"]:
@@ -72,9 +102,7 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
 class Tap:
     """Captured normalization layer of one forward pass.
 
-    Attributes:
-        normalized: u = (h - mu) / sigma, [n, C, positions], before gamma and beta, without gradient.
-        output: gamma u + beta, in the graph.
+    `normalized` is u = (h - mu) / sigma, [n, C, positions], without gradient; `output` gamma u + beta, in the graph.
     """
 
     normalized: Tensor

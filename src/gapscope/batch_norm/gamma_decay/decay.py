@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.batch_norm.gamma_decay.accumulators import LayerAccumulator
+from gapscope.batch_norm.gamma_decay.accumulators import LayerAccumulator, even_loss_excess
 from gapscope.batch_norm.gamma_decay.curvature import (
+    EvaluationData,
     derivatives_along,
     hessian_diagonals,
     output_gradient,
     output_hessian_factor,
+    prepare,
     tapped_forward,
 )
-from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, prepare
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay, LayerDecay
-from gapscope.batch_norm.gamma_decay.sampled_decay import even_loss_excess
 from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order, preceding_layers
 from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.losses import Loss, sample_losses
@@ -109,7 +109,7 @@ def euclidean_length_factors(subject: EvaluationData) -> dict[str, Tensor]:
     r"""Return Euclidean over empirical length, $\sqrt{a} \lVert w_i \rVert / \sigma_i$, [C].
 
     $\mathrm{Var}(w_i^\top x) = w_i^\top \Sigma w_i$ is $\sigma_i^2$; with $\Sigma = a I$, a the mean variance of the
-    inputs' coordinates (of the channels of its group, in a convolution, borders left aside), it is $a \lVert w_i
+    inputs' coordinates (of the channels of its group, in a convolution, without borders), it is $a \lVert w_i
     \rVert^2$. The ratio is 1 for white inputs.
 
     Raises:
@@ -121,15 +121,15 @@ def euclidean_length_factors(subject: EvaluationData) -> dict[str, Tensor]:
         if name not in feeders:
             raise NotMeasurable(
                 f"metric='euclid' needs the weights before layer '{name}', whose input is not the output of one linear "
-                "or convolutional layer. Leave it out of layers, or use metric='empirical'."
+                "or convolutional layer. Omit it from layers, or use metric='empirical'."
             )
     modules = {name: named_modules(network)[source] for name, source in feeders.items()}
     moments = {name: ChannelMoments() for name in modules}
 
-    def take_in(name: str, module: Any, inputs: tuple[Tensor, ...]) -> None:
+    def add(name: str, module: Any, inputs: tuple[Tensor, ...]) -> None:
         moments[name].update(inputs[0])
 
-    with forward_hooks(modules, take_in, before=True), torch.no_grad():
+    with forward_hooks(modules, add, before=True), torch.no_grad():
         for _, x, _ in subject.chunks():
             network(x)
     return {name: _length_factor(modules[name], layers[name], moments[name].variance) for name in layers}
@@ -165,7 +165,7 @@ def _check_options(metric: str, curvature: str, covariance: str, draws: int | No
     if curvature == "hessian" and covariance == "full":
         raise InvalidInput("curvature='hessian' has the diagonal alone; use covariance='diagonal' with it.")
     if curvature == "squared_score" and draws is not None:
-        raise InvalidInput("curvature='squared_score' is exact and takes no draws; use draws=None.")
+        raise InvalidInput("curvature='squared_score' is exact; use draws=None.")
 
 
 def gamma_decay(
@@ -191,9 +191,9 @@ def gamma_decay(
     by $\sum_i \zeta_i \gamma_i^2$ and a part linear in gamma, where
     $$\zeta_i = \tfrac12 [v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}] + c H_{\gamma\beta}.$$
     $v_\mu = \mathrm{Var}(a)$, $v_\sigma = \mathrm{Var}(s)$, $c = \mathrm{Cov}(a, s)$ come from the variances and
-    covariances over samples of the mean and mean square over positions (see LayerSums): for fully connected layers they
-    are $1/M$, $(\rho+2)/4M$ and skewness/2M with the excess kurtosis $\rho$. H are second derivatives of the loss,
-    means over samples. The network is in evaluation mode, with its running statistics as population
+    covariances over samples of the mean and mean square over positions (see `LayerAccumulator`): for fully connected
+    layers they are $1/M$, $(\rho+2)/4M$ and skewness/2M with the excess kurtosis $\rho$. H are second derivatives of
+    the loss, means over samples. The network is in evaluation mode, with its running statistics as population
     statistics; call `refresh_population` first if these are stale.
 
     The paper's theorem 1 is `covariance="diagonal", curvature="squared_score"` without c and without the part linear in
@@ -203,6 +203,8 @@ def gamma_decay(
     Cost: one pass over the data, forward and (1 + K) backward for K outputs, or (1 + draws). Sums are in float64; the
     memory besides one chunk is O(channels), or O(channels^2) a layer with `covariance="full"`. The result does not
     depend on `chunk_size`.
+
+    `result.for_batch_size(M)` gives another batch size at no cost.
 
     Reference: Luo et al. 2019, theorem 1 and appendix C.4, corrected as stated here.
 
@@ -222,9 +224,6 @@ def gamma_decay(
         noise_draws: Number of Gaussian noise samples (2 or more) per sample and layer, with which `predicted`
             holds all even orders and the kinks of ReLU networks (`LayerDecay.sampled`) in the place of the second order
             by Gauss-Newton; 0 for none. Each costs three forward passes per layer and memory O(n * channels).
-
-    Returns:
-        Name of layer -> LayerDecay, with totals; `.at(M)` gives another batch size at no cost.
 
     Raises:
         InvalidInput: A setting is out of range, or the data have no targets.

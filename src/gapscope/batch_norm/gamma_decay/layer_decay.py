@@ -32,16 +32,10 @@ class LayerDecay:
         coupling: Z [C, C] with zeta on its diagonal: noise of different channels is correlated, and so is the
             curvature. None for covariance="diagonal".
         first_order: Part that is linear in gamma [C], if a sample meets the statistics of its own batch.
-        gradient_gamma: Mean over samples of the derivative of the loss by gamma [C], at the population statistics.
-        gradient_beta: The same by beta [C].
-        mean_variance: v_mu = Var(a) [C].
-        std_variance: v_sigma = Var(s) [C].
-        covariance: c = Cov(a, s) [C].
-        curvature_gamma: $H_{\gamma\gamma}$ [C], mean over samples.
-        curvature_beta: $H_{\beta\beta}$ [C].
-        curvature_cross: $H_{\gamma\beta}$ [C].
-        excess_kurtosis: rho of u [C], over samples and positions.
-        skewness: Skewness of u [C].
+        gradient_gamma, gradient_beta: Mean derivatives of the loss [C], at the population statistics.
+        mean_variance, std_variance, covariance: v_mu = Var(a), v_sigma = Var(s) and c = Cov(a, s) [C].
+        curvature_gamma, curvature_beta, curvature_cross: $H_{\gamma\gamma}$, $H_{\beta\beta}$, $H_{\gamma\beta}$ [C].
+        excess_kurtosis, skewness: Those of u [C], over samples and positions.
         standard_error: Standard error of `decay` if the curvature is a Monte Carlo estimate, None if it is exact.
         sampled: Monte Carlo estimate in place of `decay`, with all even orders; None without noise samples.
     """
@@ -82,7 +76,7 @@ class LayerDecay:
     def first_order_across_batches(self) -> Float[Tensor, " c"]:
         """First-order part [C] if a sample meets another batch's statistics, as in the paper.
 
-        It vanishes at a stationary point of gamma and beta; `first_order` knows that a sample is in its own batch.
+        It vanishes at a stationary point of gamma and beta; in `first_order` a sample is part of its own batch.
         """
         # V1/2 + 3 V2/8 and V12/2, of which mean_variance is V1, std_variance V2/4 and covariance V12/2
         of_gamma = self.mean_variance / 2 + 3 * self.std_variance / 2
@@ -90,10 +84,7 @@ class LayerDecay:
 
     @property
     def predicted(self) -> Estimate:
-        """Expected loss with batch statistics minus loss with population statistics.
-
-        The sum of the first-order part and `sampled`, or `decay` if no noise was sampled.
-        """
+        """Predicted excess loss: first-order part plus `sampled` (else `decay`)."""
         even = self.decay if self.sampled is None else self.sampled
         return Estimate(even + float(self.first_order.sum()), even.standard_error)
 
@@ -123,10 +114,7 @@ def _total(estimates: list[Estimate]) -> Estimate:
 class GammaDecay(Mapping[str, LayerDecay], Result):
     """Gamma decay of a network: name of layer -> LayerDecay, in forward order.
 
-    Args:
-        layers: The layers.
-        n_samples: Number of samples of the population.
-        replacement: Whether batches are sampled with replacement.
+    `n_samples` is the number of samples of the population.
     """
 
     def __init__(self, layers: Mapping[str, LayerDecay], n_samples: int, replacement: bool) -> None:
@@ -159,7 +147,7 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
     def for_batch_size(self, batch_size: int) -> GammaDecay:
         """Scale the decay to another batch size by (n - M) / (M (n - 1)), or 1/M.
 
-        A sampled part is omitted, because it holds for its own batch size only.
+        A sampled part is omitted: it belongs to its own batch size.
         """
         factor = self.variance_factor(batch_size) / self.variance_factor(self.batch_size)
         layers = {name: layer.scaled(factor, batch_size) for name, layer in self.items()}

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.batch_norm.gamma_decay.curvature import tapped_forward
+from gapscope.batch_norm.gamma_decay.curvature import EvaluationData, prepare, tapped_forward
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
-from gapscope.batch_norm.gamma_decay.evaluation_data import EvaluationData, prepare
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
 from gapscope.batch_norm.layers.ghost import normalize_parts
 from gapscope.batch_norm.norm_layers import batch_norm_layers
@@ -160,7 +159,7 @@ def batch_norm_excess(
     own statistics in one layer at a time, then in all layers at once. Measured is the mean over batches of the
     difference of the two losses of the same samples, with its standard error over batches; predicted is
     `gamma_decay` of that copy. Units of the loss, mean over samples. To order 1/M the prediction is exact (with
-    `noise_draws=0` only up to the network's own curvature and kinks, which Gauss-Newton leaves out); for "all layers"
+    `noise_draws=0` only up to the network's own curvature and kinks, which Gauss-Newton omits); for "all layers"
     the layers' predictions are added, though their noise is correlated.
 
     Cost: `passes` forward passes over the data for each layer and batch size. Use a float64 network where the
