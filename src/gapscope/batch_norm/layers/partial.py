@@ -1,0 +1,139 @@
+"""Batch normalization by the mean alone or by the standard deviation alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gapscope.batch_norm.layers._channel_norm import ChannelNorm
+from gapscope.batch_norm.layers._statistics import with_mean, with_mean_and_variance
+
+
+class MeanOnlyBatchNorm(ChannelNorm):
+    r"""Subtraction of the batch mean without division: $y = \gamma (h - \mu_B) + \beta$.
+
+    Evaluation uses the running mean. Use `scale=False` for weight-normalized layers, whose length g replaces gamma. A
+    channel that is constant over the batch becomes beta. `running_var` does not exist, so a BatchNorm's state
+    dictionary, which describes another function, fails in `load_state_dict`; use `replace_batch_norm`.
+
+    Reference: Salimans and Kingma 2016, section 3, eq. 7-8; Luo et al. 2019, section 5 ("WN+mean-only BN").
+
+    Args:
+        scale: Whether there is gamma (only where `affine`).
+
+    >>> MeanOnlyBatchNorm1d(1)(torch.tensor([[1.0], [5.0]])).flatten().tolist()
+    [-2.0, 2.0]
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        *,
+        scale: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(num_features, 0.0, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        self.running_var = None
+        if not scale:
+            self.weight = None
+
+    def extra_repr(self) -> str:
+        """Return the layer's settings."""
+        return (
+            f"{self.num_features}, momentum={self.momentum}, affine={self.affine}, scale={self.weight is not None}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+    def _normalize_by_batch(self, h: Tensor) -> Tensor:
+        self._check_batch(h)
+        reference = next((t for t in (self.running_mean, self.bias) if t is not None), h)
+        h, mean = with_mean(h, reference.dtype)
+        centre = mean.detach()
+        if self.training:
+            self._track(centre, None)
+        ones = torch.ones_like(centre)
+        weight = ones if self.weight is None else self.weight  # torch loses second derivatives where there is none
+        shift = weight * (centre - mean)  # zeros, with the gradient of the mean
+        bias = shift if self.bias is None else self.bias + shift
+        return F.batch_norm(h, centre, ones, weight, bias, False, 0.0, 0.0)
+
+
+class MeanOnlyBatchNorm1d(MeanOnlyBatchNorm, dimensions=1):
+    """MeanOnlyBatchNorm of [n, C] or [n, C, length]."""
+
+
+class MeanOnlyBatchNorm2d(MeanOnlyBatchNorm, dimensions=2):
+    """MeanOnlyBatchNorm of [n, C, height, width]."""
+
+
+class MeanOnlyBatchNorm3d(MeanOnlyBatchNorm, dimensions=3):
+    """MeanOnlyBatchNorm of [n, C, depth, height, width]."""
+
+
+class VarianceOnlyBatchNorm(ChannelNorm):
+    r"""Division by the batch standard deviation alone: $y = \gamma h / \sigma_B + \beta$.
+
+    $\sigma_B^2 = \frac1m \sum (h - \mu_B)^2 + \epsilon$ about the batch mean (the paper gives no formula; this is our
+    reading), or $\frac1m \sum h^2 + \epsilon$ with `rms`. In evaluation the running variance (with `rms`: the running
+    mean square) takes its place. A channel that is constant over the batch is divided by sqrt(eps), so its outputs
+    are large (unless it is 0): prefer `rms` where channels can die. `running_mean` does not exist, so a BatchNorm's
+    state dictionary, which describes another function, fails in `load_state_dict`; use `replace_batch_norm`.
+
+    Reference: Luo et al. 2019, section 5 ("WN+variance-only BN").
+
+    Args:
+        rms: Whether deviations are from 0 rather than from the batch mean.
+
+    >>> VarianceOnlyBatchNorm1d(1, eps=0.0)(torch.tensor([[1.0], [5.0]])).flatten().tolist()
+    [0.5, 2.5]
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        *,
+        rms: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        self.running_mean = None
+        self.rms = rms
+
+    def extra_repr(self) -> str:
+        """Return the layer's settings."""
+        return f"{super().extra_repr()}, rms={self.rms}"
+
+    def _normalize_by_batch(self, h: Tensor) -> Tensor:
+        self._check_batch(h)
+        reference = next((t for t in (self.running_var, self.weight) if t is not None), h)
+        h, mean, variance = with_mean_and_variance(h, reference.dtype)
+        variance = variance + mean.square() if self.rms else variance
+        constant = variance.detach()
+        if self.training:
+            n_values = h.numel() // h.shape[1]
+            self._track(None, constant if self.rms else constant * (n_values / (n_values - 1)))
+        scale = ((constant + self.eps) / (variance + self.eps)).sqrt()  # ones, with the gradient of 1 / sigma
+        weight = scale if self.weight is None else self.weight * scale
+        return F.batch_norm(h, torch.zeros_like(constant), constant, weight, self.bias, False, 0.0, self.eps)
+
+
+class VarianceOnlyBatchNorm1d(VarianceOnlyBatchNorm, dimensions=1):
+    """VarianceOnlyBatchNorm of [n, C] or [n, C, length]."""
+
+
+class VarianceOnlyBatchNorm2d(VarianceOnlyBatchNorm, dimensions=2):
+    """VarianceOnlyBatchNorm of [n, C, height, width]."""
+
+
+class VarianceOnlyBatchNorm3d(VarianceOnlyBatchNorm, dimensions=3):
+    """VarianceOnlyBatchNorm of [n, C, depth, height, width]."""
