@@ -82,3 +82,26 @@ def test_an_unknown_data_set_is_an_error_before_anything_runs(tmp_path: Path) ->
         done = CliRunner().invoke(app, [*command, str(tmp_path / "grid.toml"), *folder])
         assert done.exit_code == 1 and "Did you mean 'digits'" in str(done.exception)
         assert "to run" not in done.output and not (tmp_path / "pool").exists()
+
+
+def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gapscope.prediction import subset_runs
+
+    train, calls = subset_runs.run_configuration, 0
+
+    def stopped(*arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return train(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(subset_runs, "run_configuration", stopped)
+    (tmp_path / "grid.toml").write_text(GRID)
+    command = ["learning-curve", str(tmp_path / "grid.toml"), "--cache-dir", str(tmp_path / "runs"), "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 130 and calls == 2
+    (row,) = json.loads(result.stdout)
+    assert row["is_interrupted"] and len(row["trainings"]) == 1

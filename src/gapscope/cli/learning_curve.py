@@ -78,8 +78,12 @@ def learning_curve(
                 data_root=None if data_root is None else str(data_root),
             )  # fmt: skip
             curves.append(one)
-    names = [name for name, *_ in runs]
+            if one.is_interrupted:
+                break
+    names = [name for name, *_ in runs[: len(curves)]]
     if json:
         print_json([{"recipe": name, **one.to_dict()} for name, one in zip(names, curves, strict=True)])
-        return
-    _print(names, curves)
+    else:
+        _print(names, curves)
+    if curves[-1].is_interrupted:
+        raise typer.Exit(130)

@@ -39,6 +39,7 @@ class LearningCurve(Result):
         trainings: The training runs, the quarter first if there is one.
         unreliable_because: Why the score is no prediction: networks on subsets were under-trained; else empty.
         note: What the user should know: a cheaper or better way, an interval that was not reached; or empty.
+        is_interrupted: Whether training runs are missing because of Ctrl-C.
     """
 
     task: str
@@ -52,6 +53,7 @@ class LearningCurve(Result):
     trainings: tuple[SubsetRun, ...]
     unreliable_because: str = ""
     note: str = ""
+    is_interrupted: bool = False
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per training run."""

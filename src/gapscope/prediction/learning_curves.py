@@ -359,4 +359,5 @@ def _curve(
         trainings=runs,
         unreliable_because=interruption or ("" if design.is_continued else _reason_under_trained(runs)),
         note=note.strip(),
+        is_interrupted=bool(interruption),
     )
