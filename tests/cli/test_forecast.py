@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from gapscope.cli import app
@@ -46,3 +47,22 @@ def test_unknown_data_sets_and_files_are_named(tmp_path: Path) -> None:
     assert result.exit_code and "digits" in str(result.exception)
     result = CliRunner().invoke(app, ["forecast", str(tmp_path / "none.csv")])
     assert result.exit_code and "no such file" in str(result.exception)
+
+
+def test_an_interruption_shows_finished_rows_and_ends_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gapscope.prediction.loo_rows.kernel_leave_one_out", stop)
+    (tmp_path / "grid.toml").write_text(GRID)
+    result = CliRunner().invoke(app, ["forecast", str(tmp_path / "grid.toml"), "--json"])
+    assert result.exit_code == 130
+    (row,) = json.loads(result.stdout)
+    assert [each["method"] for each in row["rows"]][-1] == "last hidden features"
+
+
+def test_a_grid_keeps_the_time_budget(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID.replace("train_size = 60", "train_size = 200"))
+    shown = CliRunner().invoke(app, ["forecast", str(tmp_path / "grid.toml"), "--time-budget", "1e-9", "--json"])
+    rows = json.loads(shown.stdout)
+    assert all("NTK" not in [each["method"] for each in row["rows"]] for row in rows)

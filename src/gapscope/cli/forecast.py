@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 
-def _specs(grid: Path, samples: int | None, data_root: str | None) -> list[tuple[str, Any]]:
+def _specs(grid: Path, samples: int | None, time_budget: float | None, data_root: str | None) -> list[tuple[str, Any]]:
     """Forecast of every spec of a grid, named by the settings that vary."""
     import torch
     from rich.console import Console
@@ -34,8 +34,15 @@ def _specs(grid: Path, samples: int | None, data_root: str | None) -> list[tuple
         train = problem.train
         if samples is not None and samples < len(train):
             train = train.subset(torch.arange(samples))
-        forecasts.append((name, forecast_accuracy(network_from_spec(spec, problem), train, seed=spec.seed)))
+        network = network_from_spec(spec, problem)
+        forecasts.append((name, forecast_accuracy(network, train, time_budget=time_budget, seed=spec.seed)))
+        if _is_interrupted(forecasts[-1][1]):
+            break
     return forecasts
+
+
+def _is_interrupted(forecast: Any) -> bool:
+    return any(note.startswith("Interrupted") for note in forecast.notes)
 
 
 def _one(target: Path, column: str | None, time_budget: float | None) -> Any:
@@ -69,16 +76,17 @@ def forecast(
 
     with handle_interrupts():
         if target.suffix.lower() == ".toml":
-            forecasts = _specs(target, samples, None if data_root is None else str(data_root))
+            forecasts = _specs(target, samples, time_budget, None if data_root is None else str(data_root))
         else:
             forecasts = [(str(target), _one(target, column, time_budget))]
     if json:
         print_json([{"name": name, **forecast.to_dict()} for name, forecast in forecasts])
-        return
-    if len(forecasts) == 1:
+    elif len(forecasts) == 1:
         typer.echo(repr(forecasts[0][1]))
-        return
-    _print_table(forecasts)
+    else:
+        _print_table(forecasts)
+    if _is_interrupted(forecasts[-1][1]):
+        raise typer.Exit(130)
 
 
 def _print_table(forecasts: list[tuple[str, Any]]) -> None:
