@@ -6,6 +6,7 @@ initial weights. Kendall's tau-b with the published test accuracy; a score that 
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable
@@ -116,26 +117,29 @@ def gradient_norm(network: nn.Module, x: Tensor, y: Tensor) -> float:
     return sum(float(gradient.norm()) for gradient in gradients if gradient is not None)
 
 
-def zen_score(network: nn.Sequential, x: Tensor, generator: torch.Generator) -> float:
+def zen_score(network: nn.Sequential, x: Tensor, seed: int) -> float:
     """Zen-score (Lin et al. 2021, algorithm 1): log of how far features move with the inputs, plus batch norm scales.
 
-    Batch norm works with the statistics of the batch; the inputs are standard normal.
+    Batch norm works with the statistics of the batch; the weights of convolutions and the inputs are standard normal.
     """
+    network, generator = copy.deepcopy(network), torch.Generator().manual_seed(seed)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.normal_(module.weight, generator=generator)
     variances: list[Tensor] = []
 
     def add(_module: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
         variances.append(inputs[0].var((0, 2, 3)).mean())
 
     network.train()
-    hooks = [module.register_forward_hook(add) for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.register_forward_hook(add)
     noise = torch.randn(x.shape, generator=generator), torch.randn(x.shape, generator=generator)
     with torch.no_grad():
         features = network[:-3](noise[0])
         scales = torch.stack(variances).clamp_min(1e-12).log().sum() / 2
         moved = network[:-3](noise[0] + ZEN_NOISE * noise[1])
-    for hook in hooks:
-        hook.remove()
-    network.eval()
     return float((features - moved).abs().flatten(1).sum(1).mean().log() + scales)
 
 
@@ -183,7 +187,7 @@ def read_cell(cell: str, seed: int, root: str | None) -> dict[str, Any]:
         "NASWOT": _or_none(lambda: activation_patterns(adapted, few)),
         "SNIP": _or_none(lambda: connection_sensitivity(adapted, few, labels)),
         "gradient norm": _or_none(lambda: gradient_norm(adapted, few, labels)),
-        "zen-score": _or_none(lambda: zen_score(network, few, generator)),
+        "zen-score": _or_none(lambda: zen_score(network, few, derive_seed(seed, "zen-score"))),
         "cpu_seconds_of_readings": seconds,
         "cpu_seconds": time.process_time() - start,
     }

@@ -19,6 +19,7 @@ from gapscope_studies.expected_accuracy.runs import probed
 from gapscope_studies.expected_accuracy.scale import behind
 from gapscope_studies.expected_accuracy.short_training_judged import short_training
 from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
+from gapscope_studies.expected_accuracy.text import text
 from gapscope_studies.expected_accuracy.trivial import trivial
 from gapscope_studies.expected_accuracy.twin import twins
 from gapscope_studies.kit import plots
@@ -144,6 +145,7 @@ STUDY = Study(
         Part("architectures", "Which of many untrained architectures, before training", architectures),
         Part("cells", "Cells of NAS-Bench-201 ranked before training, beside their published accuracy", cell_ranking),
         Part("pretrained", "Forecasts before a fine-tune of pretrained networks, beside what it reached", pretrained),
+        Part("text", "Forecasts before a tiny BERT is fine-tuned, with adapters and whole", text),
         Part("curves", "Continued subset runs, validation and estimates on fresh networks", curves),
         Part("short_training", "Short training forecast by the gradient flow of the NTK", short_training),
         Part("twins", "Training configurations judged by their twins, beside a hold-out", twins),
