@@ -45,7 +45,7 @@ def test_order_is_that_of_the_forward_pass() -> None:
 
 def test_a_layer_used_twice_or_never_is_refused() -> None:
     norm = nn.BatchNorm1d(2)
-    with pytest.raises(NotYetSupported, match="'0'.*2 times"):
+    with pytest.raises(NotYetSupported, match=r"'0'.*2 times"):
         twice = nn.Sequential(OrderedDict([("0", norm), ("1", norm)])).eval()
         in_forward_order(twice, batch_norm_layers(twice), torch.zeros(1, 2))
     unused = nn.Linear(2, 2)

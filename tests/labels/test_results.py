@@ -1,4 +1,4 @@
-"""When a rate of wrong labels is not told."""
+"""Reliability of an estimated label noise rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trained students against ridge regression, least squares and the shrinkage of batch norm."""
+"""Students: steps against differences, online learning against the equations, training against ridge regression."""
 
 from __future__ import annotations
 
@@ -8,11 +8,140 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
+from gapscope.theory.dynamics import learning_dynamics
 from gapscope.theory.fixed_points import batch_norm_gamma
 from gapscope.theory.generalization import LossScale, student_generalization
 from gapscope.theory.order_parameters import Student
-from gapscope.theory.student_training import train_students
+from gapscope.theory.student_training import (
+    TrainingMethod,
+    activate,
+    pre_activations,
+    root_mean_square,
+    simulate_learning,
+    steps,
+    train_students,
+)
 from gapscope.theory.teacher_students import TeacherTask, draw_teacher_task, least_squares_students
+
+SIZE, BATCH = 5, 7
+
+
+def _loss(
+    method: TrainingMethod, parameters: np.ndarray, inputs: np.ndarray, targets: np.ndarray, student: Student
+) -> float:
+    weights, gain = parameters[None, :-1], parameters[-1]
+    hidden = pre_activations(inputs, weights)
+    if method == "weight_norm":
+        hidden = gain * np.sqrt(SIZE) * hidden / np.linalg.norm(weights)
+    elif method == "batch_norm":
+        hidden = gain * hidden / root_mean_square(hidden)
+    return float(np.sum((targets - activate(hidden, student)) ** 2) / 2)
+
+
+@pytest.mark.parametrize("method", ["sgd", "weight_norm", "batch_norm"])
+@pytest.mark.parametrize("student", ["linear", "relu"])
+def test_steps_are_the_downhill_gradient(method: TrainingMethod, student: Student) -> None:
+    generator = np.random.default_rng(0)
+    inputs, targets = generator.standard_normal((1, BATCH, SIZE)), generator.standard_normal((1, BATCH))
+    parameters = np.append(generator.standard_normal(SIZE), 0.8)
+    differences = [
+        _loss(method, parameters + step, inputs, targets, student)
+        - _loss(method, parameters - step, inputs, targets, student)
+        for step in 1e-6 * np.eye(SIZE + 1)
+    ]
+    turn, growth = steps(method, parameters[None, :-1], parameters[-1:], inputs, targets, student)
+    found = np.append(turn[0], SIZE * growth[0])
+    np.testing.assert_allclose(found, -np.array(differences) / 2e-6, atol=1e-7)
+
+
+def test_weight_norm_step_equals_the_printed_rule() -> None:
+    """Eq. 5: eta delta (gamma sqrt(N) / |w| x - (effective w^T x) / |w|^2 w)."""
+    generator = np.random.default_rng(1)
+    weights, x, target, gain = generator.standard_normal(SIZE), generator.standard_normal(SIZE), 0.7, 0.6
+    length = np.linalg.norm(weights)
+    effective = np.sqrt(SIZE) * gain * weights / length
+    delta = target - effective @ x
+    printed = delta * (gain * np.sqrt(SIZE) / length * x - effective @ x / length**2 * weights)
+    turn, growth = steps("weight_norm", weights[None], np.array([gain]), x[None, None], np.array([[target]]), "linear")
+    np.testing.assert_allclose(turn[0], printed)
+    assert growth[0] == pytest.approx(delta * np.sqrt(SIZE) * weights @ x / length / SIZE)
+
+
+@pytest.mark.parametrize("method", ["weight_norm", "batch_norm"])
+def test_normalized_steps_leave_the_length_alone(method: TrainingMethod) -> None:
+    generator = np.random.default_rng(2)
+    weights = generator.standard_normal((3, SIZE))
+    inputs, targets = generator.standard_normal((3, BATCH, SIZE)), generator.standard_normal((3, BATCH))
+    turn, _ = steps(method, weights, np.ones(3), inputs, targets, "relu")
+    np.testing.assert_allclose(np.sum(turn * weights, axis=1), 0, atol=1e-12)
+
+
+def test_students_do_not_see_each_other() -> None:
+    generator = np.random.default_rng(3)
+    weights = generator.standard_normal((2, SIZE))
+    inputs, targets = generator.standard_normal((2, BATCH, SIZE)), generator.standard_normal((2, BATCH))
+    both, _ = steps("batch_norm", weights, np.ones(2), inputs, targets, "linear")
+    alone, _ = steps("batch_norm", weights[1:], np.ones(1), inputs[1:], targets[1:], "linear")
+    np.testing.assert_allclose(both[1:], alone, rtol=1e-13)
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"learning_rate": 0.5, "zeta": 0.25},
+    {"learning_rate": 0.5},
+    {"learning_rate": 0.5, "method": "sgd"},
+    {"learning_rate": 1.5, "zeta": 0.25, "student": "linear"},
+    {"learning_rate": 1.5, "student": "linear"},
+    {"learning_rate": 1.5, "method": "sgd", "student": "linear"},
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize(
+    "size", [500, pytest.param(1000, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.slow)]
+)
+def test_mean_of_six_students_follows_the_equations(settings: dict[str, Any], size: int) -> None:
+    times = np.arange(0, 17)
+    simulated = simulate_learning(times, n_inputs=size, students=6, generator=np.random.default_rng(0), **settings)
+    solved = learning_dynamics(times, **settings)
+    for name in ("gamma", "overlap", "length"):
+        np.testing.assert_allclose(getattr(simulated, name).mean(axis=1), getattr(solved, name), atol=0.03)
+
+
+@pytest.mark.thorough
+def test_single_students_spread_less_in_more_inputs() -> None:
+    times = np.arange(1, 9)
+    solved = learning_dynamics(times, learning_rate=0.5, zeta=0.25)
+    spread = []
+    for size in (64, 1024):
+        generator = np.random.default_rng(1)
+        path = simulate_learning(times, learning_rate=0.5, zeta=0.25, n_inputs=size, students=8, generator=generator)
+        spread.append(np.sqrt(np.mean((path.gamma - solved.gamma[:, None]) ** 2)))
+    assert 2.5 < spread[0] / spread[1] < 6.5, "1 / sqrt(N) is a factor of 4"
+
+
+def test_start_is_exact() -> None:
+    path = simulate_learning([0, 1], learning_rate=0.1, gamma=0.7, overlap=-0.3, length=2.0, n_inputs=30, students=3)
+    np.testing.assert_allclose(path.gamma[0], 0.7)
+    np.testing.assert_allclose(path.overlap[0], -0.3)
+    np.testing.assert_allclose(path.length[0], 2.0)
+
+
+def test_same_generator_same_students() -> None:
+    first, second = (
+        simulate_learning([0.5, 1], learning_rate=0.5, n_inputs=20, students=2, generator=np.random.default_rng(3))
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(first.overlap, second.overlap)
+
+
+def test_wrong_input() -> None:
+    with pytest.raises(InvalidInput, match=r"n_inputs must lie in \[2, inf\); got 1"):
+        simulate_learning([1], learning_rate=0.5, n_inputs=1)
+    with pytest.raises(InvalidInput, match="times must increase"):
+        simulate_learning([2, 1], learning_rate=0.5)
+    with pytest.raises(InvalidInput, match="student must be one of"):
+        simulate_learning([1], learning_rate=0.5, student="tanh")  # type: ignore[arg-type]
 
 
 def _task(alpha: float, size: int, students: int = 4, noise_variance: float = 0.25, seed: int = 0) -> TeacherTask:
@@ -160,6 +289,6 @@ def test_a_relu_student_without_positive_targets_cannot_start_along_them() -> No
         ({"loss_scale": "sum"}, "loss_scale must be one of 'inputs', 'samples'; got 'sum'"),
     ],
 )
-def test_wrong_input(settings: dict[str, Any], message: str) -> None:
+def test_wrong_input_of_student_training(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         train_students(_task(1.0, 8), **{"method": "sgd", "epochs": 2, **settings})

@@ -1,7 +1,7 @@
 """Samples per forward pass, by free memory if the caller does not choose.
 
 Results do not depend on the number beyond rounding. It is a power of two, and its upper bound unless memory is short,
-so that the same call takes the same chunks, and gives the same last bits, on all machines with enough memory.
+so that the same call uses the same chunks, and gives the same last bits, on all machines with enough memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# One part in so many of the free memory: allocators, workspaces and other processes need some as well.
-_SHARE = 4
-# The most bytes of one pass: on CPUs more samples at once are no faster, and what a pass leaves to the allocator stays.
+# Divisor of the free memory: allocators, workspaces and other processes need some as well.
+_MEMORY_DIVISOR = 4
+# Most bytes per pass: on CPUs more samples at once are no faster, and the allocator keeps the memory of a pass.
 _PASS_BYTES = {"cpu": 2**27}
 # If fewer rows seem to fit, a second trial separates the fixed memory of a pass from that per row.
 _WORTH_A_SECOND_TRIAL = 128
@@ -80,7 +80,7 @@ def memory_budget(device: torch.device, at_most: int = 2**30) -> int:
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     else:
         free = _free_on_cpu()
-    return max(2**20, min(at_most, free // _SHARE))
+    return max(2**20, min(at_most, free // _MEMORY_DIVISOR))
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
@@ -101,11 +101,9 @@ def rows_per_pass(
 ) -> int:
     """Return `chunk_size`, or if None the largest power of two of rows that fits.
 
-    Args:
-        one_row: Does the work for one row, to measure its memory.
-        two_rows: Does it for two rows, which separates the fixed memory of a pass from that per row; called only if few
-            rows seem to fit. None counts all memory of one row as its own.
-        bytes_at_most: The most bytes per pass; None for 128 MiB on CPUs and 1 GiB elsewhere.
+    `one_row` and `two_rows` do the work for one row and for two, to measure its memory. Two rows separate the fixed
+    memory of a pass from that per row; they run only if few rows seem to fit. `bytes_at_most` is by default 128 MiB on
+    CPUs and 1 GiB elsewhere.
     """
     if chunk_size is not None:
         return chunk_size
@@ -114,7 +112,7 @@ def rows_per_pass(
     of_one = peak_bytes(one_row)
     fitting = memory_budget(device, bytes_at_most) // of_one
     if two_rows is not None and fitting < min(at_most, _WORTH_A_SECOND_TRIAL):
-        a_row = max(1, peak_bytes(two_rows) - of_one)
-        left = memory_budget(device, 2**62) - max(0, of_one - a_row)
-        fitting = max(fitting, min(bytes_at_most, left) // a_row)
+        per_row = max(1, peak_bytes(two_rows) - of_one)
+        available = memory_budget(device, 2**62) - max(0, of_one - per_row)
+        fitting = max(fitting, min(bytes_at_most, available) // per_row)
     return at_most if fitting >= at_most else 1 << max(0, fitting.bit_length() - 1)

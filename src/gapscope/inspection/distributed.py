@@ -21,13 +21,7 @@ from gapscope.base.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Processes:
-    """Processes among which samples are divided.
-
-    Attributes:
-        rank: Number of this one.
-        size: How many there are.
-        group: Their group; None for all.
-    """
+    """Processes among which samples are divided: rank of this one, number, and group (None for all)."""
 
     rank: int
     size: int
@@ -86,16 +80,16 @@ def distribute_over(group: Any = None) -> Iterator[None]:
         _PROCESSES.reset(token)
 
 
-def _as_many(stretch: slice) -> int:
-    return stretch.stop - stretch.start
+def _length(part: slice) -> int:
+    return part.stop - part.start
 
 
 def compute_distributed(
-    n: int, compute: Callable[[slice], Tensor], *, dim: int = 0, length: Callable[[slice], int] = _as_many
+    n: int, compute: Callable[[slice], Tensor], *, dim: int = 0, length: Callable[[slice], int] = _length
 ) -> Tensor:
     """Return `compute` for samples 0 to n, each process computing one non-empty slice.
 
-    The rows lie in dimension `dim` of the result; `length` gives their number per slice, by default the samples.
+    The rows are in dimension `dim` of the result; `length` gives their number per slice, by default the samples.
     """
     among = processes(n)
     if among is None:

@@ -50,13 +50,10 @@ class NetworkAdapter(nn.Module):
 
     Outputs with a number per class and position are flattened to [n, K * P], all positions of the first class first.
 
-    Args:
-        network: Network that becomes the submodule `network`, unchanged.
-        form: Layout of the input tensor; None for the network's only argument.
-        squeezed: Whether the network returns [n], one number per sample.
-        class_axis: Axis of the classes where outputs have positions; None where they are [n, K].
-        two_columns: Whether one output z is returned as the two logits 0 and z, which have its class probabilities.
-        next_position: Whether outputs at a position are about the next one: those at the last position are dropped.
+    `form` is the layout of the input tensor (None for the network's only argument), `squeezed` whether the network
+    returns [n], `class_axis` the axis of the classes if outputs have positions, `two_columns` whether one output z is
+    returned as the two logits 0 and z, and `next_position` whether outputs at a position are about the next one: those
+    at the last position are dropped.
     """
 
     def __init__(

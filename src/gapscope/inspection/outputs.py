@@ -75,8 +75,8 @@ def explain_torch_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if said := dtype_mismatch_message(error):
-            raise InvalidInput(said) from error
+        if message := dtype_mismatch_message(error):
+            raise InvalidInput(message) from error
         if "use_reentrant" not in str(error):
             raise
         raise ReplaceLayer(_REENTRANT) from error
@@ -99,10 +99,10 @@ def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
 def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
     """Run the body with `network` in one mode with gradients on, then restore everything.
 
-    Restored: every attribute of every single module (its training flag, parameters and buffers by identity, hooks),
-    the values of all buffers, every `.grad` and `requires_grad`, the global random states of Python, NumPy and torch
-    (CPU and CUDA). Inference mode is left and gradients are enabled inside; compiled networks run eagerly, so that
-    hooks see them. Parameters must not be written inside; that is checked by their version counters.
+    Restored: every attribute of every module (its training flag, parameters and buffers by identity, hooks), the values
+    of all buffers, every `.grad` and `requires_grad`, the global random states of Python, NumPy and torch (CPU and
+    CUDA). Inference mode is left and gradients are enabled inside; compiled networks run eagerly, so that hooks see
+    them. Parameters must not be written inside; that is checked by their version counters.
 
     Raises:
         GapscopeError: The body changed a parameter in place.
@@ -163,7 +163,7 @@ def measurement_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "ev
 
 
 def device_of(network: nn.Module) -> torch.device:
-    """Device of the first parameter or buffer, CPU where there is none."""
+    """Return the device of the first parameter or buffer, else the CPU."""
     tensor = next(network.parameters(), None)
     tensor = next(network.buffers(), None) if tensor is None else tensor
     return torch.device("cpu") if tensor is None else tensor.device
@@ -256,11 +256,7 @@ def raw_outputs(result: Any) -> Any:
 
 
 def checked_outputs(outputs: Any, n: int) -> Tensor:
-    """Return the outputs [n, K] in a network's result.
-
-    Raises:
-        InvalidInput: They are no [n, K] tensor of real floating-point numbers.
-    """
+    """Return the outputs [n, K] in a network's result, real floating-point numbers."""
     outputs = raw_outputs(outputs)
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != n:
         got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__

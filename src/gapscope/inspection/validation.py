@@ -17,10 +17,10 @@ from gapscope.inspection.estimators import unwrap_estimator
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal, unwrap_compiled
 from gapscope.inspection.outputs import eager_mode, inspection_mode, prepare_inputs, raw_outputs
 
-LOOKED_AT = 8
+SAMPLES_RUN = 8
 COMPILED = "_orig_mod."
 SUM_TOLERANCE = 1e-3
-# these look at the logits of several classes, and so need one output to be the two logits 0 and z
+# these compare the logits of several classes, and so need one output to be the two logits 0 and z
 BETWEEN_CLASSES = ("margin_signature", "unit_sparsity")
 
 
@@ -49,13 +49,12 @@ class Ready:
     """Network and samples, validated and adapted.
 
     Attributes:
-        bare: The network itself, as it came (what `torch.compile` was given).
-        network: The network from one tensor to raw outputs [n, K]; `bare` where that is what it is.
-        samples: The samples.
+        bare: The network as passed, without the wrapper of `torch.compile`.
+        network: The network from one tensor to raw outputs [n, K] (`bare` if it is that already).
         n_outputs: K.
-        notes: What was understood, and what looks wrong.
+        notes: Conversions of the data, and warnings.
         positions: Whether outputs have positions (pixels, tokens), which are flattened.
-        refused: Why labels cannot be compared with the outputs; empty where they can.
+        refused: Reason why labels cannot be compared with the outputs; empty if they can.
     """
 
     bare: nn.Module
@@ -133,7 +132,7 @@ def _check_network(network: Any) -> nn.Module:
 def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
     """Return the raw outputs of the first samples, and whether they were the result itself."""
     with eager_mode(), inspection_mode(network), torch.no_grad():
-        x = prepare_inputs(network, samples.inputs[:LOOKED_AT]).clone()
+        x = prepare_inputs(network, samples.inputs[:SAMPLES_RUN]).clone()
         try:
             result = network(x) if samples.form is None else call_network(network, samples.form, x)
         except GapscopeError:
@@ -171,7 +170,7 @@ def _does_not_run(network: nn.Module, samples: Samples, error: Exception) -> str
     return f"The network must run on the inputs; {what}. {hint}"
 
 
-def _looks(outputs: Tensor, network: nn.Module) -> str:
+def _output_warning(outputs: Tensor, network: nn.Module) -> str:
     """Return a warning about unusual raw outputs (empty if there is none)."""
     if not bool(torch.isfinite(outputs).all()):
         return "Some outputs are NaN or infinite."
@@ -180,12 +179,12 @@ def _looks(outputs: Tensor, network: nn.Module) -> str:
         sums = flat.sum(1)
         if bool((flat >= 0).all()) and bool(((sums - 1).abs() < SUM_TOLERANCE).all()):
             return (
-                "Outputs look like probabilities (every row sums to 1), but measures take them for logits, the loss "
+                "Outputs look like probabilities (every row sums to 1), but measures use them as logits, the loss "
                 "too: return raw outputs, without the softmax."
             )
     leaves = [module for module in network.modules() if next(module.children(), None) is None]
     if leaves and isinstance(leaves[-1], nn.Sigmoid):
-        return "The last layer is a sigmoid, but measures take outputs for logits: return raw outputs, without it."
+        return "The last layer is a sigmoid, but measures use outputs as logits: return raw outputs, without it."
     return ""
 
 
@@ -262,7 +261,7 @@ def _adapt(network: Any, samples: Samples) -> Ready:
     bare = _check_network(network)
     outputs, plain = _first_outputs(bare, samples)
     if outputs.ndim == 2 and samples.form is None and plain:
-        return _noticed(Ready(bare, bare, samples, outputs.shape[1], refused=_stray_positions(samples)), outputs)
+        return _with_notes(Ready(bare, bare, samples, outputs.shape[1], refused=_stray_positions(samples)), outputs)
     axis, refused, causal = (1 if outputs.ndim > 2 else None), "", samples.is_dense and is_causal(bare)
     if samples.is_dense and outputs.ndim <= 2:
         refused = _stray_positions(samples)
@@ -274,14 +273,14 @@ def _adapt(network: Any, samples: Samples) -> Ready:
             refused = str(error)
     elif outputs.ndim > 2 and samples.targets is not None:
         positions = list(outputs.shape[1:])
-        refused = f"outputs have positions, {positions} a sample, and targets have none; pass a label per position"
+        refused = f"outputs have positions, {positions} per sample, and targets have none; pass a label per position"
     k, squeezed = outputs[0].numel(), outputs.ndim == 1
     adapted = NetworkAdapter(bare, samples.form, squeezed=squeezed, class_axis=axis, next_position=causal)
     if causal and not refused:
         adapted.n_positions = outputs[0].numel() // outputs.shape[axis or 1] - 1
         k -= outputs.shape[axis or 1]
         samples = _align_next_position(adapted, samples)
-    return _noticed(Ready(bare, adapted, samples, k, positions=outputs.ndim > 2, refused=refused), outputs)
+    return _with_notes(Ready(bare, adapted, samples, k, positions=outputs.ndim > 2, refused=refused), outputs)
 
 
 def _stray_positions(samples: Samples) -> str:
@@ -316,6 +315,6 @@ def _position_mismatch(network: NetworkAdapter, samples: Samples) -> str:
     return f"labels have {positions} positions per sample, outputs have {network.n_positions}"
 
 
-def _noticed(found: Ready, outputs: Tensor) -> Ready:
-    looks = _looks(outputs, found.bare)
-    return replace(found, notes=(*found.samples.notes, *([looks] if looks else [])))
+def _with_notes(prepared: Ready, outputs: Tensor) -> Ready:
+    warning = _output_warning(outputs, prepared.bare)
+    return replace(prepared, notes=(*prepared.samples.notes, *([warning] if warning else [])))

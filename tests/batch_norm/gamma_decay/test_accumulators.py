@@ -1,12 +1,22 @@
-"""Sums of one layer against expectations over drawn batches, and against each other."""
+"""Sums of a layer's decay against autograd, and its Monte Carlo estimate."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gapscope.batch_norm.gamma_decay.accumulators import LayerAccumulator, SecondMoments
+from batch_norm.some_networks import images, plain, warmed_up
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.batch_norm.gamma_decay.accumulators import (
+    LayerAccumulator,
+    SecondMoments,
+    even_loss_excess,
+    gaussian_sampler,
+)
+from gapscope.batch_norm.gamma_decay.curvature import EvaluationData
+from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 
 N, C, POSITIONS = 400, 3, 4
 
@@ -73,3 +83,69 @@ def test_chunks_do_not_matter(u: Tensor) -> None:
 def test_blocks_of_vectors_are_their_own_diagonals() -> None:
     vectors = [torch.arange(3.0) + k for k in range(4)]
     assert all(torch.equal(one, other) for one, other in zip(SecondMoments(*vectors).diagonals(), vectors, strict=True))
+
+
+def test_draws_have_the_covariance_asked_for() -> None:
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    root[5] = root[4]  # singular
+    covariance = root @ root.T
+    blocks = SecondMoments(covariance[:3, :3], covariance[3:, 3:], covariance[:3, 3:], covariance[3:, :3])
+    drawn = gaussian_sampler(blocks)(100_000, generator)
+    torch.testing.assert_close(torch.cov(drawn.T), covariance, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
+    diagonals = blocks.diagonals()
+    drawn = gaussian_sampler(diagonals)(100_000, generator)
+    pp, rr, pr, rp = (block.diag() for block in diagonals)
+    expected = torch.cat([torch.cat([pp, pr], 1), torch.cat([rp, rr], 1)])
+    torch.testing.assert_close(torch.cov(drawn.T), expected, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
+
+
+def test_a_constant_channel_has_no_noise() -> None:
+    zero = torch.zeros(1, dtype=torch.float64)
+    assert gaussian_sampler(SecondMoments(zero, zero, zero, zero))(5, torch.Generator()).abs().max() == 0
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_quadratic_loss_of_a_linear_network_has_no_other_part_than_the_decay(covariance: str, affine: bool) -> None:
+    network = nn.Sequential(nn.BatchNorm1d(4, affine=affine), nn.Linear(4, 2)).double()
+    x = torch.randn(300, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[:, 1] += x[:, 0]
+    network(x)
+    layer = gamma_decay(network, (x, x[:, :2]), batch_size=10, noise_draws=30, covariance=covariance)["0"]  # type: ignore[arg-type]
+    assert layer.sampled is not None and layer.sampled.standard_error is not None
+    assert 0 < layer.sampled.standard_error < 0.05 * layer.decay
+    assert abs(layer.sampled - layer.decay) < 4 * layer.sampled.standard_error
+    assert float(layer.predicted) == pytest.approx(layer.sampled + float(layer.first_order.sum()))
+    assert layer.predicted.standard_error == layer.sampled.standard_error
+
+
+def test_a_kink_is_seen() -> None:
+    """Loss |h| at targets 0 has no curvature but its kink: E|h + noise| - E|h| = variance * density(0)."""
+    h = torch.linspace(-3, 3, 2001, dtype=torch.float64)[:, None]
+    network = nn.BatchNorm1d(1, eps=0.0).double().eval()
+    assert network.running_mean is not None and network.running_var is not None
+    network.running_var.fill_(1.0)
+
+    def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.abs().squeeze(1)
+
+    zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    subject = EvaluationData(nn.Sequential(network), {"0": network}, Samples(h, h), absolute, 500)
+    only_mean = SecondMoments(zero, one, zero, zero)
+    found = even_loss_excess(subject, "0", only_mean, scale=0.2, draws=20, generator=torch.Generator().manual_seed(0))
+    assert found == pytest.approx(0.2**2 / 6, rel=0.1)
+
+
+def test_results_do_not_depend_on_chunks() -> None:
+    network, samples = warmed_up(plain()), images(30)
+    one = gamma_decay(network, samples, batch_size=8, noise_draws=2, chunk_size=7)
+    other = gamma_decay(network, samples, batch_size=8, noise_draws=2, chunk_size=100)
+    for name in one:
+        assert float(one[name].predicted) == pytest.approx(float(other[name].predicted))
+    assert one.for_batch_size(4)["1"].sampled is None
+
+
+def test_one_draw_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"noise_draws \(0 for none\) must lie in \[2, inf\)"):
+        gamma_decay(warmed_up(plain()), images(30), batch_size=8, noise_draws=1)

@@ -247,7 +247,7 @@ def test_errors(network: Any) -> None:
         gamma_decay(network, images(N), batch_size=M, covariance="ful")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="'hessian' has the diagonal alone; use covariance='diagonal'"):
         gamma_decay(network, images(N), batch_size=M, curvature="hessian")
-    with pytest.raises(InvalidInput, match="'squared_score' .*draws=None"):
+    with pytest.raises(InvalidInput, match=r"'squared_score'.*draws=None"):
         gamma_decay(network, images(N), batch_size=M, curvature="squared_score", draws=3)
     with pytest.raises(InvalidInput, match="noise_draws act on the network itself; use metric='empirical'"):
         gamma_decay(network, images(N), batch_size=M, noise_draws=2, metric="euclid")

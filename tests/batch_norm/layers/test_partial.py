@@ -1,4 +1,4 @@
-"""Variance-only batch norm against its formula, about the batch mean and about zero."""
+"""Mean-only and variance-only batch norm against their formulas."""
 
 from __future__ import annotations
 
@@ -8,11 +8,46 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.batch_norm.layers.partial import VarianceOnlyBatchNorm1d, VarianceOnlyBatchNorm2d
+from gapscope.batch_norm.layers.partial import (
+    MeanOnlyBatchNorm1d,
+    MeanOnlyBatchNorm2d,
+    VarianceOnlyBatchNorm1d,
+    VarianceOnlyBatchNorm2d,
+)
+
+
+def test_formula_in_training_and_evaluation() -> None:
+    h = 5 + torch.randn(8, 2, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    layer: Any = MeanOnlyBatchNorm2d(2, momentum=0.25).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([2.0, -1.0]))
+        layer.bias.copy_(torch.tensor([0.5, 0.0]))
+    gamma, beta = layer.weight[:, None, None], layer.bias[:, None, None]
+    mean = h.mean((0, 2, 3), keepdim=True)
+    torch.testing.assert_close(layer(h), gamma * (h - mean) + beta)
+    torch.testing.assert_close(layer.running_mean, 0.25 * mean.flatten())
+    torch.testing.assert_close(layer.eval()(h), gamma * (h - 0.25 * mean) + beta)
+
+
+def test_constant_channel_becomes_beta() -> None:
+    layer: Any = MeanOnlyBatchNorm1d(1)
+    nn.init.constant_(layer.bias, 0.5)
+    assert torch.equal(layer(torch.full((4, 1), 7.0)), torch.full((4, 1), 0.5))
+
+
+def test_a_batch_norm_state_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="running_var"):
+        MeanOnlyBatchNorm1d(3).load_state_dict(nn.BatchNorm1d(3).state_dict())
+
+
+def test_gradient_of_a_sum_vanishes() -> None:
+    h = torch.randn(5, 2, requires_grad=True)
+    MeanOnlyBatchNorm1d(2)(h).sum().backward()
+    assert h.grad is not None and h.grad.abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("rms", [False, True])
-def test_formula_in_training_and_evaluation(rms: bool) -> None:
+def test_formula_in_training_and_evaluation_of_variance_only(rms: bool) -> None:
     h = 2 + torch.randn(8, 2, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     layer: Any = VarianceOnlyBatchNorm2d(2, momentum=0.25, rms=rms).double()
     with torch.no_grad():
@@ -42,6 +77,6 @@ def test_a_constant_channel_is_divided_by_the_root_of_eps() -> None:
     assert torch.equal(VarianceOnlyBatchNorm1d(1)(torch.zeros(4, 1)), torch.zeros(4, 1))
 
 
-def test_a_batch_norm_state_is_refused() -> None:
+def test_a_batch_norm_state_is_refused_of_variance_only() -> None:
     with pytest.raises(RuntimeError, match="running_mean"):
         VarianceOnlyBatchNorm1d(3).load_state_dict(nn.BatchNorm1d(3).state_dict())
