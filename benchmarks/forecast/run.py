@@ -2,8 +2,9 @@
 
     python benchmarks/forecast/run.py --out benchmarks/results/forecast.json
 
-Each row is one call of `forecast_accuracy`. `--largest` adds LeNet-5 on 50,000 images of MNIST (minutes). Rows that the
-file holds already are kept unless `--again` is given.
+Each row is one call of `forecast_accuracy`. `--largest` adds LeNet-5 on 50,000 images of MNIST (minutes).
+`--combinations` compares leave-one-out accuracies of the NTK of all outputs and of four combinations of them. Rows that
+the file holds already are kept unless `--again` is given.
 """
 
 from __future__ import annotations
@@ -48,6 +49,28 @@ ROWS: dict[str, tuple[float, Callable[[], tuple[Any, Any]]]] = {
         30, lambda: _images("cifar10", 600, "resnet18", width_multiplier=0.125)),
 }  # fmt: skip
 LARGEST = {"LeNet-5, 50,000 MNIST images": (300.0, lambda: _images("mnist", 50000, "lenet5"))}
+COMBINED: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "LeNet-5, 500 MNIST images": lambda: _images("mnist", 500, "lenet5"),
+    "LeNet-5, 2,000 MNIST images": lambda: _images("mnist", 2000, "lenet5"),
+    "fully connected, 2,000 Fashion-MNIST images": lambda: _images(
+        "fashion_mnist", 2000, "fully_connected", n_hidden=2, width=128),
+    "small CNN, 2,000 Fashion-MNIST images": lambda: _images(
+        "fashion_mnist", 2000, "small_cnn", width_multiplier=0.25),
+    "CNN with batch norm, 2,000 CIFAR-10 images": lambda: _images(
+        "cifar10", 2000, "small_cnn", width_multiplier=0.25, batch_norm=True),
+    "ResNet-18 of an eighth of the width, 600 CIFAR-10 images": lambda: _images(
+        "cifar10", 600, "resnet18", width_multiplier=0.125),
+}  # fmt: skip
+
+
+def _compare_combinations(build: Callable[[], tuple[Any, Any]]) -> dict[str, Any]:
+    network, data = build()
+    row: dict[str, Any] = {}
+    for name, k in (("all outputs", None), ("four combinations", 4)):
+        start = time.process_time()
+        found = gs.functional.kernel_leave_one_out(network, data.inputs, data.targets, combinations=k)
+        row |= {f"{name}, accuracy": found.accuracy, f"{name}, CPU seconds": time.process_time() - start}
+    return row
 
 
 def main() -> None:
@@ -55,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--largest", action="store_true")
+    parser.add_argument("--combinations", action="store_true")
     parser.add_argument("--again", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -74,6 +98,12 @@ def main() -> None:
         })  # fmt: skip
         options.out.write_text(json.dumps(result, indent=1) + "\n")
         print(work, f"{result['rows'][-1]['cpu_seconds']:.1f} s, aim {aim:g} s", flush=True)
+    compared = {row["work"] for row in result.setdefault("combinations", [])}
+    for work, build in COMBINED.items() if options.combinations else ():
+        if work not in compared:
+            result["combinations"].append({"work": work, **_compare_combinations(build)})
+            options.out.write_text(json.dumps(result, indent=1) + "\n")
+            print(result["combinations"][-1], flush=True)
 
 
 if __name__ == "__main__":
