@@ -73,9 +73,7 @@ def test_torchvision(fake: Fake) -> None:
 
 def test_a_package_that_cannot_be_imported_is_named_with_the_fix(fake: Fake) -> None:
     fake("torchvision", "raise RuntimeError('operator torchvision::nms does not exist')")
-    with pytest.raises(
-        MissingExtra, match=r"'torchvision' is installed but cannot be imported with torch .*nms does"
-    ):
+    with pytest.raises(MissingExtra, match=r"'torchvision' is installed but cannot be imported with torch .*nms does"):
         from_torchvision("resnet18", n_outputs=10)
 
 

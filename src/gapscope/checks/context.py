@@ -33,18 +33,13 @@ UNTRAINED_BELOW = 0.1
 
 @dataclass
 class Context:
-    """A network with its training data, and what was measured of them so far.
+    """Network with its training data, and quantities of them that several checks use.
 
     Attributes:
-        prepared: The network and its data, validated; at most 2,000 samples of them.
+        prepared: The network and at most 2,000 samples, validated.
         everything: All samples.
         positions: Indices in `everything` of the samples that are checked, [n].
-        initial_state: State dictionary before training, or None.
-        monitor: The monitor of the training run, or None.
-        history: One mapping per epoch, as `gapscope.train` returns it.
-        test: Held-out samples, or None.
-        batch_size: Batch size of training, or None.
-        seed: Seed of everything random.
+        failures: Reasons why quantities could not be computed, by name.
         deadline: Value of `time.perf_counter` at which the time budget ends; None for no limit.
     """
 
@@ -153,7 +148,7 @@ class Context:
 
     @property
     def _plain(self) -> Samples:
-        """The samples as the adapted network takes them: one tensor."""
+        """The samples in the form of the adapted network: one tensor."""
         return Samples(self.samples.inputs, self.samples.targets, form=None)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""GS103: whether more data would help, by how much."""
+"""GS103: gain in accuracy from more data."""
 
 from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check

@@ -1,4 +1,4 @@
-"""GS301: whether the training run memorizes label errors."""
+"""GS301: memorization of label errors during training."""
 
 from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check

@@ -7,7 +7,7 @@ FALLING, MARGIN = 0.1, 0.05
 
 
 def _still_falling(losses: list[float]) -> float:
-    """Relative fall of the loss over the last fifth of the epochs."""
+    """Return the relative fall of the loss over the last fifth of the epochs."""
     k = max(2, len(losses) // 5)
     before, after = sum(losses[-2 * k : -k]) / k, sum(losses[-k:]) / k
     return (before - after) / max(abs(before), 1e-12)

@@ -1,7 +1,8 @@
-"""GS401: a training configuration that leaves accuracy on the table."""
+"""GS401: a training configuration with less accuracy than the data allow."""
 
 from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
+from gapscope.inspection.losses import evaluate
 
 
 @register_check("GS401", title="accuracy below the forecast", seconds=3.0, information=True)
@@ -37,8 +38,6 @@ def _accuracy(context: Context) -> tuple[float, float, str]:
 
 
 def test_accuracy(context: Context) -> float:
-    """Accuracy on the held-out samples."""
-    from gapscope.inspection.losses import evaluate
-
+    """Return the accuracy on the held-out samples."""
     assert context.test is not None
     return evaluate(context.network, context.test)["accuracy"]

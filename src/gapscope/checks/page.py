@@ -1,4 +1,4 @@
-"""The page of a check result: self-contained, everything escaped."""
+"""Self-contained HTML page of a check result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _note(finding: Finding) -> str:
 
 
 def render_body(result: CheckResult) -> str:
-    """Return headline, findings and the rest, without the page around them."""
+    """Return headline and outcomes, without the page around them."""
     largest = max((finding.cost for finding in result.findings), default=1.0) or 1.0
     cards = "".join(
         f"<section><h2><code>{escape(f.code)}</code> {escape(f.title)}{_note(f)}</h2><p>{escape(f.evidence)}</p>"

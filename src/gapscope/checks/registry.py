@@ -1,4 +1,4 @@
-"""The registry of checks: a decorator that carries the metadata, and look-up by code."""
+"""Registry of checks: a decorator with the metadata, and look-up by code."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that limits the network.
+    """Limit of the network, with its evidence.
 
     Attributes:
-        evidence: What was measured, in figures.
-        action: What to do, one imperative sentence.
+        evidence: Measured numbers.
+        action: One imperative sentence.
         cost: Expected cost in accuracy, between 0 and 1; findings are ordered by it.
-        indices: Samples behind the finding; empty if it is about no individual samples.
-        code: Code of the check (filled in by the registry).
-        title: Its title.
+        indices: Samples behind the finding, if any.
+        code, title: Those of the check, filled in when it runs.
     """
 
     evidence: str
@@ -38,13 +37,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Fine:
-    """The check ran and found nothing.
-
-    Attributes:
-        evidence: What was measured.
-        code: Code of the check.
-        title: Its title.
-    """
+    """Outcome of a check without a finding, with its evidence."""
 
     evidence: str = ""
     code: str = ""
@@ -53,13 +46,7 @@ class Fine:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """The check could not run.
-
-    Attributes:
-        reason: Why, and what to pass so that it can.
-        code: Code of the check.
-        title: Its title.
-    """
+    """Outcome of a check that could not run: the reason, and the missing argument."""
 
     reason: str
     code: str = ""
@@ -71,15 +58,7 @@ Outcome = Finding | Fine | NotChecked
 
 @dataclass(frozen=True)
 class Check:
-    """A registered check.
-
-    Attributes:
-        code: "GS" and three digits; the first digit groups them: 1 data, 2 network, 3 training run, 4 trained network.
-        title: What it looks for.
-        function: From the context to an outcome.
-        seconds: Rough time for 500 samples and a small network; checks run in this order.
-        information: Whether it is information only: its evaluation on planted faults did not meet the bar.
-    """
+    """Registered check, from the context to an outcome (see `register_check`)."""
 
     code: str
     title: str
@@ -97,13 +76,10 @@ def register_check(
     """Register the decorated function as a check.
 
     Args:
-        code: "GS" and three digits.
-        title: What it looks for, as a noun phrase.
-        seconds: Rough time for 500 samples and a small network.
-        information: Whether it is information only.
-
-    Returns:
-        The decorator.
+        code: "GS" and three digits; the first digit groups them: 1 data, 2 network, 3 training run, 4 trained network.
+        title: Noun phrase for the finding.
+        seconds: Rough time for 500 samples and a small network; checks run in this order.
+        information: Whether it is information only: its evaluation on planted faults did not meet the bar.
 
     Raises:
         InvalidInput: Another check has that code.
@@ -127,12 +103,6 @@ def list_checks() -> dict[str, Check]:
 
 def get_checks(codes: tuple[str, ...] | list[str]) -> list[Check]:
     """Return checks by code.
-
-    Args:
-        codes: The codes.
-
-    Returns:
-        The checks.
 
     Raises:
         InvalidInput: A code is unknown; the nearest is named.

@@ -27,7 +27,7 @@ LIMITS = {
 
 
 def _page(code: str) -> str:
-    """Page of a check in the documentation."""
+    """Return the page of a check in the documentation."""
     return DOCS.format(code=code.lower())
 
 
@@ -41,13 +41,9 @@ class CheckResult(Result):
     """Findings of `gapscope.check`.
 
     Attributes:
-        findings: What limits the network, the costliest first.
-        fine: Checks that found nothing.
-        not_checked: Checks that could not run, with the reason.
-        n_samples: Number of samples that were checked.
-        total: Number of samples that were passed.
+        findings, fine, not_checked: Outcomes by kind; findings are ordered by cost, the others by code.
+        n_samples, total: Number of samples that were checked, and that were passed.
         task: "classifier" or "regressor".
-        seconds: Time that it took.
         label_issues: Ranked label issues, if GS102 ran.
         samples: All samples, for thumbnails.
     """
@@ -106,7 +102,7 @@ class CheckResult(Result):
         return f"Not certain: {limit[0].lower()}{limit[1:]}"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per check: code, title, outcome, evidence or reason, and what to do."""
+        """Return one row per check."""
         import pandas
 
         rows = [

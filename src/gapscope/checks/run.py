@@ -1,4 +1,4 @@
-"""The verb: run checks within a time budget and order what they found."""
+"""Run of the checks within a time budget, with findings ordered by cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gapscope.results.progress import progress
 
 
 def _positions(n: int) -> Tensor:
-    """Indices of at most 2,000 of n samples, spread evenly."""
+    """Return indices of at most 2,000 of n samples, spread evenly."""
     return torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
 
 
@@ -52,23 +52,21 @@ def check(
     Checks run from the cheapest to the most expensive until the budget is used; what did not run is listed with its
     reason. Kernels of the gradients get half of the time that is left, and use fewer landmarks if that is too little.
     Above 2,000 samples an evenly spaced subset is checked, but all samples for duplicates and class balance. Indices
-    are those of the data as passed. The network is left exactly as it was. Ctrl-C returns what is finished.
+    are those of the data as passed. The network is restored exactly. Ctrl-C returns what is finished.
+    Findings are ordered by their expected cost in accuracy.
 
     Args:
         network: The network, trained or untrained.
-        data: Its training data with targets, in any form that `gapscope.measure` takes.
+        data: Training data with targets, in any form that `gapscope.measure` takes.
         initial_state: Clone of its state dictionary before training; GS201 to GS204 need it for a trained network.
         monitor: `gapscope.Monitor` of the training run, for GS301.
         history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, for GS302.
         test: Held-out samples; GS401 and GS402 then use them in place of an estimate.
         batch_size: Batch size of training, for GS203.
         time_budget: Seconds, about; None for no limit.
-        ignore: Codes to leave out.
+        ignore: Codes to omit.
         only: Codes to run; None for all.
         seed: Seed of everything random.
-
-    Returns:
-        Findings ordered by their expected cost in accuracy, what is fine, and what was not checked.
 
     Raises:
         InvalidInput: The network or the data cannot be used, or a code is unknown.

@@ -38,8 +38,7 @@ def _without_inplace(model: nn.Module) -> nn.Module:
 def from_timm(name: str, *, n_outputs: int, generator: torch.Generator | None = None, **options: Any) -> nn.Module:
     """Return a timm model with `n_outputs` logits and seeded initial weights.
 
-    Args:
-        **options: Passed to `timm.create_model`, such as `in_chans=1`, `img_size=32` or `pretrained=True`.
+    `options` are passed to `timm.create_model`, such as `in_chans=1`, `img_size=32` or `pretrained=True`.
     """
     timm = _import("timm", "vision")
     with seeded_by(resolve_generator(generator, "initial weights")):
@@ -51,8 +50,7 @@ def from_torchvision(
 ) -> nn.Module:
     """Return a torchvision model with `n_outputs` logits and seeded initial weights.
 
-    Args:
-        **options: Passed to `torchvision.models.get_model`.
+    `options` are passed to `torchvision.models.get_model`.
     """
     models = _import("torchvision", "vision").models
     with seeded_by(resolve_generator(generator, "initial weights")):
@@ -62,10 +60,8 @@ def from_torchvision(
 class LogitsOnly(nn.Module):
     """Network that returns the field `logits` of a model's output.
 
-    Args:
-        model: The model, for example a classifier of transformers; it is called with the inputs as only argument, and
-            with `attention_mask` where the inputs are token numbers.
-        padding: Token number that the attention mask leaves out; None gives no mask.
+    The model is called with the inputs as its only argument, and with an `attention_mask` if they are token numbers and
+    `padding`, the token number that the mask excludes, is not None.
     """
 
     def __init__(self, model: nn.Module, padding: int | None = None) -> None:
@@ -123,7 +119,7 @@ def from_transformers(
     if isinstance(source, nn.Module) and n_outputs is not None:
         raise InvalidInput(
             "n_outputs can be chosen only where from_transformers builds the model; "
-            f"got a ready {type(source).__name__}. Pass its config, or leave n_outputs out."
+            f"got a ready {type(source).__name__}. Pass its config, or omit n_outputs."
         )
     model = source if isinstance(source, nn.Module) else _from_config(source, n_outputs, generator)
     padding = getattr(getattr(model, "config", None), "pad_token_id", None)

@@ -12,11 +12,20 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range, did_you_mean
 from gapscope.base.options import check_known, coerce
-from gapscope.networks.convolutional import HEADS, alexnet, conv6, lenet5, mobilenet, plain_cnn, small_cnn, vgg
-from gapscope.networks.fully_connected import fully_connected
 from gapscope.networks.initialization import initialize
 from gapscope.networks.layers import ACTIVATIONS, NORMALIZATIONS
 from gapscope.networks.resnet import resnet
+from gapscope.networks.sequential import (
+    HEADS,
+    alexnet,
+    conv6,
+    fully_connected,
+    lenet5,
+    mobilenet,
+    plain_cnn,
+    small_cnn,
+    vgg,
+)
 
 _FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "alexnet": alexnet,
@@ -70,11 +79,8 @@ def _check_value(setting: str, option: str, value: Any, default: Any) -> None:
 def check_network_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise InvalidInput unless a network has this name and takes these options.
 
-    Args:
-        options: Its keyword options.
-
     Raises:
-        InvalidInput: The name or an option is unknown (the nearest right one is named), or a value is impossible.
+        InvalidInput: The name or an option is unknown (the nearest is named), or a value is impossible.
 
     >>> check_network_options("lenet5", {"droput": 0.5})
     Traceback (most recent call last):
@@ -110,14 +116,12 @@ def build_network(
     """Build a network from samples [n, *input_shape] to raw outputs [n, n_outputs].
 
     The same name, sizes, options and generator seed give bit-identical weights; the global random state is neither
-    used nor changed. Enabling dropout or batch normalization does not change the other weights.
+    used nor changed. Enabling dropout or batch normalization does not change the other weights. The network is in
+    training mode, on the CPU, in torch's default floating-point type.
 
     Args:
         initialization: "torch", "standard_normal", "xavier_uniform", "he_uniform" or "he_normal", see `initialize`.
         **options: Options of the network, see its function.
-
-    Returns:
-        The network, in training mode, on the CPU, in torch's default floating-point type.
 
     Raises:
         InvalidInput: Name, option, value or shape is invalid.

@@ -76,9 +76,6 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
     without it stay as they are. The global random state is left as it is. The last four kinds are those of Forouzesh et
     al. 2021 (arXiv 2007.15378), Fig. 3.
 
-    Args:
-        kind: One of the kinds in the table.
-
     Raises:
         InvalidInput: `kind` is unknown, or a weight is parametrized (weight norm), so that it cannot be set.
 

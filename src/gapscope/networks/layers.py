@@ -23,11 +23,7 @@ Layers = dict[str, nn.Module]
 
 
 def scale_channels(channels: int, width_multiplier: float) -> int:
-    """Return `channels` times the multiplier, rounded, and at least 1.
-
-    >>> scale_channels(64, 0.25), scale_channels(6, 0.01)
-    (16, 1)
-    """
+    """Return `channels` times the multiplier, rounded, and at least 1."""
     return max(1, round(channels * width_multiplier))
 
 
@@ -140,11 +136,11 @@ def n_features(network: str, layers: Mapping[str, nn.Module], channels: int, sid
     >>> n_features("demo", {"conv1": nn.Conv2d(1, 4, 5), "conv1_pool": nn.MaxPool2d(2)}, 4, (28, 28))
     576
     """
-    left = _sides_after(layers, sides)
-    if left is None:
+    remaining = _sides_after(layers, sides)
+    if remaining is None:
         smallest = next(side for side in count(1) if _sides_after(layers, (side, side)))
         raise InvalidInput(
             f"{network} needs images of at least {smallest} x {smallest} pixels; got {sides[0]} x {sides[1]}. "
             "Enlarge or pad the images, or choose a network with fewer pooling steps, such as small_cnn."
         )
-    return channels * math.prod(left)
+    return channels * math.prod(remaining)

@@ -28,17 +28,11 @@ _STAGES = {
 
 
 class PaddedShortcut(nn.Module):
-    """Parameter-free shortcut: every `stride`-th pixel, channels padded with zeros.
-
-    Args:
-        channels: Channels of its output.
-        stride: Distance of the retained pixels.
-    """
+    """Parameter-free shortcut: every `stride`-th pixel, channels padded with zeros."""
 
     def __init__(self, channels: int, stride: int) -> None:
         super().__init__()
-        self.channels = channels
-        self.stride = stride
+        self.channels, self.stride = channels, stride
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c2 h2 w2"]:
         """Return the smaller image with more channels."""
@@ -49,12 +43,7 @@ class PaddedShortcut(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """ReLU of a branch plus a shortcut. The ReLU is the submodule `relu`.
-
-    Args:
-        branch: The residual branch.
-        shortcut: Identity, or what makes the shapes fit.
-    """
+    """ReLU of a branch plus a shortcut (the ReLU is the submodule `relu`)."""
 
     def __init__(self, branch: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()
@@ -103,7 +92,6 @@ def resnet(
 
     Args:
         n_layers: 18, 20 or 34.
-        normalization: "batch", "group" (samples stay independent in training mode) or "none", after every convolution.
         dropout: Probability of dropout after every residual block (Luo et al. 2019, Fig. 2g: 0.1 or 0.2).
 
     >>> sum(p.numel() for p in resnet(18, (3, 32, 32), 10).parameters())

@@ -1,7 +1,8 @@
-"""Sequential convolutional networks: AlexNet, conv6, LeNet-5, MobileNet, plain and VGG."""
+"""Sequential networks: fully connected, AlexNet, conv6, LeNet-5, MobileNet, plain and VGG."""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -18,6 +19,43 @@ from gapscope.networks.layers import (
     pooled_head,
     scale_channels,
 )
+
+
+def fully_connected(
+    input_shape: Sequence[int],
+    n_outputs: int,
+    *,
+    n_hidden: int = 2,
+    width: int = 100,
+    activation: str = "relu",
+    dropout: float = 0.0,
+    batch_norm: bool = False,
+) -> nn.Sequential:
+    r"""Build a fully connected network with `n_hidden` hidden layers of `width` units.
+
+    For $D$ inputs, $M \ge 1$ hidden layers of $H$ units and $K$ outputs it has
+    $(D+1)H + (M-1)(H+1)H + (H+1)K$ parameters. Forouzesh et al. 2021 (arXiv 2007.15378) count layers in two ways: the
+    "3-layer" networks of their Fig. 2(a) have 2 hidden layers, the "L-layer" networks of Fig. 2(b) have L.
+
+    Args:
+        n_hidden: Hidden layers; 0 is a linear model.
+        width: Units of every hidden layer.
+        activation: "relu", "tanh", "sigmoid", "gelu" or "identity".
+        dropout: Probability of dropout after each hidden activation.
+
+    >>> sum(p.numel() for p in fully_connected((3, 32, 32), 10, n_hidden=2, width=140).parameters())
+    451370
+    """
+    layers: Layers = {"flatten": nn.Flatten()}
+    n_inputs = math.prod(input_shape)
+    for i in range(1, n_hidden + 1):
+        normalization = "batch" if batch_norm else "none"
+        layers |= dense(f"fc{i}", n_inputs, width, activation=activation, normalization=normalization)
+        layers |= dropout_layers(f"fc{i}", dropout)
+        n_inputs = width
+    layers["output"] = nn.Linear(n_inputs, n_outputs)
+    return nn.Sequential(OrderedDict(layers))
+
 
 _ALEXNET_CHANNELS = (64, 192, 384, 256, 256)
 _ALEXNET_POOLED = (1, 2, 5)
@@ -50,7 +88,7 @@ def alexnet(
     Args:
         head_width: Units of both hidden fully connected layers.
         dropout: Probability of dropout before both hidden fully connected layers.
-        max_pool: Whether to pool; otherwise convolutions have larger strides.
+        max_pool: Whether to pool, or else to use larger strides.
 
     >>> sum(p.numel() for p in alexnet((3, 32, 32), 10).parameters())
     23272266
@@ -178,8 +216,7 @@ def plain_cnn(
     and max-pooling open; the order here is convolution, batch normalization, ReLU, dropout, pooling.
 
     Args:
-        n_conv: Number of convolutions.
-        channels: Channels of every convolution.
+        n_conv, channels: Number and channels of the convolutions.
         hidden: Units of the hidden fully connected layer.
         dropout: Probability of dropout after every ReLU (0.5 is customary).
         max_pool: Whether 2 x 2 max-pooling follows every convolution.
@@ -261,7 +298,6 @@ def vgg(
     the 512 outputs of `block5_conv3_relu`. Without max-pooling the last convolution of each block has stride 2 instead.
 
     Args:
-        n_layers: 11, 13, 16 or 19.
         head: "linear" or "paper".
         head_width: Units of both hidden layers of the head "paper".
         dropout: Probability of dropout before every fully connected layer.
