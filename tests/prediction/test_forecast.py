@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
+from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import DataSpec, TrainingSpec
 from gapscope.data import prepare
 from gapscope.data.problem import Problem
@@ -167,6 +168,22 @@ def test_a_budget_for_some_columns_uses_landmarks(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(trials, lambda *_: (0.0, 1 / 300))  # one second per column
     forecast = forecast_accuracy(untrained(problem, width=32), problem.train, time_budget=150)
     assert forecast.row("NTK") is not None and any("150 landmarks" in note for note in forecast.notes)
+
+
+def test_a_budget_for_few_outputs_combines_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=300))
+    trials = "gapscope.prediction.loo_rows._seconds_per_sample_and_pair"
+    monkeypatch.setattr(trials, lambda *a: (0.0, (0.4 if a[2]["combinations"] else 1.0) / 300))
+    network = untrained(problem, width=32)
+    forecast = forecast_accuracy(network, problem.train, time_budget=150)
+    row, (x, y) = forecast.row("NTK"), (problem.train.inputs, problem.train.targets)
+    assert y is not None and row is not None and any("4 random combinations" in note for note in forecast.notes)
+    torch.testing.assert_close(row.predictions, kernel_leave_one_out(network, x, y, combinations=4).predictions)
+    few = forecast_accuracy(untrained(problem, width=32), problem.train, max_exact=100, landmarks=100).row("NTK")
+    generator = torch.Generator().manual_seed(derive_seed(0, "landmarks"))
+    expected = kernel_leave_one_out(network, x, y, max_exact=100, landmarks=100, combinations=4, generator=generator)
+    assert few is not None
+    torch.testing.assert_close(few.predictions, expected.predictions)
 
 
 @pytest.mark.parametrize("name", ["kernel_leave_one_out", "forward_pass"])

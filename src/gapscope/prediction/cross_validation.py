@@ -226,7 +226,7 @@ def cross_validate(
     The metrics over the held-out networks:
     `ssr` $= \sum_i (\hat g_i - g_i)^2$, the paper's yardstick (a sum, so it grows with the number held out); `rmse`;
     `mae`; `pearson` between estimate and gap; `coverage` of the intervals, `coverage_inside` of those not refused,
-    and their mean `interval_width`; `refused`, the fraction of networks that `trust` calls outside; and `fit_pearson`,
+    and their mean `interval_width`; `refused`, the fraction of networks outside the region; and `fit_pearson`,
     between estimate and gap of the networks fitted on (what the paper plots).
 
     Parameters are those of `cross_val_predict`; the table has the columns parameter_count and train_loss for the

@@ -174,9 +174,10 @@ def forecast_accuracy(
     repeated, contradicting = count_duplicates(samples)
     options: dict[str, Any] = {
         "max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size,
-        "combinations": COMBINATIONS if len(samples) > max_exact else None,
         "generator": torch.Generator().manual_seed(derive_seed(seed, "landmarks")),
     }  # fmt: skip
+    if prepared is not None and prepared.n_outputs > COMBINATIONS:
+        options["combinations"] = COMBINATIONS if len(samples) > max_exact else None
     rows: list[LooRow] = []
     targets = samples.targets.cpu()
     with progress("forecasting", 3) as bar:

@@ -107,7 +107,7 @@ def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
 
 
 def extrapolate(large: SizedScore, small: SizedScore | None, samples: int) -> Expectation:
-    """Extrapolate the score from parts of two sizes to all samples (the formula of this file).
+    """Extrapolate the score from parts of two sizes to all samples.
 
     >>> extrapolate(SizedScore(300, 0.70, 0.0), SizedScore(150, 0.60, 0.0), 600).value
     0.75
