@@ -15,7 +15,6 @@ Common parameters:
     level: Nominal coverage of the intervals.
     n_bootstrap: Number of resamples behind an interval.
     on_fit: Called after each fit with the numbers of fits done and of all.
-    path: The file.
 """
 
 import lazy_loader
