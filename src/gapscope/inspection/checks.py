@@ -84,8 +84,8 @@ def check_finite(network: nn.Module) -> None:
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if has_finite_sum(tensor):
             continue
-        wrong = ~torch.isfinite(tensor) if isinstance(tensor, nn.Parameter) else tensor.isnan()
-        if bool(wrong.any()):
+        invalid = ~torch.isfinite(tensor) if isinstance(tensor, nn.Parameter) else tensor.isnan()
+        if bool(invalid.any()):
             raise InvalidInput(
                 f"All weights must be finite; '{name}' holds NaN or infinity: its training has diverged. Train it "
                 "again with a smaller learning rate."

@@ -21,7 +21,7 @@ from gapscope.base.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Processes:
-    """Processes among which samples are divided: rank of this one, number, and group (None for all)."""
+    """Processes that divide samples: rank of this one, their number and group."""
 
     rank: int
     size: int

@@ -12,23 +12,24 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import GapscopeError, NeverSupported, ReplaceLayer
+from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import cast_like, cast_network
 
-# Samples that are run in two different batches, and how far their outputs may be apart, relative to the largest.
-_LOOKED_AT = 4
+# Samples that are run in two different batches, and the relative tolerance of their outputs.
+_N_CHECKED = 4
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 2e-2}
 
 
 @dataclass
-class _Seen:
+class _Checked:
     """Results of earlier checks of a network."""
 
     perturbed: set[Hashable] = field(default_factory=set)
     last: Hashable = None
 
 
-_SEEN: weakref.WeakKeyDictionary[nn.Module, _Seen] = weakref.WeakKeyDictionary()
+_CHECKED: weakref.WeakKeyDictionary[nn.Module, _Checked] = weakref.WeakKeyDictionary()
 
 
 def _form(module: nn.Module) -> Hashable:
@@ -38,10 +39,10 @@ def _form(module: nn.Module) -> Hashable:
     return id(module), settings, hooks, id(vars(module).get("forward"))
 
 
-def _look(network: nn.Module, x: Tensor) -> Hashable:
+def _values_key(network: nn.Module, x: Tensor) -> Hashable:
     """Return the key of one check: equal weights and samples give an equal result."""
     weights = tuple(
-        (id(tensor), tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+        (id(tensor), tensor.data_ptr(), tensor_version(tensor))
         for tensor in (*network.parameters(), *network.buffers())
     )
     return weights, x.dtype, hash(x.contiguous().view(torch.uint8).cpu().numpy().tobytes())
@@ -120,22 +121,22 @@ def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
     A few samples are run together and in parts: at the network's weights, and in float64 at perturbed weights, which
     open branches behind a zero weight.
     """
-    x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:_LOOKED_AT].to(x.device)].detach()
-    seen = _SEEN.setdefault(network, _Seen())
+    x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:_N_CHECKED].to(x.device)].detach()
+    checked = _CHECKED.setdefault(network, _Checked())
     key = x.shape, tuple(map(_form, network.modules()))
-    look = key, _look(network, x)
-    if look == seen.last:
+    values = key, _values_key(network, x)
+    if values == checked.last:
         return True
     with preserve_state(network), torch.autocast(x.device.type, enabled=False):
-        # What other weights show does not depend on those of the day, and is remembered.
-        if key not in seen.perturbed:
+        # The result at perturbed weights does not depend on the current ones, and is cached.
+        if key not in checked.perturbed:
             if _agree_when_perturbed(network, x) is False:
                 return False
-            seen.perturbed.add(key)
-        alone = _outputs_agree(network, x) is not False
-    if alone:
-        seen.last = look
-    return alone
+            checked.perturbed.add(key)
+        independent = _outputs_agree(network, x) is not False
+    if independent:
+        checked.last = values
+    return independent
 
 
 def check_sample_independence(network: nn.Module, x: Tensor) -> None:
@@ -151,6 +152,6 @@ def check_sample_independence(network: nn.Module, x: Tensor) -> None:
     if not network.training and not is_sample_independent(network, x):
         raise NeverSupported(
             "Every output must depend on its own sample alone and be repeatable; here the same samples have other "
-            "outputs in another batch, or when they are computed again. Take out what mixes samples (statistics or "
+            "outputs in another batch, or when they are computed again. Remove what mixes samples (statistics or "
             "a scale of the whole batch), and let random layers such as dropout follow the evaluation mode."
         )

@@ -40,12 +40,12 @@ def _cross_entropy(outputs: Tensor, labels: Tensor, reduction: str) -> Tensor:
     outputs = class_logits(_with_positions(outputs, labels))
     if labels.dtype != torch.int64 or labels.shape != (len(outputs), *outputs.shape[2:]):
         raise InvalidInput(
-            f"Class labels must be int64 of shape {[len(outputs), *outputs.shape[2:]]}, one a row of outputs; "
+            f"Class labels must be int64 of shape {[len(outputs), *outputs.shape[2:]]}, one per row of outputs; "
             f"got {labels.dtype} of shape {list(labels.shape)}. Use y.long(), or float targets for regression."
         )
     try:
         return F.cross_entropy(outputs, labels, reduction=reduction)
-    except IndexError:  # a label without an output; asked only now, since looking costs a wait for the device
+    except IndexError:  # a label without an output; checked only now, because the check waits for the device
         check_labels(labels, outputs.shape[1])
         raise
 
@@ -58,7 +58,7 @@ def _regression_targets(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.shape != targets.shape:
         raise InvalidInput(
             f"Regression targets must have the shape of the outputs, {list(outputs.shape)}; got {list(targets.shape)}. "
-            f"Build the network with {targets.shape[1] if targets.ndim > 1 else 1} outputs, or mend the targets."
+            f"Build the network with {targets.shape[1] if targets.ndim > 1 else 1} outputs, or correct the targets."
         )
     return targets.to(outputs.dtype)
 
@@ -68,11 +68,9 @@ def default_loss(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ...
 
     The default loss of the library: training, penalties, gamma decay, evaluation.
 
-    Args:
-        outputs: Raw outputs [n, K], for classification logits; one output is the logit of the second of two classes
-            (binary cross-entropy).
-        targets: Class labels [n] or regression targets [n, K] ([n] and [n, 1] are equivalent; no broadcasting). The
-            squared error is a mean over n and K.
+    Outputs are raw [n, K]; one output is the logit of the second of two classes (binary cross-entropy). Targets are
+    class labels [n] or regression targets [n, K] ([n] and [n, 1] are equivalent; no broadcasting). The squared error is
+    a mean over n and K.
 
     Raises:
         InvalidInput: Regression targets have another shape than the outputs, or labels do not fit.
@@ -86,7 +84,7 @@ def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..
     """Return each sample's loss, whose mean is `default_loss` (differentiable by `outputs`).
 
     Raises:
-        InvalidInput: Targets do not fit, as for `loss_of`.
+        InvalidInput: Targets do not fit, as for `default_loss`.
     """
     if not targets.is_floating_point():
         losses = _cross_entropy(outputs, targets, "none")
@@ -118,13 +116,13 @@ def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = N
         return {"loss": default_loss(outputs.double(), targets).item()}
     outputs = class_logits(outputs)
     check_labels(targets, outputs.shape[1])
-    right = (outputs.argmax(1) == targets).double().mean()
-    return {"loss": default_loss(outputs.double(), targets).item(), "accuracy": torch.as_tensor(right).item()}
+    correct = (outputs.argmax(1) == targets).double().mean()
+    return {"loss": default_loss(outputs.double(), targets).item(), "accuracy": torch.as_tensor(correct).item()}
 
 
 def _scores_of_positions(network: nn.Module, samples: Samples, chunk_size: int | None) -> dict[str, float]:
     """Sum loss and correct predictions over positions, chunk by chunk."""
-    loss, right, count = 0.0, 0.0, 0
+    loss, correct, count = 0.0, 0.0, 0
     for part in slices(len(samples), chunk_size or 16):
         chunk = samples.subset(torch.arange(part.start, part.stop))
         assert chunk.targets is not None
@@ -134,8 +132,8 @@ def _scores_of_positions(network: nn.Module, samples: Samples, chunk_size: int |
         logits, labels = outputs.unflatten(1, (-1, labels.shape[1])).double(), labels.to(outputs.device)
         check_labels(labels, logits.shape[1])
         loss += F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum").item()
-        right += int((logits.argmax(1) == labels).sum())
+        correct += int((logits.argmax(1) == labels).sum())
         count += int((labels != IGNORED).sum())
     if count == 0:
         raise NotMeasurable("At least one position must have a label; all are -100. Pass labels of the positions.")
-    return {"loss": loss / count, "accuracy": right / count}
+    return {"loss": loss / count, "accuracy": correct / count}

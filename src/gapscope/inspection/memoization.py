@@ -55,17 +55,18 @@ def memoize(function: Function) -> Function:
     return once  # type: ignore[return-value]
 
 
-def _version(tensor: Tensor) -> int:
+def tensor_version(tensor: Tensor) -> int:
+    """Return the version counter of a tensor (0 for those of inference mode, which have none)."""
     return 0 if tensor.is_inference() else tensor._version
 
 
 def _key(value: Any) -> Hashable:
     """Return an argument's cache key: identity and version, random state, or the value."""
     if isinstance(value, Tensor):
-        return (id(value), _version(value))
+        return (id(value), tensor_version(value))
     if isinstance(value, nn.Module):
         tensors = (*value.parameters(), *value.buffers())
-        return (id(value), tuple((id(tensor), _version(tensor)) for tensor in tensors))
+        return (id(value), tuple((id(tensor), tensor_version(tensor)) for tensor in tensors))
     if isinstance(value, torch.Generator):
         return (value.device, value.get_state().numpy().tobytes())
     if isinstance(value, Mapping):

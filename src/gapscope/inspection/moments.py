@@ -15,12 +15,10 @@ class ChannelMoments:
 
     Central sums $M_k = \sum (h - \bar h)^k$ of two parts A and B are merged exactly: with $\delta = \bar h_B - \bar
     h_A$ and $n = n_A + n_B$, e.g. $M_2 = M_2^A + M_2^B + \delta^2 n_A n_B / n$. Moments are exact up to rounding and
-    do not depend on how the data were cut; unlike raw sums they survive a mean far larger than the deviation.
+    do not depend on the chunks; unlike raw sums they are accurate for a mean far larger than the deviation. `order` is
+    the highest moment, 2 or 4 (2 is cheaper).
 
     Reference: Chan, Golub and LeVeque 1979; Pebay 2008, eq. 2.1 (third and fourth order).
-
-    Args:
-        order: Highest moment, 2 or 4 (2 is cheaper).
 
     >>> moments = ChannelMoments()
     >>> moments.update(torch.tensor([[1.0], [2.0]])); moments.update(torch.tensor([[6.0]]))

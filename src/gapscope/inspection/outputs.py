@@ -24,6 +24,7 @@ from gapscope.inspection.checks import (
 )
 from gapscope.inspection.chunking import rows_per_pass
 from gapscope.inspection.distributed import compute_distributed
+from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.threads import SharedContext, network_lock
 
@@ -32,16 +33,10 @@ MAX_SAMPLES_PER_PASS = 512
 # Entries of inputs (or token ids) that are too few to be worth a trial; of a large network hardly any are.
 _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
 _LARGE, _FEW_ENTRIES_OF_LARGE = 2**20, 2**14
-
-
 _REENTRANT = (
     "A network's gradients must be readable in the middle of its graph; torch.utils.checkpoint was called with "
     "use_reentrant=True, which forbids that. Call it with use_reentrant=False."
 )
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def unwrapped(network: nn.Module) -> nn.Module:
@@ -84,15 +79,15 @@ def explain_torch_errors() -> Iterator[None]:
 
 def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
     """Raise ReplaceLayer if the outputs' graph hides the parameters that it uses."""
-    seen, left = set(), [outputs.grad_fn]
-    while left:
-        node = left.pop()
+    seen, waiting = set(), [outputs.grad_fn]
+    while waiting:
+        node = waiting.pop()
         if node is None or node in seen:
             continue
         if node.name() == "CheckpointFunctionBackward":
             raise ReplaceLayer(_REENTRANT)
         seen.add(node)
-        left += [following for following, _ in node.next_functions]
+        waiting += [following for following, _ in node.next_functions]
 
 
 @contextmanager
@@ -127,7 +122,7 @@ def _without_autocast() -> Iterator[None]:
 @contextmanager
 def _restored(network: nn.Module, mode: Literal["eval", "train"]) -> Iterator[nn.Module]:
     modes = [(module, module.training) for module in network.modules()]
-    parameters = [(p, p.grad, p.requires_grad, _version(p)) for p in network.parameters()]
+    parameters = [(p, p.grad, p.requires_grad, tensor_version(p)) for p in network.parameters()]
     try:
         with (
             torch.inference_mode(False),
@@ -147,7 +142,7 @@ def _restored(network: nn.Module, mode: Literal["eval", "train"]) -> Iterator[nn
         for parameter, gradient, requires_grad, _ in parameters:
             parameter.requires_grad_(requires_grad)
             parameter.grad = gradient
-    if any(_version(parameter) != version for parameter, _, _, version in parameters):
+    if any(tensor_version(parameter) != version for parameter, _, _, version in parameters):
         raise GapscopeError(
             "A measure must leave the weights as they are; they were changed in place. "
             "Use torch.func.functional_call with changed copies instead."

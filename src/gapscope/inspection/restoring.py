@@ -103,8 +103,8 @@ def preserve_state(network: nn.Module, *, own_draws: bool | None = None) -> Iter
         with preserve_rng_state(own_draws=own_draws):
             yield
     finally:
-        for kept in attributes:
-            kept.restore()
+        for saved in attributes:
+            saved.restore()
         with torch.no_grad():
             for value in values:
                 value.restore()

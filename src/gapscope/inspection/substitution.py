@@ -22,11 +22,11 @@ _CASTS = frozenset({Tensor.half, Tensor.bfloat16, Tensor.float, Tensor.double})
 _PLAIN = frozenset({int, float, bool, str, complex, type(None), type(...), torch.Size, torch.device})
 
 
-def of_precision(given: torch.dtype, dtype: torch.dtype) -> torch.dtype:
+def of_precision(original: torch.dtype, dtype: torch.dtype) -> torch.dtype:
     """Return a dtype with the precision of `dtype` (complex stays complex)."""
-    if given.is_complex:
+    if original.is_complex:
         return dtype.to_complex()
-    return dtype if given.is_floating_point else given
+    return dtype if original.is_floating_point else original
 
 
 def cast_like(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -44,8 +44,7 @@ def _writes_in_place(name: str) -> bool:
 class ParameterSubstitution(TorchFunctionMode):
     """Context in which torch functions receive other tensors, optionally in one precision.
 
-    Attributes:
-        dtype: The precision in which every floating-point or complex tensor is seen; None leaves them as they are.
+    `dtype` is the precision of every floating-point or complex tensor; None leaves them unchanged.
     """
 
     def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]], dtype: torch.dtype | None = None) -> None:

@@ -71,7 +71,7 @@ class FairLock:
 _NETWORK_LOCKS: weakref.WeakKeyDictionary[nn.Module, FairLock] = weakref.WeakKeyDictionary()
 _GUARD = threading.Lock()
 RANDOM_STREAMS = FairLock()
-"""Held by bodies that seed the global random streams."""
+"""Lock of bodies that seed the global random streams."""
 
 
 @contextmanager
@@ -94,8 +94,7 @@ def is_only_thread() -> bool:
 class SharedContext:
     """Context shared by threads: entered by the first and left by the last.
 
-    Args:
-        make: Makes the context, which changes a setting of the whole process and restores it.
+    `make` returns the context, which changes a setting of the whole process and restores it.
     """
 
     def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -146,10 +145,7 @@ def _draws(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 class DrawWatch(TorchFunctionMode):
     """Detector of torch functions of this thread that use the global random stream.
 
-    It inspects the calls, not the stream, which other threads may move.
-
-    Attributes:
-        has_drawn: Whether one did.
+    It inspects the calls, not the stream, which other threads may use.
     """
 
     def __init__(self) -> None:

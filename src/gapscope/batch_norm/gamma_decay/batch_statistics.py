@@ -61,8 +61,6 @@ class StatisticsRow:
     """Moment of one layer's batch statistics per channel, in units of sigma_P.
 
     Attributes:
-        layer: Name of the layer.
-        batch_size: Batch size M.
         quantity: "mean_variance", Var(a); "std_variance", Var(s); "std_bias", E[s]; "inverse_std_bias", E[1/(1+s)] - 1;
             "covariance", Cov(a, s).
         measured: Over random batches [C].
@@ -88,15 +86,7 @@ class BatchStatistics(RowResult[StatisticsRow]):
         import pandas
 
         rows = [
-            {
-                "layer": row.layer,
-                "batch_size": row.batch_size,
-                "quantity": row.quantity,
-                "measured": float(row.measured.mean()),
-                "standard_error": float(row.standard_error.mean()),
-                "predicted": float(row.predicted.mean()),
-                "paper": float(row.paper.mean()),
-            }
+            {name: float(value.mean()) if isinstance(value, Tensor) else value for name, value in vars(row).items()}
             for row in self
         ]
         return pandas.DataFrame(rows).set_index(["layer", "batch_size", "quantity"])
