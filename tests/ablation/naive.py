@@ -1,4 +1,4 @@
-"""The definition, word by word: a loop over n that masks one module's output and runs the whole network."""
+"""Ablation by definition: a loop over n with masked outputs of one module."""
 
 from __future__ import annotations
 

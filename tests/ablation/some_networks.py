@@ -1,4 +1,4 @@
-"""Networks of the test cases: small, untrained but with spread-out activations, in evaluation mode."""
+"""Small untrained networks with spread-out activations, in evaluation mode."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
 
 
 class Functional(nn.Module):
-    """Functional activations, one ReLU module used twice, the number of samples read at the top, an option."""
+    """Functional activations, a ReLU module used twice, a read batch size, an option."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Convolution and ReLU, then tokens through attention, layer norm, a GELU layer and a mean."""
+    """Convolution and ReLU, then tokens through attention, layer norm and GELU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Attention(nn.Module):
 
 
 class Untraceable(nn.Module):
-    """Which branch runs depends on the values."""
+    """Network with a branch that depends on values."""
 
     def __init__(self) -> None:
         super().__init__()

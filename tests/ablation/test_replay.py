@@ -15,7 +15,7 @@ from gapscope.measures.unit_sparsity import unit_sparsity
 
 
 class Logits(nn.Module):
-    """A network of transformers that takes and returns one tensor; its forward cannot be traced."""
+    """A network of transformers from one tensor to one, which cannot be traced."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def inputs(name: str) -> Tensor:
 
 
 def outputs_of_changed_values(network: nn.Module, split: SplitNetwork, layer: str, x: Tensor) -> tuple[Tensor, Tensor]:
-    """What the split gives for changed values of the layer, and what a whole pass gives."""
+    """Return outputs of the split for changed values, and those of a whole pass."""
     samples = torch.tensor([2, 0, 0, 1, 2])
     source, hooked = split.all_activations(x, 2), HookedSplit(network, layer, split.unit_axis)
     changed = source.values[samples] * noise(*source.values[samples].shape, seed=1)
@@ -92,7 +92,7 @@ def test_only_what_is_read_is_kept() -> None:
 
 
 class Repeats(nn.Module):
-    """One layer called three times, before and behind the cut, and values that are changed in place."""
+    """One layer called three times, and values that are changed in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def test_a_forward_of_the_module_itself_stays() -> None:
 
 
 class Remembers(nn.Module):
-    """A module that leaves behind what another one takes: handing back its output alone gives something else."""
+    """A module with a side effect on another one, so that replaying outputs differs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,14 +167,14 @@ class Wraps(nn.Module):
 
 
 class Counts(nn.Module):
-    """A module that returns an array beside a tensor."""
+    """A module that returns an array with a tensor."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Any]:
         return x.tanh(), x.sum(0).numpy()
 
 
 class TakesApart(nn.Module):
-    """What the module before the cut returns is more than tensors, which cannot be taken apart into samples."""
+    """A module before the cut whose result cannot be divided into samples."""
 
     def __init__(self, before: nn.Module, tensor_of: Callable[[Any], Tensor]) -> None:
         super().__init__()

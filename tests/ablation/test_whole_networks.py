@@ -1,4 +1,4 @@
-"""The networks that people have: ablated one unit after the other as the definition says, whatever the tail is."""
+"""Common networks, ablated one unit at a time as in the definition, for every tail."""
 
 from __future__ import annotations
 

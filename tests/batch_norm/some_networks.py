@@ -1,4 +1,4 @@
-"""Networks and data that the tests of normalization share."""
+"""Networks and data for the tests of normalization."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def images(n: int = 40, seed: int = 0, dtype: torch.dtype = torch.float64) -> Sa
 
 
 class Residual(nn.Module):
-    """A residual network whose second normalization is fed by a convolution and whose last one by a sum."""
+    """Residual network with a normalization fed by a convolution and one fed by a sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def plain(dtype: torch.dtype = torch.float64) -> nn.Sequential:
 
 
 def warmed_up(network: Network, seed: int = 0) -> Network:
-    """Random weights, gammas and betas; running statistics from a few batches; evaluation mode."""
+    """Set random weights, gammas, betas and running statistics, and evaluation mode."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in network.parameters():

@@ -1,4 +1,4 @@
-"""Which layers normalize, in which order, and what feeds them."""
+"""Normalization layers of a network, their order, and the layers before them."""
 
 from __future__ import annotations
 

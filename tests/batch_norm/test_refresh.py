@@ -1,4 +1,4 @@
-"""Population statistics by streaming, against a layer-by-layer computation with everything in memory."""
+"""Population statistics by streaming, against a computation in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Swapping kinds of normalization: the evaluation function is kept, or it is said why not."""
+"""Replacement of normalization layers with the same evaluation function, or an error."""
 
 from __future__ import annotations
 

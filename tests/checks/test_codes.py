@@ -50,7 +50,7 @@ def mlp(batch_norm: bool = False) -> nn.Module:
 
 
 def trained(network: nn.Module, data: Any, epochs: int = 15, learning_rate: float = 0.1) -> dict[str, Any]:
-    """Train the network in place; options of `check` that this yields."""
+    """Train the network in place, and return options of `check`."""
     initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     result = gs.train(network, data, gs.TrainingSpec(epochs=epochs, learning_rate=learning_rate, momentum=0.9))
     return {"initial_state": initial, "history": result.history, "batch_size": 50}

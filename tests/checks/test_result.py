@@ -1,4 +1,4 @@
-"""The result of `gapscope.check` in every form, its budget, and that the network is left as it was."""
+"""Result of `gapscope.check` in every form, its budget, and restoration."""
 
 from __future__ import annotations
 

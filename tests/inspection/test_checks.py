@@ -1,4 +1,4 @@
-"""What every measure and penalty says of a network, or of inputs, that it cannot take."""
+"""Error messages of measures and penalties for unusable networks and inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many samples per pass may take."""
+"""Number of samples per pass."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_a_pass_holds_once_does_not_count_for_every_row(monkeypatch: pytest
 
 
 class Seen(list[int]):
-    """A record that is no plain list: those are put back with the other attributes of a network that is measured."""
+    """Record that is no plain list, and so is not restored with a network's attributes."""
 
 
 class Counting(nn.Module):

@@ -1,4 +1,4 @@
-"""Tables, scikit-learn pipelines and skorch networks: the numbers of the steps done by hand, or the line to write."""
+"""Tables, scikit-learn pipelines and skorch networks against the steps by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples that act on each other are refused by every measure that takes them as independent."""
+"""Rejection of interacting samples by measures that need independent ones."""
 
 from __future__ import annotations
 

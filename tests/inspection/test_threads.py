@@ -1,4 +1,4 @@
-"""Several threads: the same numbers as one, networks and settings as they were, and nobody's random numbers again."""
+"""Several threads: the numbers of one thread, and restored networks, settings and streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front door takes the networks and data that people have, and says what it cannot."""
+"""Accepted forms of networks and data, and the errors for others."""
 
 from __future__ import annotations
 

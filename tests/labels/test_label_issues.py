@@ -1,4 +1,4 @@
-"""`gs.estimate_label_noise` and `gs.find_label_issues` on real data with labels made wrong, and their refusals."""
+"""Label noise and label issues of real data with flipped labels, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gapscope.labels.results import LabelNoiseEstimate, rank_label_issues
 
 
 def digits(rate: float, n: int = 400, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
-    """An untrained network, images, labels of which a share is wrong, and which."""
+    """Return an untrained network, images, labels of which a fraction is flipped, and which."""
     train = gs.load_dataset("digits").train.subset(torch.arange(n))
     assert train.targets is not None
     generator = torch.Generator().manual_seed(seed)

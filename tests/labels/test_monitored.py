@@ -1,4 +1,4 @@
-"""Wrong labels from one training, watched by a monitor with canaries: against planted ones, resumed, and refused."""
+"""Label noise from one monitored run with canaries: planted, resumed, and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = gs.TrainingSpec(epochs=16, optimizer="adam", learning_rate=0.003, bat
 
 
 class Watched:
-    """A small network trained on digits of which a share is wrong, and on canaries."""
+    """A small network trained on digits with flipped labels and canaries."""
 
     def __init__(self, rate: float, settings: gs.TrainingSpec = SETTINGS, folder: Path | None = None) -> None:
         train = gs.load_dataset("digits").train.subset(torch.arange(600))

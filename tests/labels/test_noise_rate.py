@@ -26,7 +26,7 @@ def test_margins_are_label_minus_best_other() -> None:
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
 @pytest.mark.parametrize("classes", [2, 10])
 def test_it_is_tight_where_right_and_wrong_do_not_meet(rate: float, classes: int) -> None:
-    """Canaries are wrong but for those whose given label was wrong and that were put right by chance."""
+    """Canaries are label errors unless a wrong label was corrected by chance."""
     generator, n, m = torch.Generator().manual_seed(0), 20_000, 8_000
     wrong = torch.rand(n, generator=generator) < rate
     margins = torch.where(wrong, -1.0, 1.0) + 0.1 * torch.randn(n, generator=generator)

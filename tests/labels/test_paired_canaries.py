@@ -1,4 +1,4 @@
-"""Paired canaries: the p-value by enumeration and its bound, fair coins, data sets that hold one of each pair."""
+"""Paired canaries: p-value by enumeration, its bound, fair coins, data sets."""
 
 from __future__ import annotations
 

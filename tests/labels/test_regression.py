@@ -1,4 +1,4 @@
-"""Robust leave-one-out residuals: a fixed point, refits, and the bound of the fraction of wrong targets."""
+"""Robust leave-one-out residuals: fixed point, refits, bound of the noise rate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gapscope.statistics.kernel_ridge import select_ridge, spectrum
 
 
 def line(n: int, rate: float, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Features, targets on a plane with noise .1 of which some are another sample's, and which."""
+    """Return features, targets on a plane with noise .1 and some swaps, and the swapped."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
     y = x[:, :1] * 2 + x[:, 1:2] + 0.1 * torch.randn(n, 1, generator=generator, dtype=torch.float64)

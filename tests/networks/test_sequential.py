@@ -1,4 +1,4 @@
-"""Sequential networks: parameter counts of the papers, order of layers, and forward passes by hand."""
+"""Sequential networks: parameter counts of the papers, order of layers, outputs."""
 
 from __future__ import annotations
 

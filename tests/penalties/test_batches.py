@@ -1,4 +1,4 @@
-"""Penalties of mini-batches in the forms of training loops: mappings, several inputs, Hugging Face model outputs."""
+"""Penalties of mini-batches as mappings, several inputs and Hugging Face outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PENALTIES: dict[str, Callable[[], Penalty]] = {
 
 
 class Logits(nn.Module):
-    """A model as one that takes token ids alone, by hand: the oracle. Token 0 is padding, in any order of the rows."""
+    """Oracle: a model that accepts token ids alone, with token 0 as padding."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Penalties in DistributedDataParallel: two gloo processes give the gradient of one process on the joined batch."""
+"""Penalties in two processes against one process on the joined batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from two_processes import together
 
 
 class _Network(nn.Module):
-    """A network with a parameter outside any layer, so that the whole network is differentiated too."""
+    """A network with a parameter outside any layer."""
 
     def __init__(self) -> None:
         super().__init__()

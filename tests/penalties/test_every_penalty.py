@@ -1,4 +1,4 @@
-"""One battery over the registered penalties and the networks that people train: what every penalty must do."""
+"""All registered penalties on all network cases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _made(kind: str) -> Penalty:
 
 
 def _refused(kind: str, name: str) -> bool:
-    """What has no value: gamma decay without gammas of batch norm, derivatives by token ids."""
+    """Return whether a penalty is undefined: no gammas of batch norm, or token ids."""
     return (kind == "gamma_decay" and "batch norm" not in CASES[name].has) or (
         kind == "input_jacobian" and bool(CASES[name].tokens)
     )

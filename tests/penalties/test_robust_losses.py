@@ -1,4 +1,4 @@
-"""Losses that forgive wrong labels: values by hand, limits, gradients, going on after a stop, messages."""
+"""Noise-robust losses: values by hand, limits, gradients, resumption, messages."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_averages_belong_to_samples_and_take_no_gradient() -> None:
 
 
 def test_it_outweighs_the_pull_of_a_wrong_label() -> None:
-    """Where early predictions were sure of class 0, the label 1 pulls less, and in the end not at all."""
+    """Label 1 contributes less where early predictions were sure of class 0."""
     loss, logits = (
         gs.penalties.EarlyLearningRegularization(strength=10.0),
         torch.tensor([[3.0, 0.0]], requires_grad=True),

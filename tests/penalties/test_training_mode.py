@@ -1,4 +1,4 @@
-"""Penalties where people train: BatchNorm with the statistics of the batch, dropout, learned positions, both at once.
+"""Penalties in training mode: BatchNorm, dropout, learned positions, combined.
 
 The right answers come from plain autograd in float64. With BatchNorm the network is written again as a function of its
 weights and its statistics: the Jacobian is that by the weights alone, and the statistics, which are made of the
@@ -288,7 +288,7 @@ def _rows_of_graph(outputs: Tensor, network: nn.Module) -> Tensor:
 
 
 class _Transformer(nn.Module):
-    """Learned positions, a class token and a layer scale as bare parameters, dropout, a logit scale as in CLIP."""
+    """Bare parameters as in transformers and CLIP, with dropout."""
 
     def __init__(self) -> None:
         super().__init__()

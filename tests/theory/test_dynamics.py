@@ -1,4 +1,4 @@
-"""Equations of the order parameters against gold values, the paper's other form of them, and their fixed points."""
+"""Equations of the order parameters against gold values and their fixed points."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_flow_equals_the_squared_form(student: Student) -> None:
 
 @pytest.mark.parametrize("student", ["relu", "linear"])
 def test_sgd_flow_equals_that_of_the_inner_products(student: Student) -> None:
-    """From w += eta delta x alone: d(gamma R)/dt = eta I3 and d(gamma^2)/dt = 2 eta I1 + eta^2 I2."""
+    """From w += eta delta x: d(gamma R)/dt = eta I3, d(gamma^2)/dt = 2 eta I1 + eta^2 I2."""
     gamma, overlap, rate = 0.7, 0.4, 0.6
     i1, i2, i3 = order_parameter_integrals(gamma, overlap, student=student)
     flow = order_parameter_flow(gamma, overlap, method="sgd", learning_rate=rate, student=student)

@@ -1,4 +1,4 @@
-"""Fixed points and learning rates against Table 1 and the exact Jacobian; shrinkage against sampled batches."""
+"""Fixed points against Table 1 and the Jacobian, shrinkage against sampled batches."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_gamma_gold() -> None:
 @pytest.mark.parametrize("student", STUDENTS)
 @pytest.mark.parametrize("batch_size", [16, 32])
 def test_gamma_minimizes_the_loss_of_drawn_batches(student: Student, batch_size: int) -> None:
-    """Least squares of g(t) on g(t / sigma_B) over batches; its standard error is 4e-4 (M = 16) and 2e-4 (M = 32)."""
+    """Least squares of g(t) on g(t / sigma_B), with standard errors 4e-4 and 2e-4."""
     teacher = np.random.default_rng(0).standard_normal((200_000, batch_size))
     normed = teacher / np.sqrt(np.mean(teacher**2, axis=1, keepdims=True))
     if student == "relu":
@@ -171,7 +171,7 @@ def test_centred_gamma_minimizes_the_loss_of_drawn_batches() -> None:
 
 @pytest.mark.parametrize(("centred", "second_order"), [(False, 0.3), (True, 2.2)])
 def test_paper_zeta_is_the_shrinkage_to_first_order(centred: bool, second_order: float) -> None:
-    """The output scale gamma* E[sigma_B] and the fixed point of gamma decay agree up to O(1 / M^2)."""
+    """Output scale gamma* E[sigma_B] and fixed point agree up to O(1 / M^2)."""
     sizes = np.array([16.0, 32.0, 1024.0])
     decayed = fixed_point(student="linear", zeta=batch_norm_zeta(sizes, centred=centred)).gamma
     gaps = np.abs(decayed - batch_norm_gamma(sizes, centred=centred) ** 2)

@@ -1,4 +1,4 @@
-"""Generalization over P / N: gold values, limits, derivatives of the resolvent, and drawn tasks."""
+"""Generalization over P / N: gold values, limits, derivatives, sampled tasks."""
 
 from __future__ import annotations
 

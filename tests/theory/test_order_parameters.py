@@ -1,4 +1,4 @@
-"""Averages over Gaussian inputs against one-dimensional quadrature, draws, and the paper's special cases."""
+"""Averages over Gaussian inputs against quadrature, samples and special cases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _slope(values: Any, kind: Student) -> Any:
 
 
 def _by_quadrature(function: Callable[[float, float], float], gamma: float, overlap: float) -> float:
-    """Average of a function of (s, t), homogeneous of degree 2: the radius integrates to 2, the angle is left."""
+    """Average a function of (s, t), homogeneous of degree 2, over the angle."""
     angle = np.arccos(overlap)
 
     def integrand(theta: float) -> float:

@@ -1,4 +1,4 @@
-"""Output sensitivity against sampled networks, for vanishing and finite noise; predicted losses."""
+"""Output sensitivity against sampled networks, for vanishing and finite noise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def random_networks(n: int, widths: list[int], *, weight_std=lambda fan_in: 1.0,
 
 
 def assert_mean_is(expected: float, values: list[float], at_most: float) -> None:
-    """The mean of the values is `expected` within 3 standard errors, and these are small enough to tell."""
+    """Assert that the mean of the values is `expected` within 3 small standard errors."""
     error = np.std(values, ddof=1) / np.sqrt(len(values))
     assert error < at_most * expected
     assert abs(np.mean(values) - expected) < 3 * error

@@ -1,4 +1,4 @@
-"""Saddle point of the free energy against its derivatives, ridge regression, and draws at finite temperature."""
+"""Saddle point of the free energy against derivatives, ridge regression and samples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_saddle_is_stationary(student: Student, alpha: float, temperature: float
 @pytest.mark.parametrize("temperature", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("ridge", [0.05, 0.8])
 def test_fixed_length_acts_as_a_ridge(student: Student, alpha: float, temperature: float, ridge: float) -> None:
-    """Ridge regression plus noise T (X'X + ridge)^-1 has a length; given it, the saddle finds the rest."""
+    """The length of ridge regression plus noise T (X'X + ridge)^-1 determines the saddle."""
     load, share = activity(student) * alpha, activity(student)
     trace = float(resolvent_trace(load, ridge))
     error = (float(student_generalization(alpha, student=student, zeta=ridge)) - 1 + share) / share
@@ -59,7 +59,7 @@ def test_fixed_length_acts_as_a_ridge(student: Student, alpha: float, temperatur
 
 
 def test_draws_from_the_gibbs_distribution() -> None:
-    """Linear students drawn from exp(-E / T) under a Gaussian prior are ridge plus noise T (X'X + r)^-1."""
+    """Linear students from exp(-E / T), Gaussian prior: ridge plus noise T (X'X + r)^-1."""
     alpha, temperature, ridge, size = 1.5, 0.3, 0.4, 400
     generator = np.random.default_rng(3)
     task = draw_teacher_task(alpha, n_inputs=size, students=4, generator=generator)
@@ -109,7 +109,7 @@ def test_free_length_adds_its_own_stationarity() -> None:
 
 
 def test_printed_gamma_is_wrong_away_from_a_equal_one() -> None:
-    """Eq. 22, alpha / 2a + alpha S / (2a - alpha), equals ours at a = 1 but is no saddle of a warm student."""
+    """Eq. 22 equals the corrected form at a = 1, but is no saddle of a warm student."""
     point = equilibrium(1.2, temperature=0.05, length=1.2)
 
     def printed(a: float) -> float:

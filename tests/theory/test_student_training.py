@@ -1,4 +1,4 @@
-"""Students: steps against differences, online learning against the equations, training against ridge regression."""
+"""Students: steps, online learning and training against exact results."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_random_start_keeps_what_the_data_do_not_see() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("student", ["linear", "relu"])
 def test_batch_norm_shrinks_its_outputs_by_the_expected_batch_deviation(student: Student) -> None:
-    """Plentiful noise-free samples: the direction is the teacher's, and the gain falls to E[sigma_B]."""
+    """Many noise-free samples: the teacher's direction, and a gain of E[sigma_B]."""
     task = _task(40.0, 20, students=8, noise_variance=0.0)
     settings: dict[str, Any] = {"batch_size": 16, "epochs": 300, "learning_rate": 0.1}
     students = train_students(task, method="batch_norm", student=student, generator=_seeded(), **settings)
@@ -202,7 +202,7 @@ def test_batch_norm_shrinks_its_outputs_by_the_expected_batch_deviation(student:
 @pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [0.5, 1.25])
 def test_converged_batch_norm_is_least_squares_not_ridge(alpha: float) -> None:
-    """Against the paper's Fig. 1a: with few noisy samples real batch norm ends at shrunk least squares."""
+    """Real batch norm on few noisy samples ends at shrunk least squares, not as in Fig. 1a."""
     task = _task(alpha, 100)
     least, ridge = least_squares_students(task), least_squares_students(task, zeta=1 / 64)
     trained = train_students(task, method="batch_norm", epochs=4000, batch_size=32, generator=_seeded())
@@ -222,7 +222,7 @@ def test_short_batch_norm_stays_below_the_peak() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.5, 0.8, 1.0, 2.0])
 def test_sixty_epochs_at_the_size_of_the_paper_pass_the_curve_of_gamma_decay(alpha: float) -> None:
-    """The mean of five students is within 9 % of it; one student varies by 6 %."""
+    """The mean of five students is within 9 % of it (one varies by 6 %)."""
     settings: dict[str, Any] = {"batch_size": 32, "epochs": 200, "anneal": False, "checkpoints": [10, 60, 200]}
     task = _task(alpha, 4096, students=1)
     early, middle, late = train_students(

@@ -1,4 +1,4 @@
-"""Drawn tasks have the stated distribution; the exact students solve the stated problems."""
+"""Sampled tasks have the stated distribution, and exact students solve them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice on batch norm against measured regularization, and the cost of dropout in closed form."""
+"""Advice on batch norm against measured regularization, and dropout in closed form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Data = tuple[Tensor, Tensor]
 
 
 def one_layer(gamma: float = 1.0) -> nn.Sequential:
-    """Batch norm and the identity: for u = -1 or 1 and targets u its noise costs gamma^2 a^2, a of variance 1/M."""
+    """Batch norm and the identity: for u = -1 or 1 and targets u the noise costs gamma^2 a^2."""
     network = nn.Sequential(nn.BatchNorm1d(1, eps=1e-12), nn.Linear(1, 1, bias=False)).double()
     with torch.no_grad():
         network[0].weight.fill_(gamma)  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""The advice in words: what is said follows from the numbers alone."""
+"""Advice as text: the sentences follow from the numbers alone."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def statistics_of_batches(u: Tensor, size: int, batches: int) -> tuple[Tensor, T
 
 
 def test_statistics_of_drawn_batches(u: Tensor) -> None:
-    """M Var(a) = V1 exactly; M Var(s), M Cov(a, s) and M E[1/(1 + s) - 1] in the limit of large M."""
+    """M Var(a) = V1 exactly, the other moments in the limit of large M."""
     size = 400
     a, s = statistics_of_batches(u, size, 4000)
     noise = sums_of(u, full=True).noise_covariance()
@@ -121,7 +121,7 @@ def test_a_quadratic_loss_of_a_linear_network_has_no_other_part_than_the_decay(c
 
 
 def test_a_kink_is_seen() -> None:
-    """Loss |h| at targets 0 has no curvature but its kink: E|h + noise| - E|h| = variance * density(0)."""
+    """Loss |h| at targets 0: E|h + noise| - E|h| = variance * density(0), by its kink."""
     h = torch.linspace(-3, 3, 2001, dtype=torch.float64)[:, None]
     network = nn.BatchNorm1d(1, eps=0.0).double().eval()
     assert network.running_mean is not None and network.running_var is not None

@@ -21,7 +21,7 @@ SHAPE = {"gaussian": (0.0, 0.0), "laplace": (3.0, 0.0), "uniform": (-1.2, 0.0), 
 
 
 def population(name: str) -> Tensor:
-    """Independent channels at quantiles of the distribution, in random order: its moments are almost exact."""
+    """Return independent channels at quantiles of the distribution, in random order."""
     levels = (torch.arange(N, dtype=torch.float64) + 0.5) / N
     values = {
         "gaussian": torch.special.ndtri(levels),
@@ -36,7 +36,7 @@ def population(name: str) -> Tensor:
 def measured(
     name: str, sizes: tuple[int, ...], batches: int = 25_000
 ) -> dict[tuple[int, str], tuple[float, float, float]]:
-    """(size, quantity) -> value over many batches, its standard error, and the prediction, without the factor f."""
+    """Return (size, quantity) -> value, standard error and prediction without the factor f."""
     layer = nn.BatchNorm1d(CHANNELS, eps=1e-12).double()
     found = {}
     for size in sizes:

@@ -42,7 +42,7 @@ def normalized(network: Any, name: str) -> Tensor:
 
 
 def per_sample_derivatives(network: Any, name: str) -> tuple[Tensor, Tensor]:
-    """Jacobian of each sample's outputs [n, K, 2C] and gradient of its loss [n, 2C] by (gamma, beta)."""
+    """Return each sample's Jacobian [n, K, 2C] and loss gradient [n, 2C] by (gamma, beta)."""
     samples, layer = images(N), network.get_submodule(name)
     values = torch.cat([layer.weight, layer.bias]).detach()
     c = len(layer.weight)
@@ -59,7 +59,7 @@ def per_sample_derivatives(network: Any, name: str) -> tuple[Tensor, Tensor]:
 
 
 def dense(network: Any, name: str) -> dict[str, Tensor]:
-    """Everything about one layer by its definition, over batches of one sample with replacement (M = 1, f = 1)."""
+    """Compute one layer's decay by definition, for batches of one sample with replacement."""
     u = normalized(network, name)
     jacobian, gradient = per_sample_derivatives(network, name)
     p = network(images(N).inputs).softmax(1).detach()

@@ -1,4 +1,4 @@
-"""Batch-norm minus population-norm loss: measured on one-layer models and on a small convolutional network."""
+"""Excess loss of batch norm on one-layer models and a small convolutional network."""
 
 from __future__ import annotations
 

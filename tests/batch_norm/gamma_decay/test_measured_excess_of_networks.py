@@ -1,4 +1,4 @@
-"""The prediction on trained networks of several layers: digits, fully connected and convolutional."""
+"""Predicted excess on trained networks of several layers."""
 
 from __future__ import annotations
 

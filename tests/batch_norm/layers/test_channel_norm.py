@@ -1,4 +1,4 @@
-"""What every normalization layer must do: shapes, modes, statistics, dtypes, compilation, gradients, odd batches."""
+"""All normalization layers: shapes, modes, statistics, dtypes, compilation and gradients."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_an_infinity_stays_in_the_running_mean_as_in_torch(kind: str) -> None:
 @pytest.mark.parametrize("n", [1, 2, 6])
 @pytest.mark.parametrize("side", [1, 4])
 def test_memory_formats_do_not_change_gradients(kind: str, n: int, side: int) -> None:
-    """A dimension of size 1 has any stride, by which torch tells channels-last from contiguous."""
+    """Strides of a dimension of size 1 decide between channels-last and contiguous."""
     if n * side == 1:
         return
     results = []

@@ -68,7 +68,7 @@ def test_normalize_parts_without_affine_parameters() -> None:
 def test_gradients_in_every_memory_format(
     n: int, ghost_size: int, of_inputs: torch.memory_format, of_gradient: torch.memory_format
 ) -> None:
-    """Against the formula; a single image whose gradient came in another format had all of its gradients wrong."""
+    """Compare a single image in another memory format with the formula."""
     generator = torch.Generator().manual_seed(0)
     layer: Any = GhostBatchNorm2d(3, ghost_size, momentum=1.0).double()
     nn.init.uniform_(layer.weight)
