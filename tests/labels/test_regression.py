@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from gapscope.base.random_streams import make_generator
-from gapscope.labels.noise_rate import noise_rate_bound
+from gapscope.labels.noise_rate import MIN_CANARIES, ROUNDS, noise_rate_bound
 from gapscope.labels.regression import (
-    CANARY_ROUNDS,
     CLIP,
-    MIN_CANARIES,
     fit_robustly,
     regression_canaries,
     residual_margins,
@@ -61,7 +59,7 @@ def test_canaries_are_those_of_refits() -> None:
     kernel = spectrum(x @ x.T)
     fit = fit_robustly(kernel, y)
     margins = regression_canaries(kernel, fit, y, make_generator(0, "canaries"))
-    assert margins.canaries.shape == (CANARY_ROUNDS, MIN_CANARIES)
+    assert margins.canaries.shape == (ROUNDS, MIN_CANARIES)
     draws = make_generator(0, "canaries")
     chosen = torch.randperm(40, generator=draws)[:MIN_CANARIES]
     corrupted, fitted = y.clone(), fit.targets.clone()

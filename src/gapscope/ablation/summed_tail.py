@@ -189,7 +189,7 @@ class _Ablation:
 
     def _terms(self, samples: slice, units: Int[Tensor, "g a"]) -> Float[Tensor, "g a h"]:
         """Return what each of these units adds to the linear layer's outputs."""
-        # W h(m z) = W h(0) + sum over the units left of W_u (h(z)_u - h(0)_u), where W_u are the P columns of W that
+        # W h(m z) = W h(0) + sum over the units left of W_u (h(z)_u - h(0)_u), with W_u the P columns of W that
         # belong to unit u: [m, g, p] @ [m, p, h].
         delta = self.features[samples] - self.resting[samples]
         if delta.shape[2] == 1:

@@ -22,8 +22,8 @@ def nearest_distances(queries: Tensor, features: Tensor | None = None) -> tuple[
         block = queries[start : start + BLOCK]
         d = torch.cdist(block, others)
         if features is None:
-            own = torch.arange(len(block))
-            d[own, own + start] = torch.inf
+            rows = torch.arange(len(block))
+            d[rows, rows + start] = torch.inf
         smallest = d.min(1)
         distances.append(smallest.values)
         indices.append(smallest.indices)

@@ -16,6 +16,7 @@ which at least a given fraction of the canaries is; over smaller t it would foll
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -52,8 +53,8 @@ def margins_of(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float
     >>> margins_of(torch.tensor([[2.0, 5.0, 1.0]]), torch.tensor([0])).item()
     -3.0
     """
-    given = scores.gather(1, labels[:, None]).squeeze(1)
-    return given - scores.scatter(1, labels[:, None], -torch.inf).amax(1)
+    chosen = scores.gather(1, labels[:, None]).squeeze(1)
+    return chosen - scores.scatter(1, labels[:, None], -torch.inf).amax(1)
 
 
 def smallest_ratio(margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], quantile: float) -> tuple[float, float]:
@@ -126,6 +127,20 @@ def confusion_odds(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_cl
     return odds.fill_diagonal_(0.0)
 
 
+def corrupt_in_rounds(
+    n: int, device: torch.device, margins: Callable[[Tensor], Tensor], generator: torch.Generator
+) -> CanaryMargins:
+    """Return margins in 20 rounds, with corrupted labels of other 5 % of the samples."""
+    number = max(MIN_CANARIES, round(CANARY_FRACTION * n))
+    ordinary, canaries = [], []
+    for _ in range(ROUNDS):
+        chosen, rest = (part.to(device) for part in torch.randperm(n, generator=generator).split([number, n - number]))
+        values = margins(chosen)
+        ordinary.append(values[rest])
+        canaries.append(values[chosen])
+    return CanaryMargins(torch.stack(ordinary).cpu(), torch.stack(canaries).cpu())
+
+
 def canary_margins(
     kernel: Spectrum,
     labels: Int[Tensor, " n"],
@@ -140,17 +155,13 @@ def canary_margins(
     New labels are sampled from the odds of the predicted class, so that a canary's label is an error also where its
     given label was. A round costs two products with the vectors of the kernel.
     """
-    n, odds = len(labels), confusion_odds(predicted, labels, n_classes)
-    number = max(MIN_CANARIES, round(CANARY_FRACTION * n))
-    ordinary, canaries = [], []
-    for _ in range(ROUNDS):
-        order = torch.randperm(n, generator=generator)
-        chosen, rest = (part.to(labels.device) for part in order.split([number, n - number]))
+    odds = confusion_odds(predicted, labels, n_classes)
+
+    def margins(chosen: Tensor) -> Tensor:
         corrupted = labels.clone()
         new_labels = torch.multinomial(odds[predicted[chosen].cpu()], 1, generator=generator).squeeze(1)
         corrupted[chosen] = new_labels.to(labels)
         targets = torch.nn.functional.one_hot(corrupted, n_classes).double()
-        margins = margins_of(loo_predictions(kernel, targets, ridge * (kernel.mean or 1.0)).predictions, corrupted)
-        ordinary.append(margins[rest])
-        canaries.append(margins[chosen])
-    return CanaryMargins(torch.stack(ordinary).cpu(), torch.stack(canaries).cpu())
+        return margins_of(loo_predictions(kernel, targets, ridge * (kernel.mean or 1.0)).predictions, corrupted)
+
+    return corrupt_in_rounds(len(labels), labels.device, margins, generator)

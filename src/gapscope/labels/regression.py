@@ -16,13 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gapscope.labels.noise_rate import CanaryMargins
+from gapscope.labels.noise_rate import CanaryMargins, corrupt_in_rounds
 from gapscope.statistics.baselines import RIDGES
 from gapscope.statistics.kernel_ridge import LooResult, Spectrum, loo_predictions, select_ridge
 
-ROUNDS, CANARY_ROUNDS = 4, 20
+ROUNDS = 4
 CLIP, FIRST_CLIP = 2.0, 3.0
-CANARY_FRACTION, MIN_CANARIES = 0.05, 12
 
 
 def robust_spread(values: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
@@ -69,18 +68,14 @@ def regression_canaries(
     spectrum: Spectrum, fit: RobustFit, targets: Float[Tensor, "n k"], generator: torch.Generator
 ) -> CanaryMargins:
     """Return margins under 20 rounds in which some samples get the targets of others."""
-    n = len(targets)
-    number = max(MIN_CANARIES, round(CANARY_FRACTION * n))
-    spread = robust_spread(targets - fit.loo.predictions)
-    ordinary, canaries = [], []
-    for _ in range(CANARY_ROUNDS):
-        chosen, rest = torch.randperm(n, generator=generator).to(targets.device).split([number, n - number])
+    n, spread = len(targets), robust_spread(targets - fit.loo.predictions)
+
+    def margins(chosen: Tensor) -> Tensor:
         corrupted, fitted = targets.clone(), fit.targets.clone()
-        corrupted[chosen] = targets[torch.randint(n, (number,), generator=generator).to(targets.device)]
+        corrupted[chosen] = targets[torch.randint(n, (len(chosen),), generator=generator).to(targets.device)]
         predictions = fit.loo.predictions[chosen]
         fitted[chosen] = predictions + (corrupted[chosen] - predictions).clamp(-CLIP * spread, CLIP * spread)
         loo = loo_predictions(spectrum, fitted, fit.ridge * (spectrum.mean or 1.0))
-        margins = residual_margins(corrupted - loo.predictions, spread)
-        ordinary.append(margins[rest])
-        canaries.append(margins[chosen])
-    return CanaryMargins(torch.stack(ordinary).cpu(), torch.stack(canaries).cpu())
+        return residual_margins(corrupted - loo.predictions, spread)
+
+    return corrupt_in_rounds(n, targets.device, margins, generator)

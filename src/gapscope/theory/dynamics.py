@@ -59,7 +59,7 @@ def check_method(method: str, zeta: float) -> None:
 def start_length(method: Method, gamma: float, length: float | None) -> float:
     """Resolve a student's length: free for weight norm (None is 1), always gamma for SGD."""
     if method == "sgd" and length not in (None, gamma):
-        raise InvalidInput(f"Got length {length} for method 'sgd', where it is gamma. Omit length.")
+        raise InvalidInput(f"Got length {length} for method 'sgd'; its length is gamma. Omit length.")
     resolved = gamma if method == "sgd" else 1.0 if length is None else length
     check_range("gamma" if method == "sgd" else "length", resolved, 0, low_open=True)
     return resolved
@@ -151,7 +151,7 @@ def learning_dynamics(
         times: Increasing times at which to report, 0 or larger; training starts at 0.
         gamma: Gain at time 0.
         overlap: Overlap R at time 0.
-        length: Length L at time 0, None for 1 (weight norm) or gamma (SGD, where it cannot differ).
+        length: Length L at time 0, None for 1 (weight norm) or gamma (SGD, always).
 
     Returns:
         The trajectory. Once gamma or L passes 1e6 training counts as diverged and all later values are NaN.

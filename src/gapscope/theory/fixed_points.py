@@ -45,7 +45,7 @@ def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: Arr
     \gamma_0 = \frac{1}{1 + 2\zeta}\ \text{(ReLU)},\ \frac{1}{1 + \zeta}\ \text{(linear)}$$
 
     Convention: loss = full square + $\zeta\gamma^2$ (with half a square, replace $\zeta$ by $2\zeta$). Exact for zeta
-    = 0, where weight norm and SGD end at gain 1. For zeta > 0 it holds to first order in the learning rate, as in the
+    = 0: weight norm and SGD end at gain 1. For zeta > 0 it holds to first order in the learning rate, as in the
     paper (Proposition 1): there $I_2 > 0$, so L keeps growing, about as $t^{1/4}$, and R tends to 1 only as L grows.
     At $\eta = 0.5$, t = 3000, ReLU, zeta = 0.25: (0.6657, 0.9985, 2.508) instead of $\gamma_0 = 0.6667$.
 
@@ -132,7 +132,7 @@ def dynamics_jacobian(
 ) -> Float[np.ndarray, "k k"]:
     r"""Compute the Jacobian of `order_parameter_flow` in (gamma, R, L), for SGD in (gamma, R).
 
-    Exact derivatives with every term in $\eta^2$, also at R = 1 (from below), where finite differences of step h are
+    Exact derivatives with every term in $\eta^2$, also at R = 1 (from below); there finite differences of step h are
     off by $O(\sqrt h)$ because $\arcsin$ has no slope there. At the fixed point for zeta = 0 `numpy.linalg.eigvals`
     of it gives `stability_eigenvalues` and, for weight norm, 0 for the free length. For zeta > 0 that point is not
     quite fixed (L grows): there compare diagonal entries. Rows are derivatives of the flow of gamma, R (and L).
@@ -216,7 +216,7 @@ def batch_norm_zeta(batch_size: ArrayLike, *, student: Student = "linear", centr
     \text{three times that where the batch mean is subtracted too}$$
 
     Section 4, appendix C.3. Convention: loss = full square + $\zeta\gamma^2$. First order in 1/M, Gaussian
-    pre-activations. It matches real batch norm's output scale $\gamma^* E[\sigma_B]$ at the teacher's direction, where
+    pre-activations. It matches real batch norm's output scale $\gamma^* E[\sigma_B]$ at the teacher's direction; there
     the exact linear root-mean-square value is $1/E[\sigma_B]^2 - 1$ (0.8 % above 1/2M at M = 32). It does not carry
     over to the direction on few noisy samples: batch norm decays the variance of its outputs on the training data, not
     the norm of the weights.

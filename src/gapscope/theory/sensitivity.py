@@ -159,12 +159,12 @@ def predicted_variance(
               \sum_k \mathrm{Var}_\theta F_k \approx \frac{K - 1}{K} V
 
     The last form (`of="probabilities"`) is eq. 7 of Forouzesh, Salehi and Thiran 2021, for classifiers. The middle
-    one (`of="outputs"`) is for raw outputs, so for regression, where there is no softmax: for K = 1 it is V, and
+    one (`of="outputs"`) is for raw outputs, so for regression without softmax: for K = 1 it is V, and
     eq. 7 would be 0.
 
     Valid: the middle form in expectation for random networks with vanishing noise (within 5 % in simulations). The
     last form linearizes the softmax at equal logits, so it needs logits far below 1, and fails everywhere else: 10 %
-    off at He initialization, and thousands of times too high for standard normal weights, where probabilities saturate
+    off at He initialization, and thousands of times too high for standard normal weights, as probabilities saturate
     (their variance never exceeds 1). On classifiers trained on digits it was 20 to ten million times too high.
 
     Args:

@@ -116,7 +116,7 @@ def _at_free_length(alpha: float, temperature: float, student: Student) -> tuple
     if load == 1 or (load < 1 and temperature > 0):
         raise InvalidInput(
             f"alpha must exceed {1 / activity(student):g} where no length is given; got {alpha} at temperature "
-            f"{temperature}, where lengths grow without bound. Pass length."
+            f"{temperature}; lengths grow without bound. Pass length."
         )
     return (load, temperature / (load - 1)) if load > 1 else (1.0, 0.0)
 

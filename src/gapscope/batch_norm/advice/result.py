@@ -94,12 +94,41 @@ class BatchNormAdvice(Result):
     @property
     def sentences(self) -> tuple[str, ...]:
         """The advice as sentences: the added loss, its change, and replacements."""
-        return _sentences(self)
+        lines = [_present(self), _change(self)]
+        if self.loses_regularization:
+            lines += _remedies(self)
+        elif self.gains_regularization:
+            lines.append(
+                "Neither ghost batches nor dropout take noise away; population norm with GammaDecayPenalty("
+                f"batch_size={self.batch_size}) keeps the regularization of batches of {self.batch_size}."
+            )
+        return tuple(lines)
 
     @property
     def caveats(self) -> tuple[str, ...]:
         """Caveats for these numbers, most severe first (the last always applies)."""
-        return _caveats(self)
+        caveats: list[str | None] = [_odd_prediction(self)]
+        error, largest = self.missing.standard_error or 0.0, max(self.batch_size, self.new_batch_size or 0)
+        if self.loses_regularization and error > 0.2 * self.missing:
+            caveats.append(f"the missing amount, {_value(self.missing)}, is rough: take more passes or more samples.")
+        if abs(self.running_loss - self.loss) > max(self.total.excess, 0.05 * self.loss):
+            caveats.append(
+                f"with its running statistics the network's loss is {self.running_loss:.3g}, with exact ones "
+                f"{self.loss:.3g}: the running statistics are stale, and the advice is for the exact ones."
+            )
+        if largest > self.samples / 4:
+            caveats.append(
+                f"batches of {largest} are a large part of the {self.samples} samples, sampled without replacement: "
+                "right if these are all training data, else their noise is underestimated."
+            )
+        if self.dropout is not None and self.dropout > 0.5:
+            caveats.append(f"a dropout rate of {float(self.dropout):.2f} is no small noise; the match is in name only.")
+        if self.decay_strength is not None and not 0.5 <= self.decay_strength <= 2:
+            caveats.append(
+                f"gamma decay needs a strength of {float(self.decay_strength):.2g} to match, theory predicts 1: it "
+                "omits what is linear in gamma and beyond the second order."
+            )
+        return (*(text for text in caveats if text is not None), _FROZEN)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per layer, the last one for all of them at once."""
@@ -196,18 +225,6 @@ def _remedies(advice: BatchNormAdvice) -> list[str]:
     return lines
 
 
-def _sentences(advice: BatchNormAdvice) -> tuple[str, ...]:
-    lines = [_present(advice), _change(advice)]
-    if advice.loses_regularization:
-        lines += _remedies(advice)
-    elif advice.gains_regularization:
-        lines.append(
-            "Neither ghost batches nor dropout take noise away; population norm with GammaDecayPenalty("
-            f"batch_size={advice.batch_size}) keeps the regularization of batches of {advice.batch_size}."
-        )
-    return tuple(lines)
-
-
 def _odd_prediction(advice: BatchNormAdvice) -> str | None:
     total = advice.total
     error = (total.excess.standard_error or 0.0) + (total.predicted.standard_error or 0.0)
@@ -218,28 +235,3 @@ def _odd_prediction(advice: BatchNormAdvice) -> str | None:
         f"the theory, which is of first order in 1/M and adds the layers up, gives {float(total.predicted):.3g} where "
         f"{float(total.excess):.3g} is measured: the strength of gamma decay is rough here."
     )
-
-
-def _caveats(advice: BatchNormAdvice) -> tuple[str, ...]:
-    caveats: list[str | None] = [_odd_prediction(advice)]
-    error, largest = advice.missing.standard_error or 0.0, max(advice.batch_size, advice.new_batch_size or 0)
-    if advice.loses_regularization and error > 0.2 * advice.missing:
-        caveats.append(f"the missing amount, {_value(advice.missing)}, is rough: take more passes or more samples.")
-    if abs(advice.running_loss - advice.loss) > max(advice.total.excess, 0.05 * advice.loss):
-        caveats.append(
-            f"with its running statistics the network's loss is {advice.running_loss:.3g}, with exact ones "
-            f"{advice.loss:.3g}: the running statistics are stale, and the advice is for the exact ones."
-        )
-    if largest > advice.samples / 4:
-        caveats.append(
-            f"batches of {largest} are a large part of the {advice.samples} samples, sampled without replacement: "
-            "right if these are all training data, else their noise is underestimated."
-        )
-    if advice.dropout is not None and advice.dropout > 0.5:
-        caveats.append(f"a dropout rate of {float(advice.dropout):.2f} is no small noise; the match is in name only.")
-    if advice.decay_strength is not None and not 0.5 <= advice.decay_strength <= 2:
-        caveats.append(
-            f"gamma decay needs a strength of {float(advice.decay_strength):.2g} to match, theory predicts 1: it "
-            "leaves out what is linear in gamma and beyond the second order."
-        )
-    return (*(text for text in caveats if text is not None), _FROZEN)

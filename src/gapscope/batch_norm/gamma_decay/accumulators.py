@@ -103,7 +103,7 @@ class LayerAccumulator:
     def _first_order(self, noise: SecondMoments) -> Tensor:
         """Return the first-order part per unit of gamma, for a batch of one sample."""
         by_gamma, by_beta = self.gradient / self.n
-        # gamma becomes gamma / sqrt(1 + D) and beta becomes beta - gamma a / sqrt(1 + D), where a and D are means over
+        # gamma becomes gamma / sqrt(1 + D) and beta becomes beta - gamma a / sqrt(1 + D), with a and D means over
         # the batch and 1 + D = q - a^2. From E[D] = -E[a^2] = -V1/M and E[D^2] = V2/M follows
         # E[-D/2 + 3 D^2/8] = (V1/2 + 3 V2/8)/M for gamma, and E[-a (1 - D/2)] = E[a D]/2 = V12/2M for beta.
         first = (noise.rr / 2 + 3 * noise.pp / 8) * by_gamma + noise.rp / 2 * by_beta
@@ -140,7 +140,7 @@ class LayerAccumulator:
 
 def _coupling(noise: SecondMoments, curvature: SecondMoments) -> Tensor:
     # To second order the loss rises by 1/2 E[delta^T H delta] with delta gamma_i = -gamma_i D_i / 2 and
-    # delta beta_i = -gamma_i a_i, where Cov(D_i, D_k) = V2_ik/M: Z_ik is the coefficient of gamma_i gamma_k in it.
+    # delta beta_i = -gamma_i a_i, with Cov(D_i, D_k) = V2_ik/M: Z_ik is the coefficient of gamma_i gamma_k in it.
     by_gamma_and_beta = noise.pr * curvature.pr + noise.rp * curvature.rp
     return (noise.pp * curvature.pp / 4 + noise.rr * curvature.rr + by_gamma_and_beta / 2) / 2
 

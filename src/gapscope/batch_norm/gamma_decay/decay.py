@@ -188,7 +188,7 @@ def gamma_decay(
 
     Batch statistics $\mu_B = \mu_P + \sigma_P a$, $\sigma_B = \sigma_P (1+s)$ move every channel's output as
     $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions. To order 1/M the mean loss rises
-    by $\sum_i \zeta_i \gamma_i^2$ and a part linear in gamma, where
+    by $\sum_i \zeta_i \gamma_i^2$ and a part linear in gamma:
     $$\zeta_i = \tfrac12 [v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}] + c H_{\gamma\beta}.$$
     $v_\mu = \mathrm{Var}(a)$, $v_\sigma = \mathrm{Var}(s)$, $c = \mathrm{Cov}(a, s)$ come from the variances and
     covariances over samples of the mean and mean square over positions (see `LayerAccumulator`): for fully connected
