@@ -264,8 +264,9 @@ class Scaled(nn.Module):
 
 
 def test_a_network_whose_outputs_overflow_has_no_sensitivity() -> None:
-    network = nn.Sequential(nn.Linear(12, 4, bias=False), Scaled(), nn.Linear(4, 4, bias=False), Scaled())
-    for layer in (network[0], network[2]):
+    layers = nn.Linear(12, 4, bias=False), nn.Linear(4, 4, bias=False)
+    network = nn.Sequential(layers[0], Scaled(), layers[1], Scaled())
+    for layer in layers:
         nn.init.normal_(layer.weight, std=1e-30, generator=torch.Generator().manual_seed(0))
     (row,) = rank_networks([network], (X, Y), initializations=2)
     assert row.sensitivity is None and row.ntk_accuracy is not None
