@@ -63,13 +63,13 @@ class _Vote:
 
 
 def _is_separated(rows: Sequence[ComparedReading], first: str) -> bool:
-    """Whether the interval of the first network overlaps no other."""
+    """True if the first network's interval overlaps no other."""
     best = next(row for row in rows if row.network == first)
     return all(row.high < best.low or row.low > best.high for row in rows if row.network != first)
 
 
 def _ranked(rows: Sequence[ComparedReading], r: float) -> list[ComparedReading]:
-    """The rows with ranks in the direction in which the measure goes with the gap among known networks."""
+    """Return the rows with ranks in the direction that the evidence gives the measure."""
     signed = {row.network: math.copysign(1.0, r) * row.value for row in rows}
     return [replace(row, rank=1.0 + sum(other < signed[row.network] for other in signed.values())) for row in rows]
 
@@ -88,7 +88,7 @@ def _vote(measure: str, numbers: Sequence[Sequence[ComparedReading]]) -> _Vote:
 
 
 class Comparison(RowResult[ComparedReading]):
-    """Networks compared on the same samples; prints a small table, the best first, and the verdict in words.
+    """Networks compared on the same samples, the best first.
 
     Each measure has one vote, however many numbers it yields; margins vote by their medians, and the number of
     parameters, the baseline, does not vote. Where a leaderboard of networks whose gap is known judges the measures,
@@ -133,7 +133,7 @@ class Comparison(RowResult[ComparedReading]):
         return {name: own for name, own in found.items() if len(self.of(name)) == len(self.networks)}
 
     def votes(self) -> list[_Vote]:
-        """Whom each number with evidence puts first; where there is none, each measure with a known direction."""
+        """Return the network that each number with evidence, or with a known direction, puts first."""
         if self.trusted:
             return [_vote(name, [_ranked(self.of(name), own.r)]) for name, own in self.trusted.items()]
         families: dict[str, list[str]] = {}
@@ -149,13 +149,13 @@ class Comparison(RowResult[ComparedReading]):
         return voting
 
     def order(self) -> list[str]:
-        """Names of the networks, the one that is expected to generalize best first, by the mean of its ranks."""
+        """Names of the networks by mean rank, the one expected to generalize best first."""
         votes = self.votes()
         return sorted(self.networks, key=lambda name: fmean(vote.ranks[name] for vote in votes) if votes else 0.0)
 
     @property
     def verdict(self) -> tuple[str, ...]:
-        """What to conclude, in sentences."""
+        """Conclusions in sentences."""
         return (
             *self._about_evidence(),
             *self._about_the_best(),
@@ -166,7 +166,7 @@ class Comparison(RowResult[ComparedReading]):
         )
 
     def _about_evidence(self) -> list[str]:
-        """Which measures are known to go with the gap at equal hyperparameters, and their baselines there."""
+        """Return the evidence and baselines of measures at equal hyperparameters."""
         if self.evidence is None:
             return []
         where, rivals = f"{self.evidence.networks} networks whose gap is known", self.evidence.rivals
@@ -242,7 +242,7 @@ class Comparison(RowResult[ComparedReading]):
         return cls._from(json.loads(text))
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file; it exists atomically."""
+        """Write a JSON file atomically."""
         write_atomically(Path(path), self.to_json(indent=1) + "\n")
 
     @classmethod
@@ -268,14 +268,14 @@ class Comparison(RowResult[ComparedReading]):
         return cls(rows, content["level"], content["unmeasured"], evidence)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a number and network: measure, network, value, standard_error, low, high, direction, rank, note."""
+        """Return one row per number and network as a data frame."""
         import pandas
 
         columns = [item.name for item in fields(ComparedReading)]
         return pandas.DataFrame([[getattr(row, name) for name in columns] for row in self], columns=columns)
 
     def summary(self) -> pandas.DataFrame:
-        """One row per network, the best first: measures that put it first, its mean rank, size, training fit."""
+        """Return one row per network: first places, mean rank, size and training fit."""
         import pandas
 
         votes = self.votes()
@@ -304,7 +304,7 @@ class Comparison(RowResult[ComparedReading]):
         return to_html(self, self.verdict, self.summary())
 
     def plot(self, measures: Sequence[str] | None = None) -> list[Any]:
-        """Draw the value of each network with its interval, a panel a measure, and return the matplotlib axes.
+        """Plot each network's values with intervals, one panel per measure; return the axes.
 
         Args:
             measures: Names of numbers; None takes those that vote, margins by their medians.

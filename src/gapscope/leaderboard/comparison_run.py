@@ -27,7 +27,7 @@ RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": math.nan}
 
 
 def _repeats(item: Measure, n_groups: int, *, own_options: bool) -> float:
-    """How often all samples go through a measure, for its value and its standard error."""
+    """Count the passes over all samples of a measure and its standard error."""
     if not {"inputs", "targets", "labels"} & set(item.needs):
         return 1.0
     kind = item.sampling.kind if item.sampling is not None and not own_options else ""
@@ -35,7 +35,7 @@ def _repeats(item: Measure, n_groups: int, *, own_options: bool) -> float:
 
 
 def _jackknife(values: Sequence[float]) -> float:
-    r"""Standard error over samples, $\sqrt{\frac{g-1}{g} \sum_j (\theta_{(j)} - \bar\theta)^2}$ for g groups."""
+    r"""Return $\sqrt{\frac{g-1}{g} \sum_j (\theta_{(j)} - \bar\theta)^2}$ for g groups."""
     return ((len(values) - 1) * statistics.pvariance(values)) ** 0.5
 
 
@@ -47,7 +47,7 @@ def _without(samples: Samples, groups: Sequence[Samples], j: int) -> Samples:
 
 
 class _ComparisonRun:
-    """What all networks of one comparison have in common."""
+    """Common settings of the networks of one comparison."""
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], n_groups: int, seed: int) -> None:
         self.options, self.n_groups, self.seed = options, n_groups, seed
@@ -63,7 +63,7 @@ class _ComparisonRun:
         return evaluate_on_subset(item, part, share, initial_state=None, options={}, seed=self.seed)
 
     def with_errors(self, item: Measure, found: Ready, share: Allocation) -> list[tuple[Reading, float]]:
-        """Readings with their standard errors: their own where they state one, else the jackknife over groups."""
+        """Return readings with standard errors: their own, or the jackknife over groups."""
         readings = self.evaluate(item, found, share)
         if not {"inputs", "targets", "labels"} & set(item.needs):
             return [(reading, 0.0) for reading in readings]
@@ -77,7 +77,7 @@ class _ComparisonRun:
         ]  # fmt: skip
 
     def _left_out(self, item: Measure, found: Ready, share: Allocation, whole: Readings) -> list[list[float]]:
-        """Numbers without each group; of means and sums over samples they follow from those of the groups alone."""
+        """Return the numbers without each group."""
         samples, groups = found.samples, interleaved_groups(found.samples, self.n_groups)
         kind = item.sampling.kind if item.sampling is not None and item.name not in self.options else ""
         if kind not in ("mean", "sum"):
@@ -98,7 +98,7 @@ class _ComparisonRun:
 
 
 def _merged(plans: Sequence[Plan]) -> dict[str, Allocation]:
-    """The same share for all networks, so that they are compared on the same samples by the same method."""
+    """Return the fraction of samples that all networks can be compared on."""
     shares: dict[str, Allocation] = {}
     for plan in plans:
         for name, share in plan.shares.items():
@@ -109,7 +109,7 @@ def _merged(plans: Sequence[Plan]) -> dict[str, Allocation]:
 
 
 def _ranks(values: Mapping[str, float], direction: str) -> dict[str, float]:
-    """1 for the network that goes with the smallest gap; equal values share the better rank."""
+    """Rank values, 1 for the smallest expected gap; equal values share the better rank."""
     signed = {name: RANK_SIGNS[direction] * value for name, value in values.items()}
     return {
         name: math.nan if math.isnan(own) else 1.0 + sum(other < own for other in signed.values())
@@ -154,7 +154,7 @@ def compare(
     progress: bool = True,
     evidence: Any = None,
 ) -> Comparison:
-    """Rank networks by every measure on the same samples, with intervals over samples and the size beside them.
+    """Rank networks by every measure on the same samples, with intervals and the size.
 
     The interval is value ± z * standard error: the measure's own standard error where it states one, else the
     delete-a-group jackknife over `n_groups` interleaved groups of samples (an estimate, for measures smooth in the

@@ -40,14 +40,14 @@ def _entropy(counts: Float[Array, "cells k"], slack: float = 0.0) -> Float[Array
 
 
 def _information(counts: Float[Array, "cells a b"]) -> tuple[Float[Array, " cells"], Float[Array, " cells"]]:
-    """Mutual information of rows and columns of each cell's table, and the entropy of its rows."""
+    """Return the mutual information of each cell's table, and the entropy of its rows."""
     rows, columns = counts.sum(2), counts.sum(1)
     joint = _entropy(counts.reshape(len(counts), -1))
     return _entropy(rows) + _entropy(columns) - joint, _entropy(rows)
 
 
 def _cells(codes: Sequence[Int[Array, " n"]], pairs: tuple[Int[Array, " p"], Int[Array, " p"]]) -> Int[Array, " p"]:
-    """Number of the cell of each pair of networks: the values of the conditioning hyperparameters in both."""
+    """Number pairs of networks by the values of the conditioning hyperparameters."""
     cell = numpy.zeros(len(pairs[0]), dtype=int)
     for code in codes:
         size = int(code.max()) + 1
@@ -90,7 +90,7 @@ def conditional_mutual_information(
     hyperparameters: Sequence[str],
     version: Literal["symmetric", "pgdl_exact"] = "symmetric",
 ) -> ConditionalMutualInformation:
-    r"""Information of the sign of a difference in the measure on the sign of the difference in the gap, given settings.
+    r"""Return the mutual information of measure and gap differences' signs, given settings.
 
     $$\mathcal K(\mu) = \min_{S} \frac{I(V_\mu; V_g \mid U_S)}{H(V_g \mid U_S)}$$
 

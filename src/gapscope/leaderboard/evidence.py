@@ -15,7 +15,7 @@ PREFIX = "m."
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureEvidence:
-    """What the leaderboard says of one measure.
+    """Evidence of the leaderboard about one measure.
 
     Attributes:
         role: "measure", "size" or "random".
@@ -35,7 +35,7 @@ class MeasureEvidence:
 
     @property
     def trusted(self) -> bool:
-        """Whether it is a measure with evidence."""
+        """True for a measure with evidence."""
         return self.role == "measure" and self.verdict == EVIDENCE
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class LeaderboardEvidence:
 
     @property
     def rivals(self) -> str:
-        """What is said of the size and of a random measure, in words."""
+        """Describe the baselines, size and random measure, in words."""
         rivals = {own.role: own for own in self.by_measure.values() if own.role != "measure"}
         words = {"size": "the size", "random": "a random measure"}
         return "; ".join(f"{words[role]}: {own}" for role, own in sorted(rivals.items(), reverse=True))

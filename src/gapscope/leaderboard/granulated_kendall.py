@@ -35,7 +35,7 @@ class GranulatedKendall:
 
 
 def _groups(table: pandas.DataFrame, varying: str, fixed: Sequence[str]) -> Iterator[Int[Array, " m"]]:
-    """Rows of networks that agree in all of `fixed`, where at least two values of `varying` occur (missing is one)."""
+    """Group networks that agree in all of `fixed` and differ in `varying` (missing is a value)."""
     settings = configuration_ids(table, fixed) if fixed else numpy.zeros(len(table), dtype=int)
     values = as_texts(table[varying])
     for rows in members(settings):
@@ -46,7 +46,7 @@ def _groups(table: pandas.DataFrame, varying: str, fixed: Sequence[str]) -> Iter
 def granulated_kendall(
     table: pandas.DataFrame, measure: str, target: str = "gap", *, hyperparameters: Sequence[str]
 ) -> GranulatedKendall:
-    r"""Kendall's tau-b inside groups where one hyperparameter varies, averaged over groups and hyperparameters.
+    r"""Return Kendall's tau-b within groups of one varying hyperparameter, averaged over all.
 
     $$\Psi = \frac1m \sum_{i=1}^m \psi_i, \qquad
     \psi_i = \operatorname{mean}_{\theta_{-i}} \tau_b\big(\{(\mu(\theta), g(\theta)) : \theta_i \text{ varies}\}\big)$$

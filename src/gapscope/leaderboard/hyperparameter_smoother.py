@@ -36,7 +36,7 @@ RIDGES = tuple(value / 96 for value in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0,
 
 
 def normal_scores(values: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Return normal quantiles of the mid-ranks: the same for every increasing function of the values.
+    """Return normal quantiles of the mid-ranks, invariant under increasing functions.
 
     >>> normal_scores(numpy.array([1.0, 10.0, 100.0])).round(3).tolist()
     [-0.967, 0.0, 0.967]
@@ -48,7 +48,7 @@ def normal_scores(values: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 def _kernel(column: Any) -> Float[Array, "n n"]:
-    """Centred kernel of one hyperparameter with diagonal one; zero where it does not vary."""
+    """Return the centred kernel of one hyperparameter with unit diagonal (zero if constant)."""
     values, codes = numpy.unique(as_texts(column), return_inverse=True)
     levels = len(values)
     if levels == 1:
@@ -75,7 +75,7 @@ class Residuals:
 
 
 class HyperparameterSmoother:
-    """Fits of columns by hyperparameters, with the flexibility that predicts left-out training configurations best.
+    """Fit columns by hyperparameters, with the flexibility of best leave-one-out error.
 
     Args:
         hyperparameters: Columns of the hyperparameters; none fits the mean.

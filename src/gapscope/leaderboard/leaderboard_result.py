@@ -25,7 +25,7 @@ NUMBERS = ("competition", "worst_sign_error", "explained")
 
 
 def shortened(measures: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
-    """Return names of measures without their prefix, cut where they are long and still told apart.
+    """Shorten names of measures: no prefix, and cut as far as they stay distinct.
 
     >>> shortened(["m.rbf", "spectral_norms.log_product", "margins.conv1_relu.low", "margins.conv1_relu.high"])
     ['rbf', 'spectral_norms.log..', 'margins.c.._relu.low', 'margins.c..relu.high']
@@ -44,7 +44,7 @@ def _named(rows: Sequence[LeaderboardRow]) -> str:
 
 
 class Leaderboard(RowResult[LeaderboardRow]):
-    """Measures judged by networks whose gap is known; prints the verdicts, then a table with the baselines first.
+    """Measures evaluated on networks whose gap is known, baselines first.
 
     Attributes:
         source: What the networks are.
@@ -96,7 +96,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
 
     @property
     def verdict(self) -> tuple[str, ...]:
-        """What to conclude, in sentences."""
+        """Conclusions in sentences."""
         measures = [row for row in self if row.role == "measure"]
         trusted = self.trusted
         sentences: list[str] = []
@@ -114,7 +114,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return (*sentences, *self._about_unseen_recipes(), *self._about_rivals())
 
     def _about_unseen_recipes(self) -> list[str]:
-        """Which measure predicts best where the hyperparameters are not known."""
+        """Name the measure that predicts best if the hyperparameters are unknown."""
         able = [row for row in self if row.role == "measure" and row.r_squared.significant and row.r_squared.value > 0]
         if not able:
             return []
@@ -131,7 +131,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return [f"{said}; {len(better)} of the {len(self.trusted)} have more." if self.trusted else f"{said}."]
 
     def _ordered(self) -> list[LeaderboardRow]:
-        """The size, the random measure, then by what is beyond the hyperparameters, evidence before none."""
+        """Sort rows: baselines, then by association beyond the hyperparameters, evidence first."""
 
         def key(row: LeaderboardRow) -> tuple[int, bool, float]:
             strength = 0.0 if math.isnan(row.partial.value) else abs(row.partial.value)
@@ -165,7 +165,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return pandas.DataFrame(rows).set_index("measure")
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per measure; each score as `value`, `_low`, `_high` and, where it is taken, `_p`."""
+        """Return one row per measure with each score's `value`, `_low`, `_high` and `_p`."""
         import pandas
 
         rows: list[dict[str, Any]] = []
@@ -195,7 +195,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         }
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file; it exists atomically."""
+        """Write a JSON file atomically."""
         write_atomically(Path(path), self.to_json(indent=1) + "\n")
 
     @classmethod
@@ -230,7 +230,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
 
     @property
     def facts(self) -> str:
-        """What the networks are, in a line."""
+        """Describe the networks in one line."""
         dropped = f", {self.dropped} more left out" if self.dropped else ""
         recipes = (
             f"{self.recipes} training configurations"
@@ -241,7 +241,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return f"{self.networks} networks{drawn}, {recipes}, {len(self.hyperparameters)} hyperparameters{dropped}"
 
     def table(self, rows: int | None = None, columns: int = 80) -> str:
-        """Return the summary as text; names are cut to fit.
+        """Return the summary as text, with names cut to fit.
 
         Args:
             rows: Rows to show, baselines first; None shows all.
@@ -263,7 +263,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return to_html(self, (*self.verdict, self.facts), self.summary())
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw the partial correlation of each measure with its interval, filled where there is evidence.
+        """Plot each measure's partial correlation with its interval, filled if there is evidence.
 
         Args:
             axes: Where to draw; None makes a figure.

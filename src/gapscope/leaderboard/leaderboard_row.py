@@ -30,13 +30,13 @@ class Score:
 
     @property
     def significant(self) -> bool:
-        """Whether p is at most 5 %."""
+        """True if p is at most 5 %."""
         return self.p <= LEVEL
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardRow:
-    """What a table of networks says of one measure.
+    """Scores of one measure on a table of networks.
 
     Attributes:
         measure: Its column.
@@ -80,7 +80,7 @@ class LeaderboardRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the scores on which a verdict rests say of one measure.
+    """Scores of one measure that its verdict rests on.
 
     Attributes:
         role: "measure", "size" or "random", as on the leaderboard.

@@ -15,7 +15,7 @@ Array = numpy.ndarray
 
 @dataclass(frozen=True)
 class HeldOutLine:
-    """How well a line predicts the gap of networks whose training configuration it was not fitted on.
+    """Error of a line that predicts the gap of networks of other training configurations.
 
     Attributes:
         r_squared: 1 minus the squared errors over those of the mean gap of the other training configurations; at most

@@ -102,7 +102,7 @@ def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
 
 
 def _pool_readings(table: pandas.DataFrame) -> list[str]:
-    """Columns of measures in the table of a pool: their names begin with that of a registered measure."""
+    """Return the columns whose names begin with that of a registered measure."""
     from gapscope.measures.registry import list_measures
 
     measures = set(list_measures())

@@ -54,7 +54,7 @@ def _mean_of_known(values: Float[Array, "g d"]) -> Float[Array, " d"]:
 
 
 def _ranks(values: Float[Array, "n d"]) -> Array:
-    """Return dense ranks of each column, which compare as its values do; the values where some are NaN.
+    """Return dense ranks of each column (the values themselves if some are NaN).
 
     All pairs of networks are read from them, and two bytes per number are read several times as fast as eight.
     """
@@ -70,7 +70,7 @@ def _product(matrix: csr_array, values: Float[Array, "p d"]) -> Float[Array, "c 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Weights of pairs by kind of pair (its two training configurations, and the sign of its gap) and draw.
+    """Return weights of pairs by kind (two configurations and the gap's sign) and resample.
 
     Attributes:
         above: Those in which the measure of the first network is larger.
@@ -107,7 +107,7 @@ class _Groups:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Which cell, and which sign of the difference in the gap, each kind of pair with different gaps belongs to."""
+    """Return the cell, and the sign of the gap difference, of each kind of pair."""
 
     kept: csr_array
     turned: csr_array
@@ -216,7 +216,7 @@ class PairedScores:
         return {name: score[name](counts) for name in only}
 
     def _weighted(self, weights: Float[Array, "b n"] | None) -> tuple[Array, Array]:
-        """Weights of all pairs, and their sums by kind; those of resamples stay for the next measure."""
+        """Return weights of all pairs and their sums by kind, cached for the next measure."""
         if weights is None:
             paired = numpy.ones((len(self.first), 1), dtype=numpy.float32)
             return paired, self._summed(paired)

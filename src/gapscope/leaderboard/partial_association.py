@@ -111,7 +111,7 @@ def partial_association(
     table: pandas.DataFrame, measure: str, target: str = "gap", *, hyperparameters: Sequence[str],
     n_permutations: int = 1000, seed: int = 0,
 ) -> tuple[PartialAssociation, float]:  # fmt: skip
-    """Correlation of one measure with the gap given the hyperparameters, and its permutation p-value.
+    """Return the correlation of measure and gap given hyperparameters, with its permutation p.
 
     Args:
         table: One row per network; networks that agree in all hyperparameters are one training configuration.

@@ -79,7 +79,7 @@ def _max_t_p_values(values: Sequence[float], drawn: Sequence[Float[Array, " d"]]
 
 
 def _interval(name: str, value: float, drawn: Float[Array, " b"]) -> tuple[float, float]:
-    """Percentiles; those of mutual information moved back, because fewer different networks inform it upwards."""
+    """Return percentile intervals, shifted back for mutual information (biased upwards)."""
     if name not in BOUNDED:
         return percentile_interval(drawn, 0.95)
     low, high = percentile_interval(drawn - numpy.nanmean(drawn) + value, 0.95)
@@ -87,7 +87,7 @@ def _interval(name: str, value: float, drawn: Float[Array, " b"]) -> tuple[float
 
 
 class _LeaderboardContext:
-    """What all measures of one table share: training configurations, permutations, resamples."""
+    """Common parts of the measures of one table: configurations, permutations, resamples."""
 
     def __init__(self, table: NetworkTable, target: str, n_permutations: int, n_bootstrap: int, seed: int) -> None:
         self.table, self.target, self.seed, self.n_bootstrap = table, target, seed, n_bootstrap
@@ -203,7 +203,7 @@ def verdicts(
     seed: int = 0,
     most_networks: int | None = None,
 ) -> dict[str, Verdict]:
-    """Return the verdicts of `leaderboard` and the scores that they rest on, without the others: many times faster.
+    """Return only the verdicts of `leaderboard` and their scores, many times as fast.
 
     Args:
         source: As for `leaderboard`.

@@ -21,7 +21,7 @@ Array = numpy.ndarray
 
 @dataclass(frozen=True)
 class RobustSignError:
-    """Sign errors over environments; 0 orders every pair rightly, 0.5 is a coin, 1 orders every pair wrongly.
+    """Sign errors over environments: 0 if every pair is ordered correctly, 0.5 by chance.
 
     Attributes:
         mean: Mean over environments.
@@ -44,7 +44,7 @@ class RobustSignError:
 
 
 def _weights(differences: Float[Array, "a b"], n_test: int | None) -> Float[Array, "a b"]:
-    """How sure it is that two measured gaps differ: 0 where chance explains it, up to a half."""
+    """Return the confidence that two measured gaps differ, 0 to 0.5."""
     if n_test is None:
         return numpy.ones_like(differences)
     sure = numpy.maximum(0.0, 1 - 2 * numpy.exp(-2 * n_test * (numpy.abs(differences) / 2) ** 2)) ** 2
@@ -77,7 +77,7 @@ def robust_sign_error(
     n_test: int | None = 10_000,
     least_evidence: float = 12.0,
 ) -> RobustSignError:
-    r"""Sign error of a measure in every environment: two configurations that differ in exactly one hyperparameter.
+    r"""Return the sign error per environment: pairs that differ in one hyperparameter.
 
     $$e = \frac{\sum w\,\tfrac12\big(1 - \operatorname{sign}(\Delta\mu)\operatorname{sign}(\Delta g)\big)}{\sum w},
     \qquad w = \Big(\max\big(0,\, 1 - 2 e^{-2 n (|\Delta g|/2)^2}\big)^2 - \tfrac12\Big)_+$$

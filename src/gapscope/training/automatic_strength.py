@@ -76,7 +76,7 @@ def _owned(network: nn.Module) -> nn.Module:
 
 
 def _parts(inputs: Tensor, layout: InputLayout | None) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
-    """Names and tensors of the inputs; numbers stand for inputs by position, no name for a single tensor."""
+    """Return names and tensors of the inputs (positions as numbers, no name for one tensor)."""
     if layout is None:
         return (), (inputs,)
     parts = layout.unpack(inputs)
@@ -84,7 +84,7 @@ def _parts(inputs: Tensor, layout: InputLayout | None) -> tuple[tuple[str, ...],
 
 
 class AutomaticStrength:
-    r"""Sets a penalty's strength while the network trains; the rule is that of this file.
+    r"""Rule that sets a penalty's strength during training.
 
     `GradientSimilarityPenalty("auto")` has one with these settings; weight and loss gradient penalties have one with
     limits of their own. It must see class labels, 100 samples or more of one shape, and one process. Where
@@ -184,7 +184,7 @@ class AutomaticStrength:
             self._predict_watched()
 
     def _keep(self, parts: tuple[Tensor, ...], labels: Tensor, names: tuple[str, ...] = ()) -> None:
-        """Samples that were not met before; the copies do not share the batch's memory."""
+        """Return copies of the samples that have not been collected before."""
         shapes = [list(part.shape[1:]) for part in parts]
         if self._inputs and (names != self._names or shapes != [list(part.shape) for part in self._inputs[0]]):
             raise InvalidInput(
@@ -201,7 +201,7 @@ class AutomaticStrength:
                 self._labels.append(label.clone())
 
     def _watched_inputs(self) -> Any:
-        """The watched inputs as the network takes them: a tensor, a tuple, or a mapping of keywords."""
+        """Return the monitored inputs as a tensor, tuple or mapping of keywords."""
         stacked = tuple(torch.stack(column) for column in zip(*self._inputs, strict=True))
         if not self._names:
             return stacked[0]
@@ -240,7 +240,7 @@ class AutomaticStrength:
         self.history.append((self._calls, share, self._allowed, self.strength))
 
     def _step_strength(self, error: float, *, collapsed: bool) -> None:
-        """Take one step of the strength; an error that is not finite (a diverging network) takes none."""
+        """Update the strength once, unless the error is not finite (a diverging network)."""
         if not math.isfinite(error):
             return
         if collapsed:
@@ -250,7 +250,7 @@ class AutomaticStrength:
         self.strength = min(self.most, max(grown, min(self.least, self.strength * math.exp(RISE))))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that the next look depends on, tensors by name; while samples are collected the first weights."""
+        """Return the tensors by name that the next update depends on."""
         numbers = [self._calls, self.strength, self._best, self._allowed]
         state = {"numbers": torch.tensor(numbers, dtype=torch.float64)}
         if self._labels:

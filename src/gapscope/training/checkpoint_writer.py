@@ -38,7 +38,7 @@ WRITTEN_EVERY = 1.0
 
 
 def _stored(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[str, Any]]]:
-    """Read checkpoint and history of an interrupted training, cut to the epochs of the checkpoint."""
+    """Read checkpoint and history of interrupted training, cut to the checkpoint's epochs."""
     tensors, facts = load_tensors(folder / CHECKPOINT)
     history = list(read_json_lines(folder / HISTORY))
     epoch = facts.get("epoch")
@@ -66,7 +66,7 @@ def _resume_checked(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
 
 
 def resume(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
-    """Resume an interrupted training; corrupted files are ignored with a warning.
+    """Resume interrupted training, ignoring corrupted files with a warning.
 
     A checkpoint of another network, or one that cannot be read, is an `UnreadableFile`.
 
@@ -105,7 +105,7 @@ class CheckpointWriter:
             self.write()
 
     def write(self) -> None:
-        """Write the staged state; a kill leaves the old files or the new."""
+        """Write the staged state atomically."""
         if self._staged is None:
             return
         lines, checkpoint, durable = self._staged

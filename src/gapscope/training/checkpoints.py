@@ -20,7 +20,7 @@ CHECKSUM = "crc32"
 
 
 def as_safetensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> bytes:
-    """Return tensors (shared ones once for each name) and JSON facts as the content of one safetensors file.
+    """Encode tensors (shared ones once per name) and JSON values as one safetensors file.
 
     A checksum of the tensors goes with them, so that a file corrupted by a power cut or a bad disk is noticed.
 
@@ -95,7 +95,7 @@ def load_weights(network: nn.Module, path: Path) -> None:
 
 
 def set_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Copy a state dictionary into `network` if names, shapes and types fit; no number is rounded on the way.
+    """Copy a state dictionary into `network` if names, shapes and types match exactly.
 
     Args:
         source: Where it came from, for the message.

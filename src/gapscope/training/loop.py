@@ -29,7 +29,7 @@ from gapscope.training.run import OnBatch, TrainingState
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """How training went.
+    """Result of one training run.
 
     Attributes:
         status: "finished" or "diverged" (the loss became NaN or infinite).
@@ -60,7 +60,7 @@ def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> s
 
 
 class Training:
-    """One training, epoch by epoch: `train` runs one, `train_together` several in turn or in a stack.
+    """Training of one network, epoch by epoch (used by `train` and `train_many`).
 
     Everything but the constructor runs within the training's own random streams. Arguments are those of `train`.
 
@@ -104,7 +104,7 @@ class Training:
         self.execution = ""
 
     def begin(self) -> None:
-        """Take up what an interrupted training left, or let a monitor look at the untrained network."""
+        """Resume interrupted training, or let the monitor observe the untrained network."""
         self.history = [] if self.folder is None else resume(self.run, self.folder)
         if not self.history and hasattr(self.on_epoch, "begin"):
             self.on_epoch.begin(self.run.network)  # type: ignore[union-attr]
@@ -161,7 +161,7 @@ class Training:
 
 @contextmanager
 def written_at_last(trainings: Sequence[Training]) -> Iterator[None]:
-    """Write the last finished epochs of training runs that were broken off in the body, by an error or an interrupt."""
+    """Write the last finished epochs if the body ends by an error or an interrupt."""
     try:
         yield
     finally:
@@ -182,7 +182,7 @@ def train(
     on_epoch: Callable[[nn.Module, dict[str, Any]], None] | None = None,
     on_batch: OnBatch | None = None,
 ) -> TrainingResult:
-    """Train `network` in place and return how it went; the same seed and machine give bit-identical weights.
+    """Train `network` in place; the same seed and machine give bit-identical weights.
 
     The loss is `inspection.losses.loss_of` (or what `settings.loss` names) plus the penalties. With `folder` the state
     is kept there after every epoch, short epochs once a second and when training ends or is interrupted

@@ -1,4 +1,4 @@
-"""Training of several networks: in one stack per architecture if that is faster, otherwise one by one.
+"""Training of several networks: stacked per architecture if faster, else one by one.
 
     train_many                      one Training per network
       train_all                     begin (loads a checkpoint); then, for each group of one `stacking_key`:
@@ -45,7 +45,7 @@ ROUNDING = 1e-3
 
 
 def stacking_obstacle(training: Training) -> str:
-    """Return the reason known before training why a network cannot be stacked, empty if it can."""
+    """Return why a network cannot be stacked (empty if it can)."""
     run = training.run
     penalties = [why for item in run.penalties if (why := penalty_stacking_obstacle(run.network, item))]
     hooked = [
@@ -91,7 +91,7 @@ class _TrainingSlot:
 
     @property
     def is_pending(self) -> bool:
-        """Whether there are epochs to train."""
+        """True if epochs remain."""
         return self.error is None and self.training.result is None
 
     def execute(self, step: Callable[..., None], *arguments: Any) -> None:
@@ -105,7 +105,7 @@ class _TrainingSlot:
 
 @contextmanager
 def _generators(turns: Sequence[_TrainingSlot]) -> Iterator[list[torch.Generator]]:
-    """Yield generators in the RNG states of the training runs, and write their states back at the end."""
+    """Yield generators in the runs' random states, and store their states at the end."""
     generators = [item.rng.generator() for item in turns]
     yield generators
     for item, generator in zip(turns, generators, strict=True):
@@ -156,7 +156,7 @@ def _losses_agree(alone: dict[str, Any] | None, stacked: dict[str, Any] | None, 
 
 
 def _time_both_ways(turns: Sequence[_TrainingSlot], steps: int, undo: Callable[[], None]) -> tuple[list[float], bool]:
-    """Time steps one by one and in a stack; return the seconds and whether the losses agree. All is rolled back."""
+    """Time steps one by one and stacked; return the times and whether losses agree."""
     training = turns[0].training
     indices = torch.arange(min(steps * training.run.settings.batch_size, len(training.samples)))
     parts = [item.training.samples.subset(indices) for item in turns]
@@ -173,7 +173,7 @@ def _time_both_ways(turns: Sequence[_TrainingSlot], steps: int, undo: Callable[[
 
 
 def _why_sequential(turns: Sequence[_TrainingSlot], choice: Choice) -> str:
-    """Return why stacking does not pay, from a trial of a few steps that are rolled back; empty if it does."""
+    """Return why stacking does not pay, by a trial that is rolled back (empty if it does)."""
     seconds = [0.0, 0.0]
     with _rollback(turns) as undo:
         for steps in (1, TIMED_STEPS) if choice == "auto" else (1,):
@@ -195,7 +195,7 @@ def _finish_alone(turn: _TrainingSlot, reason: str) -> None:
 
 
 def _train_stack_epoch(turns: Sequence[_TrainingSlot]) -> str:
-    """Train one epoch of all in a stack; roll back and return the reason if it fails."""
+    """Train all for one stacked epoch, or roll back and return why it failed."""
     start = time.perf_counter()
     with _rollback(turns) as undo:
         try:
@@ -227,7 +227,7 @@ def _stacks(turns: Sequence[_TrainingSlot], largest: int) -> list[list[_Training
 
 
 def train_all(trainings: Sequence[Training], *, stack: Choice, largest: int) -> list[Exception | None]:
-    """Train all; an error of one does not affect the others.
+    """Train all networks; an error in one does not affect the others.
 
     Args:
         trainings: Training runs that have not begun.

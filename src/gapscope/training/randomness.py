@@ -1,4 +1,4 @@
-"""RNG state of a training run: saved in checkpoints; the caller's state is restored."""
+"""Random state of a training run, saved in checkpoints; the caller's state is restored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DETERMINISTIC = SharedContext(_deterministic_kernels)
 
 @contextmanager
 def reproducible(device: torch.device, seed: int) -> Iterator[None]:
-    """Own random streams (torch's, NumPy's and Python's global ones) and deterministic kernels; all restored after."""
+    """Use a run's own random streams and deterministic kernels in the body."""
     with (
         RANDOM_STREAMS,
         _DETERMINISTIC.entered(),
@@ -72,7 +72,7 @@ def set_host_random_states(states: Mapping[str, Tensor]) -> None:
 
 
 class RngState:
-    """The global random streams of one training among several: resumed for its turn, put aside after it.
+    """Resume the random streams of one of several runs in the body.
 
     Args:
         device: Where its network is.

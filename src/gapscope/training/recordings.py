@@ -43,7 +43,7 @@ class Recordings(Result):
         return pandas.DataFrame(self.rows, index=pandas.Index(self.epochs, name="epoch"))
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file; it exists atomically."""
+        """Write a JSON file atomically."""
         write_atomically(Path(path), self.to_json(indent=1) + "\n")
 
     @classmethod

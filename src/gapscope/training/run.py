@@ -60,7 +60,7 @@ def _make_optimizer(network: nn.Module, settings: TrainingSpec) -> torch.optim.O
 
 
 def batches(n: int, batch_size: int, order: torch.Generator) -> Iterator[Tensor]:
-    """Shuffled indices; a last batch of a single sample joins the one before it: batch norm cannot take it."""
+    """Yield shuffled indices, merging a last batch of one sample with the one before."""
     shuffled = torch.randperm(n, generator=order)
     sizes = [batch_size] * (n // batch_size) + ([n % batch_size] if n % batch_size else [])
     if len(sizes) > 1 and sizes[-1] == 1:
@@ -99,11 +99,11 @@ class TrainingState:
         self.epoch = 0
 
     def loss(self, outputs: Tensor, y: Tensor, indices: Tensor) -> Tensor:
-        """What is trained on a batch, without penalties."""
+        """Training loss of a batch, without penalties."""
         return default_loss(outputs, y) if self.robust_loss is None else self.robust_loss(outputs, y, indices)
 
     def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """One optimization step; returns outputs, loss, penalty and number of right predictions of the batch."""
+        """Take one optimizer step; return outputs, loss, penalty and number of correct predictions."""
         with torch.autocast("cuda", dtype=torch.float16, enabled=self.mixed):
             outputs, penalty = forward_with_penalties(self.called, x, y, self.penalties)
             loss = self.loss(checked_outputs(outputs, len(x)), y, indices)
@@ -119,7 +119,7 @@ class TrainingState:
         return outputs.detach(), loss.detach(), penalty.detach(), right
 
     def train_epoch(self, samples: Samples, on_batch: OnBatch | None = None) -> dict[str, float] | None:
-        """One pass over the samples; None as soon as the loss is not finite."""
+        """Pass over the samples once (None as soon as the loss is not finite)."""
         settings, n = self.settings, len(samples)
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.called.train()
@@ -144,7 +144,7 @@ class TrainingState:
         return self.end_epoch(totals / n, rate, samples.is_classification)
 
     def end_epoch(self, means: Tensor, rate: float, is_classification: bool) -> dict[str, float] | None:
-        """Count an epoch, and return its row from the means of loss, penalty and right predictions (None: diverged)."""
+        """Count an epoch and return its row of means (None if training diverged)."""
         self.epoch += 1
         if not bool(means.isfinite().all()):
             return None

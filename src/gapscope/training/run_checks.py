@@ -1,4 +1,4 @@
-"""Checks during training: GS301 (label errors are memorized) and GS302 (training is stuck)."""
+"""Checks during training: GS301 (label errors are memorized) and GS302 (no convergence)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunFinding:
 
 
 class RunChecks:
-    """Checks of a training run; each code is reported once, when it appears.
+    """Checks of a training run, each code reported once.
 
     Args:
         codes: "GS301", "GS302", or both.

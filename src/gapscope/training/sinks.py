@@ -16,7 +16,7 @@ GIVE_UP_AFTER = 3
 
 
 class GuardedSink:
-    """A sink that never raises: it warns once, and is left alone after `GIVE_UP_AFTER` failures in a row."""
+    """Sink that warns once instead of raising, and stops after `GIVE_UP_AFTER` failures in a row."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -43,7 +43,7 @@ class GuardedSink:
 
 
 def warn_or_print(text: str) -> None:
-    """Warn; where warnings are errors, which must not end a training, write to standard error."""
+    """Warn, or write to standard error if warnings are errors."""
     try:
         warnings.warn(text, stacklevel=4)
     except Warning:

@@ -23,7 +23,7 @@ OnBatches = Sequence[Callable[[Tensor, Tensor], None] | None]
 
 
 class Stack:
-    """One pass over the samples for several networks at once; `close` hands weights and state back.
+    """Pass over the samples for several networks; `close` returns weights and state.
 
     Every network keeps its own order of samples, learning rate, momentum, loss, penalties and masks: it is trained as
     `Run.train_epoch` trains it, to rounding.
@@ -50,7 +50,7 @@ class Stack:
         self.shared_inputs = all(item.inputs is samples[0].inputs for item in samples)
 
     def outputs(self, x: Tensor, uses: LayerUses | None) -> Tensor:
-        """Outputs [networks, n, K] of inputs [networks, n, ...]; `uses` gets the uses of layers."""
+        """Return outputs [networks, n, K] of inputs [networks, n, ...], recording uses of layers."""
 
         def of_one(parameters: Any, buffers: Any, x: Tensor) -> Tensor:
             return checked_outputs(functional_call(self.template, (parameters, buffers), (x,)), len(x))

@@ -24,7 +24,7 @@ Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class LayerUse:
-    """One use of a layer's weights by all networks of a stack, whose samples count as samples of one network.
+    """Use of a layer's weights by all networks of a stack, as samples of one network.
 
     Attributes:
         inputs: Inputs of the layer [N, ...], with N = networks * n; network by network.
@@ -46,7 +46,7 @@ class LayerUse:
 
 
 class LayerUses:
-    """The uses of layers in one forward pass; an object, since vmap would copy a list."""
+    """Uses of layers in one forward pass (an object, since vmap would copy a list)."""
 
     def __init__(self) -> None:
         self.each: list[LayerUse] = []
@@ -56,19 +56,19 @@ Uses = LayerUses | None
 
 
 def _networks_at(x: Tensor, dim: int | None, place: int, networks: int) -> Tensor:
-    """The tensor with its networks at `place`; one that all networks share is repeated."""
+    """Move the dimension of networks to `place`, repeating a tensor that all share."""
     if dim is None:
         return x.unsqueeze(place).expand(*x.shape[:place], networks, *x.shape[place:])
     return x.movedim(dim, place)
 
 
 def _as_channels(x: Tensor) -> Tensor:
-    """[n, networks, channels, height, width] as images of all networks' channels, which lie innermost."""
+    """Merge [n, networks, channels, height, width] into images of all channels, channel-major."""
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last)
 
 
 class _StackedRule(torch.autograd.Function):
-    """A rule of vmap, written with operations that autograd knows; subclasses give `vmap`.
+    """Autograd function with a vmap rule; subclasses define `vmap`.
 
     A layer that no network's weights or inputs enter is refused: nothing in it can be stacked.
     """

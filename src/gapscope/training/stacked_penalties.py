@@ -1,4 +1,4 @@
-"""Penalties of the networks of a stack, each network with its own strength and its own probes."""
+"""Penalties of stacked networks, each with its own strength and probes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gapscope.training.stacked_layers import LayerUse, LayerUses
 
 
 def penalty_stacking_obstacle(network: nn.Module, penalty: Penalty) -> str:
-    """Why a stack cannot have this penalty; empty if it can.
+    """Return why this penalty cannot be stacked (empty if it can).
 
     Args:
         penalty: The penalty.
@@ -44,7 +44,7 @@ def _has_rule(module: nn.Module) -> bool:
 
 
 def penalty_stacking_key(penalties: Sequence[Penalty]) -> tuple[Any, ...]:
-    """What penalties of one stack have in common: all but seeds and strengths."""
+    """Common settings of the penalties of one stack, all but seeds and strengths."""
     return tuple(
         (item.method, item.every, item.reduction, item.probe)
         for item in penalties
@@ -66,7 +66,7 @@ class StackedPenalties:
         self.due: list[list[bool]] = []
 
     def begin(self) -> LayerUses | None:
-        """Count a call of each; where one is applied, return what is to get the uses of layers."""
+        """Count one call each, and return where to record uses of layers if one is applied."""
         self.due = [[item.count_call() for item in items] for items in self.watching]
         return LayerUses() if any(any(due) for due in self.due) else None
 

@@ -46,23 +46,23 @@ class Alarm(ABC):
 
     @property
     def raised(self) -> bool:
-        """Whether the alarm has been raised."""
+        """True once the alarm has been raised."""
         return self.raised_at is not None
 
     @property
     def wanted(self) -> Tensor | None:
-        """Positions in the training data that must be among the watched samples; None where any will do."""
+        """Indices of training samples that must be monitored (None if any samples will do)."""
         return None
 
     def watching(self, positions: Tensor) -> None:  # noqa: B027
-        """Learn which training samples are watched; most alarms need not know."""
+        """Receive the indices of the monitored training samples (most alarms ignore them)."""
 
     def begin(self, network: nn.Module, samples: Samples) -> None:  # noqa: B027
-        """Look at the network before its training; most alarms need not."""
+        """Observe the network before training (most alarms do nothing)."""
 
     @abstractmethod
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Look at the network once; always at the same samples.
+        """Observe the network once, always on the same samples.
 
         Args:
             samples: A fixed part of the training samples with their training targets.
@@ -72,7 +72,7 @@ class Alarm(ABC):
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values (numbers, lists) that a resumed training needs to continue as if unbroken; JSON keeps them."""
+        """Return the state that resumed training needs, as JSON-serializable values."""
         return {name: _encoded(getattr(self, name)) for name in ("raised_at", "peak", *self.kept)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -159,7 +159,7 @@ class PeakAlarm(Alarm):
         self._below = 0
 
     def follow(self, value: float, epoch: int, *, allowed: bool = True) -> dict[str, float]:
-        """Take the next number; one that is not finite is passed over.
+        """Update with the next number, ignoring numbers that are not finite.
 
         Args:
             value: The number.
@@ -203,7 +203,7 @@ def labels_of(samples: Samples, alarm: str) -> Tensor:
 
 
 def outputs_of(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
-    """Return what the network gives in evaluation mode, in float64 on the CPU; one forward pass."""
+    """Return the network's outputs in evaluation mode, float64 on the CPU, from one forward pass."""
     with inspection_mode(network):
         outputs = network_outputs(network, samples.inputs).double().cpu()
     if samples.is_classification:

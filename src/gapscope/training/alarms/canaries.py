@@ -101,7 +101,7 @@ class Canaries:
 
     @property
     def is_restored(self) -> bool:
-        """Whether every sample has its label back."""
+        """True if all samples have their original labels."""
         return torch.equal(self.labels, self.given)
 
     def dataset(self, dataset: Any) -> Dataset:
@@ -164,7 +164,7 @@ class CanaryAlarm(PeakAlarm):
         super().__init__(window=window, fall=fall, patience=patience)
 
     def reset(self) -> None:
-        """Forget everything seen, for another training; which samples are watched stays."""
+        """Reset for another training run, keeping the monitored samples."""
         super().reset()
         self._sums: Tensor | None = None
         self._rivals: Tensor | None = None
@@ -183,23 +183,23 @@ class CanaryAlarm(PeakAlarm):
 
     @property
     def margins(self) -> Tensor:
-        """Mean margin so far of every watched sample; empty before the first observation."""
+        """Mean margin per monitored sample so far, empty before the first observation."""
         return torch.empty(0) if self._sums is None else self._sums / self._looks
 
     @property
     def noise_rate(self) -> float:
-        """Upper bound of the fraction of wrong labels among the watched samples; NaN before the first observation."""
+        """Upper bound of the label noise rate, NaN before the first observation."""
         if self._sums is None or self._is_canary is None:
             return math.nan
         return noise_rate_bound(self.margins[~self._is_canary], self.margins[self._is_canary])
 
     @property
     def open(self) -> bool:
-        """Whether labels are noisy enough for an alarm; see `GatedAlarm`."""
+        """True if labels are noisy enough for an alarm (see `GatedAlarm`)."""
         return self.noise_rate >= self.smallest_noise
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Take margins and probabilities of the watched samples; see `Alarm.observe`."""
+        """Record margins and probabilities of the monitored samples (see `Alarm.observe`)."""
         labels = labels_of(samples, "canaries")
         if self._is_canary is None:
             if len(samples) != len(self.canaries.labels):
@@ -241,7 +241,7 @@ class CanaryAlarm(PeakAlarm):
         }
 
     def _learn(self, outputs: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> None:
-        """Add margins up, and keep the class that leads among the others most often (by majority vote in one pass)."""
+        """Add margins, and count the leading other class by majority vote in one pass."""
         margins, rivals = margins_of(outputs, labels), outputs.scatter(1, labels[:, None], -torch.inf).argmax(1)
         self._looks += 1
         if self._sums is None or self._rivals is None or self._leads is None:
@@ -253,7 +253,7 @@ class CanaryAlarm(PeakAlarm):
         self._leads = self._leads + torch.where(self._rivals == rivals, 1, -1)
 
     def watched_labels(self) -> MonitoredLabels:
-        """Return what the training made of the labels of the watched samples; see `gapscope.labels.monitored`.
+        """Return the learning history of the monitored labels (see `gapscope.labels.monitored`).
 
         Raises:
             InvalidInput: Nothing was seen yet, or it is not known which samples were.
@@ -273,7 +273,7 @@ class CanaryAlarm(PeakAlarm):
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up a state; where the alarm was raised in it, the canaries' labels are restored as they were then."""
+        """Load a state; if it was saved after the alarm, restore the canaries' labels as of then."""
         super().load_state_dict(state)
         if self.restore and self.raised:
             self.canaries.restore()

@@ -28,7 +28,7 @@ def _gradient(network: nn.Module, x: Tensor, targets: Tensor, parameters: list[n
 def scaled_gradient_disparity(
     network: nn.Module, samples: Samples, *, batch_size: int, batches: int, generator: torch.Generator
 ) -> float:
-    r"""Mean Euclidean distance of the loss gradients of mini-batches, each loss divided by its standard deviation.
+    r"""Return the mean Euclidean distance of mini-batch gradients of the scaled loss.
 
     Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 3, $\lVert g_i - g_j \rVert_2$ averaged over all pairs of
     mini-batches, with the rescaling of losses of their program; in training mode. Classification and regression.
@@ -90,7 +90,7 @@ class GradientDisparityAlarm(PeakAlarm):
         super().__init__(window=window, fall=fall, patience=patience)
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Take the gradients of mini-batches of the watched samples; see `Alarm.observe`."""
+        """Compare mini-batch gradients of the monitored samples (see `Alarm.observe`)."""
         # resampled for each epoch, from the seed alone: nothing of it must be kept for a resumed training
         generator = torch.Generator().manual_seed(derive_seed(self.seed, f"mini-batches of epoch {epoch}"))
         return self.update(

@@ -57,7 +57,7 @@ def alignments(
 
 
 def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Run a network on samples in evaluation mode and return their `alignments`, in float64 on the CPU."""
+    """Return the `alignments` of a network's samples in evaluation mode, float64 on the CPU."""
     seen: list[Tensor] = []
 
     def keep(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -74,7 +74,7 @@ def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor
 
 
 def excess_kurtosis(values: Float[Tensor, " n"]) -> float:
-    """Fourth central moment over the squared variance, less 3; 0 where all values are equal."""
+    """Return the excess kurtosis (0 if all values are equal)."""
     square = (values - values.mean()).square()
     variance = float(square.mean())
     return float(square.square().mean()) / variance**2 - 3 if variance > 0 else 0.0
@@ -135,7 +135,7 @@ class GradientWeightAlignment(PeakAlarm):
         self._looks = 0
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Take the cosines of the watched samples, in evaluation mode; see `Alarm.observe`."""
+        """Record the cosines of the monitored samples in evaluation mode (see `Alarm.observe`)."""
         labels = labels_of(samples, "gradient_weight_alignment")
         return self.update(observed_alignments(network, samples, labels), epoch)
 

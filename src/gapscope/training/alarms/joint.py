@@ -57,7 +57,7 @@ class JointAlarm(PeakAlarm):
         self._predictions = loo_predictions(network, samples)
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Look at outputs, last layer and, now and then, neighbours of the watched samples; see `Alarm.observe`."""
+        """Observe outputs, last layer and sometimes neighbours (see `Alarm.observe`)."""
         labels = labels_of(samples, "joint")
         if self._predictions is None:
             self.begin(network, samples)

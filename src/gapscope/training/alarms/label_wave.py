@@ -1,4 +1,4 @@
-"""Label Wave: number of training samples whose predicted class changed since the last epoch."""
+"""Label Wave: number of training samples whose predicted class changed in an epoch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LabelWave(PeakAlarm):
         self._before: Tensor | None = None
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Predict the watched samples once, in evaluation mode; see `Alarm.observe`."""
+        """Predict the monitored samples in evaluation mode (see `Alarm.observe`)."""
         labels_of(samples, "label_wave")
         return self.update(outputs_of(network, samples).argmax(1), epoch)
 

@@ -15,7 +15,7 @@ from gapscope.training.alarms.registry import register_alarm
 
 
 def loo_predictions(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
-    """Left-out predictions of one-hot labels by the network's kernel, cut to [0, 1]; see `kernel_leave_one_out`."""
+    """Return leave-one-out predictions of one-hot labels, clipped to [0, 1]."""
     assert samples.targets is not None
     with inspection_mode(network):
         found = kernel_leave_one_out(network, samples.inputs, samples.targets.to(samples.inputs.device))
@@ -23,13 +23,13 @@ def loo_predictions(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"
 
 
 def agreement(probabilities: Float[Tensor, "n k"], predictions: Float[Tensor, "n k"]) -> float:
-    r"""Mean over samples of $\sum_c p_{ic} b_{ic}$ for probabilities p and left-out predictions b."""
+    r"""Return the mean of $\sum_c p_{ic} b_{ic}$ for probabilities p and predictions b."""
     return float((probabilities * predictions).sum(1).mean())
 
 
 @register_alarm("left_out_agreement")
 class LeftOutAgreement(PeakAlarm):
-    r"""Raised when the network agrees less with predictions of its training samples that do not know their labels.
+    r"""Alarm raised when the network agrees less with leave-one-out predictions of its labels.
 
     Before training, every watched sample i is predicted by ridge regression in gradient space fitted to all *other*
     watched samples (`kernel_leave_one_out`), $b_{ic}$ for class c. With $p_{ic}$ the probabilities that the network
@@ -65,7 +65,7 @@ class LeftOutAgreement(PeakAlarm):
         self._predictions = loo_predictions(network, samples)
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Predict the watched samples once, in evaluation mode; see `Alarm.observe`."""
+        """Predict the monitored samples in evaluation mode (see `Alarm.observe`)."""
         if self._predictions is None:
             self.begin(network, samples)
         assert self._predictions is not None

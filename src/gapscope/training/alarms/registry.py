@@ -27,7 +27,7 @@ def register_alarm(name: str) -> Callable[[type[AnyAlarm]], type[AnyAlarm]]:
 
 
 def alarms() -> dict[str, type[Alarm]]:
-    """All registered alarms by name, sorted; those of gapscope are imported first."""
+    """Return all registered alarms by name, sorted, importing those of gapscope first."""
     import_all("gapscope.training.alarms")
     return dict(sorted(_ALARMS.items()))
 

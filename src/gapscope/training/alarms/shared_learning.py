@@ -21,7 +21,7 @@ from gapscope.training.alarms.registry import register_alarm
 
 @dataclass(frozen=True)
 class _Learnt:
-    """What a network gives the classes at each sample [n, C], and on average at the sample's neighbours [n, C]."""
+    """Class probabilities per sample [n, C], and their mean over its neighbours [n, C]."""
 
     at_sample: Tensor
     at_neighbours: Tensor
@@ -57,7 +57,7 @@ def mean_support(
 
 @dataclass
 class Neighbourhood:
-    """Neighbours of the watched samples, computed again at the observations 1, 2, 3, 5, 8, 12, 18, ...
+    """Neighbours of the monitored samples, updated at observations 1, 2, 3, 5, 8, 12, ...
 
     Attributes:
         nearest: Neighbours of each sample; None before the first observation.
@@ -84,7 +84,7 @@ class Neighbourhood:
 
 @register_alarm("shared_learning")
 class SharedLearning(Alarm):
-    r"""Watches whether what a network learns about individual samples is shared by similar samples.
+    r"""Monitor of whether similar samples share what a network learns about one of them.
 
     Each sample has `neighbours`: the training samples with the most similar model gradients. With $p_i$ the probability
     that the network gives the (possibly wrong) training label of sample i, and $q_i$ the mean probability that it gives
@@ -159,7 +159,7 @@ class SharedLearning(Alarm):
         self._below = 0
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Look at the probabilities of the watched samples, and now and then at their kernel; see `Alarm.observe`."""
+        """Record probabilities, and sometimes the kernel, of the samples (see `Alarm.observe`)."""
         labels = labels_of(samples, "shared_learning")
         near = self._near.neighbours_at(network, samples, self.neighbours)
         return self.update(outputs_of(network, samples).softmax(1), labels, near, epoch)
