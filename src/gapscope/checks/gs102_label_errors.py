@@ -18,18 +18,18 @@ def label_errors(context: Context) -> Outcome:
     noise = issues.noise
     if noise is None:
         return NotChecked(issues.note)
-    interval = f"90 % interval {noise.low:.0%} to {noise.high:.0%}".replace("%", " %").replace("  %", " %")
+    interval = f"90 % interval {noise.low:.0%} to {noise.high:.0%}"
     if noise.is_upper_bound and noise.high >= FROM:
         return NotChecked(
             f"at most {noise.high:.0%} of labels are wrong; clean labels are predicted at {noise.clean_accuracy:.0%}, "
-            f"{TIGHT_FROM:.0%} is needed to distinguish errors from hard samples. Pass more samples".replace("%", " %")
+            f"{TIGHT_FROM:.0%} is needed to distinguish errors from hard samples. Pass more samples"
         )
     if noise.low <= 0 or noise.rate < FROM:
-        return Fine(f"at most {noise.high:.0%} of labels".replace("%", " %"))
+        return Fine(f"at most {noise.high:.0%} of labels")
     flagged = issues.flagged
     assert flagged is not None
     return Finding(
-        f"{noise.rate:.0%} of labels ({interval})".replace("%", " %").replace("  %", " %"),
+        f"{noise.rate:.0%} of labels ({interval})",
         f"review the {len(flagged)} samples in result.label_issues and correct them",
         cost=noise.rate,
         indices=flagged,

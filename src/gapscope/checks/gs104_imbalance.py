@@ -24,7 +24,7 @@ def imbalance(context: Context) -> Outcome:
     balanced = torch.stack([correct[labels == c].mean() for c in labels.unique()]).mean()
     return Finding(
         f"class {name} has {int(present.min())} samples, the largest {int(present.max())}; training accuracy "
-        f"{context.train_accuracy:.0%}, balanced {float(balanced):.0%}".replace("%", " %"),
+        f"{context.train_accuracy:.0%}, balanced {float(balanced):.0%}",
         "report balanced accuracy, and collect or weight samples of the rare classes",
         cost=max(0.0, float(correct.mean() - balanced)) / 2 + 0.01,
     )

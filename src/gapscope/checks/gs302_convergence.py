@@ -31,9 +31,7 @@ def convergence(context: Context) -> Outcome:
         error = (rbf.score * (1 - rbf.score) / n + accuracy * (1 - accuracy) / n) ** 0.5
         if accuracy < rbf.score - MARGIN - 1.96 * error:
             return Finding(
-                f"training accuracy {accuracy:.0%}; an RBF kernel predicts held-out samples at {rbf.score:.0%}".replace(
-                    "%", " %"
-                ),
+                f"training accuracy {accuracy:.0%}; an RBF kernel predicts held-out samples at {rbf.score:.0%}",
                 "train longer, or raise the learning rate or the width",
                 cost=rbf.score - accuracy,
             )
@@ -43,10 +41,10 @@ def convergence(context: Context) -> Outcome:
         fall = _still_falling(losses)
         return Finding(
             f"the training loss fell by {fall:.0%} over the last fifth of the epochs, at a training accuracy of "
-            f"{accuracy:.0%}".replace("%", " %"),
+            f"{accuracy:.0%}",
             "train longer",
             cost=(1 - accuracy) / 4,
         )
     if rbf is None and not losses:
         return NotChecked("pass history=, one mapping per epoch with train_loss")
-    return Fine(f"training accuracy {accuracy:.0%}".replace("%", " %"))
+    return Fine(f"training accuracy {accuracy:.0%}")

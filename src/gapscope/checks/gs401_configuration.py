@@ -18,7 +18,7 @@ def configuration(context: Context) -> Outcome:
         return NotChecked("no baseline beats the most frequent class")
     best = max(forecast.rows, key=lambda row: row.score)
     error = (best.score * (1 - best.score) / len(context.samples)) ** 0.5
-    text = f"{source} accuracy {accuracy:.0%}, {best.method} {best.score:.0%}".replace("%", " %")
+    text = f"{source} accuracy {accuracy:.0%}, {best.method} {best.score:.0%}"
     if high < best.score - 1.645 * error:
         return Finding(
             text, "tune learning rate, epochs and regularization; the data allow more", cost=best.score - accuracy

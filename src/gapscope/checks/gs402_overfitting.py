@@ -26,7 +26,7 @@ def overfitting(context: Context) -> Outcome:
                 f"{context.failures.get('estimate', 'the accuracy cannot be estimated')}. Pass test=, held-out samples"
             )
         accuracy, high, source = estimate.same_noise.value, estimate.same_noise.high, "estimated on new data"
-    text = f"training accuracy {train:.0%}, {accuracy:.0%} {source}".replace("%", " %")
+    text = f"training accuracy {train:.0%}, {accuracy:.0%} {source}"
     if train - high < FROM:
         return Fine(text)
     return Finding(

@@ -34,7 +34,7 @@ def sensitivity(context: Context) -> Outcome:
     with inspection_mode(context.network):
         outputs = class_logits(network_outputs(context.network, x + noise)).cpu()
     changed = float((outputs.argmax(1) != context.logits.argmax(1)).double().mean())
-    text = f"{changed:.1%} of predictions change under noise of 5 % of the inputs' spread".replace("%", " %", 1)
+    text = f"{changed:.1%} of predictions change under noise of 5 % of the inputs' spread"
     if changed < FROM:
         return Fine(text)
     return Finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,11 +27,13 @@ def _positions(n: int) -> Tensor:
 
 
 def _run(check: Check, context: Context) -> Outcome:
+    """Return the outcome of one check, with a space before each percent sign."""
     try:
         outcome = check.function(context)
     except GapscopeError as error:
         outcome = NotChecked(str(error))
-    return replace(outcome, code=check.code, title=check.title)
+    texts = {name: re.sub(r"(?<=\d)%", " %", text) for name, text in vars(outcome).items() if isinstance(text, str)}
+    return replace(outcome, **texts | {"code": check.code, "title": check.title})
 
 
 def check(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, did_you_mean
@@ -109,6 +108,8 @@ class DropoutLoss:
 
         Its standard error is that of both excesses over the slope between them.
         """
+        from scipy.optimize import brentq
+
         if self.excess(LARGEST_RATE) <= target:
             return None
         rate = float(brentq(lambda p: float(self.excess(p)) - float(target), 0.0, LARGEST_RATE, xtol=2e-4))  # type: ignore[arg-type]
