@@ -1,1 +1,1 @@
-"""Foundations without other gapscope imports: errors, files, samples, specs, options, randomness."""
+"""Foundations: errors, files, samples, specs, options, randomness."""

@@ -1,4 +1,4 @@
-"""Column store of JSON-serializable rows: small on disk, fast to read, exact (never torch, NumPy on demand)."""
+"""Column store of JSON rows: small, fast to read, exact (without torch)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _unpacked(code: Literal["d", "i"], text: str) -> array[Any]:
 
 
 class _Column:
-    """One column: floats as they are, other values as indices into the list of distinct values."""
+    """Column: floats, or indices into the list of distinct values."""
 
     def __init__(self) -> None:
         self.floats: array[float] | None = array("d")
@@ -103,7 +103,7 @@ class _Column:
 
 
 class ColumnStore:
-    """Table of JSON-serializable values (numbers, strings, booleans, None) whose rows may lack any column.
+    """Table of JSON values whose rows may lack any column.
 
     >>> store = ColumnStore([{"id": "a", "rate": 0.1}, {"id": "b", "depth": 3}])
     >>> store.column("rate"), store.column("depth")

@@ -1,4 +1,4 @@
-"""Common parameters of a package, completed in the docstrings of registered functions and classes."""
+"""Common parameters of a package, appended to docstrings at registration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collation of common data containers (NumPy, pandas, mappings, datasets, loaders) into tensors."""
+"""Collation of NumPy, pandas, mappings, datasets and loaders into tensors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def is_column(value: Any) -> bool:
 
 
 def column(value: Any) -> Tensor:
-    """Return a tensor, array or pandas object as a tensor (float64 becomes torch's default type).
+    """Return a tensor, array or pandas object as a tensor (float64 to default type).
 
     Raises:
         InvalidInput: The values are no numbers.
@@ -131,14 +131,14 @@ def _are_inputs(value: Any) -> bool:
 
 
 def _stacked(value: Any) -> Any:
-    """Stack lists of numbers per sample, which torch's collation transposes, back to one tensor."""
+    """Stack lists of numbers per sample, which torch collates transposed."""
     if is_list(value) and value and all(isinstance(part, Tensor) and part.ndim == 1 for part in value):
         return torch.stack(value, dim=1)
     return value
 
 
 def _word_array(value: Any) -> Any:
-    """Return a list of strings, as loaders collate string labels, as an array (others unchanged)."""
+    """Return a list of strings as an array (others unchanged)."""
     if not is_list_or_tuple(value) or not value or not all(isinstance(label, str) for label in value):
         return value
     import numpy
@@ -280,7 +280,7 @@ def _joined(batches: Iterable[Any]) -> CollatedData:
 
 
 def _batched(items: list[Any]) -> Iterable[Any]:
-    """Return a list of mappings, each one sample (as in the Hugging Face Trainer) or a batch, as batches."""
+    """Return a list of mappings (samples or batches) as batches."""
     labels = next((items[0][name] for name in LABEL_NAMES if name in items[0]), None)
     is_batch = labels is not None and getattr(labels, "ndim", 0) > 0
     if is_batch:
@@ -301,7 +301,7 @@ def _hugging_face(data: Any) -> CollatedData:
 
 
 def collate_data(data: Any) -> CollatedData:
-    """Return inputs, raw targets and notes about omitted data of any common container, as tensors.
+    """Return inputs, targets and notes of a data container as tensors.
 
     A Dataset or DataLoader is read once, in its own order.
 

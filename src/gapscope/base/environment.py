@@ -16,7 +16,7 @@ def _processor(device: str) -> str:
 
 
 def environment(device: str = "") -> dict[str, Any]:
-    """Return versions, machine and thread count (for a `device` also its processor and the day)."""
+    """Return versions, machine and threads (with `device` also its name and the day)."""
     import numpy
     import torch
 

@@ -123,7 +123,7 @@ def check_same_length(first: str, n_first: int, second: str, n_second: int) -> N
 
 
 def require_extra(module: str, extra: str) -> None:
-    """Raise MissingExtra with the install command if `module` of the gapscope extra is not installed."""
+    """Raise MissingExtra with the install command if `module` is missing."""
     import importlib.util
 
     if importlib.util.find_spec(module) is None:

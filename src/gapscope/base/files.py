@@ -19,7 +19,7 @@ from gapscope.base.type_guards import is_dict, is_list_or_tuple
 
 
 def _standard_json(value: Any, *, null: bool = False) -> Any:
-    """Replace non-finite numbers by strings that float() accepts, or by null (JSON has neither)."""
+    """Replace non-finite numbers by strings or null for JSON."""
     if isinstance(value, float):
         if math.isfinite(value):
             return float(value)
@@ -109,7 +109,7 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
 
 
 def check_file(path: Path) -> None:
-    """Raise UnreadableFile for folders, pipes and devices (reading might never end), not if absent."""
+    """Raise UnreadableFile for folders, pipes and devices."""
     if path.exists() and not path.is_file():
         raise UnreadableFile(
             f"{path} must be a file that can be read; it is a folder, a pipe or a device. Take it away, or name "
@@ -155,7 +155,7 @@ def _shown(line: bytes) -> str:
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """Yield the objects of a JSON-lines file (an incomplete last line is skipped, a missing file is empty).
+    """Yield the objects of a JSON-lines file, skipping an incomplete last line.
 
     Raises:
         DamagedFile: A line holds no JSON object.

@@ -14,7 +14,7 @@ from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
 
 def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun: str = "option") -> None:
-    """Raise InvalidInput, naming the nearest right name, unless `owner` has everything that is given.
+    """Raise InvalidInput with the nearest name for unknown options.
 
     Args:
         given: The names.
@@ -36,7 +36,7 @@ def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun:
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:
-    """Convert a value to its declared type, so that 0 and 0.0 are one setting (wrong types raise).
+    """Convert a value to its declared type (0 and 0.0 are one setting).
 
     Args:
         value: What was given: JSON-serializable values, as JSON and TOML have them.

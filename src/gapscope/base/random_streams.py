@@ -8,7 +8,7 @@ from gapscope.base.randomness import derive_seed
 
 
 def make_generator(seed: int, purpose: str) -> torch.Generator:
-    """Return a generator that depends on the seed and its purpose, independent of other purposes.
+    """Return a generator for a seed and purpose, independent of other purposes.
 
     >>> blur, again, labels = (make_generator(0, name).initial_seed() for name in ("blur", "blur", "labels"))
     >>> blur == again != labels
@@ -20,7 +20,7 @@ def make_generator(seed: int, purpose: str) -> torch.Generator:
 def resolve_generator(
     generator: torch.Generator | None, purpose: str = "", device: torch.device | str = "cpu"
 ) -> torch.Generator:
-    """Return `generator`, or if None a new one with a fixed seed (the one meaning of `generator=None`).
+    """Return `generator`, or for None a new one with a fixed seed.
 
     The same call always gives the same numbers: gapscope uses neither the global random state nor the operating
     system's. For other numbers pass a generator, or a seed to a public function. Streams of different purposes are

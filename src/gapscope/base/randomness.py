@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def derive_seed(seed: int, purpose: str) -> int:
-    """Return the 63-bit seed of the stream called `purpose`, unrelated for other purposes and seeds.
+    """Return the 63-bit seed of the stream named `purpose`.
 
     >>> derive_seed(0, "order") == derive_seed(0, "order") != derive_seed(0, "dropout")
     True
@@ -20,7 +20,7 @@ def derive_seed(seed: int, purpose: str) -> int:
 
 
 def resolve_numpy_generator(generator: np.random.Generator | None) -> np.random.Generator:
-    """Return `generator`, or if None a new one with seed 0 (see `random_streams.resolve_generator`)."""
+    """Return `generator`, or for None a new one with seed 0."""
     import numpy as np
 
     return np.random.default_rng(0) if generator is None else generator

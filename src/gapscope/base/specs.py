@@ -1,4 +1,4 @@
-"""Specification of one trained network: frozen dataclasses whose hash is the run's id (never torch)."""
+"""Specification of one trained network; the hash of its settings is the run's id."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _BaseSpec:
         return _canonical(self.to_dict(omit_defaults=True))
 
     def to_dict(self, *, omit_defaults: bool = False) -> dict[str, Any]:
-        """Return nested JSON-serializable values, optionally only those that differ from the defaults."""
+        """Return nested JSON values, optionally without defaults."""
         content: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -314,7 +314,7 @@ class RunSpec(_BaseSpec):
 
     @functools.cached_property
     def id(self) -> str:
-        """First 16 hexadecimal digits of the SHA-256 of the settings that differ from their defaults.
+        """First 16 hex digits of the SHA-256 of the settings that are not defaults.
 
         Defaults are omitted so that a new setting with a neutral default keeps the ids of older runs.
         """
@@ -326,7 +326,7 @@ class RunSpec(_BaseSpec):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def replace(self, changes: Mapping[str, Any], *, made: dict[Any, Any] | None = None) -> RunSpec:
-        """Return a copy with some settings changed, each named by its dotted path ("data.label_noise").
+        """Return a copy with some settings changed, named by dotted paths.
 
         Args:
             made: Tables that earlier calls on this spec made, which this one uses and adds to; for thousands of copies.

@@ -72,17 +72,17 @@ app.command("doctor")(doctor.doctor)
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """A polite kill, as batch systems send it, is Ctrl-C: workers are ended and what is finished is kept."""
+    """Treat SIGTERM, as batch systems send it, like Ctrl-C: end workers and keep finished runs."""
     raise KeyboardInterrupt
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: object) -> None:
-    """A warning as one line: where in the code it was made tells a user of the command line nothing."""
+    """Format a warning as one line without its place in the code."""
     typer.secho(f"note: {message}", fg=typer.colors.YELLOW, err=True)
 
 
 def main() -> None:
-    """Run the command line; an error gapscope raises on purpose is one sentence and exit code 1."""
+    """Run the command line; errors of gapscope are printed as one message with exit code 1."""
     from gapscope.base.errors import GapscopeError
 
     signal.signal(signal.SIGTERM, _interrupt)

@@ -1,4 +1,4 @@
-"""`gapscope advise batch-norm`: what batch norm does for a stored network, and what would do the same."""
+"""`gapscope advise batch-norm`: effect of batch norm on a stored network, and equivalents."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def batch_norm(
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """How much a network's batch norm regularizes, what a new batch size changes, and what would restore it."""
+    """Estimate how much batch norm regularizes a network, and the effect of a new batch size."""
     import torch
     from rich.console import Console
 

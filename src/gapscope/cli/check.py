@@ -39,7 +39,7 @@ def _targets(target: Path, data_root: Path | None, max_networks: int) -> Iterato
 
 
 def stored_network(weights: Path, data_root: Path | None) -> tuple[Any, Any, dict[str, Any]]:
-    """Network, data and options of weights that a pool wrote; history and batch size are those of its record."""
+    """Return network, data and options of stored weights, with the record's history and batch size."""
     from gapscope.cli.network_argument import load_with_initial_state
     from gapscope.results.records import Record
 
@@ -70,7 +70,7 @@ def check(
     data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Find what limits a network, from its training data, and say what to do about each finding."""
+    """Find what limits a network, from its training data, and what to do about it."""
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
     from gapscope.cli.output import print_json

@@ -1,4 +1,4 @@
-"""`gapscope data`: which data sets there are and where they lie, and fetching official files."""
+"""`gapscope data`: list data sets and fetch their official files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
 def list_data(
     data_root: Path | None = _ROOT, json: bool = typer.Option(False, "--json", help="Print everything as JSON.")
 ) -> None:
-    """List the data sets: task, training + test samples of the whole set, licence, and where it was found."""
+    """List the data sets: task, number of samples, licence and folder."""
     from rich import box
     from rich.table import Table
 

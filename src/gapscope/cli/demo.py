@@ -1,4 +1,4 @@
-"""`gapscope demo`: the whole way on real data, from training to a report, in about a minute."""
+"""`gapscope demo`: from training to a report on real data, in about a minute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEASURE_SAMPLES = 400
 
 
 def held_out_ids(ids: Iterable[str]) -> list[str]:
-    """Every third network in the order of the ids, which are hashes: a fixed third, unrelated to the settings."""
+    """Return every third network by id (a hash, so unrelated to the settings)."""
     return sorted(ids)[::3]
 
 
@@ -58,7 +58,7 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
 
 
 def _estimate(records: Sequence[Record]) -> tuple[list[Record], pandas.DataFrame, GapEstimator]:
-    """Fit on two thirds of the finished networks; return the rest, what is said of them, and the estimator."""
+    """Fit on two thirds of the networks; return the rest, their estimates and the estimator."""
     from gapscope.prediction.columns import complete_rows
     from gapscope.prediction.defaults import suggest_estimator
     from gapscope.results.records import records_to_pandas
@@ -98,7 +98,7 @@ def demo(
     workers: int = typer.Option(2, help="Processes, one thread each."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Train 40 networks on handwritten digits, measure each, estimate the gap of those held out, write a report."""
+    """Train 40 networks on digits, measure them, estimate their gaps, and write a report."""
     import time
 
     from gapscope.cli.output import print_json, print_rich

@@ -24,7 +24,7 @@ def installed_version(name: str) -> str | None:
 
 
 def torchvision_build() -> str | None:
-    """Version string of an installed torchvision with its build, read without importing it; None where absent."""
+    """Return the version and build of an installed torchvision without importing it (else None)."""
     found = importlib.util.find_spec("torchvision")
     if found is None or not found.submodule_search_locations:
         return None
@@ -78,7 +78,7 @@ def doctor(
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Versions, torch build, what breaks it, GPU, and the data found. Exit code 1 where something is broken."""
+    """Show versions, GPU and data, and what is broken. Exit code 1 if something is."""
     import platform
 
     import torch

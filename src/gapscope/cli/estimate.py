@@ -1,4 +1,4 @@
-"""`gapscope estimate NETWORK`: the accuracy of trained networks on new data, from their training data alone."""
+"""`gapscope estimate NETWORK`: accuracy of trained networks on new data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def estimate(
     data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Estimate the accuracy of trained networks on new data, from their training data alone and without a pool."""
+    """Estimate the accuracy of trained networks on new data from their training data."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.network_argument import load_with_initial_state
     from gapscope.cli.output import print_json

@@ -1,4 +1,4 @@
-"""`gapscope forecast`: accuracy before training, of the networks of a grid, of one network, or of a data file."""
+"""`gapscope forecast`: accuracy before training of a grid, a network or a data file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def forecast(
     data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Forecast the accuracy on new data before training, beside baselines that never see the network."""
+    """Forecast the accuracy on new data before training, with baselines without a network."""
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
 

@@ -1,4 +1,4 @@
-"""`gapscope gap fit | predict`: the gap of networks, estimated from a pool of networks like them."""
+"""`gapscope gap fit | predict`: the generalization gap, estimated from a pool of networks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fit(
     ),
     json: bool = JSON,
 ) -> None:
-    """Fit a gap estimator on a pool and say how good it is, or the accuracy estimate on a table of known networks."""
+    """Fit and evaluate a gap estimator on a pool, or the accuracy estimator on a table."""
     if pool.suffix.lower() == ".csv":
         _fit_table(pool, output or pool.with_suffix(".json"), json)
         return
@@ -142,7 +142,7 @@ def predict(
     data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = JSON,
 ) -> None:
-    """Measure networks on their training data and say the gap of each, its interval, and whether to trust them."""
+    """Measure networks on their training data and estimate their gaps, with intervals."""
     import pandas
 
     from gapscope.base.errors import InvalidInput

@@ -19,7 +19,7 @@ def labels(
     seed: int = typer.Option(0, help="Seed of everything random."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Rank samples by how likely their label is wrong, with an untrained network or without one."""
+    """Rank samples by how likely their label is wrong, with a network or without one."""
     from gapscope.cli.network_argument import call_factory, is_factory
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts

@@ -37,7 +37,7 @@ def leaderboard(
     output: Path | None = typer.Option(None, help="Write everything to this JSON file."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Judge measures by networks whose gap is known, by every protocol; verdicts in words first, baselines on top."""
+    """Evaluate measures on networks whose gap is known: verdicts, scores and baselines."""
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.ranking import rank_measures as judge

@@ -9,7 +9,7 @@ import typer
 
 
 def _runs(source: Path, data_root: Path | None) -> list[tuple[str, str, Any, Any]]:
-    """Name, cache folder, training function or spec, and data (None for a spec's own) of each run."""
+    """Return name, cache folder, training function or spec, and data of each run."""
     from gapscope.cli.network_argument import call_factory, check_no_network, is_factory
     from gapscope.cli.tables import varied_settings
     from gapscope.data import find_dataset

@@ -38,7 +38,7 @@ def _settings(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
 
 @app.command("measures")
 def measures(json: bool = JSON) -> None:
-    """Every measure: its name, what it measures, what it needs beside the network, what it costs."""
+    """List every measure: name, title, needs and cost."""
     from gapscope.measures.registry import list_measures as registered
 
     found = registered().values()

@@ -33,7 +33,7 @@ def measure(
     data_root: Path | None = ROOT,
     json: bool = JSON,
 ) -> None:
-    """Measure a network on the data it was trained on; every number with direction and units."""
+    """Measure a network on its training data; every number has a direction and units."""
     from gapscope.cli.network_argument import record_from_argument
     from gapscope.pools.readings import RunOptions
 
@@ -64,7 +64,7 @@ def compare(
     data_root: Path | None = ROOT,
     json: bool = JSON,
 ) -> None:
-    """Rank networks by every measure on the first one's training data, with intervals and the size beside.
+    """Rank networks by every measure on the same training data, with intervals.
 
     With --evidence only measures vote that have evidence there, as `gapscope leaderboard` says.
     """

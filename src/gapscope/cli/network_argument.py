@@ -20,12 +20,12 @@ _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def is_factory(source: Path) -> bool:
-    """Whether a name on the command line is `module:function` and not a file."""
+    """Return True for `module:function`, False for a file."""
     return _FACTORY.fullmatch(str(source)) is not None and not source.exists()
 
 
 def import_function(source: Path | str) -> Any:
-    """Return the function that `module:function` names; the module may be in the current folder.
+    """Return the function named by `module:function` (the current folder is searched).
 
     Raises:
         InvalidInput: There is no such module or function.
@@ -56,7 +56,7 @@ def import_function(source: Path | str) -> Any:
 
 
 def call_factory(source: Path, what: str = "network") -> tuple[Any, Any]:
-    """Return the network (or the training function) and its training data that a function returns.
+    """Return the network (or training function) and data that a function returns.
 
     Args:
         what: What it returns beside the data, for the message.
@@ -107,7 +107,7 @@ def load_network_argument(source: Path, data_root: Path | None) -> tuple[str, nn
 
 
 def load_with_initial_state(source: Path, data_root: Path | None) -> tuple[nn.Module, Any, Any]:
-    """Return the network, its training data, and its weights before training where a pool knows them (else None)."""
+    """Return the network, its training data, and its initial weights if a pool has them."""
     from gapscope.pools.loading import load_with_initial
 
     if is_factory(source):
@@ -117,7 +117,7 @@ def load_with_initial_state(source: Path, data_root: Path | None) -> tuple[nn.Mo
 
 
 def record_from_argument(source: Path, options: RunOptions, family: str = "") -> Record:
-    """Return a record with the readings of the network; `family` is that of a network of one's own."""
+    """Return a record with the network's readings (`family` for networks of your own)."""
     from gapscope.base.samples import as_samples
     from gapscope.pools.external import record_network
     from gapscope.pools.loading import measure_stored_network

@@ -14,7 +14,7 @@ _PIPED = 1000
 
 
 def print_json(value: Any) -> None:
-    """Print a result or JSON-serializable values as JSON; numbers that are missing or infinite are null."""
+    """Print a result or values as JSON (missing and infinite numbers are null)."""
     from gapscope.base.files import to_json
     from gapscope.results.result import Result
 

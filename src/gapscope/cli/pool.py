@@ -1,4 +1,4 @@
-"""`gapscope pool run | status | show | add`: networks of a grid, trained and measured, and checkpoints of your own."""
+"""`gapscope pool run | status | show | add`: train and measure a grid, or add your networks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(
     retry_failed: bool = typer.Option(False, help="Run failed networks again."),
     json: bool = JSON,
 ) -> None:
-    """Train, score and measure what is missing of a grid. Finished networks are never run twice."""
+    """Train, score and measure a grid; finished networks are kept."""
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.data import find_dataset
@@ -80,7 +80,7 @@ def run(
 
 @app.command("status")
 def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
-    """How far the runs of a grid are."""
+    """Show how many runs of a grid are finished."""
     from dataclasses import asdict
 
     from gapscope.cli.output import print_json
@@ -132,7 +132,7 @@ def add(
     measure: list[str] = typer.Option([], help="A measure; again for more. Default: those that apply."),
     json: bool = JSON,
 ) -> None:
-    """Score and measure networks that were trained elsewhere, and put them into a pool; the same names are replaced.
+    """Score and measure networks trained elsewhere and add them to a pool.
 
     The functions are your own code and are run; a checkpoint is read by `load` alone.
 

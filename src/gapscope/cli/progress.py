@@ -33,7 +33,7 @@ def outcome(record: Record) -> str:
 
 @contextmanager
 def handle_interrupts() -> Iterator[None]:
-    """Let the body be stopped by Ctrl-C (or a polite kill) and say that the same command continues.
+    """Let Ctrl-C or SIGTERM stop the body, with a message that the same command continues.
 
     Yields:
         Nothing.

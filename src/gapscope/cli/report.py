@@ -16,7 +16,7 @@ CHECK_SECONDS = 30.0
 
 
 def _estimates(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the gap estimator and its estimates of each network from others; nothing for fewer than twelve."""
+    """Return the gap estimator and its held-out estimates (None for fewer than twelve networks)."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.progress import steps
     from gapscope.prediction.cross_validation import cross_validate_pool
@@ -32,7 +32,7 @@ def _estimates(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, Any]:
-    """Return the label issues of the pool's training data, by the untrained network of its first record."""
+    """Return label issues of the pool's training data, by its first network untrained."""
     from gapscope.base.errors import InvalidInput
     from gapscope.base.specs import RunSpec
     from gapscope.labels.label_issues import find_label_issues
@@ -51,7 +51,7 @@ def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, An
 
 
 def _check(records: Sequence[Record], pool: Path, data_root: Path | None) -> dict[str, Any]:
-    """Return the checks of the most accurate network with stored weights; nothing if it or its data are missing."""
+    """Return the checks of the most accurate stored network (None without weights or data)."""
     stored = [(record, pool / "runs" / record.id / "weights.safetensors") for record in records]
     stored = [(record, path) for record, path in stored if record.status == "finished" and path.exists()]
     if not stored:
@@ -80,7 +80,7 @@ def report(
     data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON instead of writing the page."),
 ) -> None:
-    """Write one HTML page about a pool: no network needed, readable on a phone and in the dark.
+    """Write one HTML page about a pool.
 
     From twelve finished networks on, it shows the gap of each as estimated from all others (from a hundred networks
     on: from those of the other nineteen of twenty folds). Of more than a thousand networks, statistics, estimates and

@@ -1,4 +1,4 @@
-"""`gapscope study list | run | claims`: the papers' tables and figures, with the paper's numbers beside ours.
+"""`gapscope study list | run | claims`: tables and figures of the papers.
 
 The studies are a package of their own, `gapscope-studies`. Any package can add one: an entry point of the group
 `gapscope.studies` that names an object with `title`, `parts`, `run`, `claims`, `tally`, `findings_of`,
@@ -152,7 +152,7 @@ SCREEN = 80
 
 
 def _anchor(title: str) -> str:
-    """Where a heading is found on its page."""
+    """Return the link to a heading on its page."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
@@ -169,7 +169,7 @@ def _tally(studies: list[Any], results: Path) -> list[str]:
 
 
 def _discoveries(studies: list[Any], results: Path) -> list[str]:
-    """How many of the decided claims must be expected to be wrong by chance alone."""
+    """Return the number of decided claims expected to be wrong by chance."""
     from gapscope.statistics.false_discoveries import false_discoveries
 
     decided, rate, above = false_discoveries([pair for study in studies for pair in study.tested(results)])
@@ -227,7 +227,7 @@ def _findings(studies: list[Any], results: Path) -> list[str]:
 
 
 def _format_claims(study: Any, results: Path) -> list[str]:
-    """The study's claims for a screen of 80 columns: the outcome in the margin, the sentence beside it."""
+    """Format a study's claims for 80 columns, the outcome in the margin."""
     from textwrap import wrap
 
     lines = wrap(f"{study.name}  {study.title}", SCREEN, subsequent_indent="    ")
@@ -251,7 +251,7 @@ def claims(
     ),
     json: bool = JSON,
 ) -> None:
-    """What holds: every claim, from the stored results, and why an open one is open."""
+    """Show every claim from the stored results, and why open ones are open."""
     from gapscope.base.files import write_atomically
     from gapscope.cli.output import print_json
 

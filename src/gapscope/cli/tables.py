@@ -42,7 +42,7 @@ def table_of(content: pandas.DataFrame, title: str) -> Table:
 
 
 def varied_settings(specs: Sequence[Any]) -> list[str]:
-    """Name each spec of a grid by the settings that differ within the grid, or by its network if none does."""
+    """Name specs by the settings that differ within the grid, else by the network."""
     tables = [
         {f"{table}.{name}": value for table in ("data", "network", "training", "normalization")
          for name, value in getattr(spec, table).to_dict().items()} | {"seed": spec.seed}
@@ -66,7 +66,7 @@ def varied_settings(specs: Sequence[Any]) -> list[str]:
 
 
 def _to_numbers(features: pandas.DataFrame) -> pandas.DataFrame:
-    """Encode text as one column per value and fill missing numbers with the median; say so on standard error."""
+    """Encode text columns as indicators and fill missing numbers with the median."""
     import pandas
 
     text = [name for name in features if not pandas.api.types.is_numeric_dtype(features[name])]

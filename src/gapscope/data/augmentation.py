@@ -19,7 +19,7 @@ LARGEST_SHIFT = 0.1
 def flip_shift_rotate(
     images: Float[Tensor, "n c h w"], *, generator: torch.Generator | None = None
 ) -> Float[Tensor, "n c h w"]:
-    """Mirror each image with probability 1/2, rotate it by up to 15 degrees, shift it by up to a tenth of its sides.
+    """Flip, rotate (up to 15 degrees) and shift (up to a tenth) each image at random.
 
     Angle and both shifts are uniform; pixels are interpolated linearly, and what lies outside takes the colour of the
     nearest edge. These are the settings of the program of Zhao, Zhang, Hu 2022.

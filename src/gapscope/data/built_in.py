@@ -15,7 +15,7 @@ _DIGITS_TEST_SIZE = 500
 
 
 def digits() -> Problem:
-    """1,797 handwritten digits of 8 x 8 pixels, embedded in scikit-learn: 1,297 to train on, 500 to test.
+    """Load 1,797 handwritten digits of 8 x 8 pixels from scikit-learn (500 for the test).
 
     Pixels are divided by 16. The split is stratified by class and always the same (scikit-learn's train_test_split
     with random_state 0).
@@ -42,7 +42,7 @@ def digits() -> Problem:
 def two_circles(
     *, n: int = 100, factor: float = 0.5, noise: float = 0.2, test_size: int = 1000, seed: int = 0
 ) -> Problem:
-    r"""Two concentric circles with noise: class 0 on radius 1, class 1 on radius `factor`, inputs [n, 2].
+    r"""Make two concentric circles with noise: class 0 on radius 1, class 1 on radius `factor`.
 
     Points lie evenly on each circle, $x = r (\cos t, \sin t) + \epsilon$, $\epsilon \sim N(0, noise^2 I)$
     (scikit-learn's make_circles). At factor 0.5 and noise 0.2 no classifier is right more often than 0.890.

@@ -22,7 +22,7 @@ def _is_packed(path: Path) -> bool:
 
 @contextmanager
 def open_maybe_gzip(path: Path) -> Iterator[IO[bytes]]:
-    """Open a plain or gzipped file for reading; which of the two is told by its first bytes, not by its name.
+    """Open a plain or gzipped file for reading (told apart by the first bytes).
 
     Yields:
         The unpacked bytes.
@@ -47,7 +47,7 @@ def open_maybe_gzip(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_capacity(path: Path, size: int) -> None:
-    """Raise UnreadableFile where `path` is too small to hold `size` unpacked bytes, before any memory is taken.
+    """Raise UnreadableFile if `path` is too small to hold `size` unpacked bytes.
 
     A gzip file cannot hold more than 1032 times its own size (deflate spends two bits at least on 258 bytes), so a
     header that promises more is known to be false.

@@ -54,7 +54,7 @@ def inject_label_noise(
 def add_target_noise(
     targets: Float[Tensor, "n k"], std: float, generator: torch.Generator | None = None
 ) -> Float[Tensor, "n k"]:
-    """Return regression targets plus independent Gaussian noise of mean 0 and standard deviation `std`.
+    """Return regression targets plus Gaussian noise of standard deviation `std`.
 
     Args:
         std: Standard deviation in the targets' units, 0 or larger.
@@ -89,7 +89,7 @@ def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -
 
 
 def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.Generator | None = None) -> Samples:
-    """Return n samples drawn without replacement, n / n_classes of every class, in random order.
+    """Sample n indices without replacement, equally many per class, in random order.
 
     Raises:
         InvalidInput: The samples have no class labels, n is no multiple of n_classes, or a class has too few samples.

@@ -20,7 +20,7 @@ _MOST_BYTES = 64 * 2**20
 
 
 def _splitter(line: str) -> Callable[[str], list[str]]:
-    """How a line is cut into cells: at commas where the first line has any, else at blanks."""
+    """Return the separator of a table: a comma if the first line has one, else blanks."""
     return (lambda text: [cell.strip().strip('"') for cell in text.split(",")]) if "," in line else str.split
 
 

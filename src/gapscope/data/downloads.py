@@ -1,4 +1,4 @@
-"""Download of official files by pooch: retried twice, accepted only with the right checksum."""
+"""Download of official files by pooch, retried twice, verified by checksum."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Origin:
 
 
 class _ProgressBar:
-    """The progress bar that pooch expects, which passes its state on and limits the size of a file."""
+    """Progress bar for pooch that also limits the size of a file."""
 
     def __init__(self, name: str, progress: Progress | None) -> None:
         self.name, self.progress = name, progress
@@ -122,7 +122,7 @@ def _extract(archive: Path, members: tuple[str, ...], folder: Path) -> None:
 def download(
     origin: Origin, folder: Path, *, base_url: str | None = None, progress: Progress | None = None
 ) -> list[Path]:
-    """Return the paths of the files of an origin, downloading those that are missing or fail their checksum.
+    """Return the paths of an origin's files, downloading missing or corrupted ones.
 
     Args:
         origin: The files and their server.

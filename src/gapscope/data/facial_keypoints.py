@@ -86,7 +86,7 @@ def _row(path: Path, number: int, line: bytes) -> tuple[list[float], np.ndarray]
 def read_facial_keypoints(
     path: str | Path, *, missing: str = "drop"
 ) -> tuple[UInt8[Tensor, "n 1 96 96"], Float32[Tensor, "n 30"]]:
-    """Return images and keypoints of a file in the format of Kaggle's training.csv, plain or gzipped.
+    """Read images and keypoints from a file in the format of Kaggle's training.csv.
 
     The first line names the 30 coordinates, then "Image"; every other line holds 30 numbers in pixels, nothing where a
     point is unknown, and 9,216 grey values separated by blanks. At most 50,000 rows are read.
@@ -124,7 +124,7 @@ def read_facial_keypoints(
 
 
 def _with_incomplete(train: Samples, images: Tensor, keypoints: Tensor) -> Samples:
-    """Training samples with the incomplete rows added, unknown coordinates set to the mean of the known ones."""
+    """Add the incomplete rows, with missing coordinates set to the means."""
     assert train.targets is not None
     known = torch.cat((train.targets, keypoints))
     filled = torch.where(keypoints.isnan(), known.nanmean(0), keypoints)

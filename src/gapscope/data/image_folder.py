@@ -25,7 +25,7 @@ def _class_names(folder: Path) -> list[str]:
 
 
 def _pixels(path: Path, side: int) -> Tensor:
-    """An image as uint8 [3, side, side]: its shorter side is scaled to `side`, and the middle is taken."""
+    """Read an image as uint8 [3, side, side], scaled and cropped to the middle."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -37,7 +37,7 @@ def _pixels(path: Path, side: int) -> Tensor:
 
 
 def _samples(folder: Path, class_names: Sequence[str], side: int) -> Samples:
-    """All images below the folder, the first of every class, then the second of every class, and so on."""
+    """List the images below a folder, taking the classes in turn."""
     files = []
     for label, name in enumerate(class_names):
         found = sorted(path for path in (folder / name).rglob("*") if path.suffix.lower() in SUFFIXES)
@@ -69,7 +69,7 @@ def _splits_of(folder: str, root: str | Path | None) -> dict[str, Path]:
 
 
 def image_folder(root: str | Path | None = None, *, folder: str = "images", side: int = 32) -> Problem:
-    """Photographs of your own, [n, 3, side, side], from `folder`/train/CLASS/*.jpg and `folder`/val/CLASS/*.jpg.
+    """Load photographs from `folder`/train/CLASS/*.jpg and `folder`/val/CLASS/*.jpg.
 
     Classes are the folders of `train` in alphabetical order; the test split is `val`, or `test` where there is no
     `val`. The first images of all classes come before the second ones, so that the first samples hold all classes.

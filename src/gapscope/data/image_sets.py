@@ -1,4 +1,4 @@
-"""Problems of small images from their official files: MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100."""
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 from their official files."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def _idx_problem(layout: FileLayout, root: str | Path | None, class_names: tuple
 
 
 def mnist(root: str | Path | None = None) -> Problem:
-    """Handwritten digits, [n, 1, 28, 28]; the official files hold 60,000 + 10,000."""
+    """Load MNIST: handwritten digits [n, 1, 28, 28]."""
     return _idx_problem(MNIST, root, _DIGITS)
 
 
 def fashion_mnist(root: str | Path | None = None) -> Problem:
-    """Clothes, [n, 1, 28, 28]; the official files hold 60,000 + 10,000, and any shorter file is read as it is."""
+    """Load Fashion-MNIST: clothes [n, 1, 28, 28]."""
     return _idx_problem(FASHION_MNIST, root, _CLOTHES)
 
 
@@ -90,7 +90,7 @@ def _cifar10_training_files(paths: dict[str, Path]) -> list[Path]:
 
 
 def cifar10(root: str | Path | None = None) -> Problem:
-    """Photographs of ten kinds, [n, 3, 32, 32]; the official files hold 50,000 + 10,000, fewer files or records do too.
+    """Load CIFAR-10: photographs of ten classes [n, 3, 32, 32] (shorter files are accepted).
 
     Raises:
         DataNotFound: The files are not there, or a training file between two others is missing.
@@ -116,7 +116,7 @@ def _class_names(path: Path | None, n_classes: int) -> tuple[str, ...]:
 
 
 def cifar100(root: str | Path | None = None, *, labels: str = "fine") -> Problem:
-    """Photographs of a hundred kinds, [n, 3, 32, 32]; the official files hold 50,000 + 10,000.
+    """Load CIFAR-100: photographs of a hundred classes [n, 3, 32, 32].
 
     The number of outputs is the largest label of both splits plus 1: 100 (or 20 coarse ones) for the official files,
     fewer for files that hold only the first classes.

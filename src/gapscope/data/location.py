@@ -13,7 +13,7 @@ from gapscope.base.errors import DataNotFound
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The files (or folders of files) of one data set, and the folders below the data root that may hold them.
+    """Names of a data set's files, and the folders that may contain them.
 
     Attributes:
         source: Name of the data set.
@@ -42,7 +42,7 @@ def _user_cache() -> Path:
 
 
 def data_root(given: str | Path | None = None) -> Path:
-    """Return the folder that holds the data sets, one folder each; it need not exist.
+    """Return the folder of the data sets (it need not exist).
 
     It is `given`, else the environment variable GAPSCOPE_DATA, else gapscope/data in the user's cache
     (on Linux $XDG_CACHE_HOME or ~/.cache).
@@ -66,7 +66,7 @@ def _first(layout: FileLayout, folder: Path, file_names: tuple[str, ...]) -> Pat
 
 
 def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path]:
-    """Return the path of every file of a data set, from the first folder that holds all required ones.
+    """Return the paths of a data set's files, from the first complete folder.
 
     Args:
         layout: Which files, in which folders.

@@ -62,7 +62,7 @@ def _runs(shifts: Tensor) -> list[tuple[int, int, int, int]]:
 
 
 def _blurred(images: Tensor, angles: Tensor, kernel: list[float]) -> Tensor:
-    """Blur images whose angles (radians) are sorted, so that those of equal shift lie side by side in memory."""
+    """Blur images sorted by angle (radians), so that equal shifts are adjacent in memory."""
     height, width = images.shape[-2:]
     margin_y, margin_x = min(len(kernel), height), min(len(kernel), width)
     padded = functional.pad(images, (margin_x, margin_x, margin_y, margin_y), mode="replicate")

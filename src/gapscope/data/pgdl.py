@@ -11,7 +11,7 @@ PGDL = FileLayout("pgdl", ("pgdl",), {"networks": ("pgdl_task1_v4.csv",)})
 
 
 def pgdl_networks(root: str | Path | None = None) -> Path:
-    """Return the CSV file: one row a VGG-like network on CIFAR-10, with its gap, hyperparameters and 13 measures.
+    """Return the CSV file of VGG-like networks on CIFAR-10 with gaps and 13 measures.
 
     Raises:
         DataNotFound: It is not there. It has no download: the message says where it comes from.

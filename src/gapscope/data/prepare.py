@@ -132,7 +132,7 @@ def _center(train: Samples, test: Samples) -> tuple[Samples, Samples, Facts]:
 
 
 def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem, Facts]:
-    """Return the problem that `spec` describes, and plain JSON facts of what was taken and corrupted.
+    """Return the problem of `spec`, and JSON values that describe data and corruption.
 
     First the subsets are drawn, then the training images blurred, labels replaced, noise added to the targets, the
     targets centred; the test split stays clean. Last, the pixels of both splits are averaged. Every step draws from a

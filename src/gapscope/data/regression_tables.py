@@ -17,7 +17,7 @@ from gapscope.data.splits import split_indices
 
 @dataclass(frozen=True)
 class RegressionTable:
-    """A table whose last column is the target: where its file lies, its columns, and the unit of the target."""
+    """Table whose last column is the target: files, columns, and the target's unit."""
 
     layout: FileLayout
     header: str
@@ -47,7 +47,7 @@ CONCRETE = RegressionTable(
 
 
 def _standardized(inputs: Tensor, train: Tensor) -> Tensor:
-    """Inputs with mean 0 and (population) variance 1 over the training rows; a constant column becomes 0."""
+    """Standardize inputs over the training rows (a constant column becomes 0)."""
     mean, std = inputs[train].mean(0), inputs[train].std(0, correction=0)
     return (inputs - mean) / torch.where(std > 0, std, 1.0)
 

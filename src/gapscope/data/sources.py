@@ -25,7 +25,7 @@ def _source(name: str) -> Source:
 
 
 def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInput unless the data set exists, knows all options, and they have the right types.
+    """Raise InvalidInput for unknown data sets and options, or options of wrong type.
 
     Raises:
         InvalidInput: The name, an option or its type is wrong; the nearest right name is given.
@@ -37,7 +37,7 @@ def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def find_dataset(name: str, *, root: str | Path | None = None) -> str:
-    """Return the folder that holds a data set, "built in" for one that needs no files, "" where it is not here.
+    """Return a data set's folder ("built in" without files, "" if missing).
 
     Raises:
         InvalidInput: There is no such data set.
@@ -55,7 +55,7 @@ def find_dataset(name: str, *, root: str | Path | None = None) -> str:
 
 
 def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -> Problem:
-    """Return a data set as a Problem: inputs float32, images in [0, 1], labels int64, regression targets float32.
+    """Load a data set as a Problem (images in [0, 1], labels int64).
 
     Args:
         options: Settings of the data set, for example `noise` of "two_circles".
@@ -76,7 +76,7 @@ def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -
 def fetch(
     name: str, *, root: str | Path | None = None, base_url: str | None = None, progress: Progress | None = None
 ) -> list[Path]:
-    """Return the official files of a data set, downloading what is not there yet or fails its checksum.
+    """Return the official files of a data set, downloading missing or corrupted ones.
 
     Args:
         progress: Called with the file's name, the bytes that have arrived, and all bytes (None where unknown).

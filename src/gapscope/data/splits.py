@@ -13,7 +13,7 @@ from gapscope.base.errors import InvalidInput, check_range
 def split_indices(
     n: int, test_fraction: float, split_seed: int
 ) -> tuple[Int64[Tensor, " train"], Int64[Tensor, " test"]]:
-    """Return indices of training and test samples: round(test_fraction * n) are tested on, drawn at random.
+    """Return random indices of training samples and of round(test_fraction * n) test samples.
 
     The draw is NumPy's RandomState(split_seed).permutation(n), which is the same in every version of NumPy.
 

@@ -64,7 +64,7 @@ def _draw_parameters(n: int, generator: torch.Generator) -> Face:
 
 
 def _points(face: Face) -> Tensor:
-    """Keypoints [n, 15, 2] in the frame of the upright face; the face's left is on the right of the image."""
+    """Return keypoints [n, 15, 2] in the frame of the upright face."""
     eye_x, eye_y, half_eye = face["eye_distance"], face["eye_y"], face["eye_width"]
     brow_y, half_brow = eye_y - face["brow_lift"], face["brow_length"]
     inner_y, outer_y = brow_y + face["brow_inner"], brow_y + face["brow_outer"]
@@ -201,7 +201,7 @@ def _row(pixels: Tensor, keypoints: list[float], known: list[bool]) -> str:
 
 
 def _known(n: int, complete_fraction: float, generator: torch.Generator) -> Tensor:
-    """Which coordinates [n, 30] are written."""
+    """Sample which coordinates [n, 30] are written."""
     incomplete = torch.randperm(n, generator=generator)[round(complete_fraction * n) :]
     always = torch.tensor([name.rsplit("_", 1)[0] in _ALWAYS_KNOWN for name in COORDINATES])
     known = torch.ones(n, len(COORDINATES), dtype=torch.bool)
@@ -212,7 +212,7 @@ def _known(n: int, complete_fraction: float, generator: torch.Generator) -> Tens
 def write_csv(
     path: str | Path, n: int, generator: torch.Generator | None = None, *, complete_fraction: float = 1.0
 ) -> None:
-    """Write n drawn faces in the format of Kaggle's training.csv; the file exists atomically.
+    """Write n synthetic faces in the format of Kaggle's training.csv, atomically.
 
     Args:
         path: The file to write, about 31 kB a face.

@@ -39,7 +39,7 @@ class MonitorCallback(pl.Callback):
             self.monitor.begin(self._watched(pl_module))
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning's checkpoint keeps: the monitor's state."""
+        """Return the monitor's state for Lightning's checkpoint."""
         return self.monitor.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ class MonitorCallback(pl.Callback):
 
 
 class PenaltyCallback(pl.Callback):
-    """Keeps the state of penalties (random probes, a strength that sets itself) in Lightning's checkpoints.
+    """Callback that stores the state of penalties in Lightning's checkpoints.
 
     The penalties themselves belong into the training step; with this a fit that is resumed ends with the weights of
     the unbroken one. With several processes all resume the state of the first.
@@ -73,7 +73,7 @@ class PenaltyCallback(pl.Callback):
         self.penalties = penalties
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning's checkpoint keeps: the state of every penalty, by its place."""
+        """Return the state of every penalty by position, for Lightning's checkpoint."""
         return {str(index): penalty.state_dict() for index, penalty in enumerate(self.penalties)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

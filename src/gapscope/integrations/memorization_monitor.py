@@ -43,7 +43,7 @@ from transformers.models.auto.modeling_auto import (  # noqa: E402  # pyright: i
 
 
 def _is_causal(model: Any) -> bool:
-    """Whether the model's outputs at a position are about the label of the next one."""
+    """Return True if outputs predict the label of the next position."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return type(base).__name__ in set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
 
@@ -66,7 +66,7 @@ def _aligned(logits: Tensor, labels: Tensor, *, next_one: bool) -> tuple[Tensor,
 
 
 def sequence_losses(logits: Tensor, labels: Tensor, *, next_one: bool) -> Tensor:
-    """Return the mean loss (nats) of each sample over its labelled places; those labelled -100 are left out.
+    """Return the mean loss (nats) per sample over labelled positions (not -100).
 
     Args:
         logits: [n, classes] or [n, places, classes].
@@ -83,7 +83,7 @@ def sequence_losses(logits: Tensor, labels: Tensor, *, next_one: bool) -> Tensor
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode in the body; the global random states are put back. Sharded models may not be touched more."""
+    """Evaluate in the body, restoring modes and global random states."""
     training = model.training
     try:
         with preserve_rng_state():
@@ -104,7 +104,7 @@ class _Losses:
 
 
 class MemorizationMonitor(TrainerCallback):
-    r"""At the end of epochs: gap to first visits, exact test of the canaries, size of the gradients by what is trained.
+    r"""Monitor of memorization: gap to first visits, canary test, gradient norms.
 
     Each row (in `rows`, and in `trainer.state.log_history`) holds
 
@@ -165,7 +165,7 @@ class MemorizationMonitor(TrainerCallback):
         return f"MemorizationMonitor({flag} at level {self.level:g}; {len(self.rows)} looks{last})"
 
     def note(self, loss: Tensor) -> None:
-        """Keep the loss of a step; `add_memorization_monitor` has the Trainer do that."""
+        """Record the loss of a step (called by `add_memorization_monitor`)."""
         self._losses.each.append(loss.detach())
 
     @property
@@ -243,7 +243,7 @@ def _sampled_fisher_norm(
     model: nn.Module, weights: Sequence[Tensor], x: Mapping[str, Tensor], y: Tensor, random: torch.Generator, *,
     next_one: bool,
 ) -> Tensor:  # fmt: skip
-    """Squared gradient of the log probability of labels that the model draws itself, at the labelled places."""
+    """Return squared gradients for labels sampled from the model, at labelled positions."""
     with torch.enable_grad():
         logs, labels = _aligned(model(**x).logits, y, next_one=next_one)
         logs = logs[labels != IGNORED]

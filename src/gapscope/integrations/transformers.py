@@ -108,7 +108,7 @@ class MonitorCallback(TrainerCallback):
 
 
 class _PenaltyState(TrainerCallback):
-    """Keeps a penalty's state beside the Trainer's checkpoints, and takes it up where training is resumed."""
+    """Callback that stores a penalty's state with the Trainer's checkpoints."""
 
     def __init__(self, penalty: Penalty, number: int) -> None:
         self.penalty, self.number = penalty, number
@@ -137,7 +137,7 @@ def _inputs_and_targets(batch: Mapping[str, Any]) -> tuple[dict[str, Tensor], Te
 
 
 def add_penalty(trainer: Any, penalty: Penalty) -> None:
-    """Add a penalty to the loss of a Trainer's training steps; evaluation stays as it is.
+    """Add a penalty to the loss of a Trainer's training steps (not of its evaluation).
 
     The penalty is that of the model's logits by its trainable weights, which with an adapter (PEFT) are those of the
     adapter. It takes a forward pass of its own a step, so that dropout masks are resampled for it. Several penalties
@@ -175,7 +175,7 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
 
 
 def accumulation_divisor(trainer: Any, options: Mapping[str, Any]) -> float:
-    """By what the Trainer leaves it to the loss to divide: the parts of an accumulated step, where it counts items.
+    """Return the divisor that the Trainer leaves to the loss (gradient accumulation).
 
     Args:
         options: What it calls `compute_loss` with.

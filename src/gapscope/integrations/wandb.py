@@ -13,7 +13,7 @@ import wandb  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 
 class WandbSink:
-    """Logs the numbers of a monitor as `gapscope/<name>` over an axis `gapscope/epoch` of their own.
+    """Sink that logs numbers as `gapscope/<name>` over the axis `gapscope/epoch`.
 
     So they never disturb the step that other parts of a training log at.
 

@@ -19,7 +19,7 @@ Batch = tuple[list[RunSpec], list[Path], "RunOptions"]
 
 
 def run_batch(batch: Batch) -> list[tuple[Record | Exception, list[str]]]:
-    """Done in a worker: of each network its record (or what is wrong with the machine), and notes on damaged files."""
+    """Run a batch in a worker; return records or faults of the machine, and notes."""
     from gapscope.pools.run import run_together
 
     with warnings.catch_warnings(record=True) as caught:
@@ -33,7 +33,7 @@ def run_batch(batch: Batch) -> list[tuple[Record | Exception, list[str]]]:
 
 
 def _stacking_key(spec: RunSpec) -> str:
-    """Equal for networks that may be trained in one stack: what must not differ, as far as the spec tells."""
+    """Return a key that is equal for specs that may be trained in one stack."""
     data, training = spec.data.to_dict(), spec.training.to_dict()
     kept = ("optimizer", "nesterov", "batch_size", "augmentation", "precision")
     parts = [spec.network.to_dict() | {"initialization": ""}, spec.normalization.to_dict(),
@@ -44,7 +44,7 @@ def _stacking_key(spec: RunSpec) -> str:
 
 
 def group_specs(specs: Sequence[RunSpec], stack: int, workers: int) -> list[list[RunSpec]]:
-    """The specs in lists of at most `stack` that are alike, small enough that every worker has work."""
+    """Divide specs into batches of at most `stack` that are alike, enough for all workers."""
     groups: dict[str, list[RunSpec]] = {}
     for spec in specs:
         groups.setdefault(_stacking_key(spec) if stack > 1 else spec.id, []).append(spec)

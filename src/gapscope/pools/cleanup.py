@@ -19,7 +19,7 @@ def _is_temporary(name: str) -> bool:
 
 
 def is_unmarked_pool(folder: Path) -> bool:
-    """Whether a folder without pool.json is a pool all the same: of a run that was killed, moved or told to delete it.
+    """Return True for a pool folder without pool.json that a killed run left.
 
     Returns:
         True also for an empty one.
@@ -32,14 +32,14 @@ def is_unmarked_pool(folder: Path) -> bool:
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Remove what one that was killed left while it wrote marker or index; the file of one that writes now stays."""
+    """Remove temporary files of killed processes, but not those being written."""
     for path in folder.iterdir():
         if _is_temporary(path.name) and time.time() - path.stat().st_mtime > SECONDS_TO_WRITE:
             path.unlink(missing_ok=True)
 
 
 def superseded_checkpoints(folder: Path) -> Iterator[Path]:
-    """Yield the checkpoints of networks whose training has ended, of runs killed just before they removed them.
+    """Yield the checkpoints of finished networks.
 
     That of a failed network stays: run again, it continues from there.
 

@@ -14,7 +14,7 @@ Engine = Callable[..., Iterator[tuple[Any, Any, BaseException | None]]]
 
 
 def chosen_engine(engine: str, address: str | None = None, gpus: float = 0.0) -> Engine:
-    """What runs a function on many jobs; see `Pool.run` for the arguments.
+    """Engine that runs a function on many jobs (see `Pool.run` for the arguments).
 
     Args:
         engine: "local" or "ray".

@@ -19,7 +19,7 @@ from gapscope.pools.normalization import apply_normalization
 
 @lru_cache(maxsize=2)
 def _prepared(data: str, root: str | None) -> tuple[Problem, dict[str, Any]]:
-    """Data of a spec; a worker's next run often uses the same."""
+    """Prepare the data of a spec (cached, since a worker's next run often uses the same)."""
     return prepare(DataSpec.from_dict(json.loads(data)), root=root)
 
 

@@ -1,4 +1,4 @@
-"""Grids of specs: all combinations of settings, from Python or TOML (torch is not imported)."""
+"""Grids of specs: all combinations of settings, from Python or TOML (without torch)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _check_tables(cases: Any, axes: Any, measures: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """All combinations of cases and axes over a base spec; iterating yields each spec once.
+    """All combinations of cases and axes over a base spec, each spec once.
 
     Attributes:
         base: What all specs share.
@@ -121,7 +121,7 @@ class Grid:
 
     @classmethod
     def from_toml(cls, path: Path | str) -> Grid:
-        """Read a grid from a TOML file with tables `base`, `[[cases]]` and `axes`, and a list `measures`.
+        """Read a grid from a TOML file (tables `base`, `[[cases]]`, `axes`, list `measures`).
 
         Args:
             path: The file.

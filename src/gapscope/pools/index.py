@@ -52,7 +52,7 @@ _NO_FILE = (-1,) * NUMBERS
 
 @dataclass(frozen=True)
 class IndexedRecords:
-    """What the records of a pool say, one row per record, sorted by id.
+    """Records of a pool as columns, one row per record, sorted by id.
 
     Attributes:
         rows: The rows: columns of `records_to_pandas`, and messages, reasons and names of what was measured and tried.
@@ -138,7 +138,7 @@ def unreadable_warning(count: int, of: int, folder: Path, first: str) -> str:
 
 
 def misnamed(folder: Path, record: Record) -> str:
-    """What is wrong with a record in a folder of another name."""
+    """Return the fault of a record in a folder of another name."""
     return f"{folder} is named otherwise than its network, {record.id}; is it a copy?"
 
 
@@ -161,7 +161,7 @@ def _stamps(folder: Path) -> Iterator[tuple[str, Stamp]]:
 
 
 def _stored(path: Path) -> tuple[ColumnStore, dict[str, tuple[int, Stamp]]]:
-    """Rows of the index, and of each id its position and stamp; none where it is not as it was written."""
+    """Return the rows of the index with position and stamp per id (empty if invalid)."""
     try:
         head, _, body = path.read_bytes().partition(b"\n")
         if json.loads(head) != {"schema": SCHEMA, "crc32": zlib.crc32(body)}:
@@ -223,7 +223,7 @@ class _Reading:
 
 
 def load_index(folder: Path) -> IndexedRecords:
-    """Return what the records of a pool say; only those are opened that are new or have changed since the last time.
+    """Return the records of a pool, opening only files that are new or changed.
 
     Returns:
         One row a readable record, and what is wrong with the others.

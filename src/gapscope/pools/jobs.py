@@ -27,7 +27,7 @@ def _keep(job: tuple[str, Job, Path]) -> None:
 def _in_this_process(
     function: Callable[[tuple[str, Job, Path]], None], jobs: list[tuple[str, Job, Path]]
 ) -> Iterator[tuple[tuple[str, Job, Path], None, Exception | None]]:
-    """What `run_local` does, without processes; one thread too, so that the answers have the same digits."""
+    """Run jobs in this process, in one thread so that results have the same digits."""
     import torch
 
     threads = torch.get_num_threads()

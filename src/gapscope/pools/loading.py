@@ -59,7 +59,7 @@ def load_with_initial(weights: Path, data_root: str | None = None) -> tuple[nn.M
 
 
 def measure_stored_network(weights: Path, options: RunOptions, record: Record | None = None) -> Record:
-    """Measure a network whose weights a pool wrote, on the data it was trained on; nothing is written.
+    """Measure a network with stored weights on its training data, writing nothing.
 
     Args:
         record: A record to complete by the measures that it lacks; None starts one without scores.

@@ -92,7 +92,7 @@ class Mirror:
 
 
 def run_and_copy(copies: Mirror, batch: Batch) -> list[tuple[Record | Exception, list[str]]]:
-    """Done in a worker, which may have nothing in common with the driver but the address: `run_batch`, then copies.
+    """Run a batch in a worker and copy the finished runs to the mirror.
 
     A run that is there already (and lacks a measure) is fetched, so that it is not trained again.
 

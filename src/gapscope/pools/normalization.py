@@ -59,13 +59,13 @@ def _all_but(network: nn.Module, name: str) -> list[str]:
 
 
 def population(spec: RunSpec, train: Samples) -> Samples:
-    """The training samples on which population statistics and gamma decay are measured: the first of a random order."""
+    """Return the random training samples for population statistics and gamma decay."""
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
     return train.subset(order[: spec.normalization.population_samples])
 
 
 def penalties_of(spec: RunSpec, problem: Problem) -> list[Penalty]:
-    """Return the penalties of a spec, with the gamma decay that replaces batches under population statistics."""
+    """Return a spec's penalties, with gamma decay in place of batch statistics."""
     penalties = [make_penalty(item.name, item.options) for item in spec.training.penalties]
     chosen = spec.normalization
     if chosen.kind == "population" and chosen.emulated_size:
@@ -79,7 +79,7 @@ def penalties_of(spec: RunSpec, problem: Problem) -> list[Penalty]:
 
 
 class PopulationStatistics:
-    """Keeps the statistics of a network with population normalization those of its weights; else does nothing.
+    """Keep population statistics up to date with the weights in the body.
 
     The paper (Luo et al. 2019) does not say how often they are measured. Once an epoch, or every eighth step, a
     ResNet-18 diverges at the paper's learning rates: statistics that are a few steps old no longer normalize, layer

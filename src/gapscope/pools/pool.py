@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 
 def _absolute(path: str | Path | None) -> str | None:
-    """The same place from any working directory; None stays."""
+    """Return an absolute path (None stays None)."""
     return None if path is None else str(Path(path).expanduser().absolute())
 
 
 class Pool:
-    """A folder of records, `runs/<id>/record.json` each with its history and weights beside it.
+    """Folder of records `runs/<id>/record.json`, with histories and weights.
 
     Finished work is a record that exists: running the same grid again does only what is missing, whatever ended the
     run before. The folder can be copied, joined with another pool's and read without torch.

@@ -20,7 +20,7 @@ MAX_DEATHS_AT_START = 10
 
 
 def _start_worker() -> None:
-    """One thread; interrupts are the parent's business; end as soon as the parent is gone, however it died."""
+    """Initialize a worker: one thread, no interrupts, end with the parent."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -43,7 +43,7 @@ def _executor(workers: int) -> ProcessPoolExecutor:
 
 
 def _ready_executor(workers: int) -> ProcessPoolExecutor:
-    """An executor of which one worker is up; workers that die as they start are no job's fault and are replaced."""
+    """Return an executor with one running worker, replacing workers that die at start."""
     for _ in range(MAX_DEATHS_AT_START):
         executor = _executor(workers)
         try:
@@ -74,7 +74,7 @@ def _terminate(executor: ProcessPoolExecutor) -> None:
 def run_local(
     function: Callable[[Job], Any], jobs: Iterable[Job], workers: int
 ) -> Iterator[tuple[Job, Any, BaseException | None]]:
-    """Run `function` on every job in worker processes and yield (job, result, error) as they end.
+    """Run `function` on jobs in worker processes; yield (job, result, error) as they end.
 
     A worker that is killed takes down only what ran at that moment: those jobs run again, each alone, so that the
     one which kills its worker is found; after `MAX_DEATHS` deaths alone it is yielded with its error. A worker that is

@@ -21,7 +21,7 @@ _SECONDS_TO_ANSWER = 3.0
 
 
 def _answers(address: str) -> bool:
-    """Whether anything listens there; Ray itself would wait for minutes."""
+    """Return True if something listens at the address (Ray itself waits for minutes)."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
@@ -31,7 +31,7 @@ def _answers(address: str) -> bool:
 
 
 def running_cluster() -> str | None:
-    """Address of the cluster that RAY_ADDRESS names, or that `ray start` left on this machine; None if there is none.
+    """Return the address of a running cluster (RAY_ADDRESS or `ray start`), or None.
 
     Raises:
         GapscopeError: Nothing answers at RAY_ADDRESS.
@@ -63,7 +63,7 @@ def _named_cluster(address: str) -> str:
 
 @contextmanager
 def _connected(workers: int, address: str | None) -> Iterator[Any]:
-    """Ray, connected to the cluster that is asked for or there, or to one of our own with `workers` processors."""
+    """Return Ray, connected to a running cluster or to a local one of `workers` CPUs."""
     require_extra("ray", "ray")
     import ray  # pyright: ignore[reportMissingImports]
 
@@ -92,7 +92,7 @@ def _gpus_of_largest_machine(ray: Any) -> float:
 
 
 def _in_folder(function: Callable[[Any], Any], folder: str, job: Any) -> Any:
-    """What a worker does: as here, relative paths start at the driver's folder, and one thread is used."""
+    """Initialize a worker: the driver's working folder, one thread."""
     import torch
 
     if Path(folder).is_dir():

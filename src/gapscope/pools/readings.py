@@ -18,7 +18,7 @@ from gapscope.results.records import Record
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What a run is given beside its spec; none of it changes the trained weights.
+    """Settings of a run beside its spec, without effect on the trained weights.
 
     Attributes:
         measures: Names of measures; None takes those that are taken by default and apply, ("all",) all that apply.
@@ -41,7 +41,7 @@ class RunOptions:
 def measure_record(
     record: Record, network: nn.Module, initial_state: Mapping[str, Tensor], problem: Problem, options: RunOptions
 ) -> Record:
-    """Return the record with all asked measures: those that it has already, and the missing ones.
+    """Return the record with all requested measures, computing only missing ones.
 
     Returns:
         The record; a measure that has no value stands in `unmeasured` with the reason.

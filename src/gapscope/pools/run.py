@@ -1,4 +1,4 @@
-"""One run, from a spec to its record: prepare, train, finalize. Failures of the network are recorded.
+"""Run of one spec: prepare, train, finalize. Failures of the network are recorded.
 
     run, run_together
       |
@@ -60,7 +60,7 @@ from gapscope.training.multi_training import Choice, train_all
 
 
 def check_specs(specs: Sequence[RunSpec], options: RunOptions) -> None:
-    """Raise InvalidInput for names and settings that no run could use, before anything is trained."""
+    """Raise InvalidInput for unknown names and settings before training."""
     for name in options.measures or ():
         get_measure(name)
     for name in options.measure_options:
@@ -96,7 +96,7 @@ class _PreparedRun:
 
 
 def _shared(problem: Problem, others: Sequence[_PreparedRun]) -> Problem:
-    """Return the problem, sharing the input tensors of a prepared run if they are equal (saves memory)."""
+    """Return the problem, sharing equal input tensors with a prepared run."""
     for other in others:
         same = [torch.equal(*pair) for pair in ((problem.train.inputs, other.problem.train.inputs),
                                                 (problem.test.inputs, other.problem.test.inputs))]  # fmt: skip
@@ -144,7 +144,7 @@ def _retrain(before: _PreparedRun, options: RunOptions, error: UnreadableFile) -
 
 
 def _score_and_measure(before: _PreparedRun, options: RunOptions, error: Exception | None) -> Record:
-    """Return the record after training; raises the error of the training."""
+    """Return the record after training, or raise the training's error."""
     start = time.perf_counter()
     if isinstance(error, UnreadableFile):
         before = _retrain(before, options, error)
@@ -176,7 +176,7 @@ def _score_and_measure(before: _PreparedRun, options: RunOptions, error: Excepti
 
 
 def _failed_record(record: Record | None, spec: RunSpec, options: RunOptions, message: str) -> Record:
-    """Return a record of the failure; results that were finished before are retained."""
+    """Return a record of the failure, with the results finished before it."""
     if record is not None and record.status == "finished":
         unmeasured = dict.fromkeys(record.missing_measures(options.measures or ()), message)
         return replace(record, unmeasured={**record.unmeasured, **unmeasured})
@@ -192,7 +192,7 @@ def _known_record(folder: Path) -> Record | None:
 
 
 def _make_run_folder(folder: Path) -> None:
-    """Create the folder of a run; the pool must exist, so that a moved pool is not started a second time."""
+    """Create the folder of a run in an existing pool."""
     try:
         folder.mkdir(exist_ok=True)
         for leftover in folder.glob(".*.tmp"):  # left by a run that was killed while writing
@@ -206,7 +206,7 @@ def _make_run_folder(folder: Path) -> None:
 
 
 def _check_machine(spec: RunSpec, options: RunOptions) -> str:
-    """Raise faults of the machine; return the fault of the spec's data as a message, empty if none."""
+    """Raise faults of the machine, and return faults of the data as a message."""
     try:
         check_device(options.device)
         prepared(spec, options.data_root)
@@ -220,7 +220,7 @@ def _check_machine(spec: RunSpec, options: RunOptions) -> str:
 
 
 class _Run:
-    """The run of one network: `prepare` before training, `finalize` after it. `outcome` is its result."""
+    """Run of one network: `prepare` before training, `finalize` after it, result in `outcome`."""
 
     def __init__(self, spec: RunSpec, folder: Path, options: RunOptions) -> None:
         self.spec, self.folder, self.options = spec, folder, options
@@ -240,7 +240,7 @@ class _Run:
             self.outcome = _write_record(failed, self.folder)
 
     def prepare(self, others: Sequence[_Run], contexts: ExitStack) -> None:
-        """Prepare the training, or complete the record of a trained network by its missing measures."""
+        """Prepare the training, or add missing measures to a finished record."""
         try:
             _make_run_folder(self.folder)
             self.known = _known_record(self.folder)
@@ -281,7 +281,7 @@ class _Run:
 def run_together(
     specs: Sequence[RunSpec], folders: Sequence[Path], options: RunOptions, *, stack: Choice = "auto"
 ) -> list[Record | Exception]:
-    """Run several specs as `run` does; networks of one architecture are trained in a stack.
+    """Run several specs as `run` does, stacking networks of one architecture.
 
     Records and checkpoints are those of `run`: a stack that was killed resumes in a stack or one by one.
 

@@ -12,7 +12,7 @@ from gapscope.pools.index import load_index
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """How far the runs of a grid are: counts of specs by state."""
+    """Number of specs of a grid by state."""
 
     finished: int
     diverged: int
@@ -28,7 +28,7 @@ class PoolStatus:
 
 
 def pool_status(folder: Path, specs: Iterable[RunSpec]) -> PoolStatus:
-    """How far the runs of `specs` in a pool's folder are."""
+    """Count the runs of `specs` in a pool's folder by state."""
     found = load_index(folder)
     counts: dict[str, int] = dict.fromkeys(("finished", "diverged", "failed", "started", "waiting", "unreadable"), 0)
     for spec in specs:

@@ -18,7 +18,7 @@ MOST_NETWORKS = 120
 
 
 def share_explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
-    """Fraction of the variance of the gap that lies between groups (the correlation ratio), 0 to 1.
+    """Return the fraction of the gap's variance between groups (correlation ratio).
 
     Args:
         groups: Group of each network.

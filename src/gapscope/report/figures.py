@@ -23,7 +23,7 @@ ALARM = "alarm.raised"
 
 @dataclass(frozen=True)
 class Prediction:
-    """One network whose gap was estimated: its id, name, true gap, estimate, interval, and whether it was refused."""
+    """Held-out network: id, name, true gap, estimate, interval, and whether it abstained."""
 
     id: str
     name: str
@@ -35,7 +35,7 @@ class Prediction:
 
     @property
     def covered(self) -> bool:
-        """Whether the interval holds the true gap."""
+        """True if the interval contains the true gap."""
         return self.low <= self.gap <= self.high
 
 
@@ -62,7 +62,7 @@ def _round_width(scale: Scale, about: int) -> float:
 
 
 def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, level: float) -> Markup:
-    """Estimate and interval of each held-out network against its true gap, with the diagonal of perfect estimates.
+    """Plot estimates with intervals against true gaps, and the diagonal.
 
     An interval holds the true gap exactly where its bar crosses the diagonal.
 
@@ -85,7 +85,7 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
 
 
 def interval_strip(item: Prediction, scale: Scale) -> Markup:
-    """One line of a table: the interval as a bar, the estimate as a dot, the true gap as a tick."""
+    """Plot one row: interval as a bar, estimate as a dot, true gap as a tick."""
     kind = "refused" if item.refused else "held" if item.covered else "missed"
     marks: list[Markup] = []
     if math.isfinite(item.prediction):
@@ -159,7 +159,7 @@ def measure_against_gap(
     baseline: bool,
     titled: bool,
 ) -> Markup:
-    """One measure against the gap: a dot a network, the least-squares line and its 95 % confidence band.
+    """Plot a measure against the gap, with the least-squares line and its 95 % band.
 
     Args:
         values: The reading of each network, all finite (and positive on a logarithmic axis).
@@ -195,7 +195,7 @@ def _value_at(scale: Scale, position: float) -> float:
 
 
 def _alarm(plot: Plot, name: str, rows: Sequence[Mapping[str, float]], score: str) -> None:
-    """Mark the first epoch with an alarm on the test curve, or on that of training where there is none."""
+    """Mark the first alarm on the test curve, else on the training curve."""
     for row in rows:
         value = row.get(f"test_{score}", row.get(f"train_{score}", math.nan))
         if row.get(ALARM, 0) >= 1 and math.isfinite(value):
@@ -208,7 +208,7 @@ def _alarm(plot: Plot, name: str, rows: Sequence[Mapping[str, float]], score: st
 def training_curves(
     histories: Mapping[str, Sequence[Mapping[str, float]]], score: str, group: str, top: float
 ) -> Markup:
-    """Train and test curves of the networks of one group, drawn over each other, with their overfitting alarms.
+    """Plot train and test curves of a group of networks, with their alarms.
 
     Args:
         histories: Network -> its rows, one an epoch.

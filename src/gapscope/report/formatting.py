@@ -12,7 +12,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def format_number(value: Any, digits: int = 3) -> str:
-    """Text of a number with `digits` significant digits; an en dash where there is none.
+    """Format a number with `digits` significant digits (an en dash if missing).
 
     Args:
         digits: Significant digits.
@@ -37,7 +37,7 @@ def format_number(value: Any, digits: int = 3) -> str:
 
 
 def format_fixed(value: Any, decimals: int = 3) -> str:
-    """Text of a number with a fixed number of decimals; an en dash where there is none.
+    """Format a number with fixed decimals (an en dash if missing).
 
     Args:
         decimals: Digits after the point.
@@ -83,7 +83,7 @@ def setting_value(value: Any) -> str:
 
 
 def _item(item: Any) -> str:
-    """One item of a list setting; a penalty by its name and options."""
+    """Format one item of a list setting, such as a penalty with its options."""
     if not is_dict(item) or "name" not in item:
         return setting_value(item)
     options = ", ".join(f"{setting_name(key)} {setting_value(value)}" for key, value in item.get("options", {}).items())
@@ -103,7 +103,7 @@ def pluralize(n: int, noun: str) -> str:
 
 
 def expected_test_accuracy(train_accuracy: float, gap: float, low: float, high: float) -> str:
-    """The accuracy on new data that follows from the accuracy on training data and an estimate of the gap.
+    """Return the accuracy on new data from training accuracy and estimated gap.
 
     Args:
         train_accuracy: Accuracy on the training data.

@@ -56,7 +56,7 @@ def _errors(name: str, errors: list[float], *, own: bool = False) -> dict[str, A
 
 
 def _expected(view: PoolView) -> dict[str, float]:
-    """Accuracy on the training data, by run id; empty where the gap is one of losses."""
+    """Return the training accuracy by run id (empty if gaps are losses)."""
     if view.gap_kind != "accuracy":
         return {}
     return {record.id: record.scores["train_accuracy"] for record in view.finished}
@@ -80,7 +80,7 @@ def _row(item: Prediction, reason: str, scale: Scale, train_accuracy: Mapping[st
 
 
 def _formula(estimator: GapEstimator) -> list[dict[str, str]]:
-    """Terms of the fitted model, the intercept first; a Gaussian process has none that could be read."""
+    """Return the terms of the fitted model, intercept first (empty for a Gaussian process)."""
     if estimator.kernel_ is not None:
         return []
     names = [f"log({name})" if name in estimator.log_features else name for name in estimator.feature_names_]

@@ -40,7 +40,7 @@ DIRECTIONS = {
 
 
 def _agreement(direction: str, low: float, high: float) -> str:
-    """Whether the correlation has the sign that the stated direction demands, as far as the interval can tell."""
+    """Return False if the correlation's interval contradicts the stated direction."""
     if direction == "none" or not math.isfinite(low):
         return ""
     if low <= 0 <= high:
@@ -70,7 +70,7 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
 
 
 def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
-    """What `gapscope leaderboard` says of the readings, among them the size and a random measure.
+    """Return the leaderboard's verdicts on the readings and baselines.
 
     Returns:
         Reading -> its verdict; empty where too few training configurations or no settings are there to judge by. Of
@@ -163,7 +163,7 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
 
 
 def split_ranking(ranked: list[dict[str, Any]]) -> dict[str, Any]:
-    """The ranking in two parts: what is shown at once (the baseline always is), and what is folded away.
+    """Split the ranking into rows shown at once (baselines among them) and folded rows.
 
     Of a measure of many numbers, such as margins at four layers, only the one that goes with the gap best is shown.
 
@@ -238,7 +238,7 @@ def _exactness(readings: list[Reading]) -> str:
 
 
 def guide(view: PoolView) -> list[dict[str, Any]]:
-    """How to read each number: direction, units, aggregation, exact or estimated, range, cost, source.
+    """Describe each number: direction, units, aggregation, exactness, range, cost, source.
 
     Returns:
         One entry per measure and set of facts: numbers of one measure that share their facts stand together.

@@ -17,7 +17,7 @@ MOST_CELLS = 9000
 
 @dataclass(frozen=True)
 class _Column:
-    """One column: its head (and that in words), whether it is aligned as numbers, value and text of each network."""
+    """Column of the table of networks: head, alignment, and value and text per network."""
 
     text: str
     numeric: bool

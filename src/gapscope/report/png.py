@@ -12,13 +12,13 @@ LARGEST_SIDE = 64
 
 
 def is_image(sample: Any) -> bool:
-    """Return whether a sample is an image: [h, w], or [c, h, w] with one or three channels and sides of 2 or more."""
+    """Return True for an image: [h, w], or [c, h, w] of one or three channels, sides above 1."""
     shape = numpy.shape(sample)
     return len(shape) in (2, 3) and min(shape[-2:]) >= 2 and (len(shape) == 2 or shape[0] in (1, 3))
 
 
 def data_uri(sample: Any) -> str:
-    """Encode a sample as a PNG data URI: its minimum black, its maximum white, at most 64 pixels per side.
+    """Encode a sample as a PNG data URI, scaled from black to white, at most 64 pixels wide.
 
     Args:
         sample: [h, w], [1, h, w] or [3, h, w]; values that are not finite become black.

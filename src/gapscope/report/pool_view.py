@@ -44,7 +44,7 @@ class PoolView:
 
     @property
     def all_records(self) -> Sequence[Record]:
-        """All networks; those that were not drawn without settings, readings and epochs."""
+        """All networks, those outside the sample without settings, readings and epochs."""
         return self.records if self.pool is None else self.pool.summaries
 
     @cached_property
@@ -78,7 +78,7 @@ class PoolView:
 
     @cached_property
     def gap_kind(self) -> str:
-        """What the gap is made of: "accuracy" or "loss"."""
+        """Kind of the gap: "accuracy" or "loss"."""
         return self.finished[0].gap_kind if self.finished else "accuracy"
 
     @property
@@ -88,7 +88,7 @@ class PoolView:
 
     @property
     def gap_words(self) -> str:
-        """What the gap is, in words."""
+        """Definition of the gap in words."""
         return GAP_WORDS[self.gap_kind]
 
     @cached_property
@@ -107,12 +107,12 @@ class PoolView:
 
     @cached_property
     def titles(self) -> dict[str, str]:
-        """Reading name -> what it is, in words; older records hold its name only."""
+        """Descriptions by reading name (older records have names only)."""
         plain = {name: name.replace(".", ": ").replace("_", " ") for name in self.readings}
         return {name: readings[0].title or plain[name] for name, readings in self.readings.items()}
 
     def on_logarithmic_axis(self, name: str, values: Sequence[float]) -> bool:
-        """Whether a reading is drawn on a logarithmic axis."""
+        """Return True if a reading needs a logarithmic axis."""
         if self.logarithm is not None:
             return name in self.logarithm and min(values) > 0
         from scipy.stats import skew  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
@@ -150,7 +150,7 @@ def finished(records: Iterable[Record]) -> list[Record]:
 
 @dataclass(frozen=True)
 class LargePool:
-    """Of a pool with more networks than figures can show: what its index says of all, and its records on demand.
+    """View of a pool too large for figures: index of all, records on demand.
 
     Attributes:
         pool: The pool.
@@ -163,12 +163,12 @@ class LargePool:
     summaries: Sequence[Record]
 
     def read(self, record: Record) -> Record:
-        """The record with all that the pool knows; as it is where its file is gone meanwhile."""
+        """Return the full record (unchanged if its file is missing)."""
         return self.pool.get_record(record.id) or record
 
 
 def make_view(records: Iterable[Record] | Pool, logarithm: frozenset[str] | None = None) -> PoolView:
-    """Return the view of records or of a pool; large pools are sampled by training configuration.
+    """Return a view of records or a pool (large pools sampled by training configuration).
 
     Args:
         logarithm: As for `PoolView`.

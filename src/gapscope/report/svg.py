@@ -19,7 +19,7 @@ SIDE = 1000
 
 
 def tag(name: str, *content: str, **attributes: object) -> Markup:
-    """Element with escaped attributes and content; `class_` stands for class, other underscores for hyphens.
+    """Return an element with escaped attributes and content (`class_` for class, _ for -).
 
     Args:
         *content: Child elements (Markup) and text (escaped).
@@ -77,7 +77,7 @@ class Plot:
         self.marks: list[Markup] = []
 
     def dot(self, x: float, y: float, *, kind: str = "dot", title: str = "", radius: float = 4) -> None:
-        """Add one dot; its title shows under the pointer."""
+        """Add a dot with a title as tooltip."""
         cx, cy = percent(self.x.percent(x)), percent(100 - self.y.percent(y))
         content = (tag("title", title),) if title else ()
         self.marks.append(tag("circle", *content, class_=kind, cx=cx, cy=cy, r=radius))
@@ -118,7 +118,7 @@ class Plot:
         return f"{across:.0f} {down:.0f}"
 
     def curve(self, points: Iterable[tuple[float, float]], *, kind: str, title: str = "") -> None:
-        """Add a curve through points; it breaks where a value is not finite."""
+        """Add a curve, interrupted at values that are not finite."""
         parts: list[str] = []
         pen = "M"
         for x, y in points:

@@ -81,7 +81,7 @@ def _number_figures(rows: Rows, moments: Mapping[str, int], across: Scale) -> li
 
 
 def _moments(monitor: Any, rows: Rows) -> dict[str, int]:
-    """When the alarm was raised, and the best epoch as it guesses; of recordings alone the former."""
+    """Return the epochs of the alarm and of the best network by the alarm."""
     alarm = getattr(monitor, "alarm", None)
     raised = next((int(row["epoch"]) for row in rows if row.get(ALARM, 0) >= 1), None)
     found = {"peak": getattr(alarm, "peak", None), "raised": getattr(alarm, "raised_at", raised)}
@@ -97,7 +97,7 @@ def write_training_report(
     images: Any = None,
     classes: Sequence[str] | None = None,
 ) -> Path:
-    """Write one self-contained HTML page about a training that a monitor watched, and return its path.
+    """Write one HTML page about a monitored training run, and return its path.
 
     It shows the moment of the alarm and the epoch that the alarm holds for the best, learning against memorization
     where the alarm records both (`canaries` and `shared_learning`), every other number that was recorded, and the

@@ -27,7 +27,7 @@ def _named(records: Sequence[Record], view: PoolView) -> str:
 
 
 def _alone(view: PoolView) -> str:
-    """What is known of the only network."""
+    """Describe the only network."""
     (record,), kind = view.all_finished, view.gap_kind
     train, test = (format_fixed(record.scores[f"{part}_{kind}"]) for part in ("train", "test"))
     return (
@@ -37,7 +37,7 @@ def _alone(view: PoolView) -> str:
 
 
 def _best(view: PoolView) -> str:
-    """Which network has the best test score, and who is within a point of it."""
+    """Name the networks within a point of the best test score."""
     if len(view.all_finished) == 1:
         return _alone(view)
     if view.gap_kind == "loss":
@@ -69,7 +69,7 @@ def _memorizing(view: PoolView) -> str:
 
 
 def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> str:
-    """Whether gaps can be told from training data alone, in this pool."""
+    """State whether gaps can be estimated from training data in this pool."""
     if held_out is None:
         if len(view.all_finished) >= ENOUGH:
             return ""
@@ -94,7 +94,7 @@ def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> st
 
 
 def _expectation(view: PoolView, held_out: pandas.DataFrame) -> str:
-    """What that means for the best of them, in percent."""
+    """Apply the estimate to the best network, in percent."""
     predictions = dict(zip(map(str, held_out.index), held_out["prediction"].to_numpy(dtype=float), strict=True))
     answered = [record for record in view.all_finished if not math.isnan(predictions.get(record.id, math.nan))]
     if view.gap_kind == "loss" or not answered or not {"low", "high"} <= set(held_out.columns):
@@ -109,7 +109,7 @@ def _expectation(view: PoolView, held_out: pandas.DataFrame) -> str:
 
 
 def _correlation_sentences(view: PoolView, best: str, judged: Mapping[str, Verdict]) -> list[str]:
-    """Which measure orders the networks best, unless that is chance, and which say more than the settings do."""
+    """Name the measures that order networks beyond chance and beyond the settings."""
     if best in judged and not judged[best].kendall.significant:
         return ["No measure goes with the gap more than a random one would: no evidence."]
     said = f"What goes with the gap best here: {view.titles[best]}."

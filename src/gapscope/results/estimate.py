@@ -25,7 +25,7 @@ class Estimate(float):
 
     @property
     def exact(self) -> bool:
-        """Whether the value was computed exactly, not estimated."""
+        """True if the value was computed exactly, not estimated."""
         return self.standard_error is None
 
     def __repr__(self) -> str:

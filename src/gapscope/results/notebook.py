@@ -14,7 +14,7 @@ MAX_ROWS = 20
 
 
 def picture(result: Any) -> str:
-    """Return the plot of a result as an inline image; empty if it has none, or nothing to plot yet."""
+    """Return a result's plot as an inline image (empty without a plot)."""
     draw = getattr(result, "plot", None)
     if draw is None:
         return ""

@@ -32,7 +32,7 @@ def panels(names: Sequence[str], *, width: float = 7.0, height: float = 1.8, sha
 
 
 def plot_estimates(true: Any, assessed: Any, level: float, axes: Any = None) -> Any:
-    """Draw estimated against true numbers with their intervals and the diagonal of perfect estimates.
+    """Plot estimated against true numbers with intervals and the diagonal.
 
     Args:
         true: The true numbers.
@@ -59,7 +59,7 @@ def plot_estimates(true: Any, assessed: Any, level: float, axes: Any = None) -> 
 def plot_lines(
     epochs: Sequence[int], columns: Mapping[str, Sequence[float]], *, marked: Mapping[str, int]
 ) -> list[Any]:
-    """Draw each number over the epochs in a panel of its own, with vertical lines at named epochs.
+    """Plot each number over epochs in its own panel, with lines at named epochs.
 
     Args:
         marked: What happened -> its epoch.

@@ -13,12 +13,12 @@ _showing = threading.Lock()
 
 
 def is_interactive() -> bool:
-    """Whether standard error is a terminal, or this is a notebook."""
+    """Return True if standard error is a terminal, or in a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def notify(sentence: str) -> None:
-    """Tell whoever looks; nothing where nobody does."""
+    """Print a message if the session is interactive."""
     if is_interactive():
         from rich.console import Console
 
@@ -26,7 +26,7 @@ def notify(sentence: str) -> None:
 
 
 class NullProgress:
-    """What is being done, and how far it is; does nothing by itself."""
+    """Progress of a task (does nothing by itself)."""
 
     def step(self, what: str) -> None:
         """Say what is done next."""
@@ -74,7 +74,7 @@ class _Bar(NullProgress):
 
 @contextmanager
 def progress(title: str, total: float, *, shown: bool = True) -> Generator[NullProgress]:
-    """Show a bar while the body runs, if it lasts over two seconds and somebody looks; only the outermost one shows.
+    """Show a progress bar in interactive sessions if the body takes over two seconds.
 
     Args:
         shown: Whether to show anything at all.

@@ -1,4 +1,4 @@
-"""Readings of one network, one Reading per number (JSON; torch is not imported)."""
+"""Readings of one network, one Reading per number (JSON, without torch)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Reading:
 
 
 class Readings(RowResult[Reading]):
-    """The readings of one network: a tuple that is also indexed by name and shows itself as a table.
+    """Readings of one network: a tuple, also indexed by name, shown as a table.
 
     Attributes:
         unmeasured: Measure name -> why it has no value for this network and these data.
@@ -139,7 +139,7 @@ class Readings(RowResult[Reading]):
         return cls._from(json.loads(text))
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file; it exists atomically."""
+        """Write a JSON file atomically."""
         write_atomically(Path(path), self.to_json(indent=1) + "\n")
 
     @classmethod

@@ -31,7 +31,7 @@ def _error(reading: Reading) -> str:
 
 
 def _words(title: str, units: str, note: str) -> str:
-    """What a number is, in words, with its units, and what else one must know."""
+    """Describe a number: title, units and caveats."""
     measured = f"{title} [{units}]" if title and units else title or units
     return "; ".join(part for part in (measured, note) if part)
 
@@ -82,7 +82,7 @@ def rows_of(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
 
 
 def _missing_lines(unmeasured: Mapping[str, str], room: int) -> list[str]:
-    """Lines about measures without a value; those with the same reason share one."""
+    """List measures without a value, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for name, why in unmeasured.items():
         by_reason.setdefault(why, []).append(name)
@@ -94,7 +94,7 @@ def _missing_lines(unmeasured: Mapping[str, str], room: int) -> list[str]:
 
 
 def use_of(readings: Sequence[Reading]) -> str:
-    """Return one sentence on which checks use the readings, and on what to compare the others with."""
+    """Name the checks that use the readings."""
     measures = dict.fromkeys(reading.measure for reading in readings)
     used = [f"{name} ({', '.join(CHECKS_THAT_USE[name])})" for name in measures if name in CHECKS_THAT_USE]
     others = "no check uses the others" if used else "no check uses these numbers"
@@ -103,7 +103,7 @@ def use_of(readings: Sequence[Reading]) -> str:
 
 
 def text_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: Sequence[str]) -> str:
-    """Return at most fifteen lines: the readings, what could not be measured, and what was noticed.
+    """Return the readings, what could not be measured, and notes, in 15 lines or fewer.
 
     Args:
         unmeasured: Measure name -> why it has no value.

@@ -23,7 +23,7 @@ RECORD = "record.json"  # a run is finished when its folder has it
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Everything that is kept of one network, as plain JSON: `record.json` with `history.jsonl` beside it.
+    """Record of one network as JSON: `record.json`, with `history.jsonl`.
 
     Attributes:
         id: The run's id, the hash of its spec.
@@ -60,12 +60,12 @@ class Record:
 
     @property
     def gap_kind(self) -> str:
-        """What `gap` is made of: "accuracy" (train minus test) or "loss" (test minus train)."""
+        """Kind of the gap: "accuracy" (train minus test) or "loss" (test minus train)."""
         return "accuracy" if "train_accuracy" in self.scores else "loss"
 
     @property
     def gap(self) -> float:
-        """Generalization gap: train minus test accuracy, or test minus train loss where there is no accuracy."""
+        """Generalization gap of the accuracy (train - test), else of the loss (test - train)."""
         if "test_loss" not in self.scores or "train_loss" not in self.scores:
             return math.nan
         if self.gap_kind == "accuracy":
@@ -78,7 +78,7 @@ class Record:
         return [name for name in names if name not in done]
 
     def write(self, folder: Path) -> None:
-        """Write record.json into `folder`: it exists atomically (the history is written by training)."""
+        """Write record.json into `folder` atomically (training writes the history)."""
         content: dict[str, Any] = {"schema": SCHEMA}
         for item in fields(self):
             if item.name not in ("history", "readings"):
@@ -181,14 +181,14 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value of an epoch is a number as `to_json` writes it: one that is not finite is a text."""
+    """Return True for a number as `to_json` writes it (text if not finite)."""
     if isinstance(value, float):
         return True
     return value in ("NaN", "Infinity", "-Infinity") if isinstance(value, str) else _is_whole(value)
 
 
 def _history(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
-    """The epochs; none, and a sentence about it, where their file is damaged."""
+    """Return the epochs, or none and a note if their file is damaged."""
     path = folder / "history.jsonl"
     try:
         rows = tuple(read_json_lines(path))
@@ -217,7 +217,7 @@ def _flattened(prefix: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
-    """One row per network: spec settings, scores, gap and readings as columns, indexed by the run's id.
+    """Return one row per network: settings, scores, gap and readings, indexed by id.
 
     Returns:
         The table. A reading's column has the reading's name; its standard error, if any, stands in `<name>.se`.

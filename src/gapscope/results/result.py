@@ -56,7 +56,7 @@ class Result:
         return to_builtin(self)
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Return `to_dict` as standard JSON, with NaN and infinities as strings that `float` reads back."""
+        """Return `to_dict` as JSON, with NaN and infinities as strings."""
         return to_json(self.to_dict(), indent=indent)
 
     def __repr__(self) -> str:

@@ -1,1 +1,1 @@
-"""Statistics over tables of networks: bootstrap, clusters, conformal intervals, rank correlation."""
+"""Statistics over tables of networks: intervals, clusters, rank correlation, baselines."""

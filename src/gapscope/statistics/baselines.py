@@ -1,4 +1,4 @@
-r"""Leave-one-out baselines without a network: class frequencies, neighbours, linear and RBF ridge.
+r"""Leave-one-out baselines without a network.
 
 They show how hard a data set is. A network adds something only if it does better.
 """
@@ -65,7 +65,7 @@ def feature_matrix(inputs: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
 
 
 def _token_counts(ids: Tensor) -> Tensor:
-    """Return the frequencies of (at most 2,048, then hashed by remainder) token ids per sample."""
+    """Return token frequencies per sample (at most 2,048 columns, then hashed)."""
     ids = ids.reshape(len(ids), -1).long() % N_TOKENS
     counts = torch.zeros(len(ids), N_TOKENS, dtype=torch.float64, device=ids.device)
     counts.scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float64))
@@ -85,7 +85,7 @@ def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
 
 
 def target_matrix(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None) -> Float[Tensor, "n k"]:
-    """Return one-hot columns for integer labels, else the regression targets [n, k], in float64."""
+    """Return one-hot columns for labels, else the regression targets [n, k], in float64."""
     if targets.is_floating_point():
         return targets.double().reshape(len(targets), -1)
     return torch.nn.functional.one_hot(targets, n_classes or int(targets.max()) + 1).double()
@@ -119,7 +119,7 @@ def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None 
 
 
 def squared_distances(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"] | None:
-    """Return the squared distances of all pairs in float64; None above 2,000 samples, where no method needs all."""
+    """Return squared distances of all pairs in float64 (None above 2,000 samples)."""
     features = features.double()
     return torch.cdist(features, features).square_() if len(features) <= MAX_EXACT else None
 
@@ -151,7 +151,7 @@ def nearest_neighbours(
     n_classes: int | None = None,
     squares: Float[Tensor, "n n"] | None = None,
 ) -> LooRow:
-    """Average the targets of the k nearest other samples, with the best k in `ks` by leave-one-out score.
+    """Average the targets of the k nearest others, with the best k of `ks`.
 
     Above 5,000 samples, distances are those of the first 64 principal components. `squares` are the
     `squared_distances`, if they are known already.
@@ -202,7 +202,7 @@ def _landmarks(n: int) -> Tensor:
 
 
 def rbf_spectrum(features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] | None = None) -> Spectrum:
-    r"""Decompose $k(x, x') = \exp(-\lVert x - x' \rVert^2 / m)$ with m the median squared distance.
+    r"""Decompose $k(x, x') = \exp(-\lVert x - x' \rVert^2 / m)$, m the median.
 
     Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks. `squares` are the
     `squared_distances`, if they are known already.

@@ -36,7 +36,7 @@ def cluster_weights(clusters: Int[Array, " n"], n_bootstrap: int, seed: int) -> 
 
 
 def percentile_interval(drawn: Sequence[float] | Float[Array, " b"], level: float) -> tuple[float, float]:
-    """Return the central interval of the finite values with coverage `level` (NaN if none is finite).
+    """Return the central interval of the finite values (NaN if there are none).
 
     >>> percentile_interval([0.0, 1.0, 2.0, 3.0, 4.0, float("nan")], 0.5)
     (1.0, 3.0)

@@ -1,4 +1,4 @@
-"""Scores of classifiers on unequal classes: balanced accuracy and area under the ROC curve."""
+"""Scores for unequal classes: balanced accuracy and area under the ROC curve."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def are_unequal(labels: Int[Tensor, " n"]) -> bool:
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
-    """Return the probability that a positive sample scores above a negative one (ties count half)."""
+    """Return the area under the ROC curve (ties count half)."""
     _, inverse, counts = scores.unique(return_inverse=True, return_counts=True)
     ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[inverse]
     n = int(positive.sum())

@@ -15,7 +15,7 @@ Array = numpy.ndarray
 
 
 def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Int[Array, " n"]:
-    """Number the training configurations (networks that agree in all hyperparameters share a number).
+    """Number the training configurations (equal hyperparameters, equal number).
 
     >>> import pandas
     >>> configuration_ids(pandas.DataFrame({"width": [1, 2, 1], "seed": [0, 0, 1]}), ["width"]).tolist()
@@ -34,7 +34,7 @@ def members(clusters: Int[Array, " n"]) -> list[Int[Array, " m"]]:
 
 
 def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) -> Int[Array, " m"]:
-    """Return the rows of random whole configurations, at least one, with at most `most` rows in all.
+    """Return the rows of random whole configurations, at most `most` rows.
 
     >>> sample_configurations(numpy.array([0, 0, 1, 1, 2, 2]), 5).tolist()
     [0, 1, 4, 5]

@@ -1,4 +1,4 @@
-r"""Prediction intervals with a finite-sample guarantee, for any regression that can be refitted (not in scikit-learn).
+r"""Conformal prediction intervals for any regression (not in scikit-learn).
 
 scikit-learn has none; the formulas below are those of the papers.
 """
@@ -14,7 +14,7 @@ Array = numpy.ndarray
 
 
 def _kth_smallest(values: Float[Array, "m n"], k: int) -> Float[Array, " m"]:
-    """Return the k-th smallest of each row, counting from 1 (-inf below the first, +inf above the last)."""
+    """Return the k-th smallest of each row (infinite outside 1 to n)."""
     n = values.shape[1]
     if 1 <= k <= n:
         return numpy.partition(values, k - 1, axis=1)[:, k - 1]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def false_discoveries(pairs: Sequence[tuple[float, bool]]) -> tuple[int, float, int]:
-    """Count decided rows, their false-discovery rate, and those whose adjusted p-value exceeds 5 %.
+    """Count decided rows, their false-discovery rate, and adjusted p-values over 5 %.
 
     The rate is the largest adjusted p-value of a decided row among all rows that were tested, decided or not.
 

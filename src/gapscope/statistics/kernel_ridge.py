@@ -1,4 +1,4 @@
-r"""Kernel ridge regression with a free intercept, and its leave-one-out predictions in closed form.
+r"""Kernel ridge regression with intercept, and closed-form leave-one-out predictions.
 
 The fit minimizes $\sum_i \lVert b_i - f(x_i) - a \rVert^2 + \lambda \lVert f \rVert_K^2$ over f and the intercept a.
 With $R = \lambda (K + \lambda I)^{-1}$ and 1 the vector of ones, its residuals are $\tilde R b$,
@@ -25,7 +25,7 @@ _LEAST_FREEDOM = 1e-9
 
 @dataclass(frozen=True)
 class Spectrum:
-    r"""Kernel of n samples as $U \mathrm{diag}(w) U^\top$ with r orthonormal columns (r < n if approximate).
+    r"""Kernel of n samples as $U \mathrm{diag}(w) U^\top$ with r orthonormal columns.
 
     Attributes:
         vectors: U, float64.
@@ -67,7 +67,7 @@ def spectrum(kernel: Float[Tensor, "n n"]) -> Spectrum:
 
 
 def nystroem_spectrum(columns: Float[Tensor, "n m"], landmarks: Float[Tensor, "m m"]) -> Spectrum:
-    r"""Decompose the Nystroem approximation $K_{nm} K_{mm}^{+} K_{mn}$ (Williams and Seeger 2001)."""
+    r"""Decompose the Nystroem approximation $K_{nm} K_{mm}^{+} K_{mn}$."""
     values, vectors = torch.linalg.eigh(landmarks.double())
     # eigenvalues below the rounding of the (usually float32) kernel would be blown up by the inverse square root;
     # errors of rounding are independent, so that they do not add up with the number of landmarks
@@ -80,7 +80,7 @@ def nystroem_spectrum(columns: Float[Tensor, "n m"], landmarks: Float[Tensor, "m
 
 
 def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> LooResult:
-    r"""Return leave-one-out predictions and errors for one positive ridge, in units of the kernel."""
+    r"""Return leave-one-out predictions and errors for one positive ridge."""
     vectors, n = kernel.vectors, len(kernel.vectors)
     shrinkage = ridge / (kernel.values + ridge)
 
@@ -111,7 +111,7 @@ def select_ridge(
     ridges: tuple[float, ...],
     error: Callable[[LooResult], float] = lambda results: results.squared_error,
 ) -> tuple[float, LooResult]:
-    """Return the ridge of the smallest `error`, in units of the mean eigenvalue, and its result."""
+    """Return the ridge of the smallest `error` and its result."""
     unit = kernel.mean or 1.0
     results = [(ridge, loo_predictions(kernel, targets, ridge * unit)) for ridge in ridges]
     return min(results, key=lambda item: error(item[1]))

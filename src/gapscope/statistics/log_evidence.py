@@ -17,7 +17,7 @@ MAX_ITERATIONS, TOLERANCE = 200, 1e-6
 
 
 def log_evidence_per_sample(features: Float[Tensor, "n d"], targets: Float[Tensor, "n k"]) -> float:
-    """Return LogME: the maximum log evidence per sample in nats, mean over targets (larger is better).
+    """Return LogME: maximum log evidence per sample in nats, mean over targets.
 
     Exact up to the fixed-point iteration. Targets are one-hot labels or regression targets.
 
@@ -36,7 +36,7 @@ def log_evidence_per_sample(features: Float[Tensor, "n d"], targets: Float[Tenso
 
 
 def _maximum(values: Tensor, inside: Tensor, outside: float, n: int, d: int) -> float:
-    """Maximize one target's evidence over alpha and beta (`inside`: its left singular coordinates)."""
+    """Maximize one target's evidence over alpha and beta."""
     alpha = beta = 1.0
     for _ in range(MAX_ITERATIONS):
         residual, square_norm = _parts(values, inside, outside, alpha, beta)
@@ -60,7 +60,7 @@ def _parts(values: Tensor, inside: Tensor, outside: float, alpha: float, beta: f
 def log_evidence(
     values: Float[Tensor, " r"], inside: Float[Tensor, " r"], outside: float, n: int, d: int, alpha: float, beta: float
 ) -> float:
-    r"""Return the log evidence in nats: the log density of $N(0, \beta^{-1} I + \alpha^{-1} F F^\top)$ at one target.
+    r"""Return the log density of $N(0, \beta^{-1} I + \alpha^{-1} F F^\top)$ in nats.
 
     `values` are squared singular values of F, `inside` the target's left singular coordinates, `outside` its squared
     norm outside of them.
