@@ -1,4 +1,4 @@
-"""Per-sample gradients of the outputs by the weights, layer by layer, without forming the whole Jacobian.
+"""Per-sample gradients of the outputs, layer by layer, without the whole Jacobian.
 
 A forward pass is recorded (`recording`), the derivatives of the outputs by the outputs of layers are propagated
 (`tape`), and each layer's rule (`rules`, registered by `layer_rules.layer_rule`) returns what its call adds to the

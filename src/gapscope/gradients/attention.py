@@ -1,4 +1,4 @@
-"""Forward pass of nn.MultiheadAttention in which each projection is a recorded linear layer.
+"""Forward pass of nn.MultiheadAttention with each projection as a recorded linear layer.
 
 The module's own forward uses the weights of its projections without calling any module, possibly in a fused kernel.
 """
@@ -23,7 +23,7 @@ class Projection(Protocol):
 
 
 def can_be_unfolded(module: nn.MultiheadAttention) -> bool:
-    """Return whether `attention` is needed and equals the module: one packed weight, no extra keys."""
+    """Return True if `attention` equals the module (one packed weight, no extra keys)."""
     return (
         type(module) is nn.MultiheadAttention
         and "forward" not in vars(module)
@@ -45,7 +45,7 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def attention(module: nn.MultiheadAttention, project: Projection) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """Return a forward pass for `module` (see `can_be_unfolded`) that does all projections by `project`."""
+    """Return a forward pass for `module` that does all projections by `project`."""
     original, e, heads = module.forward, module.embed_dim, module.num_heads
 
     def forward(

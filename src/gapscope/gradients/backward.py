@@ -28,7 +28,7 @@ def gradients_at(
     *,
     create_graph: bool,
 ) -> list[Tensor | None]:
-    """Return the derivatives [C, ...] of the weighted outputs by each tensor or gradient edge (None if independent).
+    """Return derivatives [C, ...] of the weighted outputs by tensors or gradient edges.
 
     `cotangents` are C weights of each output. Batch statistics are constants (`gapscope.gradients.frozen_batch_stats`).
     """
@@ -70,7 +70,7 @@ def whole_gradient(
 def per_sample_gradients(
     outputs: Float[Tensor, "n k"], places: Sequence[Tensor], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
 ) -> list[Float[Tensor, "c n ..."]]:
-    """Return per-sample derivatives by their definition: one backward pass per sample and cotangent.
+    """Return per-sample derivatives by one backward pass per sample and cotangent.
 
     Correct for any use of the parameters, and slower than all other strategies by the number of samples.
     """

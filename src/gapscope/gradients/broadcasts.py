@@ -1,4 +1,4 @@
-r"""Tensors without a batch dimension that are broadcast over samples: position tables, class tokens, layer scales.
+r"""Parameters broadcast over samples: position tables, class tokens, layer scales.
 
 A position table t [T, E] that is added to h [n, T, E] has the per-sample Jacobian $\partial f / \partial (h + t)$, row
 n for sample n. A scale has $(\partial f / \partial (h t))\, h$, summed over the positions that share an entry. So one
@@ -71,13 +71,13 @@ def _shape(edge: GradientEdge) -> torch.Size:
 
 
 def _samples(result: torch.Size, operand: torch.Size, n: int) -> int | None:
-    """Return which of the result's first two dimensions holds the samples and is absent in the operand."""
+    """Return which of the first two dimensions holds the samples, absent in the operand."""
     padded = (1,) * (len(result) - len(operand)) + tuple(operand)
     return next((dim for dim in range(min(2, len(result))) if result[dim] == n and padded[dim] == 1), None)
 
 
 def _consumers(root: Node) -> dict[Node, list[tuple[Node, int, int]]]:
-    """Map every node of a graph to the nodes that use it, with its output index and their argument index."""
+    """Map every node of a graph to its users, with output and argument indices."""
     consumers: dict[Node, list[tuple[Node, int, int]]] = {root: []}
     waiting = [root]
     while waiting:
@@ -131,7 +131,7 @@ class Broadcast:
     joins: tuple[Join, ...] = ()
 
     def contributions(self, gradients: Sequence[Tensor | None], *, create_graph: bool) -> list[Contribution]:
-        """Return what the tensor adds to the Jacobian, from the derivatives at each join (None if independent)."""
+        """Return the tensor's contribution from the derivatives at each join (or None)."""
         pairs = zip(self.joins, gradients, strict=True)
         rows = [self._back(join, join.rows(g), create_graph) for join, g in pairs if g is not None]
         return self.make_contributions(torch.stack(rows).sum(0) if len(rows) > 1 else rows[0]) if rows else []
@@ -152,7 +152,7 @@ class Broadcast:
 
 
 def find_joins(outputs: Tensor, broadcasts: Sequence[Broadcast], n: int) -> list[Broadcast]:
-    """Find the operations that join tensors with samples, for tensors whose every use is known."""
+    """Find the operations that join tensors with samples."""
     assert outputs.grad_fn is not None
     consumers = _consumers(outputs.grad_fn)
     joined = [(broadcast, _joins_of(broadcast.place, consumers, n)) for broadcast in broadcasts]

@@ -147,7 +147,7 @@ def cheapest_order(first: KernelSide, second: KernelSide, floats: int = TEMPORAR
 
 
 def kernel_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY) -> Float[Tensor, "n c m d"]:
-    """Return <J_nc, J_md> for all n, c of `first` and m, d of `second` (the same object if symmetric)."""
+    """Return <J_nc, J_md> for all n, c of `first` and m, d of `second`."""
     return ORDERS[cheapest_order(first, second, floats)](first, second, floats)
 
 
@@ -189,7 +189,7 @@ def _gradient_by_gram(side: KernelSide, weights: Tensor) -> tuple[Tensor, Tensor
 def kernel_block_gradient(
     side: KernelSide, weights: Float[Tensor, "n c n c"], *, by_columns: bool
 ) -> tuple[Float[Tensor, "n k t"] | None, Float[Tensor, "c n o t"]]:
-    """Return the derivatives of sum(weights * kernel_block(side, side)) by columns and by gradients.
+    """Return derivatives of sum(weights * kernel_block(side, side)) by both factors.
 
     The weights are symmetric. Without `by_columns` the first derivative is None.
     """

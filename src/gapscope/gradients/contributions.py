@@ -1,4 +1,4 @@
-"""Contributions: what one use of a parameter adds to the Jacobian [C, N, P], in factored, looked-up or dense form.
+"""Contributions of parameter uses to the Jacobian [C, N, P], mostly in factored form.
 
 Notation of all classes: n and m index samples, c and d outputs, t and s positions (tokens, windows), o and k the rows
 and columns of a weight. A class stores the smallest tensors from which its part of the Jacobian J follows, and computes
@@ -34,7 +34,7 @@ from gapscope.gradients.square_norms import jacobian_square_norms
 
 
 class Contribution(ABC):
-    """Derivatives of C outputs of N samples by some parameters, in a form cheaper than the Jacobian.
+    """Derivatives of C outputs of N samples, in a form cheaper than the Jacobian.
 
     Attributes:
         parameters: The parameters, in the order in which `dense` gives them.
@@ -48,11 +48,11 @@ class Contribution(ABC):
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Identity of the parameters. Contributions of equal keys are added before they are contracted."""
+        """Identity of the parameters; contributions of one key are added first."""
         return tuple(id(parameter) for parameter in self.parameters)
 
     def has_form_of(self, other: Contribution) -> bool:
-        """Return whether both describe the same parameters in the same form, so that they can be contracted."""
+        """Return True if both have one form and can be contracted."""
         return type(self) is type(other) and self.key == other.key and self.transposed == other.transposed
 
     @abstractmethod
@@ -85,14 +85,14 @@ class Contribution(ABC):
 
     @abstractmethod
     def kernel_gradient(self, weights: Float[Tensor, "n c n c"]) -> tuple[Tensor | None, ...]:
-        """Return the derivatives of sum(weights * kernel(self)) by `sources` (None for sources without a graph)."""
+        """Return derivatives of sum(weights * kernel(self)) by `sources` (or None)."""
 
     @abstractmethod
     def regroup(self, n: int) -> Contribution:
         """Return the contribution for n samples, each of which owns as many consecutive rows."""
 
     def compact(self) -> Sequence[Contribution]:
-        """Return the smallest form without a graph, to be held in memory for several kernel blocks."""
+        """Return the smallest form without a graph, to be held for several kernel blocks."""
         return [self._detached()]
 
     def with_room(self, n: int) -> Contribution:
@@ -106,7 +106,7 @@ class Contribution(ABC):
         return room
 
     def put(self, start: int, part: Contribution) -> bool:
-        """Fill in the samples from `start` on; return False, and change nothing, if `part` has another form."""
+        """Fill in the samples from `start` on (returns False for another form)."""
         if not self.has_form_of(part) or self._sizes_per_sample() != part._sizes_per_sample():
             return False
         for name, dim in self.sample_dims.items():
@@ -268,7 +268,7 @@ class EmbeddingContribution(Contribution):
         return gradients.new_zeros(*gradients.shape[:3], size).scatter_add(3, index, gradients)
 
     def _matched(self, other: Contribution, floats: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield both Jacobians [N, C, E' U] over the U rows that either reads, for slices of the E columns."""
+        """Yield both Jacobians [N, C, E' U] over the U rows read, by slices of columns."""
         assert isinstance(other, EmbeddingContribution)
         # Rows that neither side reads add nothing: the table's V rows shrink to the U that are read by any sample.
         read, index = torch.unique(torch.cat([self.rows.flatten(), other.rows.flatten()]), return_inverse=True)

@@ -32,7 +32,7 @@ _PLAIN_RECURRENCE = SharedContext(_without_fused_recurrence)
 
 @contextmanager
 def differentiable_kernels(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Use only kernels with a second derivative in the body: plain attention, recurrent layers without fusion."""
+    """Use only twice differentiable kernels in the body (attention, recurrent layers)."""
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
     with _PLAIN_ATTENTION.entered(), _PLAIN_RECURRENCE.entered() if recurrent else nullcontext():
         yield

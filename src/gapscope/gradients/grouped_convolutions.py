@@ -1,4 +1,4 @@
-r"""Per-sample Jacobians of a convolution as grouped convolutions, without unfolding windows.
+r"""Per-sample Jacobians of convolutions as grouped convolutions.
 
 The samples of a batch become groups of channels of one image; each group has a weight of its own, the sample's
 Jacobian J_n. Then J_n is a convolution's derivative by its weight, $J_n a_{nt}$ the convolution itself, and
@@ -76,6 +76,6 @@ def applied(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows) -
 def applied_back(
     jacobian: Float[Tensor, "n o k"], gradients: Float[Tensor, "n o t"], inputs: Tensor, layout: Windows
 ) -> Tensor:
-    """Apply the transpose of J_n to the derivatives at every window and fold the result to the inputs."""
+    """Apply the transpose of J_n to derivatives per window, folded to the inputs."""
     weights = _weights(jacobian, inputs, layout)
     return _backward(inputs, gradients, weights, layout, by_inputs=True).view_as(inputs)

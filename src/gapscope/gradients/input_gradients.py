@@ -32,7 +32,7 @@ def input_gradient(
     create_graph: bool,
     retain_graph: bool | None = None,
 ) -> Tensor:
-    """Return the derivative of a scalar, or of weighted outputs, by the inputs (zero if independent).
+    """Return the derivative of a scalar or weighted outputs by the inputs.
 
     The network is evaluated at other inputs to confirm a missing derivative. `cotangent` weights the outputs.
 

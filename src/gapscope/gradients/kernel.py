@@ -33,7 +33,7 @@ _SMALL = 32
 
 @contextmanager
 def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[ParameterSubstitution | None]:
-    """Compute in a floating-point type in the body (yields the parameter substitution, None if unneeded).
+    """Compute in a floating-point type in the body (yields the substitution or None).
 
     Raises:
         InvalidInput: The network is compiled by TorchScript in another type.
@@ -62,7 +62,7 @@ def check_single_batch(mode: str, chunk_size: int | None) -> None:
 
 
 def _bytes(tape: Tape, outputs: Tensor) -> int:
-    """Estimate the bytes of a pass: inputs of layers, and derivatives by their outputs once per output."""
+    """Estimate a pass's bytes: inputs of layers, and derivatives once per output."""
     rerouted = tape.whole_network | tape.per_sample
     numbers = outputs.shape[1] * tape.n * sum(p.numel() for p in tape.parameters.values() if id(p) in rerouted)
     for call in tape.calls:
@@ -94,7 +94,7 @@ def _matched(first: Contributions, second: Contributions) -> tuple[Contributions
 
 
 def _is_own(group: int, n_groups: int, among: Processes, *, symmetric: bool) -> bool:
-    """Return whether this process computes a group of rows (dealt from both ends if the groups get less work)."""
+    """Return True if this process computes a group of rows (dealt from both ends)."""
     place = min(group, n_groups - 1 - group) if symmetric else group
     return place % among.size == among.rank
 
@@ -127,7 +127,7 @@ class _Division:
     def of(
         cls, first_pass: tuple[Tape, Tensor], chunk_size: int, held: tuple[int, int] | None = None, *, is_whole: bool
     ) -> _Division:
-        """Make a division, with what the first pass shows of the network (no rows and columns held: one pass)."""
+        """Make a division from a first pass (nothing held: one pass)."""
         outputs = first_pass[1]
         dtype = torch.promote_types(outputs.dtype, torch.float32)
         sizes = held or (chunk_size, chunk_size)
@@ -138,7 +138,7 @@ def _divide(
     network: nn.Module, x: Tensor, longest: int, max_bytes: int, chunk_size: int | None,
     substituted: ParameterSubstitution | None,
 ) -> _Division:  # fmt: skip
-    """Divide a kernel of which rows or columns have `longest` samples, by the memory of a first pass."""
+    """Divide a kernel by the memory of a first pass."""
     tape, outputs = record_forward(network, x if len(x) <= _SMALL else x[:1], substituted)
     verify(tape, outputs)
     if chunk_size is None:
@@ -185,7 +185,7 @@ class _Blocks:
     floats: int
 
     def fill(self, group: slice) -> None:
-        """Compute a group of rows (of a symmetric kernel the part right of the diagonal, and its mirror image)."""
+        """Compute a group of rows (if symmetric right of the diagonal, then mirrored)."""
         whole = self.division.whole
         rows = self._hold(self.x, group) if whole is None else [(group, _contributions(*whole))]
         if self.symmetric:
@@ -199,7 +199,7 @@ class _Blocks:
                     self._add(first, second)
 
     def _hold(self, inputs: Tensor, group: slice) -> list[Chunk]:
-        """Run a group of samples, and join consecutive chunks that use parameters alike: large products are faster."""
+        """Run a group of samples, joining chunks that use parameters alike."""
         held: list[Chunk] = []
         for rows in slices_of(group, self.division.chunk_size):
             parts = _compact(_contributions(*record_forward(self.network, inputs[rows], self.substituted)))
@@ -239,7 +239,7 @@ def ntk_blocks(
     substituted: ParameterSubstitution | None = None,
     one_pass: bool = False,
 ) -> Tensor:
-    """Compute inner products of the gradients of all outputs at all samples: [n, C, m, C], or [n, m] if traced.
+    """Compute inner products of gradients: [n, C, m, C], or [n, m] if traced.
 
     Common parameters: see `gapscope.measures`.
 

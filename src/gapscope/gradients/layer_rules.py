@@ -74,7 +74,7 @@ class Call:
 
     @property
     def sample_dim(self) -> int | None:
-        """Dimension of the output that holds the samples, inferred from its shape (None if there is none).
+        """Dimension of the output that holds the samples (None if there is none).
 
         The first dimension counts also where it is a multiple of n: then each sample owns consecutive rows. The
         guess is verified by `gapscope.gradients.verification`.
@@ -106,7 +106,7 @@ class Call:
 
     @property
     def inputs(self) -> Tensor:
-        """First argument with samples first, in at least float32 (with its graph if gradients are enabled)."""
+        """First argument with samples first, in at least float32."""
         inputs = self.arguments[0] if self.arguments else next(iter(self.keywords.values()))
         return samples_first(inputs if torch.is_grad_enabled() else inputs.detach(), self.sample_dim)
 
@@ -134,7 +134,7 @@ def samples_first(tensor: Tensor, dim: int | None) -> Tensor:
 
 
 def layer_rule(*layers: type[nn.Module], features_last: bool = False) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule of exactly these layer types, without subclasses.
+    """Register the decorated function as the rule of exactly these layer types.
 
     The function is given a `Call` and the derivatives [C, N, ...] of the C outputs by the layer's output, samples
     first, and returns what the call adds to the Jacobian of the layer's own trainable parameters, which must be
@@ -152,7 +152,7 @@ def layer_rule(*layers: type[nn.Module], features_last: bool = False) -> Callabl
 
 
 def rule_of(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Rule | None:
-    """Return the rule of a layer (None without one, or with other trainable parameters than it knows).
+    """Return the rule of a layer (None if its parameters are not those of the rule).
 
     Rules know real numbers; complex parameters go through the exact per-sample Jacobian of the layer alone.
     """

@@ -1,4 +1,4 @@
-r"""Layouts: how a layer's input becomes columns [N, K, T], one per position where its weight is used, and back.
+r"""Layouts: mapping of a layer's input to columns [N, K, T], and back.
 
 A weight of a linear or convolutional layer is used at T positions of a sample (tokens, windows of an image), and
 

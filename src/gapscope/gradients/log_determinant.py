@@ -70,7 +70,7 @@ class _LogDeterminant(torch.autograd.Function):
 
 
 def log_determinant(parts: Sequence[Contribution], noise: float | None) -> Float[Tensor, ""]:
-    r"""Return $\log\det(I + K/s)$, or $\log\det K$ without noise, in float64 (differentiable once).
+    r"""Return $\log\det(I + K/s)$, or without noise $\log\det K$, in float64.
 
     Raises:
         NotMeasurable: K is singular.

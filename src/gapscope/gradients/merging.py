@@ -1,4 +1,4 @@
-"""Sum of several uses of the same parameters: repeated calls, tied weights, calls in several forms."""
+"""Sum of several uses of one parameter: repeated calls, tied weights, several forms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _joined(uses: Sequence[Contribution]) -> Contribution | None:
 
 
 def merge_contributions(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
-    """Add all uses of the same parameters (repeated calls, tied weights), so that squares may be summed.
+    """Add all uses of the same parameters, so that squares may be summed.
 
     Returns one contribution per key. No parameter is in two of them.
     """

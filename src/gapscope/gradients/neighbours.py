@@ -10,7 +10,7 @@ from gapscope.base.errors import InvalidInput
 
 
 def most_similar(kernel: Float[Tensor, "n n"], k: int) -> Int[Tensor, "n k"]:
-    r"""Return indices of the k samples of largest $K_{ij} / \sqrt{K_{ii} K_{jj}}$, most similar first.
+    r"""Return indices of the k samples of largest $K_{ij} / \sqrt{K_{ii} K_{jj}}$.
 
     Raises:
         InvalidInput: There are not enough samples.

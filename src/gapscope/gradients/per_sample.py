@@ -43,7 +43,7 @@ class _ReplayableCall:
             raise NotSeparable(f"no dimension of an argument or an output of '{call.name}' holds the samples")
 
     def __call__(self, leaves: Sequence[Any], parameters: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
-        """Return the recorded outputs for other arguments, and with other tensors in place of the parameters."""
+        """Return the recorded outputs for other arguments and parameters."""
         arguments, keywords = tree_unflatten(list(leaves), self.structure)
         if parameters is None:
             outputs = self.call.module(*arguments, **keywords)
@@ -60,7 +60,7 @@ class _ReplayableCall:
         return [leaf if dim is None else leaf.narrow(dim, i, 1) for leaf, dim in pairs]
 
     def own_outputs(self, leaves: Sequence[Any], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the outputs of one sample, seen by vmap, whose arguments have no dimension for it."""
+        """Return the outputs of one sample, seen by vmap."""
         pairs = zip(leaves, self.dims, strict=True)
         batch_of_one = [leaf if dim is None else leaf.unsqueeze(dim) for leaf, dim in pairs]
         if not any(isinstance(module, nn.RNNBase) for module in self.call.module.modules()):
@@ -72,7 +72,7 @@ class _ReplayableCall:
 
 
 def _vectorized(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool) -> list[Tensor | None]:
-    """All samples at once: each has its own copy of the parameters, whose derivatives are the rows."""
+    """Compute rows for all samples at once, each with its own copy of the parameters."""
     # Only the forward pass is vectorized by vmap, and the derivatives are plain autograd's: vmap of a derivative by
     # the module's own parameters loses the second derivative of layer_norm.
     n, leaves, sources = repeated.call.n, repeated.leaves, repeated.sources
@@ -100,12 +100,12 @@ def _one_by_one(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, creat
 
 
 def dense_contribution(parameter: Tensor, jacobian: Float[Tensor, "c n ..."]) -> DenseJacobian:
-    """Return the Jacobian by one parameter as a contribution (a complex one counts its two parts)."""
+    """Return the Jacobian by one parameter (a complex one counts its two parts)."""
     return DenseJacobian((parameter,), samples_first(as_real(jacobian).reshape(*jacobian.shape[:2], -1), None))
 
 
 def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]]) -> list[Contribution]:
-    """Return the Jacobian of a call by its parameters, one sample at a time (exact for any module).
+    """Return the Jacobian of a call one sample at a time (exact for any module).
 
     Args:
         call: The call; the module is run again for every sample, by vmap where it can be.

@@ -1,4 +1,4 @@
-r"""Random probes v of the outputs with $E[s\, v v^\top] = I$: one probe turns C backward passes into one.
+r"""Random probes v with $E[s\, v v^\top] = I$: one backward pass in place of C.
 
 For the Jacobian $J_n$ [C, P] of one sample, $E\, s \lVert J_n^\top v_n \rVert^2 = \mathrm{tr}\, J_n J_n^\top$.
 """
@@ -28,7 +28,7 @@ def stratified_classes(n: int, n_outputs: int, generator: torch.Generator) -> In
 
 
 def draw_probe(kind: str, n: int, n_outputs: int, generator: torch.Generator) -> Float[Tensor, "n k"]:
-    """Sample one probe [n, K], float32, on the generator's device (`probe_scale` gives its scale s).
+    """Sample one probe [n, K], float32 (`probe_scale` gives its scale s).
 
     Args:
         kind: "class" (a one for one output per sample, stratified over the batch), "rademacher" or "batch_sum" (random

@@ -1,4 +1,4 @@
-"""Recording of one forward pass: hooks on modules with trainable parameters, and attention with visible projections."""
+"""Recording of one forward pass by hooks, with attention split into projections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gapscope.inspection.substitution import ParameterSubstitution
 
 
 def _owned(module: nn.Module, substituted: ParameterSubstitution | None) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters used by a call of this module: its own and its parametrizations'."""
+    """Return the trainable parameters of a module and of its parametrizations."""
     parameters = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
     if parametrize.is_parametrized(module):
         inner = module.parametrizations.named_parameters(prefix="parametrizations")  # type: ignore[union-attr]
@@ -102,7 +102,7 @@ def record_forward(
     substituted: ParameterSubstitution | None = None,
     outputs_of: Callable[[Any], Tensor] = raw_outputs,
 ) -> tuple[Tape, Float[Tensor, "n k"]]:
-    """Run the network on a batch and return the tape with the outputs (arguments of `record_calls`)."""
+    """Run the network on a batch, and return the tape with the outputs."""
     with record_calls(network, inputs, substituted) as tape:
         tape.outputs_of = outputs_of
         outputs = outputs_of(network(inputs))

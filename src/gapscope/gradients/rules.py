@@ -1,4 +1,4 @@
-"""Layer rules: the per-sample Jacobian of linear, embedding, PReLU, convolution and normalization layers."""
+"""Layer rules: linear, embedding, PReLU, convolution and normalization layers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _padded(module: Any, inputs: Tensor) -> Tensor:
 def _grouped(
     columns: Float[Tensor, "n gk t"], gradients: Float[Tensor, "c n go t"], groups: int, *, transposed: bool
 ) -> Float[Tensor, "c n p"]:
-    """Jacobian of a grouped weight: group j joins block j of the columns with block j of the derivatives."""
+    """Return the Jacobian of a grouped weight, group by group."""
     (n, _, t), c = columns.shape, gradients.shape[0]
     columns = columns.reshape(n, groups, -1, t)
     gradients = gradients.reshape(c, n, groups, -1, t).permute(1, 2, 0, 3, 4)
@@ -100,7 +100,7 @@ def convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Con
 
 @layer_rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 def transposed_convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Contribution]:
-    r"""$J = \sum_t x_t\, g_t^\top$ with $g_t$ the window of the output to which input position t contributes."""
+    r"""Return $J = \sum_t x_t\, g_t^\top$, $g_t$ the output window of input position t."""
     module = call.module
     c, n, o, *space = gradient.shape
     weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
@@ -125,7 +125,7 @@ def transposed_convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) 
 def _scale_and_shift(
     call: Call, gradient: Float[Tensor, "c n *output"], normalized: Callable[[], Tensor], feature_dims: list[int]
 ) -> list[Contribution]:
-    """Sum g * normalized input (scale) and g (shift) over the dimensions that are not in `feature_dims`."""
+    """Sum g * normalized input (scale) and g (shift) over all but `feature_dims`."""
     contributions: list[Contribution] = []
     summed = [dim for dim in range(2, gradient.ndim) if dim not in feature_dims]
     for name, parameter in call.parameters.items():

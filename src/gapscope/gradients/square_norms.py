@@ -1,4 +1,4 @@
-r"""Squared norms of one weight's per-sample Jacobian, differentiable, without storing unfolded columns.
+r"""Squared norms of one weight's per-sample Jacobian, without unfolded columns.
 
 $\lVert J_n \rVert^2 = \sum_c \lVert \sum_t g_{cnt} a_{nt}^\top \rVert_F^2$, either from J itself or, if T is small,
 from $\sum_{ts} (a_{nt} \cdot a_{ns}) \sum_c (g_{cnt} \cdot g_{cns})$.
@@ -29,7 +29,7 @@ def _parts(inputs: Tensor, gradients: Tensor, layout: Layout, k: int) -> Iterato
 
 
 class _SquareNorms(torch.autograd.Function):
-    """[N] from inputs [N, ...] and derivatives [N, C O, T] (the backward pass recomputes the columns)."""
+    """Return squared norms [N] (the backward pass recomputes the columns)."""
 
     @staticmethod
     def forward(ctx, inputs: Tensor, gradients: Tensor, layout: Layout) -> Tensor:  # type: ignore[override]
@@ -99,7 +99,7 @@ class _SquareNormsByGroups(torch.autograd.Function):
 
 
 def jacobian_square_norms(inputs: Tensor, gradients: Float[Tensor, "c n o t"], layout: Layout) -> Float[Tensor, " n"]:
-    """Return the squared Frobenius norm of J_n per sample, summed over outputs (differentiable once)."""
+    """Return the squared Frobenius norm of J_n per sample, summed over outputs."""
     c, n, o, t = gradients.shape
     if t == 1:
         columns = layout.columns(inputs)

@@ -1,4 +1,4 @@
-"""Calls of one recorded forward pass, and the per-sample Jacobian of each parameter through them."""
+"""Calls of one recorded forward pass, and each parameter's per-sample Jacobian."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class Tape:
         return parameter if self.substituted is None else self.substituted[parameter]
 
     def _broadcasts(self, outputs: Tensor) -> list[Broadcast]:
-        """Return tensors without a batch dimension: parameters without a rule, and calls on positions."""
+        """Return tensors without a batch dimension and their uses."""
         rerouted = self.whole_network | self.per_sample
         known = {id(p) for call in self.calls if call.rule is not None for p in call.parameters.values()}
         broadcasts = [
@@ -209,7 +209,7 @@ class Tape:
     def contributions(
         self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool = False
     ) -> dict[tuple[int, ...], Contribution]:
-        """Return what each parameter adds to the Jacobian of `(cotangents * outputs).sum(-1)`, [C, N, P]."""
+        """Return the Jacobian of `(cotangents * outputs).sum(-1)` by parameter."""
         parts, left = self.contributions_per_call(outputs, cotangents, create_graph=create_graph)
         if left:
             _warn_slow_path(self, left)

@@ -1,4 +1,4 @@
-r"""Squared norms of per-sample Jacobians, $\lVert J_n^\top v_n \rVert^2$ summed over C cotangents v of the outputs."""
+r"""Squared norms of per-sample Jacobians, $\lVert J_n^\top v_n \rVert^2$, over cotangents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def one_hot_cotangents(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
 def square_norms(
     tape: Tape, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool = False
 ) -> Float[Tensor, " n"]:
-    r"""Return each sample's squared gradient norm of the weighted outputs, summed over cotangents.
+    r"""Return each sample's squared gradient norm, summed over cotangents.
 
     In at least float32; differentiable once with `create_graph`.
     """

@@ -1,4 +1,4 @@
-r"""Verification of layer-wise gradients against autograd, with a fallback strategy per parameter.
+r"""Verification of layer-wise gradients against autograd, with fallbacks.
 
                      recorded pass (tape, outputs)
                                   |
@@ -108,7 +108,7 @@ def _orders(n: int, seed: int) -> list[Tensor]:
 
 @contextmanager
 def _perturbed_replay(tape: Tape, order: Tensor, seed: int, perturbation: float) -> Iterator[tuple[Tape, Tensor]]:
-    """Record a second pass in the highest precision, at perturbed weights, with reordered samples."""
+    """Record a second pass in high precision, at perturbed weights, reordered."""
     x = tape.inputs[order.to(tape.inputs.device)]
     dtype = highest_precision_dtype(x.device)
     with (
@@ -229,7 +229,7 @@ def _escalate_until_correct(
 def _find_routing(
     tape: Tape, outputs: Tensor, initial: _Routing, seed: int, perturbation: float, *, create_graph: bool
 ) -> _Routing:
-    """Verify in replays, first at perturbed and then at the current weights, else in the recorded pass."""
+    """Verify in replays at perturbed, then at current weights, else in the pass."""
     few = _few_samples(tape, seed)
     for size in dict.fromkeys((perturbation, 0.0)):
         try:
@@ -283,7 +283,7 @@ def _check_mixing(tape: Tape, routing: _Routing) -> None:
 
 
 def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
-    """Verify the tape's contributions, and reroute parameters whose layer-wise gradients are wrong.
+    """Verify the tape's contributions, and reroute parameters that are wrong.
 
     Sets the tape's `whole_network` and `per_sample`. The result is cached per network, parameters, modes and batch
     shape, and verified again at increasing intervals, at the current weights and samples.

@@ -53,7 +53,7 @@ def flipped(x: Images, draws: Draws) -> Images:
 
 
 def saturated(x: Images, draws: Draws) -> Images:
-    """Multiply the HSV saturation by a factor in [0.6, 1.6), clipped; grey images stay."""
+    """Multiply the HSV saturation by a factor in [0.6, 1.6), clipped (grey images stay)."""
     if x.shape[1] != 3:
         return x
     value, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)

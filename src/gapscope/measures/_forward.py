@@ -39,7 +39,7 @@ class ForwardPass:
 
     @property
     def logits(self) -> Float[Tensor, "n c"]:
-        """Outputs as one logit per class; for a single output z these are 0 and z."""
+        """Return one logit per class (for a single output z these are 0 and z)."""
         return class_logits(self.outputs)
 
 
@@ -55,7 +55,7 @@ def last_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module] | None:
 
 @memoize
 def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> ForwardPass:
-    """Run a network once in evaluation mode; return its outputs and last-layer features."""
+    """Run a network once in evaluation mode, and return outputs and last-layer features."""
     seen: list[Tensor] = []
 
     def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -108,7 +108,7 @@ def low_margin(margins: Float[Tensor, " n"]) -> float:
 
 
 def features_of(found: ForwardPass, measure: str) -> Float[Tensor, "n d"]:
-    """Return the features of the last hidden layer; raise NotMeasurable without any."""
+    """Return the features of the last hidden layer, or raise NotMeasurable."""
     if found.features is None:
         raise NotMeasurable(
             f"{measure} needs one input of the last linear or convolutional layer per sample; this network has "

@@ -37,7 +37,7 @@ class Hessian:
         self.device, self.dtype = parameters[0].device, as_real(parameters[0].detach()).dtype
 
     def matvec(self, vectors: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
-        """Return Hessian-vector products; they share all backward passes but the last."""
+        """Return Hessian-vector products, sharing all backward passes but the last."""
         with measurement_mode(self.network) as network, differentiable_kernels(network.modules()):
             # recreated, since a vector from a caller's inference mode cannot be differentiated
             directions = [self._pieces(vector.clone()) for vector in vectors]
@@ -66,7 +66,7 @@ class Hessian:
 def _derivative(
     gradient: Sequence[Tensor], direction: Sequence[Tensor], parameters: Sequence[Tensor]
 ) -> Float[Tensor, " p"]:
-    """Return the derivative of the gradient along a direction; its graph is retained."""
+    """Return the derivative of the gradient along a direction, retaining its graph."""
     along = torch.stack([(g * v).sum() for g, v in zip(gradient, direction, strict=True)]).sum()
     if not along.requires_grad:  # the loss is linear in the weights
         return torch.cat([torch.zeros_like(v).flatten() for v in direction])

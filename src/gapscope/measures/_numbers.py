@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Scalars(Result):
-    """Named scalars of one measure; missing ones are NaN, with their reason.
+    """Named scalars of one measure (missing ones are NaN, with a reason).
 
     Attributes:
         values: Name -> number.

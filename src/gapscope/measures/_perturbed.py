@@ -24,7 +24,7 @@ from gapscope.inspection.substitution import ParameterSubstitution
 
 
 def trainable(network: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters; raise NotMeasurable without any."""
+    """Return the trainable parameters, or raise NotMeasurable."""
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     if not parameters:
         raise NotMeasurable("The network has no trainable parameters; this measure needs some.")
@@ -33,7 +33,7 @@ def trainable(network: nn.Module) -> list[nn.Parameter]:
 
 @contextmanager
 def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn.Parameter]]:
-    """Substitute the trainable weights of the network in the body; yield the new leaves."""
+    """Substitute the trainable weights in the body (yields the new leaves)."""
     parameters = trainable(network)
     leaves = [nn.Parameter(value) for value in values]
     with ParameterSubstitution(zip(parameters, leaves, strict=True)) as stand_in, stand_in.install(network):

@@ -29,7 +29,7 @@ from gapscope.results.estimate import Estimate
     sampling=Sampling("mean", 256, lambda k: 1),
 )
 def accuracy(network: nn.Module, x: FloatInputs, y: Int64[Tensor, " n"], *, chunk_size: int | None = None) -> Estimate:
-    r"""Compute the accuracy: fraction of samples whose largest output is their label; exact.
+    r"""Compute the accuracy: fraction of samples whose largest output is their label (exact).
 
     $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$. Exact; in evaluation mode. On training samples it is the training
     accuracy against the labels as given.

@@ -47,7 +47,7 @@ _register = partial(
     reference="Lee, Ajanthan and Torr 2019 (arXiv:1810.02340), eq. 5; Abdelfattah et al. 2021, eq. 1",
 )
 def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
-    r"""Compute the connection sensitivity (SNIP); exact.
+    r"""Compute the connection sensitivity (SNIP) (exact).
 
     $\sum_w | w \, \partial L / \partial w |$. The sum is over all trainable weights of two or more dimensions. To first
     order each term is the change of the mean loss if that weight is removed.
@@ -79,7 +79,7 @@ def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_s
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2 (grad_norm)",
 )
 def gradient_norm(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Scalars:
-    r"""Compute the gradient norm of the mean loss, overall and summed over layers; exact.
+    r"""Compute the gradient norm of the mean loss, overall and summed over layers (exact).
 
     "whole" is the norm over all trainable weights. "sum" is $\sum_l \lVert \nabla_{W_l} L \rVert_F$ over weights of two
     or more dimensions, the zero-cost proxy. After training both measure the distance from a stationary point.
@@ -124,7 +124,7 @@ def jacobian_covariance(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the score of the correlations between the samples' input gradients; estimated.
+    r"""Compute the score of the correlations between the samples' input gradients (estimated).
 
     $-\frac1n \sum_i [\log(v_i + k) + (v_i + k)^{-1}]$, k = 1e-5, for the eigenvalues v of the correlation matrix of the
     rows $\partial \sum_c f_c(x_i) / \partial x_i$ of n samples. The largest value is -1, if all rows are uncorrelated;
@@ -175,7 +175,7 @@ def jacobian_covariance(
     reference="Tanaka et al. 2020 (arXiv:2006.05467), eq. 2; Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2",
 )
 def synaptic_flow(network: nn.Module, x: Inputs) -> Estimate:
-    r"""Compute the synaptic flow, in nats; exact.
+    r"""Compute the synaptic flow, in nats (exact).
 
     $\log \sum_w | w \, \partial R / \partial w |$. R is the sum of the outputs for an input of ones if every parameter
     is replaced by its absolute value, and batch norm by the absolute value of its linear map in evaluation mode. The

@@ -60,7 +60,7 @@ def _predictions(predictions: Tensor | np.ndarray) -> Tensor:
 
 
 def _targets(targets: Tensor | np.ndarray, predictions: Tensor) -> Tensor:
-    """Return targets [n, K] in float64; labels become one-hot rows."""
+    """Return targets [n, K] in float64, one-hot for labels."""
     targets = torch.as_tensor(targets).detach().cpu()
     _, n, k = predictions.shape
     check_same_length("predictions of a run", n, "targets", len(targets))
@@ -79,7 +79,7 @@ def bias_variance(
     predictions: Float[Tensor, "runs n k"] | Float[np.ndarray, "runs n k"],
     targets: Shaped[Tensor, "n ..."] | Shaped[np.ndarray, "n ..."],
 ) -> BiasVariance:
-    r"""Decompose the squared error of several training runs into bias and variance; exact.
+    r"""Decompose the squared error of several training runs into bias and variance (exact).
 
     .. math:: \underbrace{E_r \lVert F_r(x) - y \rVert^2}_{\mathrm{mse}} =
               \underbrace{\lVert E_r F_r(x) - y \rVert^2}_{\mathrm{bias}} +

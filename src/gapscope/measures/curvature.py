@@ -65,7 +65,7 @@ def fisher_trace(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the trace of the empirical Fisher information with the given labels; exact.
+    r"""Compute the trace of the empirical Fisher information with the given labels (exact).
 
     $\frac1n \sum_i \lVert \nabla_\theta \ell_i \rVert^2$. Neither per-sample gradients nor Jacobians are formed, so
     that the cost does not grow with the number of outputs.
@@ -245,7 +245,7 @@ def hessian_trace(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the trace of the Hessian by Hutchinson's estimator; unbiased.
+    r"""Compute the trace of the Hessian by Hutchinson's estimator (unbiased).
 
     $\frac1p \sum_k v_k^\top H v_k$ over p vectors of random signs; the standard error is their spread.
 

@@ -25,7 +25,7 @@ from gapscope.results.estimate import Estimate
     oracle="closed form",
 )
 def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[str, Tensor]) -> Estimate:
-    r"""Compute the L2 distance of all trainable parameters from their initial values; exact.
+    r"""Compute the L2 distance of all trainable parameters from their initial values (exact).
 
     $\|\theta - \theta_0\|_2$. Accumulated in float64.
 

@@ -63,7 +63,7 @@ def squared_products(
 def squared_jacobian_norms(
     network: nn.Module, x: FloatInputs, *, space: Space, chunk_size: int | None
 ) -> Float[Tensor, " n"]:
-    """Return the squared Frobenius norms of all Jacobians; one backward pass per output."""
+    """Return the squared Frobenius norms of all Jacobians by one backward pass per output."""
     k = number_of_outputs(network, x)
     one_output_each = torch.eye(k, dtype=torch.float64)[:, None, :]
     return squared_products(network, x, one_output_each, space=space, chunk_size=chunk_size).sum(0)

@@ -52,7 +52,7 @@ class KernelLeaveOneOut:
 
     @property
     def accuracy(self) -> float:
-        """Fraction of samples whose LOO prediction is their given label; NaN for regression."""
+        """Fraction of samples whose LOO prediction is their label (NaN for regression)."""
         if self.labels is None:
             return float("nan")
         return float((self.predictions.argmax(1) == self.labels).double().mean())
@@ -129,7 +129,7 @@ class KernelColumns:
 
     @property
     def landmarks(self) -> int | None:
-        """Number of landmarks; None for an exact kernel."""
+        """Number of landmarks (None for an exact kernel)."""
         return None if self.chosen is None else len(self.chosen)
 
     def spectrum(self) -> Spectrum:
@@ -140,7 +140,7 @@ class KernelColumns:
 
 
 class _CombinedOutputs(nn.Module):
-    r"""A network whose C outputs are replaced by k orthonormal combinations of them, times $\sqrt{C / k}$."""
+    r"""Network with k orthonormal combinations of its C outputs, times $\sqrt{C / k}$."""
 
     combinations: Tensor
 

@@ -28,7 +28,7 @@ from gapscope.results.estimate import Estimate
     sampling=Sampling("mean", 256, lambda k: 1),
 )
 def loss(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
-    r"""Compute the mean cross-entropy, or the mean squared error for regression; exact.
+    r"""Compute the mean cross-entropy, or the mean squared error for regression (exact).
 
     $-\frac1n \sum_i \log \mathrm{softmax}(f(x_i))_{y_i}$. In evaluation mode; accumulated in float64.
 

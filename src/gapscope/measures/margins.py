@@ -52,7 +52,7 @@ _register = partial(
 def augmentation_margin(
     network: nn.Module, x: Inputs, y: Labels, *, generator: torch.Generator | None = None, chunk_size: int | None = None
 ) -> Estimate:
-    """Compute the mean first-layer margin of randomly augmented images; estimated.
+    """Compute the mean first-layer margin of randomly augmented images (estimated).
 
     Each image undergoes each of four changes with probability one half: flip, saturation by a factor in [0.6, 1.6),
     crop of the middle 90 %, a rectangle set to the smallest value. The reference has brightness in place of erasing.
@@ -92,7 +92,7 @@ def mixup_margin(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    """Compute the mean first-layer margin of samples mixed within their class; estimated.
+    """Compute the mean first-layer margin of samples mixed within their class (estimated).
 
     Samples are averaged half and half; each has one partner and is a partner once.
 
@@ -126,7 +126,7 @@ def mixup_margin(
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 22",
 )
 def output_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
-    r"""Compute the output margins: low percentile, median, inverse square; exact.
+    r"""Compute the output margins: low percentile, median, inverse square (exact).
 
     The margin of a sample is $f_y - \max_{j \ne y} f_j$. "percentile_10" is the k-th smallest margin, k = n // 10 (at
     least 1), negative if more than a tenth of the samples are misclassified. "inverse_square" is $1 / \gamma^2$ of that

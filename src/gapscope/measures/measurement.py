@@ -37,7 +37,7 @@ def _are_all(names: Sequence[str] | None) -> bool:
 def select_measures(
     names: Sequence[str] | None, samples: Samples, *, has_initial: bool, has_history: bool = False
 ) -> list[Measure]:
-    """Return the named measures; for "all" and None (default), those that the data allow."""
+    """Return the named measures (for "all" and None those that the data allow)."""
     if names is None or _are_all(names):
         known = [item for item in list_measures().values() if item.default or names is not None]
         return [item for item in known if item.applies_to(samples, has_initial=has_initial, has_history=has_history)]
@@ -191,7 +191,7 @@ class _MeasurementRun:
         self.error: Exception | None = None
 
     def all(self, items: Sequence[Measure], unmeasured: Mapping[str, str], *, shown: bool) -> Readings:
-        """Evaluate all measures; failures become reasons."""
+        """Evaluate all measures, recording failures as reasons."""
         self.unmeasured = {**unmeasured, **self.plan.failed}
         items = [item for item in items if item.name in self.plan.shares]
         costs = [self.plan.shares[item.name].seconds for item in items]

@@ -56,7 +56,7 @@ _register = partial(
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 37 and 39; Dziugaite et al. 2020 (arXiv:2010.11924)",
 )
 def frobenius_norms(network: nn.Module, x: Inputs) -> Scalars:
-    """Compute the log product and the balanced log sum of squared Frobenius norms; exact.
+    """Compute the log product and the balanced log sum of squared Frobenius norms (exact).
 
     Raises:
         NotMeasurable: There is no such weight, or one is zero.
@@ -84,7 +84,7 @@ def frobenius_norms(network: nn.Module, x: Inputs) -> Scalars:
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 32 and 35; reshaped as in Yoshida and Miyato 2017, Sec. 3.2",
 )
 def spectral_norms(network: nn.Module, x: Inputs) -> Scalars:
-    """Compute the log product and the balanced log sum of squared spectral norms; exact.
+    """Compute the log product and the balanced log sum of squared spectral norms (exact).
 
     Raises:
         NotMeasurable: There is no such weight, or one is zero.
@@ -106,7 +106,7 @@ def circular_operator_norm(
     dilation: Sequence[int] | None = None,
     groups: int = 1,
 ) -> float:
-    r"""Compute the operator norm of a convolution with circular padding; exact.
+    r"""Compute the operator norm of a convolution with circular padding (exact).
 
     The largest singular value of the convolution as a map of all positions. The Fourier transform over positions makes
     the operator block diagonal: its singular values are those of the matrices $\hat K(\omega)$ [O, I] of every
@@ -218,7 +218,7 @@ def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 33; Dziugaite et al. 2020, fro-over-spec",
 )
 def stable_rank(network: nn.Module, x: Inputs) -> Scalars:
-    r"""Compute the stable ranks, their sum and their mean; exact.
+    r"""Compute the stable ranks, their sum and their mean (exact).
 
     $\lVert W_l \rVert_F^2 / \sigma_1(W_l)^2$. Each is between 1 (one direction) and the rank of the matrix.
 
@@ -262,7 +262,7 @@ def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 30 (orig-main)",
 )
 def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
-    r"""Compute the log spectrally normalized margin bound around the origin; exact.
+    r"""Compute the log spectrally normalized margin bound around the origin (exact).
 
     .. math:: \log \prod_l \sigma_1(W_l)^2 - 2 \log |\gamma| +
               \log \sum_l \frac{\lVert W_l \rVert_F^2}{\sigma_1(W_l)^2}
@@ -298,7 +298,7 @@ def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size:
 def spectral_distance_complexity(
     network: nn.Module, x: Inputs, y: Labels, *, initial_state: Mapping[str, Tensor], chunk_size: int | None = None
 ) -> Estimate:
-    r"""Compute the log spectrally normalized margin bound around the initial weights; exact.
+    r"""Compute the log spectrally normalized margin bound around the initial weights (exact).
 
     As `spectral_complexity`, with $\lVert W_l - W_l^0 \rVert_F^2$ in place of $\lVert W_l \rVert_F^2$; batch norm is
     folded into both.

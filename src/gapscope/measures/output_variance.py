@@ -123,7 +123,7 @@ def output_variance(
 
 
 def _placements(scores: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the fraction of the other group that each prediction outranks; ties count half."""
+    """Return the fraction of the other group that each prediction outranks (ties: half)."""
     ranks = rankdata(scores)
     of_wrong = (ranks[wrong] - rankdata(scores[wrong])) / (~wrong).sum()
     of_right = 1 - (ranks[~wrong] - rankdata(scores[~wrong])) / wrong.sum()

@@ -179,7 +179,7 @@ def pacbayes_flatness(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the flatness of the accuracy under noise on the weights; estimated.
+    r"""Compute the flatness of the accuracy under noise on the weights (estimated).
 
     $1 / \sigma^2$. The released code of the reference passes a variance where torch expects a standard deviation; here
     $\sigma$ is the standard deviation.
@@ -204,7 +204,7 @@ def pacbayes_norm(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the PAC-Bayes bound around the origin in nats; estimated.
+    r"""Compute the PAC-Bayes bound around the origin in nats (estimated).
 
     $\frac{\lVert\theta\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10$
     """
@@ -229,7 +229,7 @@ def pacbayes_distance(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the PAC-Bayes bound around the initial weights in nats; estimated.
+    r"""Compute the PAC-Bayes bound around the initial weights in nats (estimated).
 
     $\frac{\lVert\theta - \theta_0\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10$
     """
@@ -256,7 +256,7 @@ def pacbayes_magnitude_flatness(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the flatness under noise in proportion to the weights; estimated.
+    r"""Compute the flatness under noise in proportion to the weights (estimated).
 
     $1 / \sigma'^2$.
     """

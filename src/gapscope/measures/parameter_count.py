@@ -22,7 +22,7 @@ from gapscope.results.estimate import Estimate
     oracle="closed form",
 )
 def parameter_count(network: nn.Module) -> Estimate:
-    """Count the trainable parameters, shared ones once; exact.
+    """Count the trainable parameters, shared ones once (exact).
 
     >>> parameter_count(nn.Linear(3, 2))
     8

@@ -24,7 +24,7 @@ from gapscope.results.estimate import Estimate
     oracle="closed form",
 )
 def parameter_norm(network: nn.Module) -> Estimate:
-    r"""Compute the squared L2 norm of all trainable parameters, biases included; exact.
+    r"""Compute the squared L2 norm of all trainable parameters, biases included (exact).
 
     $\sum_i |\theta_i|^2$. Accumulated in float64.
 

@@ -47,7 +47,7 @@ _register = partial(
     reference="Neyshabur, Tomioka and Srebro 2015 (arXiv:1503.00036), eq. 7; Jiang et al. 2020, eq. 44",
 )
 def path_norm(network: nn.Module, x: Inputs) -> Estimate:
-    r"""Compute the path norm: sum over all paths of the squared product of weights; exact.
+    r"""Compute the path norm: sum over all paths of the squared product of weights (exact).
 
     Paths lead from inputs and biases to outputs. The sum is that of the outputs of the network with squared weights for
     an input of ones, so that only the shape of x matters. Batch norm is its linear map in evaluation mode. Computed in
@@ -82,7 +82,7 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 43; Dziugaite et al. 2020",
 )
 def path_norm_over_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
-    r"""Compute the path norm divided by the squared margin, $\gamma^2$; exact.
+    r"""Compute the path norm divided by the squared margin, $\gamma^2$ (exact).
 
     $\gamma$ is the tenth percentile of the margins $f_y - \max_{j \ne y} f_j$ (the k-th smallest, k = n // 10).
 
@@ -133,7 +133,7 @@ def _output_change(
     reference="Liang, Poggio, Rakhlin and Stokes 2019 (arXiv:1711.01530), Sec. 3",
 )
 def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
-    r"""Compute the squared Fisher-Rao norm; exact.
+    r"""Compute the squared Fisher-Rao norm (exact).
 
     $\frac1n \sum_i \langle \theta, \nabla_\theta \ell_i \rangle^2$. Over all trainable weights, of the cross-entropy
     with the given labels. In a network of L + 1 layers without biases and with ReLU it is $(L+1)^2 \frac1n \sum_i

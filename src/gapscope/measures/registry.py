@@ -135,7 +135,7 @@ class Measure:
 
     @property
     def family(self) -> str:
-        """Family of its file; empty for the four papers, baselines and other packages."""
+        """Family of its file (empty for the four papers, baselines and other packages)."""
         package, _, file = self.function.__module__.rpartition(".")
         return FAMILIES.get(file, "") if package == "gapscope.measures" else ""
 
@@ -198,7 +198,7 @@ class Measure:
         return Readings(self._reading(name, value, seconds, missing.get(name, "")) for name, value in pairs)
 
     def title_of(self, number: str) -> str:
-        """Return the title of one number; empty for a measure without a title."""
+        """Return the title of one number (empty for a measure without a title)."""
         if number == self.name or not self.title:
             return self.title
         return f"{self.title}: {self.numbers[number].title or number.replace('.', ', ').replace('_', ' ')}"
@@ -282,7 +282,7 @@ def register_measure(
 
 
 def list_measures() -> dict[str, Measure]:
-    """Return all registered measures by name, sorted; those of gapscope are imported first."""
+    """Return all registered measures by name, sorted, importing those of gapscope first."""
     import_all("gapscope.measures")
     return dict(sorted(_MEASURES.items()))
 

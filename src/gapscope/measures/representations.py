@@ -66,7 +66,7 @@ def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d
     reference="Papyan, Han and Donoho 2020 (arXiv:2008.08186), NC1-NC4",
 )
 def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
-    r"""Compute five numbers of neural collapse from the features before the last layer; exact.
+    r"""Compute five numbers of neural collapse from the features before the last layer (exact).
 
     All are 0 if the classes have collapsed. With class means $\mu_c$, their mean $\mu$, and $m_c = \mu_c - \mu$ for C
     classes: "within_over_between" is $\frac1C \mathrm{tr}(\Sigma_W \Sigma_B^+)$ of the covariances within and between
@@ -162,7 +162,7 @@ def graph_label_variation(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Scalars:
-    """Compute the label variation over graphs of similar features, at two layers; estimated.
+    """Compute the label variation over graphs of similar features, at two layers (estimated).
 
     `label_variation` at the last hidden layer ("features"), at the outputs ("outputs"), and the magnitude of their
     difference ("change"). Each is the mean over random groups of samples of equal size, with a standard error from
@@ -263,7 +263,7 @@ def davies_bouldin_mixup(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Scalars:
-    """Compute the Davies-Bouldin index times the error on mixed samples; estimated.
+    """Compute the Davies-Bouldin index times the error on mixed samples (estimated).
 
     The index is `davies_bouldin` at the first layer: of the output of the first convolution or linear layer, max-pooled
     4 x 4 for feature maps; a mean over random batches. The error is that of `mixup_robustness`. Standard errors are the

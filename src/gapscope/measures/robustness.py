@@ -60,7 +60,7 @@ def mixup_robustness(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Scalars:
-    """Compute accuracy and cross-entropy on samples mixed within their class; estimated.
+    """Compute accuracy and cross-entropy on samples mixed within their class (estimated).
 
     Samples are averaged half and half; each has one partner and is a partner once. The reference mixes all pairs of a
     class within a batch.
@@ -102,7 +102,7 @@ def mixup_robustness(
 def augmentation_robustness(
     network: nn.Module, x: Inputs, *, generator: torch.Generator | None = None, chunk_size: int | None = None
 ) -> Scalars:
-    """Compute the penalized change of predictions under seven augmentations; estimated.
+    """Compute the penalized change of predictions under seven augmentations (estimated).
 
     For each sample and transformation the penalty is $|p - p'|$, the change of the largest probability, if the
     predicted class stays; else it is that transformation's: horizontal flip 6, saturation 1, central crop 2, Sobel

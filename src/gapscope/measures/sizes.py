@@ -38,7 +38,7 @@ _register = partial(
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), the baseline of zero-cost proxies",
 )
 def multiply_accumulates(network: nn.Module, x: Inputs) -> Estimate:
-    r"""Count the multiply-accumulate operations of one forward pass of one sample; exact.
+    r"""Count the multiply-accumulate operations of one forward pass of one sample (exact).
 
     A linear layer of I inputs and O outputs has $I O$ per position, a convolution $O \cdot I / g \cdot k_h k_w$ per
     output position; attention counts its two products. Biases, normalization, activations and pooling are not counted.
@@ -69,7 +69,7 @@ def multiply_accumulates(network: nn.Module, x: Inputs) -> Estimate:
     reference="Jiang et al. 2020 (arXiv:2012.07976), baseline; after Bartlett et al. 2019, JMLR 20(63), Theorem 7",
 )
 def vc_dimension_bound(network: nn.Module, *, input_size: int = 32) -> Estimate:
-    r"""Compute the size baseline of the 2020 competition; exact.
+    r"""Compute the size baseline of the 2020 competition (exact).
 
     $d + 2 d \log(22\, d\, s^2) \sum_l |W_l|$. d is the number of weights of two or more dimensions (shared ones once),
     $|W_l|$ their number of entries, s the side of the images, 32 in the competition. The constants are the

@@ -32,7 +32,7 @@ def interleaved_groups(samples: Samples, groups: int) -> list[Samples]:
 
 @memoize
 def subsample(samples: Samples, n: int, seed: int) -> Samples:
-    """Return n random samples in their order; subsets of one seed are nested."""
+    """Return n random samples in their order (subsets of one seed are nested)."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "samples within the budget"))
     order = torch.randperm(len(samples), generator=generator)
     return samples.subset(order[:n].sort().values)
@@ -114,7 +114,7 @@ def _as_measured(take: Take, part: Samples, total: int) -> Readings:
 
 
 def _with_group_error(take: Take, part: Samples, total: int) -> Readings:
-    """Return the subset's number; its standard error is the spread of eighths over root 8."""
+    """Return the number of the subset, with a standard error from eighths of it."""
     whole = take(part)
     try:
         groups = [take(group) for group in interleaved_groups(part, GROUPS)]

@@ -51,7 +51,7 @@ def gradient_disparity(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the gradient disparity; estimated.
+    r"""Compute the gradient disparity (estimated).
 
     $\frac{2}{s (s-1)} \sum_{i < j} \lVert g_i - g_j \rVert_2$. $g_i$ is the gradient of the mean loss of a batch by all
     trainable weights, in evaluation mode and unscaled. The s batches are random and disjoint; with fewer than s times
@@ -105,7 +105,7 @@ def gradient_disparity(
     reference="Jiang et al. 2020 (arXiv:1912.02178), gradient noise at the end of training",
 )
 def gradient_noise(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
-    r"""Compute the variance of per-sample gradients, the trace of their covariance; exact.
+    r"""Compute the variance of per-sample gradients, the trace of their covariance (exact).
 
     $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$ over all trainable weights, at the current weights. The
     gradient of a batch of B samples, sampled with replacement, has this variance divided by B.
@@ -137,7 +137,7 @@ def gradient_noise(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int
     reference="Holzl, Rueckert and Kaissis 2025 (arXiv:2510.25480), Sec. 3; constants of the authors' program",
 )
 def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
-    r"""Compute the gradient-weight alignment at the last layer; exact.
+    r"""Compute the gradient-weight alignment at the last layer (exact).
 
     $E[\gamma] / (\mathrm{kurt}(\gamma) + 1.2)$. $\gamma_i = -\cos(\nabla_W \ell_i, W)$ for each sample's cross-entropy
     and the weight W of the last linear layer, as in the authors' program. The excess kurtosis over the samples is above
@@ -192,7 +192,7 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
     reference="Lyle et al. 2020 (arXiv:2010.14499), Sec. 3; Ru et al. 2021 (arXiv:2006.04492), eq. 1",
 )
 def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]], last: int = 10) -> Scalars:
-    """Sum the training losses over all epochs, and over the last ones; exact.
+    """Sum the training losses over all epochs, and over the last ones (exact).
 
     It is large if training was slow. The loss of an epoch is `train_loss` of its row of the history: the mean over its
     batches, in training mode, without penalties. Compare networks with equal numbers of epochs. The network is not

@@ -68,12 +68,12 @@ class UnitSparsity(Result):
 
     @property
     def zeta(self) -> float:
-        """Mean over classes of (n_0 + M - n_0^r) / (2 M), eq. 4 and 6; small for a sparse layer."""
+        """Mean over classes of (n_0 + M - n_0^r) / (2 M), eq. 4 and 6 (small if sparse)."""
         return self.class_zeta.mean().item()
 
     @property
     def kappa(self) -> float:
-        """Mean over classes of the area between the curves, eq. 5 and 6; large for a sparse layer."""
+        """Mean over classes of the area between the curves, eq. 5 and 6 (large if sparse)."""
         return self.class_kappa.mean().item()
 
     @property
@@ -89,7 +89,7 @@ class UnitSparsity(Result):
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """Reasons why the two numbers are doubtful for this network; empty if there are none."""
+        """Reasons why the two numbers are doubtful for this network (empty if there are none)."""
         found = []
         if self.accuracy < MIN_TRAIN_ACCURACY:
             found.append(
@@ -204,7 +204,7 @@ def unit_sparsity(
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> UnitSparsity | dict[str, UnitSparsity]:
-    r"""Compute the unit sparsity zeta and kappa of a layer by cumulative ablation; exact.
+    r"""Compute the unit sparsity zeta and kappa of a layer by cumulative ablation (exact).
 
     .. math:: \zeta = \frac1C \sum_j \frac{n_0^j + M - n_0^{r,j}}{2M}, \qquad
               \kappa = \frac1C \sum_j \frac1M \sum_{n=0}^M |E_r^j(n) - E^j(n)|

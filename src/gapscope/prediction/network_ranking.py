@@ -79,7 +79,7 @@ def _warn_of_caveats(initialization: str, training_only: list[str]) -> None:
 
 @dataclass(frozen=True)
 class _Scores:
-    """Numbers of one candidate, by attribute of `RankedNetwork`; S of every initialization; its combined rows."""
+    """Scores of one candidate: numbers, S per initialization, combined rows."""
 
     numbers: dict[str, Any]
     sensitivities: list[float]
@@ -108,7 +108,7 @@ def _sensitivities(
 
 
 def _or_none(score: Callable[[], Any]) -> float | None:
-    """Value of a score; None if it does not apply to the network."""
+    """Return a score's value (None if it does not apply to the network)."""
     try:
         return float(score())
     except GapscopeError:
@@ -192,7 +192,7 @@ def _evaluate(
 
 
 def _sample_scores(rows: Sequence[LooRow], targets: Tensor) -> Tensor:
-    """Score of every sample, larger is better: whether it is predicted correctly, or minus its squared residual."""
+    """Return the score of every sample: 1 if correct, or minus its squared residual."""
     if targets.is_floating_point():
         truth = targets.double()
         scores = [-(row.predictions - truth).square().sum(1) for row in rows]
@@ -202,14 +202,14 @@ def _sample_scores(rows: Sequence[LooRow], targets: Tensor) -> Tensor:
 
 
 def _is_tied(best: Tensor, scores: Tensor, level: float) -> bool:
-    """Whether the normal interval of the mean paired difference includes zero."""
+    """Return True if the normal interval of the mean paired difference includes zero."""
     difference = best - scores
     width = statistics.NormalDist().inv_cdf((1 + level) / 2) * float(difference.std()) / math.sqrt(len(difference))
     return float(difference.mean()) <= width
 
 
 def _ties(scores: Mapping[str, _Scores], best: str, samples: Samples, level: float) -> dict[str, bool]:
-    """Which candidates are not significantly different from the best."""
+    """Return which candidates are not significantly different from the best."""
     if scores[best].combined:
         assert samples.targets is not None
         targets = samples.targets.cpu()
@@ -220,7 +220,7 @@ def _ties(scores: Mapping[str, _Scores], best: str, samples: Samples, level: flo
 
 
 def _ranks(values: Mapping[str, float | None]) -> dict[str, int]:
-    """1 for the smallest; equal values share the better rank; candidates without a value have none."""
+    """Rank values, 1 for the smallest (equal values share a rank, missing ones have none)."""
     ordered = sorted(value for value in values.values() if value is not None)
     return {name: ordered.index(value) + 1 for name, value in values.items() if value is not None}
 
@@ -266,7 +266,7 @@ def rank_networks(
     seed: int = 0,
     chunk_size: int | None = None,
 ) -> NetworkRanking:
-    r"""Rank untrained or pretrained networks by the accuracy that they will reach on new data, before training them.
+    r"""Rank untrained or pretrained networks by their forecast accuracy before training.
 
     `by="loo_accuracy"`: by the forecast of `forecast_accuracy` at the weights that training would start from: those of
     a module as it stands, or drawn once as a spec says. Its two readings are the leave-one-out accuracy of the last

@@ -1,4 +1,4 @@
-"""Candidates of `rank_networks`: names, specs, modules, functions and (network, head) pairs become networks."""
+"""Candidates of `rank_networks`: names, specs, modules, functions and pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Candidate = str | NetworkSpec | nn.Module | Callable[[], nn.Module] | tuple[Any,
 
 
 def name_candidates(candidates: Mapping[str, Candidate] | Sequence[Candidate]) -> dict[str, Any]:
-    """Return name -> candidate; those of a list are named by their registry name or class."""
+    """Return name -> candidate, naming those of a list by registry name or class."""
     if is_mapping(candidates):
         named = {str(name): candidate for name, candidate in candidates.items()}
     elif is_list_or_tuple(candidates):
@@ -46,7 +46,7 @@ def name_candidates(candidates: Mapping[str, Candidate] | Sequence[Candidate]) -
 
 
 def instantiate(name: str, candidate: Any, samples: Samples, seed: int) -> NetworkSpec | nn.Module:
-    """Return the spec or the module that a candidate stands for; the module itself is never changed."""
+    """Return the spec or module of a candidate (a module is never changed)."""
     if isinstance(candidate, tuple):
         if len(candidate) != 2:
             raise InvalidInput(

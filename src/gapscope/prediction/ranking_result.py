@@ -26,7 +26,7 @@ _SHOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class RankedNetwork:
-    """One candidate; for regression the accuracies are R^2.
+    """One ranked candidate (for regression the accuracies are R^2).
 
     Attributes:
         name: Its name.
@@ -103,11 +103,11 @@ class NetworkRanking(RowResult[RankedNetwork]):
         return ranking
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per network, indexed by its name; columns that no network has are dropped."""
+        """Return one row per network, indexed by name, without empty columns."""
         return super().to_pandas().set_index("name").dropna(axis="columns", how="all")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rows, the baseline and the networks that are not ranked as JSON-serializable values."""
+        """Return rows, baseline and unranked networks as JSON values."""
         names = ("by", "rbf_accuracy", "unreliable_because", "not_ranked")
         return {**super().to_dict(), **{name: getattr(self, name) for name in names}}
 
