@@ -160,7 +160,7 @@ def replace_batch_norm(
         kind: "batch", "population", "ghost", "mean_only", "variance_only" or "none".
         weight_norm: Whether the linear or convolutional layer before each replaced layer is weight-normalized too. With
             "mean_only" its length g then takes the place of gamma (Salimans and Kingma 2016).
-        inputs: A few inputs [n, ...]; needed by "none" and by `weight_norm`, which must see which layer comes before.
+        inputs: A few inputs [n, ...]; "none" and `weight_norm` need them to find the layer before each normalization.
         strict: Whether a layer whose function cannot be preserved is an error; else it stays unchanged, with a warning.
         inplace: Whether the network itself is changed rather than a copy. An optimizer made before must be recreated.
         **options: Settings of the new layers (`ghost_size`, `detach`, `rms`, `momentum`, `eps`, ...).
@@ -180,8 +180,8 @@ def replace_batch_norm(
     needs_feeder = weight_norm or kind == "none"
     if needs_feeder and inputs is None:
         raise InvalidInput(
-            f"replace(network, {kind!r}, weight_norm={weight_norm}) must see which layer feeds each normalization; "
-            "pass a few inputs: inputs=x[:2]."
+            f"Got kind={kind!r}, weight_norm={weight_norm} without inputs; they are needed to find the layer before "
+            "each normalization. Pass a few: inputs=x[:2]."
         )
     network = network if inplace else copy.deepcopy(network)
     kinds = (*BATCH_NORMS, nn.SyncBatchNorm)

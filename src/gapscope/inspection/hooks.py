@@ -62,7 +62,7 @@ def forward_hooks(
     Its return value, unless None, replaces the output, or with `before` the inputs.
     """
     with ExitStack() as stack:
-        # code that torch.compile made before knows no hooks and would pass them by
+        # code compiled earlier by torch.compile has no hooks
         stack.enter_context(eager_mode())
         for name, module in modules.items():
             register = module.register_forward_pre_hook if before else module.register_forward_hook

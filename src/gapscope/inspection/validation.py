@@ -289,7 +289,7 @@ def _stray_positions(samples: Samples) -> str:
     if targets is None or not samples.is_dense:
         return ""
     one_hot = bool(((targets == 0) | (targets == 1)).all()) and bool((targets.flatten(1).sum(1) == 1).all())
-    advice = "they look one-hot: pass y.argmax(1)" if one_hot else "pass one label per sample"
+    advice = "they appear one-hot: pass y.argmax(1)" if one_hot else "pass one label per sample"
     return f"labels {list(targets.shape)} have positions, and outputs have none; {advice}"
 
 

@@ -146,7 +146,7 @@ def _assess_run(source: Any, seed: int) -> LabelAssessment:
     labels, n_classes = cast("Tensor", samples.targets), monitored.n_classes
     kernel = margins_of(_rbf_view(samples, labels, n_classes).loo.predictions, labels)
     # The rate is that of the machine that predicts more unseen labels. A run has few canaries, and a rate far above the
-    # true one makes a hard problem look easy to it.
+    # true one makes a hard problem appear easy to it.
     ordinary = ~monitored.is_canary
     alone, labels = samples.subset(torch.nonzero(ordinary).flatten()), labels[ordinary]
     of_kernel = assess_labels(_rbf_view(alone, labels, n_classes), labels, n_classes, seed).noise

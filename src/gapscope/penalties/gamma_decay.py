@@ -36,9 +36,9 @@ class GammaDecayPenalty(Penalty):
     Args:
         strength: alpha, a number, 0 or larger; 1 is batch norm's own.
         batch_size: M, the batch size whose regularization is wanted.
-        every: Calls between measurements of zeta; the paper leaves it open, once an epoch is enough.
+        every: Calls between measurements of zeta; not stated in the paper, once per epoch is enough.
         smoothing: Weight of the former zeta at each new measurement; 0 takes the newest alone.
-        batch_norm_size: Batch size of the batch statistics that the network meets already, None where it meets none.
+        batch_norm_size: Batch size of the batch statistics that the network already has; None for none.
         data: Inputs with targets for the measurements (any form that `gamma_decay` takes); None for the mini-batches.
         metric: See `gamma_decay`.
         covariance: See `gamma_decay`; "diagonal" is the paper's and costs less for wide layers.

@@ -31,7 +31,7 @@ class LayerDecay:
         zeta: Decay rate [C], $\frac12 (v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}) + c H_{\gamma\beta}$.
         coupling: Z [C, C] with zeta on its diagonal: noise of different channels is correlated, and so is the
             curvature. None for covariance="diagonal".
-        first_order: Part that is linear in gamma [C], if a sample meets the statistics of its own batch.
+        first_order: Part that is linear in gamma [C], if a sample is normalized with its own batch.
         gradient_gamma, gradient_beta: Mean derivatives of the loss [C], at the population statistics.
         mean_variance, std_variance, covariance: v_mu = Var(a), v_sigma = Var(s) and c = Cov(a, s) [C].
         curvature_gamma, curvature_beta, curvature_cross: $H_{\gamma\gamma}$, $H_{\beta\beta}$, $H_{\gamma\beta}$ [C].
@@ -74,7 +74,7 @@ class LayerDecay:
 
     @property
     def first_order_across_batches(self) -> Float[Tensor, " c"]:
-        """First-order part [C] if a sample meets another batch's statistics, as in the paper.
+        """First-order part [C] if samples are normalized with another batch, as in the paper.
 
         It vanishes at a stationary point of gamma and beta; in `first_order` a sample is part of its own batch.
         """

@@ -129,5 +129,5 @@ class ChannelNorm(nn.Module):
             rate = 1 / self.num_batches_tracked.double() if self.momentum is None else self.momentum
             for running, newest in ((self.running_mean, mean), (self.running_var, variance)):
                 if running is not None and newest is not None:
-                    # torch's own form: by differences, an infinity that meets an infinity would become NaN
+                    # torch's own form: by differences, infinity minus infinity would become NaN
                     running.copy_((1 - rate) * running + rate * newest)

@@ -67,7 +67,7 @@ class _WithMeanAndVariance(torch.autograd.Function):
         g, to_mean, to_variance = gradients
         h, mean = ctx.saved_tensors
         n_values = h.numel() // h.shape[1]
-        if torch.is_grad_enabled():  # the next derivative meets the mean as a function of h
+        if torch.is_grad_enabled():  # in the next derivative the mean is a function of h
             mean = h.mean(over_channels(h), dtype=mean.dtype)
         # d mean / dh = 1/m and d variance / dh = 2 (h - mean) / m
         slope = 2 * to_variance / n_values

@@ -80,8 +80,8 @@ def initialize_from_data(
     r"""Sample directions of weight-normalized layers, and set lengths and biases from x.
 
     $v \sim N(0, \text{std}^2)$; with $t = v x / \lVert v \rVert$ over the batch (and positions), $g = 1/\sigma[t]$ and
-    $b = -\mu[t]/\sigma[t]$, layer after layer in one forward pass, so that every such layer puts out mean 0 and
-    variance 1 a channel. A layer without a bias keeps its mean; a constant channel keeps g = 1.
+    $b = -\mu[t]/\sigma[t]$, layer after layer in one forward pass, so that the outputs of every such layer have
+    mean 0 and variance 1 per channel. A layer without a bias keeps its mean; a constant channel keeps g = 1.
 
     Reference: Salimans and Kingma 2016, eq. 5-6; std = 0.05 is theirs.
 
