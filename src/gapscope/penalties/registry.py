@@ -17,7 +17,7 @@ _PENALTIES: dict[str, type] = {}
 
 
 def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
-    """Register the decorated class as a penalty that specs can name, and complete its docstring.
+    """Register the decorated class as a penalty, and complete its docstring.
 
     Common parameters that the docstring of the class does not list are added to it.
     """
