@@ -42,11 +42,11 @@ from .pools.external import record_network as record_network
 from .pools.grid import Grid as Grid
 from .pools.pool import Pool as Pool
 from .prediction.accuracy_after_training import estimate_accuracy as estimate_accuracy
+from .prediction.accuracy_after_training import fit_accuracy_estimator as fit_accuracy_estimator
 from .prediction.forecast import forecast_accuracy as forecast_accuracy
 from .prediction.gap_estimator import GapEstimator as GapEstimator
 from .prediction.learning_curves import learning_curve as learning_curve
 from .prediction.network_ranking import rank_networks as rank_networks
-from .prediction.accuracy_after_training import fit_accuracy_estimator as fit_accuracy_estimator
 from .prediction.validated import validated_accuracy as validated_accuracy
 from .report.training import write_training_report as write_training_report
 from .report.write import write_report as write_report

@@ -157,7 +157,7 @@ def _anchor(title: str) -> str:
 
 
 def _tally(studies: list[Any], results: Path) -> list[str]:
-    """A table of how many claims came out how, a row a paper, then ours."""
+    """A table of how many claims came out how, a row per paper, then ours."""
     lines = ["| paper | " + " | ".join(OUTCOMES) + " |", "|" + " --- |" * (1 + len(OUTCOMES))]
     for ours in (False, True):
         for study in studies:

@@ -66,7 +66,7 @@ def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n c
         columns: Names of its columns, in order.
 
     Returns:
-        One row a line, float64.
+        One row per line, float64.
 
     Raises:
         UnreadableFile: Another header, a line of another length, or a cell that is no finite number.

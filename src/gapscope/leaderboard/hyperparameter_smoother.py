@@ -6,7 +6,7 @@ equality kernel of hyperparameter j (a Gaussian of the ranks where it has more t
 $$K = \prod_j (1 + \theta k_j), \qquad S = K (K + \lambda n I)^{-1}$$
 
 holds main effects with weight $\theta$, interactions of two with $\theta^2$, and so on. $\theta$ and $\lambda$ are
-those of the least error on left-out training configurations. How flexible this is decides every verdict that rests on
+those of the least error on held-out training configurations. How flexible this is decides every verdict that rests on
 it. In 60 simulated pools of 150 networks, at 5 % for a single measure, the gap's own function of the hyperparameters
 with some noise passed for evidence in 35 % with main effects alone, in 8 % with all pairs by least squares, in 13 %
 with this smoother; a planted partial correlation of .3 was found in 98, 87 and 98 %. What the corrected verdicts are
@@ -106,5 +106,5 @@ class HyperparameterSmoother:
         return Residuals(inside, left_out)
 
     def residuals(self, values: Float[Array, " n"]) -> Residuals:
-        """The maps whose left-out residuals of these values are smallest."""
+        """The maps whose held-out residuals of these values are smallest."""
         return min(self._candidates, key=lambda maps: float(((maps.left_out @ values) ** 2).sum()))

@@ -56,7 +56,7 @@ class LeaderboardRow:
         sign_error: Mean sign error over environments, of the measure in the direction of its tau.
         worst_sign_error: That of the worst environment.
         environments: Environments with enough evidence. explained: Fraction of the measure's variance that the
-            hyperparameters explain on left-out training configurations.
+            hyperparameters explain on held-out training configurations.
     """
 
     measure: str

@@ -27,7 +27,7 @@ class PartialAssociation:
     Attributes:
         value: The correlation, -1 to 1; NaN where the hyperparameters leave nothing of the measure.
         low: Lower end of its 95 % interval over resampled training configurations.
-        high: Upper end. explained: Fraction of the variance of the measure that the hyperparameters explain on left-out
+        high: Upper end. explained: Fraction of the variance of the measure that the hyperparameters explain on held-out
             training configurations.
         drawn: The correlation under each permutation, for p-values.
     """

@@ -87,9 +87,9 @@ def gradient_neighbours(
     r"""Compare each sample's label with those of its nearest neighbours in gradient space.
 
     The similarity is $K_{ij} / \sqrt{K_{ii} K_{jj}}$ for the traced kernel of `empirical_ntk`, in evaluation mode.
-    `agreement` is the left-out accuracy of the vote of the nearest `voters`; `conflict` the fraction of samples whose
+    `agreement` is the held-out accuracy of the vote of the nearest `voters`; `conflict` the fraction of samples whose
     label is not the one that the network itself finds most probable, on average over the `neighbours`: an estimate
-    from above of the fraction of wrong labels, while the network has learned what samples have in common and not yet
+    from above of the fraction of label errors, while the network has learned what samples have in common and not yet
     individual samples.
     Exact up to rounding; memory 2 n^2 float64 beside the kernel.
 

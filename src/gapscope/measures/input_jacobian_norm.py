@@ -37,7 +37,7 @@ def squared_products(
     product.
 
     Args:
-        cotangents: v, one a sample ([m, n, k]) or the same for all samples ([m, 1, k]).
+        cotangents: v, one per sample ([m, n, k]) or the same for all samples ([m, 1, k]).
         space: What f is: raw outputs or probabilities.
 
     Returns:
@@ -118,7 +118,7 @@ def input_jacobian_norm(
     default, at the price of one backward pass an output.
 
     With `squared=True` the number is the mean *squared* norm, and `method="probe"` estimates it without bias with one
-    backward pass a probe, because $E \lVert J_i^\top v \rVert^2 = \lVert J_i \rVert_F^2$ for random signs v, drawn
+    backward pass per probe, because $E \lVert J_i^\top v \rVert^2 = \lVert J_i \rVert_F^2$ for random signs v, drawn
     again for every sample. The root of such an estimate is biased downwards (Jensen), so a probe of the norm itself is
     refused. The standard error is that of the probes given the samples, from their spread within each sample; with a
     single probe the spread over the samples stands in for it, which is larger.

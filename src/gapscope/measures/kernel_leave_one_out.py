@@ -31,7 +31,7 @@ class KernelLeaveOneOut:
         predictions: LOO prediction of the targets (one column per class, or a regression target), [n, k], float64.
         labels: Class labels; None for regression.
         ridge: The chosen ridge, in units of the mean eigenvalue of the kernel.
-        squared_error: Mean over samples, sum over targets, of the squared left-out residual (of one-hot labels, or in
+        squared_error: Mean over samples, sum over targets, of the squared held-out residual (of one-hot labels, or in
             squared units of the regression target).
         explained: R²: 1 minus that over the same error of leave-one-out means, the best constant.
         generalized_cross_validation: As squared_error, with the mean leverage in place of each sample's own.
@@ -74,7 +74,7 @@ class LooAtBothWeights:
 
     Attributes:
         initial: At the initial weights, which are independent of the labels: an unbiased LOO prediction.
-        trained: At the given weights: gradients were fitted to the left-out labels, so what was memorized comes back.
+        trained: At the given weights: gradients were fitted to the held-out labels, so what was memorized comes back.
         alignment: Cosine of the two centred kernels; 1 if training did not change the features.
     """
 
@@ -219,12 +219,12 @@ def kernel_leave_one_out(
     With the traced kernel $K_{ij} = \sum_c \nabla_\theta f_c(x_i) \cdot \nabla_\theta f_c(x_j)$ of the network as it
     stands (evaluation mode; batch norm layers before training get the statistics of the samples), targets b (one-hot
     labels, or regression targets) and $\tilde R$ the matrix that maps b to the residuals of kernel ridge regression
-    with a free intercept, the left-out prediction is
+    with a free intercept, the held-out prediction is
 
     $$b_i - \frac{(\tilde R b)_i}{\tilde R_{ii}},$$
 
     exactly what n refits would give, from one decomposition for all ridges (Bachmann, Hofmann and Lucchi 2022,
-    arXiv:2203.03443, for kernels of networks; the identity is older). The ridge is the one of smallest left-out squared
+    arXiv:2203.03443, for kernels of networks; the identity is older). The ridge is the one of smallest held-out squared
     error. The intercept takes the class frequencies of those that are left, so that unequal classes need nothing more.
 
     **At the initial weights** nothing of this knows the labels: the accuracy estimates, before training, what the
@@ -234,7 +234,7 @@ def kernel_leave_one_out(
 
     Up to `max_exact` samples the kernel machine is computed exactly (memory: n^2 floats of the kernel and 3 n^2 float64
     of the decomposition; at 2,000 about 110 MB). Beyond, the kernel is that of the Nystroem approximation with
-    `landmarks` samples drawn at random (memory: n times landmarks), whose left-out predictions are again exact for the
+    `landmarks` samples drawn at random (memory: n times landmarks), whose held-out predictions are again exact for the
     approximate kernel.
 
     With `combinations` = k the sum over the C outputs is estimated without bias from k random orthonormal combinations

@@ -238,7 +238,7 @@ def unit_sparsity(
 
     Args:
         layers: Name of the module whose output is ablated; None: see above. A sequence of names gives a dictionary of
-            results, one a layer, also where it holds one name.
+            results, one per layer, also where it holds one name.
         unit_axis: Axis of the layer's output that counts its units; None takes the last one behind a linear layer (also
             for tokens with features), else the first after the samples.
         attribute: By what units are ranked, largest first: "mean_absolute_activation" (the paper's),

@@ -1,6 +1,6 @@
 r"""Estimator of the accuracy of a trained network from its readings, shipped fitted.
 
-Both targets start from a, the left-out accuracy of the kernel at the initial weights, and correct it by what other
+Both targets start from a, the held-out accuracy of the kernel at the initial weights, and correct it by what other
 networks of known accuracy taught: $\hat A = a + c(\text{readings})$ with c a gap estimator of the kind that erred least
 on data sets that were left out of its fit. Intervals come from those data sets too, in units of the error that n
 samples and an unknown network are expected to make, $\sqrt{a (1 - a) / n + \tau^2}$.
@@ -90,7 +90,7 @@ class AccuracyEstimator:
     """Corrections of the leave-one-out accuracy for each target, fitted on networks.
 
     Attributes:
-        corrections: Target -> fitted estimator of accuracy minus left-out accuracy.
+        corrections: Target -> fitted estimator of accuracy minus held-out accuracy.
         spread: tau of `with_features`.
         limits: Where it refuses.
         card: What it was fitted on and how far it erred on data sets that were left out, as JSON-serializable values.

@@ -143,7 +143,7 @@ def correlations(
         constant or fewer than three networks are left), and `is_baseline`.
 
     Raises:
-        InvalidInput: A column is missing, clusters are not one a network, or n_bootstrap or level is out of range.
+        InvalidInput: A column is missing, clusters are not one per network, or n_bootstrap or level is out of range.
 
     Kendall, "The treatment of ties in ranking problems", Biometrika 1945; Efron and Tibshirani 1993, section 13.3.
 

@@ -33,7 +33,7 @@ def _ridge(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Float[Array, " p"]:
     strengths = RIDGE_STRENGTHS * len(y)
     shrinkage = singular**2 / (singular**2 + strengths[:, None])  # (strengths, p)
     residuals = y - (shrinkage * projected) @ left.T
-    # left-out residual e_i / (1 - h_ii) with h_ii = 1/n + sum_k U_ik^2 d_k^2 / (d_k^2 + alpha), 1/n for the intercept
+    # held-out residual e_i / (1 - h_ii) with h_ii = 1/n + sum_k U_ik^2 d_k^2 / (d_k^2 + alpha), 1/n for the intercept
     leverages = 1 / len(y) + shrinkage @ (left**2).T
     errors = ((residuals / numpy.maximum(1 - leverages, 1e-12)) ** 2).sum(1)
     best = strengths[errors.argmin()]

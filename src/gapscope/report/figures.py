@@ -211,7 +211,7 @@ def training_curves(
     """Plot train and test curves of a group of networks, with their alarms.
 
     Args:
-        histories: Network -> its rows, one an epoch.
+        histories: Network -> its rows, one per epoch.
         score: "accuracy" or "loss".
         group: Name of the group, for the label.
         top: End of the vertical axis, shared by all groups.

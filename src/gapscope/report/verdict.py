@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas
 
 POINT = 0.01
-# a network that fits its training data this well, and loses so much on test data, has learned them by heart
+# a network that fits its training data this well, and loses so much on test data, has memorized them
 FITS, LOSES = 0.97, 0.1
 ENOUGH = 12
 

@@ -47,7 +47,7 @@ class LooResult:
 
     Attributes:
         predictions: Prediction at every sample by the fit to all others, [n, k].
-        squared_error: Mean over samples, sum over the k targets, of the squared left-out residual.
+        squared_error: Mean over samples, sum over the k targets, of the squared held-out residual.
         generalized_cross_validation: The same with the mean of the freedoms in place of each sample's own.
         effective_dimension: Trace of the matrix that maps targets to fitted values, the intercept's 1 included.
         largest_leverage: Largest weight of a sample's own target in its fitted value.

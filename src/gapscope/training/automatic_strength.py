@@ -2,9 +2,9 @@ r"""Automatic penalty strength by feedback on memorization, without validation l
 
 **Before training.** The first `watched` samples of the mini-batches are predicted from each other, each without its own
 label, by the untrained network's kernel (`gapscope.labels`). S are those whose label is not the one predicted, and
-$\hat r$ is the rate of wrong labels; $\pi = \min(1, \hat r n / |S|)$ is then the fraction of S that is wrong.
+$\hat r$ is the rate of label errors; $\pi = \min(1, \hat r n / |S|)$ is then the fraction of S that is wrong.
 
-**While training**, at every `every`-th call, one forward pass gives each watched sample's probabilities. With p the
+**While training**, at every `every`-th call, one forward pass gives each monitored sample's probabilities. With p the
 probability of its own label and $\bar p$ the mean probability of the classes that are neither its label nor the one
 predicted, what is known of labels that nothing speaks for is
 
@@ -87,14 +87,14 @@ class AutomaticStrength:
     r"""Rule that sets a penalty's strength during training.
 
     `GradientSimilarityPenalty("auto")` has one with these settings; weight and loss gradient penalties have one with
-    limits of their own. It must see class labels, 100 samples or more of one shape, and one process. Where
-    inputs are augmented at random an epoch must have `watched` samples or more, else one sample would be met twice and
-    speak for itself. It costs one kernel of the watched samples, then a forward pass of these at every `every`-th call.
-    Its state (`state_dict` of the penalty) holds the watched samples, so that a resumed training continues as if
+    limits of their own. It must see class labels, 100 samples or more of one shape, and one process. Where inputs are
+    augmented at random an epoch must have `watched` samples or more, else one sample would be met twice and speak for
+    itself. It costs one kernel of the monitored samples, then a forward pass of these at every `every`-th call. Its
+    state (`state_dict` of the penalty) holds the monitored samples, so that a resumed training continues as if
     unbroken.
 
     Args:
-        watched: Samples that are watched.
+        watched: Samples that are monitored.
         every: Calls from one look to the next.
         start: Strength at the beginning.
         least: It falls below it only where the penalty undoes what was learned.
@@ -208,7 +208,7 @@ class AutomaticStrength:
         return stacked if self._names[0].isdigit() else dict(zip(self._names, stacked, strict=True))
 
     def _predict_watched(self) -> None:
-        """Predict the watched samples from each other, by the untrained network."""
+        """Predict the monitored samples from each other, by the untrained network."""
         if len(self._labels) < FEWEST_SAMPLES:
             raise InvalidInput(
                 f"strength 'auto' needs {FEWEST_SAMPLES} different samples or more; the training has "

@@ -68,7 +68,7 @@ class Training:
         run: Network, optimizer and random streams.
         samples: The training samples.
         seed: Its seed.
-        history: One row an epoch that is done.
+        history: One row per epoch that is done.
         result: How it went; None until it has ended.
         execution: See `TrainingResult`.
     """

@@ -128,7 +128,7 @@ class Monitor(Result):
 
     Raises:
         InvalidInput: A measure, an option or an alarm is unknown, or out of range, or an alarm that needs class labels
-            is to watch a regression.
+            is to monitor a regression.
 
     >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
     >>> network, monitor = nn.Linear(4, 2), Monitor((x, y), measures=["ntk_trace"], every=2)

@@ -84,7 +84,7 @@ class TrainingState:
         self.network, self.settings, self.penalties = network, settings, penalties
         # what takes one tensor of inputs and returns outputs [n, K]: an adapter if the network itself does not
         self.called = network if called is None else called
-        # a monitor is resumed with the training that it watches
+        # a monitor is resumed with the training that it monitors
         self.watcher = watcher if hasattr(watcher, "load_state_dict") else None
         self.device = device_of(network)
         self.mixed = settings.precision == "mixed"

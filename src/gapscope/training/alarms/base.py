@@ -185,7 +185,7 @@ class PeakAlarm(Alarm):
 
 
 def labels_of(samples: Samples, alarm: str) -> Tensor:
-    """Return the class labels of watched samples.
+    """Return the class labels of monitored samples.
 
     Args:
         alarm: Name of the alarm, for the message.

@@ -123,18 +123,19 @@ class Canaries:
 
 @register_alarm("canaries")
 class CanaryAlarm(PeakAlarm):
-    r"""Raised when wrong labels are learned faster than all others.
+    r"""Raised when label errors are learned faster than all others.
 
     Follows the mean probability of the training labels of ordinary samples less that of the canaries' false labels,
     which rises as long as what is learned holds for more than individual samples. It is raised only while
     `noise_rate_bound` of the mean margins along training, $AUM_i = \operatorname{mean}_t (z_{y_i} - \max_{c \ne y_i}
     z_c)$ (Pleiss et al. 2020, arXiv:2001.10528, eq. 1, there over the whole training), is at least `smallest_noise`:
-    with few wrong labels there is little that memorizing could spoil. Our own rule from their parts.
+    with few label errors there is little that memorizing could spoil. Our own rule from their parts.
 
-    The canaries must be among the watched samples; a `Monitor` sees to that. `observe` costs one forward pass, and the
-    canaries' own price is theirs: a false label each until they are restored. From then on margins stay as they are.
+    The canaries must be among the monitored samples; a `Monitor` sees to that. `observe` costs one forward pass, and
+    the canaries' own price is theirs: a false label each until they are restored. From then on margins stay as they
+    are.
 
-    Where all samples are watched (`Monitor(..., n_samples=n)`), `gs.estimate_label_noise` and `gs.find_label_issues`
+    Where all samples are monitored (`Monitor(..., n_samples=n)`), `gs.estimate_label_noise` and `gs.find_label_issues`
     take the monitor and say how many labels are wrong, and which.
 
     Args:
@@ -177,7 +178,7 @@ class CanaryAlarm(PeakAlarm):
         return self.canaries.positions
 
     def watching(self, positions: Tensor) -> None:
-        """Learn which of the watched samples are canaries."""
+        """Learn which of the monitored samples are canaries."""
         self._positions = positions
         self._is_canary = torch.isin(positions, self.canaries.positions)
 

@@ -95,8 +95,8 @@ class GradientWeightAlignment(PeakAlarm):
     where the quotient changes its sign: `smallest` bounds the denominator from below, which the authors do not do, and
     `kurtosis=False` follows the mean alone.
 
-    `observe` costs one forward pass of the watched samples; in a loop of his own who has the last layer's inputs gives
-    `alignments(...)` of any samples to `update`, which costs next to nothing. Cross-entropy alone.
+    `observe` costs one forward pass of the monitored samples; in a loop of his own who has the last layer's inputs
+    gives `alignments(...)` of any samples to `update`, which costs next to nothing. Cross-entropy alone.
 
     Args:
         fall: In units of GWA.

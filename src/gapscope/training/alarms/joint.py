@@ -20,18 +20,18 @@ from gapscope.training.alarms.shared_learning import Neighbourhood, mean_support
 class JointAlarm(PeakAlarm):
     r"""Raised when the sum of three signals, each about a number between 0 and 1, has fallen.
 
-    The alarm follows $a + g + s$: the agreement a with left-out predictions of the initial kernel
+    The alarm follows $a + g + s$: the agreement a with held-out predictions of the initial kernel
     (`LeftOutAgreement`), the mean cosine g of the last layer's loss gradients and weight (`GradientWeightAlignment`,
     without the kurtosis), and what is shared by neighbours in gradient space, $s = q - w (p - q)$ (`SharedLearning`).
     They err for different reasons, so that their sum is steadier than each.
 
-    Costs one kernel of the watched samples before training and at the observations 1, 2, 3, 5, 8, 12, 18, ..., and two
-    forward passes an observation. The network must end in an nn.Linear.
+    Costs one kernel of the monitored samples before training and at the observations 1, 2, 3, 5, 8, 12, 18, ..., and
+    two forward passes per observation. The network must end in an nn.Linear.
 
     Args:
         fall: In units of the sum.
         weight: w.
-        neighbours: Neighbours a sample; at most a quarter of the watched samples are taken.
+        neighbours: Neighbours a sample; at most a quarter of the monitored samples are taken.
     """
 
     says: ClassVar[str] = "what is learned of individual samples is shared less and less"
@@ -52,7 +52,7 @@ class JointAlarm(PeakAlarm):
         self._near = Neighbourhood()
 
     def begin(self, network: nn.Module, samples: Samples) -> None:
-        """Predict every watched sample from all others, at the initial weights."""
+        """Predict every monitored sample from all others, at the initial weights."""
         labels_of(samples, "joint")
         self._predictions = loo_predictions(network, samples)
 

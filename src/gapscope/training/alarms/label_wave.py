@@ -29,7 +29,7 @@ class LabelWave(PeakAlarm):
     applicable in very low or no label noise", as its authors say); see `GatedAlarm`.
 
     The authors take the predictions of the training pass, which cost nothing: give these to `update`. `observe` takes
-    those of the watched samples in evaluation mode, one forward pass.
+    those of the monitored samples in evaluation mode, one forward pass.
 
     Args:
         fall: Fraction of the samples.

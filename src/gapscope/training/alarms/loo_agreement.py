@@ -31,8 +31,8 @@ def agreement(probabilities: Float[Tensor, "n k"], predictions: Float[Tensor, "n
 class LeftOutAgreement(PeakAlarm):
     r"""Alarm raised when the network agrees less with leave-one-out predictions of its labels.
 
-    Before training, every watched sample i is predicted by ridge regression in gradient space fitted to all *other*
-    watched samples (`kernel_leave_one_out`), $b_{ic}$ for class c. With $p_{ic}$ the probabilities that the network
+    Before training, every monitored sample i is predicted by ridge regression in gradient space fitted to all *other*
+    monitored samples (`kernel_leave_one_out`), $b_{ic}$ for class c. With $p_{ic}$ the probabilities that the network
     gives, the alarm follows
 
     .. math:: \frac1n \sum_i \sum_c p_{ic}\, b_{ic}.
@@ -41,7 +41,7 @@ class LeftOutAgreement(PeakAlarm):
     prediction of its sample, so that there the agreement falls. It works like a validation set that costs no sample,
     but knows only what the initial features know. Our own.
 
-    Costs one kernel of the watched samples before training (`begin`; else at the first observation) and one forward
+    Costs one kernel of the monitored samples before training (`begin`; else at the first observation) and one forward
     pass an observation.
 
     Args:
@@ -60,7 +60,7 @@ class LeftOutAgreement(PeakAlarm):
         self._predictions: Tensor | None = None
 
     def begin(self, network: nn.Module, samples: Samples) -> None:
-        """Predict every watched sample from all others, at the initial weights."""
+        """Predict every monitored sample from all others, at the initial weights."""
         labels_of(samples, "left_out_agreement")
         self._predictions = loo_predictions(network, samples)
 

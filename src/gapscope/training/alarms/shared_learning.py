@@ -102,7 +102,7 @@ class SharedLearning(Alarm):
 
     Neighbours are computed again at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
     up), because early gradients say little about the problem; any other observation costs one forward pass. Both sides
-    of a difference are taken with the neighbours of today. 256 watched samples are a good number.
+    of a difference are taken with the neighbours of today. 256 monitored samples are a good number.
 
     Args:
         weight: w, the weight of what is not shared.
