@@ -10,6 +10,7 @@ kernel is that of Malladi et al. 2023 (arXiv:2210.05643, definition 3.4), made s
 from __future__ import annotations
 
 import importlib.util
+import math
 import time
 from functools import partial
 from pathlib import Path
@@ -186,7 +187,7 @@ def fine_tuned(way: str, n: int, seed: int, rate: float, folder: Path) -> dict[s
     start = time.process_time()
     _fine_tune(network, ids[rows], labels[rows], rate, seed)
     trained = time.process_time() - start
-    by_method = {row.method: row.score for row in forecast.rows}
+    by_method = {row.method.split(" (")[0]: row.score for row in forecast.rows}  # neighbours without their number
     return {"way": way, "n": n, "seed": seed, TRUTH: _accuracy(network, ids[:TEST], labels[:TEST]),
             "training accuracy": _accuracy(network, ids[rows], labels[rows]), "forecast": forecast.score,
             "NTK of signs": signs, "seconds": seconds,
@@ -212,7 +213,9 @@ def text(setting: RunSettings) -> Outcome:
         rows.append({
             "prediction before the fine-tune": method,
             # way and size share lines: the draws of lines are the units
-            "error": bootstrap(lambda i, e=errors: root_mean_square(e[i]), len(errors), table["seed"].tolist()),
+            "error": bootstrap(lambda i, e=errors: root_mean_square(e[i]), len(errors), table["seed"].tolist()).within(
+                0, math.inf
+            ),
             "bias": float(errors.mean()),
             **{f"mean, {way}": float(table.loc[table["way"] == way, method].mean()) for way in WAYS},
         })  # fmt: skip
