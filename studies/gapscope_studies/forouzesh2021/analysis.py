@@ -167,7 +167,8 @@ def part(setting: RunSettings, *, grid: str, find: Callable[[Measured], Answer],
     """Train and measure the networks of a grid, and tell what `find` finds. `paper` is what they stand in for."""
     import pandas
 
-    configurations = getattr(Grids(setting), grid)()
+    runs_per_grid = setting.read(__file__).get("runs_per_grid", {})
+    configurations = getattr(Grids(setting, runs_per_grid.get(grid)), grid)()
     table = runs(setting, configurations)
     answer = find(Measured(setting, configurations, table, points(table)))
     shown = points(table) if answer.points is None else answer.points

@@ -64,17 +64,21 @@ def _joined(parts: Iterable[list[Configuration]]) -> list[Configuration]:
 
 
 class Grids:
-    """The configurations of every figure and table at one scale, whose sizes `<scale>.toml` holds."""
+    """The configurations of every figure and table at one scale, whose sizes `<scale>.toml` holds.
 
-    def __init__(self, setting: RunSettings) -> None:
+    `runs` replaces the number of runs per configuration.
+    """
+
+    def __init__(self, setting: RunSettings, runs: int | None = None) -> None:
         self.sizes: Any = setting.read(__file__)
+        self.runs: int = runs or self.sizes["runs"]
         self.base = RunSpec.from_dict(self.sizes["base"])
 
     def _all(
         self, family: str, network: str, options: Iterable[Mapping[str, Any]], changes: Mapping[str, Any] | None = None
     ) -> list[Configuration]:
         base = self.base.replace({"network.name": network, **(changes or {})})
-        return [Configuration(family, base.replace({"network.options": item}), self.sizes["runs"]) for item in options]
+        return [Configuration(family, base.replace({"network.options": item}), self.runs) for item in options]
 
     def dense(
         self,
