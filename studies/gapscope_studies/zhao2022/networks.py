@@ -102,9 +102,13 @@ def plain_networks(specs: Sequence[RunSpec]) -> list[RunSpec]:
 
 
 def repeats_of_plain(setting: RunSettings, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-    """Those networks, and the same again with other weights and other training samples: each draw is one unit."""
-    plain = plain_networks(specs)
-    others = range(1, setting.read(__file__)["plain_repeats"])
+    """Those networks, and the same again with other weights and other training samples: each draw is one unit.
+
+    Only the scale's fractions of corrupted labels, even if the pool has more.
+    """
+    content = setting.read(__file__)
+    plain = [spec for spec in plain_networks(specs) if spec.data.label_noise in content["fractions"]]
+    others = range(1, content["plain_repeats"])
     return [plain, *([spec.replace({"seed": spec.seed + 1000 * k, "data.seed": k}) for spec in plain] for k in others)]
 
 
