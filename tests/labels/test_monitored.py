@@ -123,12 +123,12 @@ def test_margins_and_rivals_by_hand() -> None:
     labels = torch.zeros(4, dtype=torch.int64)
     canaries = Canaries(labels, n_classes=3, number=2)
     alarm = CanaryAlarm(canaries, restore=False)
-    alarm.watching(torch.arange(4))
+    alarm.set_indices(torch.arange(4))
     false = torch.isin(torch.arange(4), canaries.positions)
     looks = [[2.0, 1.0, 0.0], [0.0, 5.0, 6.0], [1.0, 0.0, 3.0]]  # margins of class 0: 1, -6, -2; baselines 1, 2, 2
     for epoch, row in enumerate(looks, start=1):
         alarm.update(torch.tensor([row] * 4, dtype=torch.float64), labels, false, epoch)
-    seen = alarm.watched_labels()
+    seen = alarm.monitored_labels()
     assert torch.allclose(seen.margins, torch.full((4,), -7 / 3, dtype=torch.float64))
     assert seen.rivals.tolist() == [2] * 4 and torch.equal(seen.is_canary, false)
     canaries.restore()  # what is learned from here on says nothing of wrong labels
@@ -145,7 +145,7 @@ def test_a_network_that_knows_nothing_is_refused() -> None:
     )
 
     class Alarm:
-        def watched_labels(self) -> MonitoredLabels:
+        def monitored_labels(self) -> MonitoredLabels:
             return weak
 
     with pytest.raises(NotMeasurable, match="cannot be estimated"):
@@ -168,11 +168,11 @@ def test_many_wrong_labels_are_not_told_from_a_network_that_knows_little() -> No
 def test_messages(noisy: Watched) -> None:
     with pytest.raises(InvalidInput, match="whose alarm is a CanaryAlarm; got Monitor with the alarm LabelWave"):
         gs.find_label_issues(Monitor((noisy.x, noisy.labels), [], alarm="label_wave"))
-    with pytest.raises(InvalidInput, match=r"has seen nothing yet\. Train first"):
+    with pytest.raises(InvalidInput, match="CanaryAlarm without observations"):
         gs.estimate_label_noise(Monitor((noisy.x, noisy.canaries.labels), [], alarm=CanaryAlarm(noisy.canaries)))
     with pytest.raises(InvalidInput, match="Got data as well as a Monitor"):
         gs.estimate_label_noise(noisy.monitor, (noisy.x, noisy.labels))
     with pytest.raises(InvalidInput, match="Got no training data"):
         gs.estimate_label_noise(nn.Linear(2, 2))
-    with pytest.raises(InvalidInput, match=r"must be given class labels.*A regression target has no class"):
+    with pytest.raises(InvalidInput, match=r"canaries need class labels, int64 \[n\]"):
         Canaries(torch.randn(100, 1))

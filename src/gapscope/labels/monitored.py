@@ -86,10 +86,10 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 @runtime_checkable
-class WatchesLabels(Protocol):
+class RecordsLabels(Protocol):
     """Alarm that records the margins of labels."""
 
-    def watched_labels(self) -> MonitoredLabels:
+    def monitored_labels(self) -> MonitoredLabels:
         """Return labels and margins up to now."""
         ...
 
@@ -103,8 +103,8 @@ def get_monitored_labels(source: Any) -> MonitoredLabels:
     monitor = getattr(source, "monitor", source)
     alarm = getattr(monitor, "alarm", None)
     for candidate in (monitor, alarm):
-        if isinstance(candidate, WatchesLabels):
-            return candidate.watched_labels()
+        if isinstance(candidate, RecordsLabels):
+            return candidate.monitored_labels()
     what = type(monitor).__name__ + ("" if alarm is None else f" with the alarm {type(alarm).__name__}")
     raise InvalidInput(
         "Label issues need an untrained network (or None) with its data, or a Monitor whose alarm is a CanaryAlarm; "

@@ -6,15 +6,14 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.files import to_json, write_atomically
+from gapscope.base.files import to_json
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.independence import check_no_batch_statistics
@@ -23,16 +22,12 @@ from gapscope.inspection.validation import ready
 from gapscope.measures.measurement import measure, select_measures
 from gapscope.results.plots import plot_lines
 from gapscope.results.readings import Readings
-from gapscope.results.result import Result
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.alarms.registry import make_alarm
 from gapscope.training.monitor_cost import Cost, would_exceed
 from gapscope.training.recordings import Recordings
 from gapscope.training.run_checks import RunChecks, RunFinding
 from gapscope.training.sinks import GuardedSink, Sink, warn_or_print
-
-if TYPE_CHECKING:
-    import pandas
 
 # The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorize than the one of all outputs.
 DEFAULT_OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
@@ -55,31 +50,31 @@ class _FixedMode(nn.Module):
         return self.network(x)
 
 
-def _subset(data: Any, n_samples: int, seed: int, wanted: torch.Tensor | None) -> tuple[Samples, torch.Tensor]:
+def _subset(data: Any, n_samples: int, seed: int, required: torch.Tensor | None) -> tuple[Samples, torch.Tensor]:
     """Select a random part of the data, with its indices, reading no other samples."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "monitored samples"))
 
-    def drawn(n: int) -> torch.Tensor:
+    def choose(n: int) -> torch.Tensor:
         chosen = torch.randperm(n, generator=generator)[:n_samples]
-        return (chosen if wanted is None else torch.cat([chosen, wanted]).unique()).sort().values
+        return (chosen if required is None else torch.cat([chosen, required]).unique()).sort().values
 
-    positions = None
+    indices = None
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        positions = drawn(len(data))  # type: ignore[arg-type]
-        data = Subset(data, positions.tolist())
-    # Loaders and random augmentation draw from the global random states, which belong to the training.
+        indices = choose(len(data))  # type: ignore[arg-type]
+        data = Subset(data, indices.tolist())
+    # loaders and random augmentation change the global random states, which belong to the training
     with inspection_mode(nn.Identity()):
         samples = as_samples(data)
-    if positions is None:
+    if indices is None:
         n = len(samples)
-        positions = torch.arange(n) if n <= n_samples else drawn(n)
-        samples = samples if n <= n_samples else samples.subset(positions)
-    if wanted is not None and len(samples) != len(positions):
+        indices = torch.arange(n) if n <= n_samples else choose(n)
+        samples = samples if n <= n_samples else samples.subset(indices)
+    if required is not None and len(samples) != len(indices):
         raise InvalidInput(
-            f"Every sample must have a label where an alarm wants certain ones; {len(positions) - len(samples)} have "
-            "none. Drop them first."
+            f"Got {len(indices) - len(samples)} samples without a label; this alarm needs all labels. Drop these "
+            "samples first."
         )
-    return samples, positions
+    return samples, indices
 
 
 def _check_alarm(alarm: Alarm, samples: Samples) -> None:
@@ -90,45 +85,45 @@ def _check_alarm(alarm: Alarm, samples: Samples) -> None:
         )
 
 
-class Monitor(Result):
-    """Monitor of a training: readings on a fixed random part of the training data.
+class Monitor(Recordings):
+    """Monitor of a training run: readings on a fixed random part of the training data.
 
-    A monitor is called as the `on_epoch` of `gapscope.train`, wrapped by the callbacks of `gapscope.integrations`, or
-    used by hand in any loop: `monitor.observe(network, epoch)`. Everywhere it records at epochs that `every` divides,
-    and does nothing at others. An epoch smaller than the last one is taken for another training: the monitor says so
-    and starts again, its alarm as well. Classification and regression alike, but for most alarms.
+    Pass a monitor as the `on_epoch` of `gapscope.train` or to the callbacks of `gapscope.integrations`, or call
+    `monitor.observe(network, epoch)` in any loop. It records at epochs that are multiples of `every`. An epoch smaller
+    than the last one starts another training run: the monitor warns, and resets itself and its alarm. Classification
+    and regression; most alarms need class labels.
 
-    A training that is resumed takes the monitor with it: `gapscope.train` and the callbacks keep it in their
-    checkpoints, and in a loop of your own `state_dict` and `load_state_dict` do. Readings, counters and the alarm then
-    continue as if the training had not been interrupted; what recordings cost counts from there.
+    `gapscope.train` and the callbacks save the monitor in their checkpoints; in a custom loop use `state_dict` and
+    `load_state_dict`. Readings, counters and the alarm of a resumed training continue as if it had not been
+    interrupted; the cost is counted from the resumption.
 
-    It never touches training: weights, buffers, modes, gradients and all random states are as if it were not there. It
-    never ends training either, but for a first recording that fails (a misspelled option, a network that cannot be
-    measured): later failures, of a measure or of a sink, are warned about once.
+    Training is unchanged: weights, buffers, modes, gradients and all random states are those without a monitor. An
+    error ends training only at the first recording (a misspelled option, a network that cannot be measured): later
+    failures of a measure or a sink give one warning.
 
     Args:
         data: Training data: a pair (x, y), inputs alone, Samples, a Dataset or a DataLoader. Of a Dataset only the
             chosen samples are read; all random transforms are applied once.
         measures: Names of registered measures; by default those of Szolnoky et al. 2022, or with `checks` the loss.
         every: Record at epochs that are multiples of it, in every kind of loop.
-        n_samples: Samples in the monitored part, chosen once.
-        mode: "eval", or "train" to measure with dropout masks on, resampled for each recording; all samples are then
+        n_samples: Number of monitored samples, chosen once.
+        mode: "eval", or "train" to measure with dropout masks, resampled for each recording; all samples are then
             measured in one chunk, so that each has one mask. Log determinants have gaps (-inf) where masks make
-            gradients equal (Szolnoky et al. 2022, Sec. 3.3). Networks with BatchNorm cannot be measured so.
-        options: Measure name -> keyword options of that measure; None takes the n x n kernel, summed over outputs, for
+            gradients equal (Szolnoky et al. 2022, Sec. 3.3). Not for networks with BatchNorm.
+        options: Measure name -> keyword options of that measure; None uses the n x n kernel, summed over outputs, for
             "ntk_logdet".
-        alarm: Watches the same samples for overfitting: an alarm, or the name of one (`gapscope.training.alarms`).
+        alarm: Overfitting alarm on the same samples, or the name of one (`gapscope.training.alarms`).
         checks: "GS301" (memorization of label errors; with class labels and without `alarm` it uses the alarm "joint")
             and "GS302" (training is stuck): reported once, when they appear, in the log and in `findings`.
         max_time_fraction: Largest fraction of the training time that recordings may take. Those that would take more
             are skipped, except for the first, and while all together take less than two seconds. None for no limit:
-            which epochs are recorded then does not depend on the machine.
+            the recorded epochs then do not depend on the machine.
         sinks: Called after each recording with the epoch and the numbers; see `gapscope.integrations`.
-        seed: Seed of the choice of samples and of measures that draw noise.
+        seed: Seed of the choice of samples and of measures that sample noise.
 
     Raises:
-        InvalidInput: A measure, an option or an alarm is unknown, or out of range, or an alarm that needs class labels
-            is to monitor a regression.
+        InvalidInput: A measure, an option or an alarm is unknown or out of range, or a regression has an alarm that
+            needs class labels.
 
     >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
     >>> network, monitor = nn.Linear(4, 2), Monitor((x, y), measures=["ntk_trace"], every=2)
@@ -163,10 +158,10 @@ class Monitor(Result):
         alarm = make_alarm(alarm) if isinstance(alarm, str) else alarm
         if not isinstance(alarm, Alarm | None):
             raise InvalidInput(f"alarm must be an alarm or the name of one, such as 'joint'; got {alarm!r}.")
-        self.samples, positions = _subset(data, n_samples, seed, None if alarm is None else alarm.wanted)
+        self.samples, indices = _subset(data, n_samples, seed, None if alarm is None else alarm.required_indices)
         if alarm is not None:
             _check_alarm(alarm, self.samples)
-            alarm.watching(positions)
+            alarm.set_indices(indices)
         if measures is None:
             measures = ("loss",) if checks else DEFAULT_MEASURES
         self.checks = RunChecks(checks, self.samples) if checks else None
@@ -177,16 +172,15 @@ class Monitor(Result):
         self.measures = tuple(item.name for item in chosen)
         self.every, self.mode, self.alarm, self.seed = every, mode, alarm, seed
         if options is None:
-            options = {name: given for name, given in DEFAULT_OPTIONS.items() if name in self.measures}
-        self.options = {name: dict(given) for name, given in options.items()}
+            options = {name: defaults for name, defaults in DEFAULT_OPTIONS.items() if name in self.measures}
+        self.options = {name: dict(settings) for name, settings in options.items()}
         if mode == "train":
             for item in chosen:
                 if "chunk_size" in item.options:
                     self.options.setdefault(item.name, {}).setdefault("chunk_size", len(self.samples))
         self.sinks = [GuardedSink(sink) for sink in sinks]
-        self.epochs: list[int] = []
+        super().__init__([], [])
         self.readings: list[Readings] = []
-        self.rows: list[dict[str, float]] = []
         self._spans: list[tuple[float, float]] = []
         self._warned = False
 
@@ -203,8 +197,8 @@ class Monitor(Result):
         self._begun = time.perf_counter()
         if self.alarm is not None and not self.epochs:
             with torch.inference_mode(False):
-                found = ready(network, self.samples)
-                self.alarm.begin(found.network, replace(found.samples, form=None))
+                prepared = ready(network, self.samples)
+                self.alarm.begin(prepared.network, replace(prepared.samples, form=None))
 
     def state_dict(self) -> dict[str, Any]:
         """Return JSON-serializable values from which a resumed training continues exactly."""
@@ -217,19 +211,19 @@ class Monitor(Result):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `state_dict` gave.
+        """Load the state that `state_dict` returned.
 
         Raises:
             InvalidInput: It is that of a monitor with another alarm.
         """
-        kept = state["alarm"]
-        if (kept is None) != (self.alarm is None):
+        alarm_state = state["alarm"]
+        if (alarm_state is None) != (self.alarm is None):
             raise InvalidInput(
-                f"The state is that of a monitor with{'out' if kept is None else ''} an alarm; this one has "
+                f"Got the state of a monitor with{'out' if alarm_state is None else ''} an alarm; this one has "
                 f"{'none' if self.alarm is None else type(self.alarm).__name__}. Use the monitor it was saved with."
             )
         if self.alarm is not None:
-            self.alarm.load_state_dict(kept)
+            self.alarm.load_state_dict(alarm_state)
         if self.checks is not None and "checks" in state:
             self.checks.load_state_dict(state["checks"])
         self.epochs = [int(epoch) for epoch in state["epochs"]]
@@ -244,7 +238,7 @@ class Monitor(Result):
             epoch: Finished epochs (or any other count that grows).
 
         Returns:
-            Name -> value, empty where it is not time; NaN where a measure failed that worked at the first recording.
+            Name -> value; empty if nothing is recorded, NaN if a later recording failed.
 
         Raises:
             GapscopeError: A measure has no value for this network, at the first recording.
@@ -253,13 +247,13 @@ class Monitor(Result):
         if epoch % self.every:
             return {}
         if self.epochs and epoch < self.epochs[-1]:
-            self._start_anew(epoch)
+            self._reset(epoch)
         start = time.perf_counter()
         if would_exceed(self.max_time_fraction, self._spans, self._begun, start):
             self.skipped += 1
             return {}
         try:
-            # frameworks validate in inference mode, where copies of a network would be of no use to autograd
+            # frameworks validate in inference mode, whose tensors autograd cannot use
             with torch.inference_mode(False):
                 prepared = ready(network, self.samples)
                 network = prepared.network
@@ -269,7 +263,7 @@ class Monitor(Result):
                     numbers |= self.alarm.observe(network, replace(prepared.samples, form=None), epoch)
                 if self.checks is not None:
                     self.checks.observe(network, epoch, self.alarm)
-        except Exception as error:  # a measure must not end a training, whatever it raises
+        except Exception as error:  # no error of a measure may end training
             if not self.rows:
                 raise
             readings, numbers = Readings(), dict.fromkeys(self.rows[0], math.nan)
@@ -287,13 +281,13 @@ class Monitor(Result):
         """Findings of `checks` so far."""
         return () if self.checks is None else tuple(self.checks.findings)
 
-    def _start_anew(self, epoch: int) -> None:
+    def _reset(self, epoch: int) -> None:
         warn_or_print(
-            f"Epoch {epoch} comes after epoch {self.epochs[-1]}: the monitor takes it for another training and starts "
-            "again. To keep both, give each a Monitor of its own."
+            f"Epoch {epoch} comes after epoch {self.epochs[-1]}: the monitor is reset for another training run. To "
+            "keep both, use one Monitor per training run."
         )
-        for kept in (self.epochs, self.readings, self.rows, self._spans):
-            kept.clear()
+        for records in (self.epochs, self.readings, self.rows, self._spans):
+            records.clear()
         self.skipped, self._begun = 0, None
         if self.checks is not None:
             self.checks.reset()
@@ -301,7 +295,7 @@ class Monitor(Result):
             self.alarm.reset()
 
     def _measured(self, network: nn.Module, epoch: int) -> Readings:
-        # the network takes one tensor by now, whatever the form of the data
+        # the network takes one tensor here, whatever the form of the data
         samples, settings = replace(self.samples, form=None), {"options": self.options, "seed": self.seed}
         if self.mode == "eval":
             return measure(network, samples, self.measures, strict=True, progress=False, **settings)
@@ -322,45 +316,22 @@ class Monitor(Result):
     def cost(self) -> Cost:
         """Recordings, seconds, and fraction of the training time so far."""
         seconds = [end - start for start, end in self._spans]
-        share = math.nan
+        fraction = math.nan
         if len(seconds) > 1:
-            share = sum(seconds[1:]) / (self._spans[-1][1] - self._spans[0][1])
-        return Cost(len(seconds), sum(seconds), share)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the recordings, one dictionary each, in a list called "rows"."""
-        return {"rows": [{"epoch": epoch} | row for epoch, row in zip(self.epochs, self.rows, strict=True)]}
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return one row a recording, indexed by epoch, one column a number."""
-        import pandas
-
-        return pandas.DataFrame(self.rows, index=pandas.Index(self.epochs, name="epoch"))
-
-    def save(self, path: str | Path) -> None:
-        """Write the recordings to a JSON file for `Monitor.load`."""
-        write_atomically(Path(path), self.to_json(indent=1) + "\n")
-
-    @staticmethod
-    def load(path: str | Path) -> Recordings:
-        """Return the recordings that `save` wrote (without the monitor's data).
-
-        Returns:
-            The recordings: a table that can be saved and drawn, as a monitor's own.
-        """
-        return Recordings.load(path)
+            fraction = sum(seconds[1:]) / (self._spans[-1][1] - self._spans[0][1])
+        return Cost(len(seconds), sum(seconds), fraction)
 
     def plot(self) -> list[Any]:
-        """Draw every number over the epochs, with the alarm's epochs.
+        """Plot every number over the epochs, with the alarm's epochs.
 
         Raises:
             InvalidInput: Nothing has been recorded yet.
         """
         if not self.rows:
-            raise InvalidInput("A plot needs one recording or more; the monitor has none yet. Call it after an epoch.")
+            raise InvalidInput("Got no recordings; a plot needs one or more. Call plot() after an epoch.")
         alarm = self.alarm
         marked = {} if alarm is None else {"alarm raised": alarm.raised_at, "best epoch by the alarm": alarm.peak}
-        # a step from 0 to 1 says less than the mark
+        # the mark replaces the 0/1 column
         shown = [name for name in self.rows[0] if name != "alarm.raised"] or list(self.rows[0])
         columns = {name: [row[name] for row in self.rows] for name in shown}
         known = {name: epoch for name, epoch in marked.items() if epoch is not None}
@@ -372,12 +343,13 @@ class Monitor(Result):
         return tuple(repr(self).splitlines())
 
     def __repr__(self) -> str:
-        said = f"Monitor({', '.join(self.measures)} on {len(self.samples)} samples: {self.cost})"
-        lines = [said] if self.alarm is None else [said, repr(self.alarm)]
+        lines = [f"Monitor({', '.join(self.measures)} on {len(self.samples)} samples: {self.cost})"]
+        if self.alarm is not None:
+            lines.append(repr(self.alarm))
         if self.skipped:
             lines.append(
                 f"{self.skipped} recordings were skipped to take at most {self.max_time_fraction:.0%} of the time"
             )
         if self.checks is not None:
-            lines += [str(finding) for finding in self.findings] or [f"{', '.join(self.checks.codes)}: nothing so far"]
+            lines += [str(finding) for finding in self.findings] or [f"{', '.join(self.checks.codes)}: no findings"]
         return "\n".join(lines)

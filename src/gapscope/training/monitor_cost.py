@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Recordings that take less than this in all are never skipped, so that short training runs are recorded whole.
+# recordings that take less than this in total are never skipped: short training runs are recorded completely
 FREE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Wall time that the recordings of a monitor took.
+    """Wall time of a monitor's recordings.
 
     Attributes:
         recordings: Number of recordings.
-        seconds: All recordings together, sinks included.
+        seconds: Total time, sinks included.
         share: Fraction of the time between the first and the last recording that was spent recording, the last one
             included; NaN before the second recording.
     """
@@ -36,16 +36,10 @@ class Cost:
 
 
 def would_exceed(fraction: float | None, spans: Sequence[tuple[float, float]], begun: float | None, now: float) -> bool:
-    """Predict that one more recording would exceed the allowed fraction of the time.
+    """Return True if one more recording would exceed the allowed fraction of the time (None for no limit).
 
-    Args:
-        fraction: Largest fraction of the time; None for no limit.
-        spans: Start and end of the recordings so far; the first recording never exceeds the limit.
-        begun: Start of the training; None if it is not known (then the start of the first recording).
-        now: The time now.
-
-    Returns:
-        False while all recordings together take less than two seconds.
+    `spans` are start and end of the recordings so far. `begun` is the start of the training; without it the start of
+    the first recording counts. Never True before the first recording, nor below `FREE_SECONDS` in total.
     """
     if fraction is None or not spans:
         return False

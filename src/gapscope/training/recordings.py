@@ -1,4 +1,4 @@
-"""Recorded values of a monitor as a table: saved, loaded and plotted without the data."""
+"""Recorded values of a training run as a table that can be saved, loaded and plotted."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Recordings(Result):
-    """The numbers of a training, one row a recording.
+    """Recorded numbers of a training run, one row per recording (without the monitor's data).
 
     Args:
-        epochs: Epochs of the recordings.
-        rows: Name -> number, of each recording.
+        epochs: Epoch of each recording.
+        rows: Name -> number of each recording.
 
     >>> Recordings([1, 2], [{"loss": 0.5}, {"loss": 0.25}]).to_pandas()["loss"].to_dict()
     {1: 0.5, 2: 0.25}
@@ -29,38 +29,35 @@ class Recordings(Result):
     def __init__(self, epochs: Iterable[int], rows: Iterable[Mapping[str, float]]) -> None:
         self.epochs, self.rows = list(epochs), [dict(row) for row in rows]
 
-    def __len__(self) -> int:
-        return len(self.epochs)
-
     def to_dict(self) -> dict[str, Any]:
-        """Return the recordings, one dictionary each, in a list called "rows"."""
+        """Return one dictionary per recording, in a list called "rows"."""
         return {"rows": [{"epoch": epoch} | row for epoch, row in zip(self.epochs, self.rows, strict=True)]}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row a recording, indexed by epoch, one column a number."""
+        """Return one row per recording, indexed by epoch, and one column per number."""
         import pandas
 
         return pandas.DataFrame(self.rows, index=pandas.Index(self.epochs, name="epoch"))
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file atomically."""
+        """Write the recordings to a JSON file for `load`, atomically."""
         write_atomically(Path(path), self.to_json(indent=1) + "\n")
 
-    @classmethod
-    def load(cls, path: str | Path) -> Recordings:
-        """Read a file that `save` wrote, or `Monitor.save`.
+    @staticmethod
+    def load(path: str | Path) -> Recordings:
+        """Read a file that `save` wrote.
 
         Raises:
-            UnreadableFile: It is truncated, or holds something else.
+            UnreadableFile: The file is truncated, or holds something else.
         """
         content = read_json(Path(path))
         rows = content.get("rows") if isinstance(content, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) and "epoch" in row for row in rows):
-            raise UnreadableFile(f"{path} must hold recordings; it does not. Name a file that Monitor.save wrote.")
+            raise UnreadableFile(f"{path} must hold recordings; it does not. Pass a file that Monitor.save wrote.")
         numbers = [{name: float(value) for name, value in row.items() if name != "epoch"} for row in rows]
-        return cls([row["epoch"] for row in rows], numbers)
+        return Recordings([row["epoch"] for row in rows], numbers)
 
     def plot(self) -> list[Any]:
-        """Draw every number over the epochs, and return the matplotlib axes."""
+        """Plot every number over the epochs, and return the matplotlib axes."""
         columns = {name: [row[name] for row in self.rows] for name in (self.rows[0] if self.rows else ())}
         return plot_lines(self.epochs, columns, marked={})

@@ -17,7 +17,7 @@ from gapscope.statistics.baselines import kernel_row, rbf_spectrum, sample_featu
 from gapscope.training.alarms.base import Alarm
 
 RUN_CHECKS = ("GS301", "GS302")
-# Stuck: over so many recordings the loss fell by less than this fraction, below the kernel machine by this margin.
+# stuck: over PATIENCE recordings the loss fell by less than a fraction FALL, and accuracy is MARGIN below the kernel's
 PATIENCE, FALL, MARGIN = 5, 0.02, 0.05
 _logger = logging.getLogger("gapscope")
 
@@ -29,8 +29,8 @@ class RunFinding:
     Attributes:
         code: "GS301" or "GS302".
         epoch: Epoch of the recording at which it appeared.
-        evidence: What was measured, in figures.
-        action: What to do, one imperative sentence.
+        evidence: Measured numbers in one sentence.
+        action: Recommended action, one imperative sentence.
     """
 
     code: str
@@ -56,24 +56,20 @@ class RunChecks:
         unknown = [code for code in codes if code not in RUN_CHECKS]
         if unknown:
             raise InvalidInput(
-                f"checks of a monitor must be among {', '.join(RUN_CHECKS)}; got {', '.join(map(repr, unknown))}. "
-                "gapscope.check runs the others."
+                f"Got {', '.join(map(repr, unknown))}; checks of a monitor must be among {', '.join(RUN_CHECKS)}. Use "
+                "gapscope.check for the others."
             )
         self.codes, self.samples = tuple(codes), samples
         self.reset()
 
     def reset(self) -> None:
-        """Forget the training seen so far."""
+        """Reset for another training run."""
         self.findings: list[RunFinding] = []
         self._losses: list[float] = []
         self._kernel: float | None = None
 
     def observe(self, network: nn.Module, epoch: int, alarm: Alarm | None) -> None:
-        """Evaluate the network on the monitored samples, and report what is new.
-
-        Args:
-            alarm: The monitor's alarm.
-        """
+        """Evaluate the network on the monitored samples, and report new findings (GS301 from the alarm)."""
         if "GS301" in self.codes and alarm is not None and alarm.raised:
             best = "" if alarm.peak is None else f"; the best epoch so far is {alarm.peak}"
             self._report(
@@ -84,9 +80,9 @@ class RunChecks:
             )
         if "GS302" in self.codes and self.samples.is_classification:
             scores = evaluate(network, Samples(self.samples.inputs, self.samples.targets))
-            self._convergence(epoch, scores["loss"], scores["accuracy"])
+            self._check_convergence(epoch, scores["loss"], scores["accuracy"])
 
-    def _convergence(self, epoch: int, loss: float, accuracy: float) -> None:
+    def _check_convergence(self, epoch: int, loss: float, accuracy: float) -> None:
         if not math.isfinite(loss):
             self._report("GS302", epoch, "the training loss is not finite", "lower the learning rate")
             return

@@ -11,12 +11,12 @@ from torch import nn
 from gapscope.inspection.outputs import inspection_mode
 
 Sink = Callable[[int, Mapping[str, float]], None]
-# Each call of a sink whose tracker is out of reach may block until the tracker's own time-out.
-GIVE_UP_AFTER = 3
+# an unreachable tracker may block each call until its own time-out
+MAX_FAILURES = 3
 
 
 class GuardedSink:
-    """Sink that warns once instead of raising, and stops after `GIVE_UP_AFTER` failures in a row."""
+    """Sink that warns once instead of raising, and stops after `MAX_FAILURES` failures in a row."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -24,20 +24,20 @@ class GuardedSink:
         self.warned = False
 
     def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
-        """Hand the numbers on."""
-        if self.failures >= GIVE_UP_AFTER:
+        """Pass the numbers to the sink."""
+        if self.failures >= MAX_FAILURES:
             return
         try:
-            # what a tracker draws or switches is not the training's
+            # random states and modes that a tracker changes are restored
             with inspection_mode(nn.Identity()):
                 self.sink(epoch, numbers)
             self.failures = 0
-        except Exception as error:  # a tracker must not end a training, whatever it raises
+        except Exception as error:  # no error of a tracker may end training
             self.failures += 1
             if not self.warned:
                 self.warned = True
                 warn_or_print(
-                    f"{type(self.sink).__name__} could not take the readings of epoch {epoch} ({type(error).__name__}: "
+                    f"{type(self.sink).__name__} failed on the readings of epoch {epoch} ({type(error).__name__}: "
                     f"{error}). Training continues and the monitor keeps the readings; this warning appears once."
                 )
 

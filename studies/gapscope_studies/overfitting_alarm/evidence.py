@@ -97,8 +97,8 @@ class EvidenceAlarm(Alarm):
     """
 
     classes_only: ClassVar[bool] = False
-    says: ClassVar[str] = "the loss gradient is no larger than chance alone makes it"
-    kept: ClassVar[tuple[str, ...]] = ("_above",)
+    description: ClassVar[str] = "the loss gradient is no larger than chance alone makes it"
+    state_fields: ClassVar[tuple[str, ...]] = ("_above",)
 
     def __init__(self, *, threshold: float = 0.0, patience: int = 1, n_samples: int = 128) -> None:
         check_range("threshold", threshold, high=1, high_open=True)

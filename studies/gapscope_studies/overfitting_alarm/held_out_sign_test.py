@@ -68,8 +68,8 @@ class HeldOutSignTest(Alarm):
     """
 
     classes_only: ClassVar[bool] = False
-    says: ClassVar[str] = "samples that are not trained on are predicted worse"
-    kept: ClassVar[tuple[str, ...]] = ("_errors", "_epochs")
+    description: ClassVar[str] = "samples that are not trained on are predicted worse"
+    state_fields: ClassVar[tuple[str, ...]] = ("_errors", "_epochs")
 
     def __init__(self, *, looks: int = 10, level: float = 0.05) -> None:
         check_range("looks", looks, 2)

@@ -21,26 +21,26 @@ _logger = logging.getLogger("gapscope")
 
 
 class Alarm(ABC):
-    """Says when accuracy on new data has probably peaked, from training samples alone.
+    """Early-stopping criterion: raised when accuracy on new data has probably peaked, from training samples alone.
 
-    `observe(network, samples, epoch)` looks at the network; a subclass computes there what its `update` takes, and
-    whoever has that already (predictions of the training pass, margins) calls `update` in a loop of his own. An alarm
-    is never taken back.
+    `observe(network, samples, epoch)` evaluates the network and passes the numbers to the subclass's `update`. Call
+    `update` directly in a loop that has these numbers already (predictions of the training pass, margins). An alarm
+    stays raised.
 
     Attributes:
         raised_at: Epoch at which the alarm was raised, None before.
-        peak: The alarm's guess of the best epoch so far, None before it has one.
-        classes_only: Whether it needs class labels.
-        says: What has happened when it is raised, in words.
-        kept: Attributes beside `raised_at` and `peak` that a resumed training needs.
+        peak: Estimated best epoch so far, None before the first estimate.
+        classes_only: True if the alarm needs class labels.
+        description: What has happened when it is raised, in words.
+        state_fields: Attributes that a resumed training needs, in addition to `raised_at` and `peak`.
     """
 
     classes_only: ClassVar[bool] = True
-    says: ClassVar[str] = ""
-    kept: ClassVar[tuple[str, ...]] = ()
+    description: ClassVar[str] = ""
+    state_fields: ClassVar[tuple[str, ...]] = ()
 
     def reset(self) -> None:
-        """Forget everything seen, for another training."""
+        """Reset for another training run."""
         self.raised_at: int | None = None
         self.peak: int | None = None
 
@@ -50,11 +50,11 @@ class Alarm(ABC):
         return self.raised_at is not None
 
     @property
-    def wanted(self) -> Tensor | None:
+    def required_indices(self) -> Tensor | None:
         """Indices of training samples that must be monitored (None if any samples will do)."""
         return None
 
-    def watching(self, positions: Tensor) -> None:  # noqa: B027
+    def set_indices(self, indices: Tensor) -> None:  # noqa: B027
         """Receive the indices of the monitored training samples (most alarms ignore them)."""
 
     def begin(self, network: nn.Module, samples: Samples) -> None:  # noqa: B027
@@ -68,23 +68,20 @@ class Alarm(ABC):
             samples: A fixed part of the training samples with their training targets.
 
         Returns:
-            What was seen, by name; "alarm.raised" is 0 or 1.
+            Name -> number; "alarm.raised" is 0 or 1.
         """
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that resumed training needs, as JSON-serializable values."""
-        return {name: _encoded(getattr(self, name)) for name in ("raised_at", "peak", *self.kept)}
+        return {name: _encoded(getattr(self, name)) for name in self._state_names}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `state_dict` gave.
-
-        Args:
-            state: The state of an alarm of the same class and settings.
+        """Load the state that `state_dict` returned.
 
         Raises:
             InvalidInput: It is the state of another alarm.
         """
-        names = ("raised_at", "peak", *self.kept)
+        names = self._state_names
         if set(state) != set(names):
             raise InvalidInput(
                 f"The state of a {type(self).__name__} must hold {', '.join(names)}; got {', '.join(state)}. Use the "
@@ -92,6 +89,17 @@ class Alarm(ABC):
             )
         for name in names:
             setattr(self, name, _decoded(state[name], getattr(self, name)))
+
+    @property
+    def _state_names(self) -> tuple[str, ...]:
+        return ("raised_at", "peak", *self.state_fields)
+
+    def _labels(self, samples: Samples) -> Tensor:
+        """Return the class labels [n] of monitored samples on the CPU."""
+        if not samples.is_classification:
+            raise InvalidInput(f"{type(self).__name__} needs class labels, int64 targets [n]. Pass data as (x, y).")
+        assert samples.targets is not None
+        return samples.targets.cpu()
 
     def _raise(self, epoch: int) -> None:
         if self.raised_at is None:
@@ -101,12 +109,12 @@ class Alarm(ABC):
     def __repr__(self) -> str:
         name = type(self).__name__
         if self.peak is None:
-            return f"{name}(has seen nothing yet)" if self.raised_at is None else f"{name}(raised at {self.raised_at})"
+            return f"{name}(nothing observed yet)" if self.raised_at is None else f"{name}(raised at {self.raised_at})"
         if self.raised_at is None:
-            return f"{name}(not raised; the best epoch so far, as it guesses: {self.peak})"
+            return f"{name}(not raised; estimated best epoch so far: {self.peak})"
         return (
-            f"{name}(raised at epoch {self.raised_at}: {self.says} since epoch {self.peak}; accuracy on new data has "
-            "probably peaked there)"
+            f"{name}(raised at epoch {self.raised_at}: {self.description} since epoch {self.peak}; accuracy on new data "
+            "has probably peaked there)"
         )
 
 
@@ -118,31 +126,31 @@ def _encoded(value: Any) -> Any:
     return value
 
 
-def _decoded(value: Any, now: Any) -> Any:
-    """Decode a value of `_encoded`, with `now` in place of a stored data set."""
+def _decoded(value: Any, current: Any) -> Any:
+    """Decode a value of `_encoded`; a dataclass replaces the fields of the current value."""
     if isinstance(value, Mapping) and "fields" in value:
-        return replace(now, **{name: _decoded(part, None) for name, part in value["fields"].items()})
+        return replace(current, **{name: _decoded(part, None) for name, part in value["fields"].items()})
     if isinstance(value, Mapping):
         return torch.tensor(value["values"], dtype=getattr(torch, value["dtype"]))
-    # JSON's names of what is not finite
+    # JSON stores NaN and infinities as strings
     return float(value) if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else value
 
 
 class PeakAlarm(Alarm):
-    """An alarm that follows one number, which falls when training should end.
+    """Alarm on one number, which falls when training should end.
 
-    The number is averaged over the last `window` observations. The alarm is raised when this mean has lain more than
+    The number is averaged over the last `window` observations. The alarm is raised when this mean has been more than
     `fall` below its maximum for `patience` observations in a row. `peak` is the epoch of the maximum.
 
     Args:
-        window: Observations that are averaged; before there are as many, nothing is said.
-        fall: See above, in units of the number.
+        window: Number of observations that are averaged; the first mean needs as many.
+        fall: Smallest fall that counts, in units of the number.
 
     Raises:
         InvalidInput: An argument is out of range.
     """
 
-    kept: ClassVar[tuple[str, ...]] = ("_recent", "_best", "_below")
+    state_fields: ClassVar[tuple[str, ...]] = ("_recent", "_best", "_below")
 
     def __init__(self, *, window: int, fall: float, patience: int) -> None:
         check_range("window", window, 1)
@@ -152,7 +160,7 @@ class PeakAlarm(Alarm):
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything seen, for another training."""
+        """Reset for another training run."""
         super().reset()
         self._recent: list[float] = []
         self._best: float | None = None
@@ -163,7 +171,7 @@ class PeakAlarm(Alarm):
 
         Args:
             value: The number.
-            allowed: Whether the alarm may be raised now, whatever the numbers say.
+            allowed: False if the alarm must not be raised now.
 
         Returns:
             The number, its mean over the window, and whether the alarm has been raised, by name.
@@ -182,24 +190,6 @@ class PeakAlarm(Alarm):
         self._below = self._below + 1 if allowed and smooth < self._best - self.fall else 0
         if self._below >= self.patience:
             self._raise(epoch)
-
-
-def labels_of(samples: Samples, alarm: str) -> Tensor:
-    """Return the class labels of monitored samples.
-
-    Args:
-        alarm: Name of the alarm, for the message.
-
-    Returns:
-        Labels [n] on the CPU.
-
-    Raises:
-        InvalidInput: There are no class labels.
-    """
-    if not samples.is_classification:
-        raise InvalidInput(f"{alarm} needs class labels, int64 targets [n]. Pass data as (x, y).")
-    assert samples.targets is not None
-    return samples.targets.cpu()
 
 
 def outputs_of(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:

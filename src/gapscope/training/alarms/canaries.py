@@ -17,14 +17,14 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.labels.monitored import MonitoredLabels
 from gapscope.labels.noise_rate import margins_of, noise_rate_bound
-from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
+from gapscope.training.alarms.base import PeakAlarm, outputs_of
 from gapscope.training.alarms.registry import register_alarm
 
-SMALLEST_NUMBER, SMALLEST_SHARE = 24, 0.005
+MIN_CANARIES, MIN_FRACTION = 24, 0.005
 
 
 class _Relabelled(Dataset):
-    """A data set whose samples have the labels that the canaries give them at the moment."""
+    """Data set with the current labels of `Canaries`."""
 
     def __init__(self, dataset: Any, labels: Tensor) -> None:
         self.dataset, self.labels = dataset, labels
@@ -41,21 +41,21 @@ class _Relabelled(Dataset):
 
 
 class Canaries:
-    r"""Training samples with a label drawn at random from the other classes.
+    r"""Training samples with a label sampled at random from the other classes.
 
-    By default max(24, .005 n) of n samples. Train on `labels` (or on `dataset(...)`), watch with a `CanaryAlarm`, and
-    call `restore()` when it is raised, or let it do so: `labels` is changed in place, so that whatever reads it, trains
-    on the labels as they were given from then on. (Workers of a loader that live longer than an epoch keep their copy.)
+    By default max(24, .005 n) of n samples. Train on `labels` (or on `dataset(...)`) and monitor with a `CanaryAlarm`,
+    which restores the original labels when it is raised; `restore()` does so by hand. `labels` is changed in place, so
+    that training continues with the original labels. (Persistent workers of a loader keep their copy.)
 
     Args:
-        labels: Class labels as given [n], wrong ones among them; left as they are.
-        n_classes: Number of classes; None for the largest label and one.
-        number: How many; None as above.
+        labels: Class labels [n], which may have errors; left unchanged.
+        n_classes: Number of classes; None for the largest label plus one.
+        number: Number of canaries; None as above.
 
     Attributes:
-        labels: The labels to train on [n].
-        given: The labels as they were given [n].
-        positions: Which samples are canaries, in order [m].
+        labels: Labels to train on [n].
+        given: Original labels [n].
+        positions: Sorted indices of the canaries [m].
         n_classes: Number of classes.
 
     Raises:
@@ -76,17 +76,17 @@ class Canaries:
             raise InvalidInput(f"labels must be a tensor; got {type(labels).__name__}. Use torch.as_tensor(labels).")
         if labels.is_floating_point() or labels.ndim != 1:
             raise InvalidInput(
-                f"Canaries must be given class labels, int64 [n]; got {labels.dtype} {list(labels.shape)}. A "
-                "regression target has no class that could be wrong."
+                f"Got labels {labels.dtype} {list(labels.shape)}; canaries need class labels, int64 [n]. Regression "
+                "targets have no canaries."
             )
         n, classes = len(labels), int(labels.max()) + 1 if n_classes is None else n_classes
-        number = max(SMALLEST_NUMBER, math.ceil(SMALLEST_SHARE * n)) if number is None else number
+        number = max(MIN_CANARIES, math.ceil(MIN_FRACTION * n)) if number is None else number
         if classes < 2:
-            raise InvalidInput(f"Canaries need two classes or more; got {classes}. Pass n_classes.")
+            raise InvalidInput(f"Got {classes} class; canaries need two or more. Pass n_classes.")
         if not 2 <= number <= n // 2:
             raise InvalidInput(
-                f"Canaries must be two or more, and at most half of the samples, here {n}; got {number}. Pass another "
-                "number."
+                f"Got number={number}; there must be two or more canaries, and at most half of the {n} samples. Pass "
+                "another number."
             )
         generator = torch.Generator().manual_seed(derive_seed(seed, "canaries"))
         self.positions = torch.randperm(n, generator=generator)[:number].sort().values
@@ -96,7 +96,7 @@ class Canaries:
         self.labels[self.positions] = (labels[self.positions] + shift) % classes
 
     def restore(self) -> None:
-        """Give every sample its label back, in place."""
+        """Restore every original label, in place."""
         self.labels.copy_(self.given)
 
     @property
@@ -105,48 +105,54 @@ class Canaries:
         return torch.equal(self.labels, self.given)
 
     def dataset(self, dataset: Any) -> Dataset:
-        """The samples of a data set with the labels of this moment.
+        """Return a view of a data set with the current labels.
 
         Args:
-            dataset: Of tuples that end with the label, or of mappings with `labels` or `label`.
+            dataset: Tuples that end with the label, or mappings with `labels` or `label`.
 
         Raises:
-            InvalidInput: It has another length than the labels.
+            InvalidInput: Its length differs from that of the labels.
         """
         if len(dataset) != len(self.labels):
             raise InvalidInput(
-                f"The data set must hold as many samples as there are labels, {len(self.labels)}; got {len(dataset)}. "
-                "Pass the data that the labels are of."
+                f"Got a data set of {len(dataset)} samples; there are {len(self.labels)} labels. Pass the data of "
+                "these labels."
             )
         return _Relabelled(dataset, self.labels)
 
 
 @register_alarm("canaries")
 class CanaryAlarm(PeakAlarm):
-    r"""Raised when label errors are learned faster than all others.
+    r"""Alarm on label errors that are learned faster than all other labels.
 
-    Follows the mean probability of the training labels of ordinary samples less that of the canaries' false labels,
-    which rises as long as what is learned holds for more than individual samples. It is raised only while
-    `noise_rate_bound` of the mean margins along training, $AUM_i = \operatorname{mean}_t (z_{y_i} - \max_{c \ne y_i}
-    z_c)$ (Pleiss et al. 2020, arXiv:2001.10528, eq. 1, there over the whole training), is at least `smallest_noise`:
-    with few label errors there is little that memorizing could spoil. Our own rule from their parts.
+    It follows the mean probability of the training labels of ordinary samples minus that of the canaries' false labels,
+    which rises while the network learns what samples have in common. It is raised only while `noise_rate_bound` of the
+    mean margins along training, $AUM_i = \operatorname{mean}_t (z_{y_i} - \max_{c \ne y_i} z_c)$ (Pleiss et al. 2020,
+    arXiv:2001.10528, eq. 1, there over the whole training), is at least `smallest_noise`: with few label errors,
+    memorization hardly lowers the accuracy. Our own rule from their parts.
 
-    The canaries must be among the monitored samples; a `Monitor` sees to that. `observe` costs one forward pass, and
-    the canaries' own price is theirs: a false label each until they are restored. From then on margins stay as they
-    are.
+    The canaries must be among the monitored samples; a `Monitor` adds them. `observe` costs one forward pass; the
+    canaries are trained on false labels until they are restored. From then on margins do not change.
 
-    Where all samples are monitored (`Monitor(..., n_samples=n)`), `gs.estimate_label_noise` and `gs.find_label_issues`
-    take the monitor and say how many labels are wrong, and which.
+    If all samples are monitored (`Monitor(..., n_samples=n)`), `gs.estimate_label_noise` and `gs.find_label_issues`
+    take the monitor and return the rate and a ranking of label errors.
 
     Args:
         canaries: The canaries that are trained on.
         fall: A probability.
-        smallest_noise: See above, a fraction.
-        restore: Whether to restore the canaries' labels when the alarm is raised.
+        smallest_noise: Smallest bound of the noise rate, a fraction.
+        restore: Restore the canaries' labels when the alarm is raised.
     """
 
-    says: ClassVar[str] = "wrong labels are learned faster than all others"
-    kept: ClassVar[tuple[str, ...]] = (*PeakAlarm.kept, "_sums", "_looks", "_is_canary", "_rivals", "_leads")
+    description: ClassVar[str] = "label errors are learned faster than all other labels"
+    state_fields: ClassVar[tuple[str, ...]] = (
+        *PeakAlarm.state_fields,
+        "_sums",
+        "_looks",
+        "_is_canary",
+        "_rivals",
+        "_leads",
+    )
 
     def __init__(
         self,
@@ -161,7 +167,7 @@ class CanaryAlarm(PeakAlarm):
         check_range("smallest_noise", smallest_noise, 0, 1)
         self.canaries, self.smallest_noise, self.restore = canaries, smallest_noise, restore
         self._is_canary: Tensor | None = None
-        self._positions: Tensor | None = None
+        self._indices: Tensor | None = None
         super().__init__(window=window, fall=fall, patience=patience)
 
     def reset(self) -> None:
@@ -173,14 +179,14 @@ class CanaryAlarm(PeakAlarm):
         self._looks = 0
 
     @property
-    def wanted(self) -> Tensor:
-        """Positions of the canaries in the training data."""
+    def required_indices(self) -> Tensor:
+        """Indices of the canaries in the training data."""
         return self.canaries.positions
 
-    def watching(self, positions: Tensor) -> None:
-        """Learn which of the monitored samples are canaries."""
-        self._positions = positions
-        self._is_canary = torch.isin(positions, self.canaries.positions)
+    def set_indices(self, indices: Tensor) -> None:
+        """Receive the indices of the monitored samples, and mark the canaries among them."""
+        self._indices = indices
+        self._is_canary = torch.isin(indices, self.canaries.positions)
 
     @property
     def margins(self) -> Tensor:
@@ -194,32 +200,27 @@ class CanaryAlarm(PeakAlarm):
             return math.nan
         return noise_rate_bound(self.margins[~self._is_canary], self.margins[self._is_canary])
 
-    @property
-    def open(self) -> bool:
-        """True if labels are noisy enough for an alarm (see `GatedAlarm`)."""
-        return self.noise_rate >= self.smallest_noise
-
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Record margins and probabilities of the monitored samples (see `Alarm.observe`)."""
-        labels = labels_of(samples, "canaries")
+        labels = self._labels(samples)
         if self._is_canary is None:
             if len(samples) != len(self.canaries.labels):
                 raise InvalidInput(
-                    f"A CanaryAlarm must know which samples are watched; got {len(samples)} of "
-                    f"{len(self.canaries.labels)}. Use a Monitor, or call watching(positions) first."
+                    f"Got {len(samples)} of {len(self.canaries.labels)} samples; a CanaryAlarm needs their indices. "
+                    "Use a Monitor, or call set_indices first."
                 )
-            self.watching(torch.arange(len(samples)))
+            self.set_indices(torch.arange(len(samples)))
         assert self._is_canary is not None
         return self.update(outputs_of(network, samples), labels, self._is_canary, epoch)
 
     def update(
         self, outputs: Float[Tensor, "n k"], labels: Int[Tensor, " n"], is_canary: Bool[Tensor, " n"], epoch: int
     ) -> dict[str, float]:
-        """Take the logits of the same samples, in the same order, once an epoch.
+        """Update with the logits of the same samples, in the same order, once per epoch.
 
         Args:
-            labels: Labels that are trained on, false ones of the canaries among them.
-            is_canary: Which are canaries.
+            labels: Labels that are trained on, including the canaries' false ones.
+            is_canary: True for canaries.
 
         Returns:
             Probability of the training label at ordinary samples and at canaries, bound of the noise rate, and whether
@@ -227,11 +228,11 @@ class CanaryAlarm(PeakAlarm):
         """
         self._is_canary = is_canary
         if not self.canaries.is_restored:
-            self._learn(outputs, labels)
+            self._add_margins(outputs, labels)
         probabilities = outputs.softmax(1).gather(1, labels[:, None]).squeeze(1)
         ordinary, false = float(probabilities[~is_canary].mean()), float(probabilities[is_canary].mean())
         before = self.raised
-        self.follow(ordinary - false, epoch, allowed=self.open)
+        self.follow(ordinary - false, epoch, allowed=self.noise_rate >= self.smallest_noise)
         if self.restore and self.raised and not before:
             self.canaries.restore()
         return {
@@ -241,40 +242,36 @@ class CanaryAlarm(PeakAlarm):
             "alarm.raised": float(self.raised),
         }
 
-    def _learn(self, outputs: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> None:
-        """Add margins, and count the leading other class by majority vote in one pass."""
-        margins, rivals = margins_of(outputs, labels), outputs.scatter(1, labels[:, None], -torch.inf).argmax(1)
+    def _add_margins(self, outputs: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> None:
+        """Add margins, and update the most frequent runner-up class (Boyer-Moore majority vote)."""
+        margins, runner_ups = margins_of(outputs, labels), outputs.scatter(1, labels[:, None], -torch.inf).argmax(1)
         self._looks += 1
         if self._sums is None or self._rivals is None or self._leads is None:
-            self._sums, self._rivals, self._leads = margins, rivals, torch.ones_like(rivals)
+            self._sums, self._rivals, self._leads = margins, runner_ups, torch.ones_like(runner_ups)
             return
         self._sums = self._sums + margins
         overtaken = self._leads == 0
-        self._rivals = torch.where(overtaken, rivals, self._rivals)
-        self._leads = self._leads + torch.where(self._rivals == rivals, 1, -1)
+        self._rivals = torch.where(overtaken, runner_ups, self._rivals)
+        self._leads = self._leads + torch.where(self._rivals == runner_ups, 1, -1)
 
-    def watched_labels(self) -> MonitoredLabels:
+    def monitored_labels(self) -> MonitoredLabels:
         """Return the learning history of the monitored labels (see `gapscope.labels.monitored`).
 
         Raises:
-            InvalidInput: Nothing was seen yet, or it is not known which samples were.
+            InvalidInput: Nothing has been observed yet, or the indices of the samples are unknown.
         """
-        if self._rivals is None or self._positions is None or self._is_canary is None:
+        if self._rivals is None or self._indices is None or self._is_canary is None:
             raise InvalidInput(
-                "Wrong labels are told after a training that a Monitor watched; this CanaryAlarm has seen nothing yet. "
-                "Train first, with the monitor as on_epoch or in a callback."
+                "Got a CanaryAlarm without observations; label errors are estimated after a monitored training. Train "
+                "first, with the monitor as on_epoch or in a callback."
             )
+        original = self.canaries.given[self._indices].cpu()
         return MonitoredLabels(
-            self._positions,
-            self.canaries.given[self._positions].cpu(),
-            self._rivals,
-            self.margins,
-            self._is_canary,
-            self.canaries.n_classes,
+            self._indices, original, self._rivals, self.margins, self._is_canary, self.canaries.n_classes
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state; if it was saved after the alarm, restore the canaries' labels as of then."""
+        """Load a state, and restore the canaries' labels if it was saved after the alarm."""
         super().load_state_dict(state)
         if self.restore and self.raised:
             self.canaries.restore()

@@ -20,9 +20,8 @@ from gapscope.training.alarms.registry import register_alarm
 def _gradient(network: nn.Module, x: Tensor, targets: Tensor, parameters: list[nn.Parameter]) -> Tensor:
     losses = sample_losses(checked_outputs(network(x), len(x)), targets.to(x.device))
     scaled = losses.mean() / losses.std().clamp_min(torch.finfo(losses.dtype).tiny)
-    parts = torch.autograd.grad(scaled, parameters, allow_unused=True)
-    return torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in zip(parts, parameters,
-                      strict=True)])  # fmt: skip
+    gradients = torch.autograd.grad(scaled, parameters, materialize_grads=True)
+    return torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def scaled_gradient_disparity(
@@ -31,11 +30,11 @@ def scaled_gradient_disparity(
     r"""Return the mean Euclidean distance of mini-batch gradients of the scaled loss.
 
     Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 3, $\lVert g_i - g_j \rVert_2$ averaged over all pairs of
-    mini-batches, with the rescaling of losses of their program; in training mode. Classification and regression.
+    mini-batches, with the rescaling of losses of their code; in training mode. Classification and regression.
 
     Args:
         batch_size: Samples per batch; two or more.
-        batches: Batches, without a common sample.
+        batches: Number of disjoint batches.
         generator: Source of the batches.
 
     Raises:
@@ -45,8 +44,8 @@ def scaled_gradient_disparity(
     order = torch.randperm(len(samples), generator=generator)[: batches * batch_size]
     if len(order) < batches * batch_size:
         raise InvalidInput(
-            f"gradient_disparity needs {batches} batches of {batch_size} samples; got {len(samples)} samples. Watch "
-            "more samples, or take smaller batches."
+            f"gradient_disparity needs {batches} batches of {batch_size} samples; got {len(samples)} samples. "
+            "Monitor more samples, or use smaller batches."
         )
     with inspection_mode(network, mode="train"):
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
@@ -59,20 +58,20 @@ def scaled_gradient_disparity(
 
 @register_alarm("gradient_disparity")
 class GradientDisparityAlarm(PeakAlarm):
-    """Raised when the loss gradients of mini-batches have grown apart.
+    """Alarm on a rising distance between the loss gradients of mini-batches.
 
-    The alarm follows the logarithm of `gradient_disparity`, which bounds how much the loss on one mini-batch grows by a
-    step on another one. Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 5, stop after five observations above the
+    It follows the logarithm of `scaled_gradient_disparity`, which bounds how much the loss on one mini-batch grows by
+    a step on another one. Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 5, stop after five observations above the
     smallest. Classification and regression; `observe` costs `batches` backward passes of `batch_size` samples.
 
     Args:
         fall: Rise above the smallest value, in units of the natural logarithm.
         batch_size: Samples per batch.
-        batches: Batches an observation.
+        batches: Batches per observation.
     """
 
     classes_only: ClassVar[bool] = False
-    says: ClassVar[str] = "loss gradients of mini-batches grow apart"
+    description: ClassVar[str] = "loss gradients of mini-batches grow apart"
 
     def __init__(
         self,
@@ -91,23 +90,14 @@ class GradientDisparityAlarm(PeakAlarm):
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Compare mini-batch gradients of the monitored samples (see `Alarm.observe`)."""
-        # resampled for each epoch, from the seed alone: nothing of it must be kept for a resumed training
+        # resampled for each epoch, from the seed alone: a resumed training needs no state of the generator
         generator = torch.Generator().manual_seed(derive_seed(self.seed, f"mini-batches of epoch {epoch}"))
-        return self.update(
-            scaled_gradient_disparity(
-                network, samples, batch_size=self.batch_size, batches=self.batches, generator=generator
-            ),
-            epoch,
+        disparity = scaled_gradient_disparity(
+            network, samples, batch_size=self.batch_size, batches=self.batches, generator=generator
         )
+        return self.update(disparity, epoch)
 
     def update(self, disparity: float, epoch: int) -> dict[str, float]:
-        """Take the next disparity.
-
-        Args:
-            disparity: As `gradient_disparity` gives it.
-
-        Returns:
-            The disparity, and whether the alarm has been raised.
-        """
+        """Update with the next `scaled_gradient_disparity`; return it and the alarm's state."""
         self.follow(-math.log(max(disparity, 1e-300)), epoch)
         return {"alarm.disparity": disparity, "alarm.raised": float(self.raised)}

@@ -12,7 +12,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples
 from gapscope.inspection.hooks import forward_hooks, record_module_calls
 from gapscope.inspection.outputs import check_labels, inspection_mode, network_outputs, prepare_inputs
-from gapscope.training.alarms.base import PeakAlarm, labels_of
+from gapscope.training.alarms.base import PeakAlarm
 from gapscope.training.alarms.registry import register_alarm
 
 # excess kurtosis of the uniform distribution, with the other sign
@@ -27,12 +27,12 @@ def last_linear_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Linear]:
     """
     outputs = network_outputs(network, x)
     for call in reversed(record_module_calls(network, prepare_inputs(network, x))):
-        found = call.output
-        if isinstance(call.module, nn.Linear) and found.shape == outputs.shape and torch.equal(found, outputs):
+        same_shape = call.output.shape == outputs.shape
+        if isinstance(call.module, nn.Linear) and same_shape and torch.equal(call.output, outputs):
             return call.name, call.module
     raise InvalidInput(
-        "gradient_weight_alignment needs a network whose outputs are those of its last layer, an nn.Linear; these come "
-        "from something else. Choose another alarm, such as 'label_wave'."
+        "gradient_weight_alignment needs a network whose outputs are those of its last layer, an nn.Linear; these "
+        "outputs come from another module. Choose another alarm, such as 'label_wave'."
     )
 
 
@@ -47,9 +47,6 @@ def alignments(
     The gradient of sample i is $(p_i - y_i) z_i^\top$ (softmax p, one-hot y, features z), so that the cosine is
     $\langle y_i - p_i, W z_i \rangle / (\lVert y_i - p_i \rVert \lVert z_i \rVert \lVert W \rVert_F)$; 0 where a
     gradient vanishes.
-
-    Args:
-        weight: Its weight W.
     """
     residual = nn.functional.one_hot(labels, outputs.shape[1]).to(outputs) - outputs.softmax(1)
     norms = residual.norm(dim=1) * features.norm(dim=1) * weight.norm()
@@ -58,19 +55,19 @@ def alignments(
 
 def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Return the `alignments` of a network's samples in evaluation mode, float64 on the CPU."""
-    seen: list[Tensor] = []
+    features: list[Tensor] = []
 
-    def keep(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        seen.append(inputs[0].detach().double().cpu())
+    def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        features.append(inputs[0].detach().double().cpu())
 
     with inspection_mode(network):
         name, layer = last_linear_layer(network, samples.inputs[:2])
-        with forward_hooks({name: layer}, keep):
-            # in one pass: a trial for the memory would be seen as well
+        with forward_hooks({name: layer}, record):
+            # in one pass: a trial pass that measures memory would be recorded as well
             outputs = network_outputs(network, samples.inputs, chunk_size=len(samples)).double().cpu()
         weight = layer.weight.detach().double().cpu()
     check_labels(labels, outputs.shape[1])
-    return alignments(outputs, torch.cat(seen), weight, labels)
+    return alignments(outputs, torch.cat(features), weight, labels)
 
 
 def excess_kurtosis(values: Float[Tensor, " n"]) -> float:
@@ -82,7 +79,7 @@ def excess_kurtosis(values: Float[Tensor, " n"]) -> float:
 
 @register_alarm("gradient_weight_alignment")
 class GradientWeightAlignment(PeakAlarm):
-    r"""Raised when the loss gradients of samples agree less with the weights than they did.
+    r"""Alarm on a falling alignment of per-sample loss gradients with the last layer's weight.
 
     With $\gamma_i$ the cosine between the negative loss gradient of sample i by the last layer's weight W and W itself,
     the alarm follows
@@ -90,18 +87,18 @@ class GradientWeightAlignment(PeakAlarm):
     .. math:: GWA = \frac{\operatorname{mean}_i \gamma_i}{\operatorname{kurtosis}_i \gamma_i + 1.2}
 
     with the excess kurtosis, -1.2 for a uniform distribution (Hoelzl, Rueckert and Kaissis, NeurIPS 2025,
-    arXiv:2510.25480, Sec. 4 and their program). Their rule takes the maximum after the first tenth of the training;
-    `skip` leaves observations at its beginning out. A distribution with two modes has an excess kurtosis below -1.2,
-    where the quotient changes its sign: `smallest` bounds the denominator from below, which the authors do not do, and
+    arXiv:2510.25480, Sec. 4 and their code). Their rule takes the maximum after the first tenth of the training;
+    `skip` ignores the first observations. A distribution with two modes has an excess kurtosis below -1.2, where the
+    quotient changes its sign: `smallest` bounds the denominator from below, which the authors do not do, and
     `kurtosis=False` follows the mean alone.
 
-    `observe` costs one forward pass of the monitored samples; in a loop of his own who has the last layer's inputs
-    gives `alignments(...)` of any samples to `update`, which costs next to nothing. Cross-entropy alone.
+    `observe` costs one forward pass of the monitored samples. A training loop that has the last layer's inputs can pass
+    `alignments(...)` of any samples to `update`, almost for free. Cross-entropy alone.
 
     Args:
         fall: In units of GWA.
-        skip: Observations that are left out at the beginning.
-        kurtosis: Whether to divide at all.
+        skip: Number of first observations that are ignored.
+        kurtosis: Divide by the kurtosis.
         smallest: Smallest denominator.
 
     >>> alarm = GradientWeightAlignment(window=1, patience=1, skip=0)
@@ -111,8 +108,8 @@ class GradientWeightAlignment(PeakAlarm):
     (3, 2)
     """
 
-    says: ClassVar[str] = "loss gradients agree less with the weights"
-    kept: ClassVar[tuple[str, ...]] = (*PeakAlarm.kept, "_looks")
+    description: ClassVar[str] = "loss gradients agree less with the weights"
+    state_fields: ClassVar[tuple[str, ...]] = (*PeakAlarm.state_fields, "_looks")
 
     def __init__(
         self,
@@ -130,20 +127,16 @@ class GradientWeightAlignment(PeakAlarm):
         super().__init__(window=window, fall=fall, patience=patience)
 
     def reset(self) -> None:
-        """Forget everything seen, for another training."""
+        """Reset for another training run."""
         super().reset()
         self._looks = 0
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Record the cosines of the monitored samples in evaluation mode (see `Alarm.observe`)."""
-        labels = labels_of(samples, "gradient_weight_alignment")
-        return self.update(observed_alignments(network, samples, labels), epoch)
+        return self.update(observed_alignments(network, samples, self._labels(samples)), epoch)
 
     def update(self, cosines: Float[Tensor, " n"], epoch: int) -> dict[str, float]:
-        """Take one cosine a sample, as `alignments` gives them.
-
-        Args:
-            cosines: Of any samples, the same or others each time.
+        """Update with one cosine per sample (`alignments`), of the same or other samples each time.
 
         Returns:
             Mean and excess kurtosis of the cosines, GWA, and whether the alarm has been raised.

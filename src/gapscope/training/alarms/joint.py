@@ -9,21 +9,21 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.base.samples import Samples
-from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
+from gapscope.training.alarms.base import outputs_of
 from gapscope.training.alarms.gradient_weight_alignment import observed_alignments
-from gapscope.training.alarms.loo_agreement import agreement, loo_predictions
+from gapscope.training.alarms.loo_agreement import LeftOutAgreement, agreement
 from gapscope.training.alarms.registry import register_alarm
-from gapscope.training.alarms.shared_learning import Neighbourhood, mean_support
+from gapscope.training.alarms.shared_learning import Neighbourhood, label_support
 
 
 @register_alarm("joint")
-class JointAlarm(PeakAlarm):
-    r"""Raised when the sum of three signals, each about a number between 0 and 1, has fallen.
+class JointAlarm(LeftOutAgreement):
+    r"""Alarm on a fall of the sum of three signals, each about a number between 0 and 1.
 
-    The alarm follows $a + g + s$: the agreement a with held-out predictions of the initial kernel
+    The alarm follows $a + g + s$: the agreement a with leave-one-out predictions of the initial kernel
     (`LeftOutAgreement`), the mean cosine g of the last layer's loss gradients and weight (`GradientWeightAlignment`,
-    without the kurtosis), and what is shared by neighbours in gradient space, $s = q - w (p - q)$ (`SharedLearning`).
-    They err for different reasons, so that their sum is steadier than each.
+    without the kurtosis), and the support s of labels by neighbours in gradient space, $s = q - w (p - q)$
+    (`SharedLearning`). Their errors have different causes, so that their sum varies less than each.
 
     Costs one kernel of the monitored samples before training and at the observations 1, 2, 3, 5, 8, 12, 18, ..., and
     two forward passes per observation. The network must end in an nn.Linear.
@@ -31,11 +31,11 @@ class JointAlarm(PeakAlarm):
     Args:
         fall: In units of the sum.
         weight: w.
-        neighbours: Neighbours a sample; at most a quarter of the monitored samples are taken.
+        neighbours: Neighbours per sample, at most a quarter of the monitored samples.
     """
 
-    says: ClassVar[str] = "what is learned of individual samples is shared less and less"
-    kept: ClassVar[tuple[str, ...]] = (*PeakAlarm.kept, "_predictions", "_near")
+    description: ClassVar[str] = "progress on individual samples is shared less and less with similar ones"
+    state_fields: ClassVar[tuple[str, ...]] = (*LeftOutAgreement.state_fields, "_near")
 
     def __init__(
         self, *, window: int = 5, fall: float = 0.03, patience: int = 3, weight: float = 0.5, neighbours: int = 20
@@ -46,29 +46,18 @@ class JointAlarm(PeakAlarm):
         super().__init__(window=window, fall=fall, patience=patience)
 
     def reset(self) -> None:
-        """Forget everything seen, for another training."""
+        """Reset for another training run."""
         super().reset()
-        self._predictions: Tensor | None = None
         self._near = Neighbourhood()
-
-    def begin(self, network: nn.Module, samples: Samples) -> None:
-        """Predict every monitored sample from all others, at the initial weights."""
-        labels_of(samples, "joint")
-        self._predictions = loo_predictions(network, samples)
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Observe outputs, last layer and sometimes neighbours (see `Alarm.observe`)."""
-        labels = labels_of(samples, "joint")
-        if self._predictions is None:
-            self.begin(network, samples)
-        assert self._predictions is not None
+        labels, predictions = self._labels(samples), self._loo(network, samples)
         near = self._near.neighbours_at(network, samples, min(self.neighbours, max(1, len(samples) // 4)))
-        probabilities = outputs_of(network, samples).softmax(1)
-        return self.update(
-            probabilities, labels, self._predictions, near, observed_alignments(network, samples, labels), epoch
-        )
+        probabilities, cosines = outputs_of(network, samples).softmax(1), observed_alignments(network, samples, labels)
+        return self.update(probabilities, labels, predictions, near, cosines, epoch)
 
-    def update(
+    def update(  # type: ignore[override]
         self,
         probabilities: Float[Tensor, "n k"],
         labels: Int[Tensor, " n"],
@@ -77,22 +66,21 @@ class JointAlarm(PeakAlarm):
         cosines: Float[Tensor, " n"],
         epoch: int,
     ) -> dict[str, float]:
-        """Take one observation.
+        """Update with one observation.
 
         Args:
-            predictions: Left-out predictions at the initial weights, the same each time.
-            cosines: As `alignments` gives them.
+            cosines: What `alignments` returned.
 
         Returns:
-            The three signals and whether the alarm has been raised.
+            The three signals, their sum, and whether the alarm has been raised.
         """
         a, g = agreement(probabilities, predictions), float(cosines.mean())
-        s = mean_support(probabilities, labels, neighbours, self.weight)
-        found = self.follow(a + g + s, epoch)
+        s = float(label_support(probabilities, labels, neighbours, self.weight)[2].mean())
+        self.follow(a + g + s, epoch)
         return {
             "alarm.agreement": a,
             "alarm.alignment": g,
             "alarm.support": s,
-            "alarm.value": found["alarm.value"],
-            "alarm.raised": found["alarm.raised"],
+            "alarm.value": a + g + s,
+            "alarm.raised": float(self.raised),
         }

@@ -10,25 +10,25 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.training.alarms.base import PeakAlarm, labels_of, outputs_of
+from gapscope.training.alarms.base import PeakAlarm, outputs_of
 from gapscope.training.alarms.registry import register_alarm
 
 
 @register_alarm("label_wave")
 class LabelWave(PeakAlarm):
-    r"""Raised when the predictions of training samples, which had settled, change more again.
+    r"""Alarm on a renewed rise of prediction changes on training samples.
 
     With $\hat y_i^t$ the predicted class of sample i at observation t, the prediction changes are
 
     .. math:: PC_t = \frac1n \sum_i 1[\hat y_i^t \ne \hat y_i^{t-1}].
 
-    They fall while the network learns what samples have in common, and rise when it begins to fit single wrong labels.
+    They fall while the network learns what samples have in common, and rise when it begins to fit label errors.
     The alarm is raised at the first local minimum of their mean over `window` observations (Yuan, Feng and Liu, ICLR
-    2024, arXiv:2502.07551, Sec. 3, with 3 observations): when the mean has lain more than `fall` above its minimum for
-    `patience` observations in a row. On clean labels there is no wave to be found, and chance finds one ("not
-    applicable in very low or no label noise", as its authors say); see `GatedAlarm`.
+    2024, arXiv:2502.07551, Sec. 3, with 3 observations): when the mean has been more than `fall` above its minimum for
+    `patience` observations in a row. On clean labels there is no such rise, and the alarm is raised by chance ("not
+    applicable in very low or no label noise", as its authors state).
 
-    The authors take the predictions of the training pass, which cost nothing: give these to `update`. `observe` takes
+    The authors use the predictions of the training pass, which cost nothing: pass these to `update`. `observe` uses
     those of the monitored samples in evaluation mode, one forward pass.
 
     Args:
@@ -43,27 +43,24 @@ class LabelWave(PeakAlarm):
     (0.5, 4, 3)
     """
 
-    says: ClassVar[str] = "predictions of training samples change more again"
-    kept: ClassVar[tuple[str, ...]] = (*PeakAlarm.kept, "_before")
+    description: ClassVar[str] = "predictions of training samples change more again"
+    state_fields: ClassVar[tuple[str, ...]] = (*PeakAlarm.state_fields, "_before")
 
     def __init__(self, *, window: int = 3, fall: float = 0.0, patience: int = 3) -> None:
         super().__init__(window=window, fall=fall, patience=patience)
 
     def reset(self) -> None:
-        """Forget everything seen, for another training."""
+        """Reset for another training run."""
         super().reset()
         self._before: Tensor | None = None
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Predict the monitored samples in evaluation mode (see `Alarm.observe`)."""
-        labels_of(samples, "label_wave")
+        self._labels(samples)
         return self.update(outputs_of(network, samples).argmax(1), epoch)
 
     def update(self, predicted: Int[Tensor, " n"], epoch: int) -> dict[str, float]:
-        """Take the predicted classes of the same samples, in the same order, once an epoch.
-
-        Args:
-            predicted: Predicted class of each sample.
+        """Update with the predicted classes of the same samples, in the same order, once per epoch.
 
         Returns:
             The fraction of predictions that changed (NaN the first time), and whether the alarm has been raised.
@@ -73,10 +70,10 @@ class LabelWave(PeakAlarm):
         """
         if self._before is not None and len(self._before) != len(predicted):
             raise InvalidInput(
-                f"Predictions must be of the same samples each time, {len(self._before)}; got {len(predicted)}. Keep "
-                "those of all samples, in one order."
+                f"Got predictions of {len(predicted)} samples; they must be of the same samples each time, "
+                f"{len(self._before)}. Pass those of all samples, in one order."
             )
         changes = math.nan if self._before is None else float((predicted != self._before).double().mean())
         self._before = predicted.clone()
-        found = self.follow(-changes, epoch)
-        return {"alarm.prediction_changes": changes, "alarm.raised": found["alarm.raised"]}
+        self.follow(-changes, epoch)
+        return {"alarm.prediction_changes": changes, "alarm.raised": float(self.raised)}

@@ -33,11 +33,7 @@ def alarms() -> dict[str, type[Alarm]]:
 
 
 def make_alarm(name: str, **settings: Any) -> Alarm:
-    """Build an alarm from its name and settings.
-
-    Args:
-        name: Its name in the registry.
-        **settings: Keyword settings of its class.
+    """Build an alarm from its registered name and the keyword settings of its class.
 
     Raises:
         InvalidInput: The name or a setting is unknown; the nearest is named.

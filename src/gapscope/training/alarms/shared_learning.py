@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 from jaxtyping import Float, Int
@@ -15,44 +14,17 @@ from gapscope.base.samples import Samples
 from gapscope.gradients.neighbours import most_similar
 from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.gradient_neighbours import conflict_fraction
-from gapscope.training.alarms.base import Alarm, labels_of, outputs_of
+from gapscope.training.alarms.base import Alarm, outputs_of
 from gapscope.training.alarms.registry import register_alarm
 
 
-@dataclass(frozen=True)
-class _Learnt:
-    """Class probabilities per sample [n, C], and their mean over its neighbours [n, C]."""
-
-    at_sample: Tensor
-    at_neighbours: Tensor
-    labels: Tensor
-
-    @cached_property
-    def own(self) -> Tensor:
-        """Probability p of every sample's own label, see `SharedLearning`."""
-        return self.at_sample.gather(1, self.labels[:, None]).squeeze(1)
-
-    @cached_property
-    def shared(self) -> Tensor:
-        """Probability q of the same label at its neighbours."""
-        return self.at_neighbours.gather(1, self.labels[:, None]).squeeze(1)
-
-    def support(self, weight: float) -> Tensor:
-        """Difference s = q - w (p - q) of every sample."""
-        return self.shared - weight * (self.own - self.shared)
-
-    @cached_property
-    def conflict(self) -> float:
-        """Fraction of samples whose label is not the most probable one among their neighbours."""
-        return conflict_fraction(self.at_neighbours, self.labels)
-
-
-def mean_support(
+def label_support(
     probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], neighbours: Int[Tensor, "n k"], weight: float
-) -> float:
-    """Mean of s over samples, see `SharedLearning`."""
-    learnt = _Learnt(probabilities, probabilities[neighbours].mean(1), labels)
-    return float(learnt.support(weight).mean())
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """Return p, q and s = q - w (p - q) per sample, see `SharedLearning`."""
+    at_neighbours = probabilities[neighbours].mean(1)
+    p, q = (table.gather(1, labels[:, None]).squeeze(1) for table in (probabilities, at_neighbours))
+    return p, q, q - weight * (p - q)
 
 
 @dataclass
@@ -61,8 +33,8 @@ class Neighbourhood:
 
     Attributes:
         nearest: Neighbours of each sample; None before the first observation.
-        looks: Observations so far.
-        refresh_at: The next observation at which they are computed again.
+        looks: Number of observations so far.
+        refresh_at: Number of the next observation at which they are recomputed.
     """
 
     nearest: Tensor | None = None
@@ -70,11 +42,7 @@ class Neighbourhood:
     refresh_at: int = 1
 
     def neighbours_at(self, network: nn.Module, samples: Samples, number: int) -> Int[Tensor, "n k"]:
-        """Return the neighbours at this observation.
-
-        Args:
-            number: Neighbours a sample.
-        """
+        """Return this observation's neighbours, `number` per sample."""
         self.looks += 1
         if self.nearest is None or self.looks == self.refresh_at:
             self.nearest = most_similar(empirical_ntk(network, samples.inputs, outputs="traced"), number).cpu()
@@ -84,51 +52,51 @@ class Neighbourhood:
 
 @register_alarm("shared_learning")
 class SharedLearning(Alarm):
-    r"""Monitor of whether similar samples share what a network learns about one of them.
+    r"""Alarm on progress on individual samples that similar samples do not share.
 
-    Each sample has `neighbours`: the training samples with the most similar model gradients. With $p_i$ the probability
-    that the network gives the (possibly wrong) training label of sample i, and $q_i$ the mean probability that it gives
-    the same label at the neighbours of i, the alarm follows
+    The `neighbours` of a sample are the training samples with the most similar model gradients. With $p_i$ the
+    probability of the (possibly wrong) training label of sample i, and $q_i$ the mean probability of the same label at
+    the neighbours of i, the alarm follows
 
     .. math:: s = \frac1n \sum_i s_i, \qquad s_i = q_i - w\, (p_i - q_i).
 
-    While the network learns what samples have in common, p and q rise together and s rises. What it memorizes about
-    individual samples raises p alone, and s falls: for w = 2 as soon as less than two thirds of what is newly learned
-    is shared, $\Delta q < \frac{w}{1 + w} \Delta p$. The alarm is raised when s has fallen from its maximum by more
-    than `smallest_fall` and by more than `threshold` standard errors (of the mean of the paired differences of $s_i$),
-    for `patience` observations in a row, while at least a share `smallest_conflict` of the samples is in conflict: has
-    a label that is not the most probable one among its neighbours. Where labels agree with their surroundings there is
-    little by whose memorizing test accuracy could fall; so it stays silent where far fewer labels are wrong than that.
+    While the network learns what samples have in common, p and q rise together and s rises. Memorization of individual
+    samples raises p alone, and s falls: for w = 2 as soon as q rises by less than two thirds of the rise of p,
+    $\Delta q < \frac{w}{1 + w} \Delta p$. The alarm is raised when s has fallen from its maximum by more than
+    `smallest_fall` and by more than `threshold` standard errors (of the mean of the paired differences of $s_i$), for
+    `patience` observations in a row, while at least a fraction `smallest_conflict` of the samples is in conflict: has
+    a label that is not the most probable one among its neighbours. If labels agree with those of their neighbours,
+    memorization hardly lowers the test accuracy; no alarm is raised if label noise is far below that fraction.
 
-    Neighbours are computed again at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
-    up), because early gradients say little about the problem; any other observation costs one forward pass. Both sides
-    of a difference are taken with the neighbours of today. 256 monitored samples are a good number.
+    Neighbours are recomputed at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
+    up), because early gradients depend little on the data; any other observation costs one forward pass. Both terms of
+    a difference use the current neighbours. 256 monitored samples are a good number.
 
     Args:
-        weight: w, the weight of what is not shared.
-        neighbours: Neighbours a sample; fewer than the samples of a class.
-        threshold: See above, in standard errors.
-        smallest_fall: See above, a probability.
-        smallest_conflict: See above, a fraction of the samples.
+        weight: w, the weight of the difference of p and q.
+        neighbours: Neighbours per sample; fewer than the samples of a class.
+        threshold: Smallest fall in standard errors.
+        smallest_fall: Smallest fall as a probability.
+        smallest_conflict: Smallest fraction of samples in conflict.
 
     Raises:
         InvalidInput: An argument is out of range.
 
     >>> import torch
-    >>> labels = (torch.arange(99) % 3 == 0).long()  # of 99 alike, a third has another label
+    >>> labels = (torch.arange(99) % 3 == 0).long()  # 99 equal samples, a third with another label
     >>> others = (torch.arange(99)[:, None] + torch.arange(1, 21)) % 99
     >>> alarm = SharedLearning()
     >>> for epoch, network in enumerate([(0.5, 0.5), (0.67, 0.33)], start=1):  # learns the common part
     ...     _ = alarm.update(torch.tensor([network]).expand(99, 2), labels, others, epoch)
     >>> alarm.raised_at, alarm.peak
     (None, 2)
-    >>> _ = alarm.update(torch.eye(2)[labels], labels, others, 3)  # knows each label by heart
+    >>> _ = alarm.update(torch.eye(2)[labels], labels, others, 3)  # each label is memorized
     >>> alarm.raised_at, alarm.peak
     (3, 2)
     """
 
-    says: ClassVar[str] = "what is learned is not shared by similar samples"
-    kept: ClassVar[tuple[str, ...]] = ("_near", "_best", "_below")
+    description: ClassVar[str] = "progress on individual samples is not shared by similar ones"
+    state_fields: ClassVar[tuple[str, ...]] = ("_near", "_best", "_below")
 
     def __init__(
         self,
@@ -152,7 +120,7 @@ class SharedLearning(Alarm):
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything seen, for another training."""
+        """Reset for another training run."""
         super().reset()
         self._near = Neighbourhood()
         self._best: Float[Tensor, "n c"] | None = None
@@ -160,34 +128,35 @@ class SharedLearning(Alarm):
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Record probabilities, and sometimes the kernel, of the samples (see `Alarm.observe`)."""
-        labels = labels_of(samples, "shared_learning")
+        labels = self._labels(samples)
         near = self._near.neighbours_at(network, samples, self.neighbours)
         return self.update(outputs_of(network, samples).softmax(1), labels, near, epoch)
 
     def update(
         self, probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], neighbours: Int[Tensor, "n k"], epoch: int
     ) -> dict[str, float]:
-        """Take one observation.
+        """Update with one observation.
 
         Returns:
             The means of p and q, s, its fall from the maximum, the fraction of samples in conflict, and whether the
             alarm has been raised (0 or 1), by name.
         """
         best = probabilities if self._best is None else self._best
-        then, now = (_Learnt(given, given[neighbours].mean(1), labels) for given in (best, probabilities))
-        fall = then.support(self.weight) - now.support(self.weight)
+        p, q, support = label_support(probabilities, labels, neighbours, self.weight)
+        fall = label_support(best, labels, neighbours, self.weight)[2] - support
+        conflict = conflict_fraction(probabilities[neighbours].mean(1), labels)
         if float(fall.mean()) <= 0:
             self._best, self.peak = probabilities.clone(), epoch
         error = float(fall.std()) / len(fall) ** 0.5
         fallen = float(fall.mean()) > max(self.smallest_fall, self.threshold * error)
-        self._below = self._below + 1 if fallen and now.conflict >= self.smallest_conflict else 0
+        self._below = self._below + 1 if fallen and conflict >= self.smallest_conflict else 0
         if self._below >= self.patience:
             self._raise(epoch)
         return {
-            "alarm.own_probability": float(now.own.mean()),
-            "alarm.shared_probability": float(now.shared.mean()),
-            "alarm.support": float(now.support(self.weight).mean()),
+            "alarm.own_probability": float(p.mean()),
+            "alarm.shared_probability": float(q.mean()),
+            "alarm.support": float(support.mean()),
             "alarm.fall": max(0.0, float(fall.mean())),
-            "alarm.conflict": now.conflict,
+            "alarm.conflict": conflict,
             "alarm.raised": float(self.raised),
         }
