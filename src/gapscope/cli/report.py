@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,17 +53,19 @@ def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, An
 
 def _check(records: Sequence[Record], pool: Path, data_root: Path | None) -> dict[str, Any]:
     """Return the checks of the most accurate stored network (None without weights or data)."""
-    stored = [(record, pool / "runs" / record.id / "weights.safetensors") for record in records]
-    stored = [(record, path) for record, path in stored if record.status == "finished" and path.exists()]
-    if not stored:
+    finished = [record for record in records if record.status == "finished"]
+    finished.sort(key=lambda record: record.scores.get("test_accuracy", -record.scores["train_loss"]), reverse=True)
+    # strings, not Paths: a pool may hold 100,000 networks without weights
+    paths = ((record, f"{pool}/runs/{record.id}/weights.safetensors") for record in finished)
+    record, path = next(((record, path) for record, path in paths if os.path.exists(path)), (None, ""))  # noqa: PTH110
+    if record is None:
         return {}  # before torch and the checks are imported, which takes seconds
     from gapscope.base.errors import GapscopeError
     from gapscope.checks.run import check
     from gapscope.cli.check import stored_network
 
-    record, path = max(stored, key=lambda item: item[0].scores.get("test_accuracy", -item[0].scores["train_loss"]))
     try:
-        network, data, options = stored_network(path, data_root)
+        network, data, options = stored_network(Path(path), data_root)
         return {"check": (record.id, check(network, data, time_budget=CHECK_SECONDS, **options))}
     except GapscopeError as error:
         typer.echo(f"note: the network was not checked: {error}", err=True)

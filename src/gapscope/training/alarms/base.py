@@ -113,8 +113,8 @@ class Alarm(ABC):
         if self.raised_at is None:
             return f"{name}(not raised; estimated best epoch so far: {self.peak})"
         return (
-            f"{name}(raised at epoch {self.raised_at}: {self.description} since epoch {self.peak}; accuracy on new data "
-            "has probably peaked there)"
+            f"{name}(raised at epoch {self.raised_at}: {self.description} since epoch {self.peak}; "
+            "accuracy on new data has probably peaked there)"
         )
 
 
