@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -33,6 +34,7 @@ from gapscope_studies.zhao2022.analysis import (
     sign_claims,
     sparsity_model,
     ssr_claim,
+    ssr_per_draw,
     sum_of_squares,
 )
 from gapscope_studies.zhao2022.networks import (
@@ -140,7 +142,7 @@ def test_models_lose_one_regularization_after_the_other() -> None:
             spec.network.options["dropout"],
             bool(spec.training.penalties),
         )
-        for name, spec in models.items()
+        for name, (spec,) in models.items()
     }
     assert ways == {
         "A": (True, True, 0.5, True),
@@ -258,7 +260,7 @@ def test_other_layers_are_measured_by_name(setting: RunSettings) -> None:
 
 def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
     setting = RunSettings(scale="smoke", work=tmp_path)
-    spec = next(iter(grids.models(setting).values()))
+    (spec,) = next(iter(grids.models(setting).values()))
     problem, _ = prepared(spec, grids.photographs(setting).data_root)
     assert (len(problem.train), len(problem.test), problem.n_outputs) == (100, 100, 10)
     assert problem.train.inputs.shape[1:] == (3, 8, 8)
@@ -298,7 +300,7 @@ def test_the_study_is_found_by_its_name() -> None:
 
 
 def test_a_sum_of_squares_is_that_of_refits_without_each_network() -> None:
-    """Eight times the mean square of leave-one-out residuals, refitted one by one; without `count` the fit's own."""
+    """Eight times the mean square of leave-one-out residuals, refitted one by one; of a draw the fit's own."""
     random = numpy.random.default_rng(0)
     x = random.uniform(size=(12, 2))
     table = pandas.DataFrame({ZETA: x[:, 0], KAPPA: x[:, 1], "gap": random.uniform(size=12), "corruption": [0, 1] * 6})
@@ -309,6 +311,6 @@ def test_a_sum_of_squares_is_that_of_refits_without_each_network() -> None:
     ]
     held_out = ssr_claim("", "", table, sparsity_model(), 0.023, (), count=8)
     assert held_out.value == pytest.approx(8 * numpy.mean(numpy.square(left_out)))
-    fitted = ssr_claim("", "", table, sparsity_model(), 0.004, ())
-    _, squares = numpy.linalg.lstsq(design, gap, rcond=None)[:2]
-    assert fitted.value == pytest.approx(float(squares[0]))
+    draws: Any = [[SimpleNamespace(id=row) for row in rows] for rows in (range(12), range(6))]
+    fitted = [float(numpy.linalg.lstsq(design[:n], gap[:n], rcond=None)[1][0]) for n in (12, 6)]
+    assert ssr_per_draw(sparsity_model(), table, draws) == pytest.approx(fitted)

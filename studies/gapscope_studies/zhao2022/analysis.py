@@ -150,15 +150,19 @@ def errs_less(
 
 def ssr_claim(
     source: str, says: str, table: Table, model: GapEstimator, paper: float, compared: Sequence[ComparisonArm], *,
-    count: int | None = None, cluster: str = "corruption", unit: str = "noise levels",
+    count: int,
 ) -> Claim:  # fmt: skip
-    """That a sum of squared residuals is the paper's: of `count` left-out networks, of the fit to all without it."""
-    fitted = model.fit(table, table["gap"])
-    estimates = fitted.predict(table)
-    residuals = fitted.residuals_ if count else table["gap"].to_numpy(dtype=float) - estimates
-    quantity = f"sum of squared residuals of {f'{count} left-out' if count else 'the fit to all'} networks"
-    return claim(source, says, quantity, (count or len(table)) * residuals**2, paper=paper, unit=unit,
-                 clusters=table[cluster].to_list(), compared=compared)  # fmt: skip
+    """That the sum of squared residuals of `count` left-out networks is the paper's."""
+    residuals = model.fit(table, table["gap"]).residuals_
+    return claim(source, says, f"sum of squared residuals of {count} left-out networks", count * residuals**2,
+                 paper=paper, unit="noise levels", clusters=table["corruption"].to_list(),
+                 compared=compared)  # fmt: skip
+
+
+def ssr_per_draw(model: GapEstimator, table: Table, draws: Sequence[Sequence[RunSpec]]) -> list[float]:
+    """Return the sum of squared residuals of the model fitted to each draw of the networks."""
+    drawn = (table[table.index.isin([spec.id for spec in draw])] for draw in draws)
+    return [sum_of_squares(model, networks_of_draw)[1] for networks_of_draw in drawn]
 
 
 def mean_gap() -> GapEstimator:

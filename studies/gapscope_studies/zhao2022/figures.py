@@ -36,7 +36,7 @@ from gapscope_studies.zhao2022.analysis import (
     sign_claims,
     sparsity_model,
     ssr_claim,
-    sum_of_squares,
+    ssr_per_draw,
     with_interval,
 )
 from gapscope_studies.zhao2022.networks import finished, networks, sparsity
@@ -59,6 +59,7 @@ PAPER = {
     "batch size": "128 to 512",
     "epochs": "until the training accuracy is .97",
 }
+DRAWS, SSR_OF_DRAW = "draws of weights and images", "sum of squared residuals of the fit to one draw"
 IMAGENET = {"data": "ImageNet, 1,000 classes, 224 x 224 pixels", "network": "VGG-16", "networks": "5", "epochs": "74"}
 
 
@@ -366,28 +367,30 @@ def other_architecture(
     """Curves, pairs and the fit on all networks of an architecture (Figs. 3, 5 and 6), and held-out errors.
 
     `fit` and `ssr` are the paper's Pearson and sum of squared residuals of the fit, where it gives them; `units` are
-    the `cluster` of networks that count once and its `unit`, else seeds.
+    the `cluster` of networks that count once and its `unit`, else draws of weights and images.
     """
-    specs = grids.paper_grid(setting, pool)
+    n_draws = setting.read(__file__)["grid"]["networks"][pool].get("draws", 1)
+    draws = grids.draws_of(grids.paper_grid(setting, pool), n_draws)
+    specs = [spec for draw in draws for spec in draw]
     table = networks(setting, pool, specs)
-    curves, records = plain_sparsities(setting, pool, grids.plain_networks(specs))
-    means, chance = _means(curves), chance_of(setting, specs)
-    _, squares = sum_of_squares(sparsity_model(), table)
-    _, spread = sum_of_squares(mean_gap(), table)
+    plain = [plain_sparsities(setting, pool, grids.plain_networks(draw)) for draw in draws]
+    curves, records = [found for found, _ in plain], [record for _, there in plain for record in there]
+    means, chance = _means(curves[0]), chance_of(setting, specs)
+    squares, spread = (ssr_per_draw(model, table, draws) for model in (sparsity_model(), mean_gap()))
     splits = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
-    # networks of one seed share initial weights and the draw of their training configuration
-    independent: Any = units or {"cluster": "seed", "unit": "seeds"}
+    # networks of one draw share their images
+    independent: Any = units or {"cluster": "data.seed", "unit": DRAWS}
     claims = [
         *sign_claims(source, table, chance, **independent),
         errs_less(source, "zeta and kappa tell the gap of a network that was left out", table, sparsity_model(),
                   mean_gap(), chance, **independent),
-        *_trend_claims(source, [curves], records),
+        *_trend_claims(source, curves, records),
     ]  # fmt: skip
     if not math.isnan(fit):
         claims.append(fit_claim(source, table, fit, chance, **independent))
     if not math.isnan(ssr):
-        claims.append(ssr_claim(source, f"the linear fit leaves an SSR of {ssr:g}", table, sparsity_model(), ssr,
-                                learnt(table, chance), **independent))  # fmt: skip
+        claims.append(claim(source, f"the linear fit leaves an SSR of {ssr:g}", SSR_OF_DRAW, squares, paper=ssr,
+                            unit=DRAWS, compared=learnt(table, chance)))  # fmt: skip
     gaps = table["gap"].to_numpy(dtype=float)
     estimate = sparsity_model().fit(table, gaps).predict(table)
     return outcome(
@@ -395,10 +398,11 @@ def other_architecture(
         numbers={"ssr": squares, "ssr_mean_gap": spread, "splits": splits, "by_corruption": means.to_dict("records"),
                  "networks": table[SHOWN].to_dict("records")},
         claims=claims,
-        verdict=f"The fit leaves an SSR of {squares:.3g} where the mean gap leaves {spread:.3g}.",
-        tables={"Repeated splits": _protocol_table({"zeta and kappa": splits}), "Means over classes": means,
+        verdict=f"The fit to one draw leaves an SSR of {numpy.mean(squares):.3g} where the mean gap leaves "
+                f"{numpy.mean(spread):.3g}.",
+        tables={"Repeated splits": _protocol_table({"zeta and kappa": splits}), "Means over classes, first draw": means,
                 "Networks": table[SHOWN]},
-        figures={"curves": _curves(curves), "pairs": scatters(table, [(ZETA, KAPPA)]),
+        figures={"curves": _curves(curves[0]), "pairs": scatters(table, [(ZETA, KAPPA)]),
                  "estimates": estimates({"all networks": (gaps.tolist(), estimate.tolist())})},
     )  # fmt: skip
 
@@ -410,38 +414,48 @@ def figure_4(setting: RunSettings) -> Outcome:
     """Accuracies, zeta and kappa of the five models, and the linear fit."""
     import pandas
 
-    here, specs = grids.photographs(setting), grids.models(setting)
-    table = networks(here, "photographs", list(specs.values()))
+    here, models = grids.photographs(setting), grids.models(setting)
+    draws = [list(draw) for draw in zip(*models.values(), strict=True)]
+    specs = [spec for draw in draws for spec in draw]
+    table = networks(here, "photographs", specs)
     theirs: Table = pandas.read_csv(Path(__file__).with_name("paper.csv"), index_col="model")
-    names = {spec.id: name for name, spec in specs.items()}
+    names = {spec.id: name for name, drawn in models.items() for spec in drawn}
     table = table.assign(model=[names[key] for key in table.index])
     table["paper's gap"] = [theirs.loc[name, "train_accuracy"] - theirs.loc[name, "test_accuracy"]
                             for name in table["model"]]  # fmt: skip
-    found, chance = related(table, [ZETA, KAPPA]), chance_of(here, list(specs.values()))
-    _, squares = sum_of_squares(sparsity_model(), table)
-    _, spread = sum_of_squares(mean_gap(), table)
-    models = tuple(ComparisonArm(name=f"model {row['model']}", train_accuracy=row["train_accuracy"], chance=chance,
-                              curve=downsample_curve([row["curve"]])) for _, row in table.iterrows())  # fmt: skip
+    of_draw = [table[table.index.isin([spec.id for spec in draw])] for draw in draws]
+    chance = chance_of(here, specs)
+    squares, spread = (ssr_per_draw(model, table, draws) for model in (sparsity_model(), mean_gap()))
+    arms = tuple(
+        ComparisonArm(name=f"model {name}", train_accuracy=float(drawn["train_accuracy"].mean()), chance=chance,
+                      curve=downsample_curve(drawn["curve"].to_list()))
+        for name, drawn in table.groupby("model")
+    )  # fmt: skip
+    found = {name: [pearson(drawn[column], drawn["gap"]) for drawn in of_draw]
+             for name, column in (("zeta", ZETA), ("kappa", KAPPA))}  # fmt: skip
+    order = [kendall_tau(drawn["model"].map(ord).to_numpy(), drawn["gap"].to_numpy()) for drawn in of_draw]
+    per_draw: Any = {"unit": DRAWS, "compared": arms}
     claims = [
-        relation("Fig. 4", f"the gap {way} with {name}", f"Pearson of the gap and {name}", pearson, table[column],
-                 table["gap"], paper=paper, compared=models, within=1.25)
-        for column, name, way, paper in ((ZETA, "zeta", "rises", 0.998), (KAPPA, "kappa", "falls", -0.967))
+        claim("Fig. 4", f"the gap {way} with {name}", f"Pearson of the gap and {name}", found[name], paper=paper,
+              within=1.25, **per_draw)
+        for name, way, paper in (("zeta", "rises", 0.998), ("kappa", "falls", -0.967))
     ]  # fmt: skip
     claims += [
-        ssr_claim("Fig. 4", "the linear fit leaves an SSR of 0.004", table, sparsity_model(), 0.004, models,
-                  cluster="model", unit="networks"),
-        relation("Table 1", "the gap grows from model A to model E", "Kendall's tau of order and gap",
-                 kendall_tau, table["model"].map(ord), table["gap"], above=0.0, compared=models),
+        claim("Fig. 4", "the linear fit leaves an SSR of 0.004", SSR_OF_DRAW, squares, paper=0.004, **per_draw),
+        claim("Table 1", "the gap grows from model A to model E", "Kendall's tau of order and gap", order, above=0.0,
+              **per_draw),
     ]  # fmt: skip
-    curves = {f"model {name}": sparsity(here, "photographs", spec)
-              for name, spec in specs.items() if spec.id in table.index}  # fmt: skip
+    curves = {f"model {name}": sparsity(here, "photographs", drawn[0])
+              for name, drawn in models.items() if drawn[0].id in table.index}  # fmt: skip
     shown = ["model", "paper's gap", "gap", "train_accuracy", "test_accuracy", ZETA, KAPPA]
+    means = table[shown].groupby("model", as_index=False).mean()
     return outcome(
-        here, list(specs.values()), IMAGENET,
-        numbers={"correlations": found.to_dict("index"), "ssr": squares, "models": table[shown].to_dict("records")},
+        here, specs, IMAGENET,
+        numbers={"correlations": found, "ssr": squares, "models": means.to_dict("records")},
         claims=claims,
-        verdict=f"Three coefficients for five networks leave an SSR of {squares:.3g} of {spread:.3g} about the mean.",
-        tables={"Table 1": table[shown]},
+        verdict=f"Three coefficients for five networks leave an SSR of {numpy.mean(squares):.3g} of "
+                f"{numpy.mean(spread):.3g} about the mean.",
+        tables={"Table 1, means over draws": means},
         figures={"curves": _curves(curves), "clouds": _clouds(curves),
                  "gap": scatters(table, [(ZETA, "gap"), (KAPPA, "gap")])},
     )  # fmt: skip

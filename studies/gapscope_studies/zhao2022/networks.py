@@ -101,15 +101,20 @@ def plain_networks(specs: Sequence[RunSpec]) -> list[RunSpec]:
     return sorted((spec for spec in specs if spec.replace(same).id == plain), key=lambda spec: spec.data.label_noise)
 
 
+def draws_of(specs: Sequence[RunSpec], n: int) -> list[list[RunSpec]]:
+    """Return the same networks `n` times, each time with other weights and other training samples."""
+    again = ([spec.replace({"seed": spec.seed + 1000 * k, "data.seed": k}) for spec in specs] for k in range(1, n))
+    return [list(specs), *again]
+
+
 def repeats_of_plain(setting: RunSettings, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-    """Those networks, and the same again with other weights and other training samples: each draw is one unit.
+    """Return draws of the plain networks, each of which is one unit.
 
     Only the scale's fractions of corrupted labels, even if the pool has more.
     """
     content = setting.read(__file__)
     plain = [spec for spec in plain_networks(specs) if spec.data.label_noise in content["fractions"]]
-    others = range(1, content["plain_repeats"])
-    return [plain, *([spec.replace({"seed": spec.seed + 1000 * k, "data.seed": k}) for spec in plain] for k in others)]
+    return draws_of(plain, content["plain_repeats"])
 
 
 # --- pools that vary what the paper kept fixed: data, sizes, clean labels, networks that do not fit their data
@@ -159,13 +164,15 @@ def first_pool(setting: RunSettings) -> tuple[str, list[RunSpec]]:
 # --- photographs in folders
 
 
-def models(setting: RunSettings) -> dict[str, RunSpec]:
-    """Models A to E of Table 1, each with less regularization than the one before."""
+def models(setting: RunSettings) -> dict[str, list[RunSpec]]:
+    """Return draws of models A to E of Table 1, each with less regularization than the one before."""
     content = setting.read(__file__)["photographs"]
     base = RunSpec.from_dict(content["base"])
     return {
-        name: base.replace({"network.options": {**content["options"], "dropout": dropout},
-                            **{f"training.{key}": value for key, value in changes.items()}})
+        name: [draw for (draw,) in draws_of([base.replace({
+            "network.options": {**content["options"], "dropout": dropout},
+            **{f"training.{key}": value for key, value in changes.items()},
+        })], content.get("draws", 1))]
         for name, (dropout, changes) in MODELS.items()
     }  # fmt: skip
 
