@@ -252,7 +252,7 @@ def _coverage(pools: Mapping[str, Table]) -> Table:
 
     rows = []
     for pool, table in pools.items():
-        for scheme in ("jackknife+", "split"):
+        for scheme in ("jackknife+", "cv+"):
             model = candidates(table)[DEFAULT].set_params(interval=scheme)
             found: Table = cross_val_predict(model, table, scheme="leave_one_out", level=LEVEL)
             covered = (found["low"] <= found["target"]) & (found["target"] <= found["high"])
