@@ -13,23 +13,10 @@ from filelock import FileLock
 from gapscope.cli.study import load_study
 from gapscope_studies.kit.study import RunSettings, run_study
 
-# parts that `make test` runs: together they use every way in which a study trains, measures, judges and draws
-QUICK = {
-    "forouzesh2021": ("fig2b", "fig2d", "fig10cd", "fig11d", "fig13", "cifar100"),
-    "luo2019": ("fig1a", "fig1b", "table1", "dynamics", "fig2ef", "fig4"),
-    "overfitting_alarm": ("tuning",),
-    "szolnoky2022": ("tuning", "table1", "bench", "table2_fc", "fig3"),
-    "zhao2022": ("fig1", "fig2", "fig3ab", "fig3cd", "fig3e"),
-}
 
-
-def parts(study: str, names: Any = None) -> list[Any]:
-    """Names of a study's parts as parameters of a test; those that are not quick are slow."""
-    names = [part.name for part in load_study(study).parts] if names is None else names
-    return [
-        pytest.param(study, name, marks=() if name in QUICK[study] else pytest.mark.slow, id=f"{study}-{name}")
-        for name in names
-    ]
+def parts(study: str, *, trained: bool = False) -> list[tuple[str, str]]:
+    """Names of a study and of each of its parts, or of those that train networks."""
+    return [(study, part.name) for part in load_study(study).parts if not (trained and part.name == "exact")]
 
 
 class SmokeStudy:

@@ -42,7 +42,7 @@ def setting(study: SmokeStudy) -> RunSettings:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "part"), parts("forouzesh2021"))
+@pytest.mark.parametrize(("name", "part"), parts("forouzesh2021", trained=True))
 def test_every_part_leaves_claims_scale_and_figures(study: SmokeStudy, name: str, part: str) -> None:
     found, page = study.content(part), study.page(part)
     assert found["claims"] and all(claim["outcome"] in ("held", "not held", "open") for claim in found["claims"])

@@ -47,7 +47,7 @@ def setting(study: SmokeStudy) -> RunSettings:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "part"), parts("szolnoky2022"))
+@pytest.mark.parametrize(("name", "part"), parts("szolnoky2022", trained=True))
 def test_every_part_leaves_claims_scale_tables_and_figures(study: SmokeStudy, name: str, part: str) -> None:
     found, page = study.content(part), study.page(part)
     # networks of a few epochs decide nothing
