@@ -44,7 +44,7 @@ from gapscope_studies.zhao2022.networks import finished, networks, sparsity
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Sparsities = Mapping[float, UnitSparsity]
+Sparsities = Mapping[Any, UnitSparsity]
 SHOWN = ["corruption", "batch_norm", "train_accuracy", "test_accuracy", "gap", ZETA, KAPPA]
 CLASSES_MOVE = "classes move from large kappa and small zeta to the opposite corner"
 HELD_OUT = 8  # the paper's test networks
@@ -445,8 +445,12 @@ def figure_4(setting: RunSettings) -> Outcome:
         claim("Table 1", "the gap grows from model A to model E", "Kendall's tau of order and gap", order, above=0.0,
               **per_draw),
     ]  # fmt: skip
-    curves = {f"model {name}": sparsity(here, "photographs", drawn[0])
-              for name, drawn in models.items() if drawn[0].id in table.index}  # fmt: skip
+    curves = [
+        {f"model {names[spec.id]}": sparsity(here, "photographs", spec) for spec in draw if spec.id in table.index}
+        for draw in draws
+    ]
+    claims.append(claim("Fig. 4(B)", CLASSES_MOVE, "Pearson of zeta and kappa over classes of all models",
+                        [_class_correlation(found) for found in curves], below=0.0, **per_draw))  # fmt: skip
     shown = ["model", "paper's gap", "gap", "train_accuracy", "test_accuracy", ZETA, KAPPA]
     means = table[shown].groupby("model", as_index=False).mean()
     return outcome(
@@ -456,6 +460,6 @@ def figure_4(setting: RunSettings) -> Outcome:
         verdict=f"Three coefficients for five networks leave an SSR of {numpy.mean(squares):.3g} of "
                 f"{numpy.mean(spread):.3g} about the mean.",
         tables={"Table 1, means over draws": means},
-        figures={"curves": _curves(curves), "clouds": _clouds(curves),
+        figures={"curves": _curves(curves[0]), "clouds": _clouds(curves[0]),
                  "gap": scatters(table, [(ZETA, "gap"), (KAPPA, "gap")])},
     )  # fmt: skip
