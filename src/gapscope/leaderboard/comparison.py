@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gapscope.base.errors import UnreadableFile
-from gapscope.base.files import read_json, write_atomically
-from gapscope.base.type_guards import is_dict
 from gapscope.leaderboard.evidence import LeaderboardEvidence, MeasureEvidence
 from gapscope.results.readings import BASELINE, Direction
-from gapscope.results.result import RowResult
+from gapscope.results.result import StoredRows
 
 if TYPE_CHECKING:
     import pandas
@@ -87,7 +82,7 @@ def _vote(measure: str, numbers: Sequence[Sequence[ComparedReading]]) -> _Vote:
     return _Vote(measure, ranks, firsts[0], all(_is_separated(rows, firsts[0]) for rows in numbers))
 
 
-class Comparison(RowResult[ComparedReading]):
+class Comparison(StoredRows[ComparedReading]):
     """Networks compared on the same samples, the best first.
 
     Each measure has one vote, however many numbers it yields; margins vote by their medians, and the number of
@@ -100,6 +95,7 @@ class Comparison(RowResult[ComparedReading]):
         evidence: What that leaderboard says; None where there is none.
     """
 
+    _kind, _keys = "a comparison", frozenset({"verdict", "unmeasured"})
     level: float
     unmeasured: dict[str, dict[str, str]]
     evidence: LeaderboardEvidence | None
@@ -112,10 +108,10 @@ class Comparison(RowResult[ComparedReading]):
         evidence: LeaderboardEvidence | None = None,
     ) -> Comparison:
         """Collect the rows."""
-        found = super().__new__(cls, tuple(rows))
-        found.level, found.evidence = level, evidence
-        found.unmeasured = {name: dict(whys) for name, whys in (unmeasured or {}).items()}
-        return found
+        result = super().__new__(cls, tuple(rows))
+        result.level, result.evidence = level, evidence
+        result.unmeasured = {name: dict(reasons) for name, reasons in (unmeasured or {}).items()}
+        return result
 
     @property
     def networks(self) -> list[str]:
@@ -237,27 +233,6 @@ class Comparison(RowResult[ComparedReading]):
         }
 
     @classmethod
-    def from_json(cls, text: str) -> Comparison:
-        """Build from what `to_json` returned."""
-        return cls._from(json.loads(text))
-
-    def save(self, path: str | Path) -> None:
-        """Write a JSON file atomically."""
-        write_atomically(Path(path), self.to_json(indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: str | Path) -> Comparison:
-        """Read a file that `save` wrote.
-
-        Raises:
-            UnreadableFile: It is truncated, or holds something else.
-        """
-        content = read_json(Path(path))
-        if not is_dict(content) or "verdict" not in content:
-            raise UnreadableFile(f"{path} must hold a comparison; it does not. Name a file that Comparison.save wrote.")
-        return cls._from(content)
-
-    @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Comparison:
         def read(row: dict[str, Any]) -> ComparedReading:
             values: dict[str, Any] = {**row, **{name: float(row[name]) for name in NUMBERS}}
@@ -266,13 +241,6 @@ class Comparison(RowResult[ComparedReading]):
         rows = [read(row) for row in content["rows"]]
         evidence = LeaderboardEvidence.from_dict(content["evidence"]) if content.get("evidence") else None
         return cls(rows, content["level"], content["unmeasured"], evidence)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per number and network as a data frame."""
-        import pandas
-
-        columns = [item.name for item in fields(ComparedReading)]
-        return pandas.DataFrame([[getattr(row, name) for name in columns] for row in self], columns=columns)
 
     def summary(self) -> pandas.DataFrame:
         """Return one row per network: first places, mean rank, size and training fit."""

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapscope.base.errors import UnreadableFile
-from gapscope.base.files import read_json, write_atomically
-from gapscope.base.type_guards import is_dict
 from gapscope.leaderboard.leaderboard_row import EVIDENCE, LeaderboardRow, Score
-from gapscope.results.result import RowResult, to_builtin
+from gapscope.results.result import StoredRows, to_builtin
 
 if TYPE_CHECKING:
     import pandas
@@ -43,19 +38,20 @@ def _named(rows: Sequence[LeaderboardRow]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-class Leaderboard(RowResult[LeaderboardRow]):
+class Leaderboard(StoredRows[LeaderboardRow]):
     """Measures evaluated on networks whose gap is known, baselines first.
 
     Attributes:
         source: What the networks are.
-        networks: How many they are.
-        training configurations: How many training configurations: networks that agree in all hyperparameters are one.
+        networks: Number of networks.
+        recipes: Number of training configurations; networks that agree in all hyperparameters are one.
         hyperparameters: Columns of the hyperparameters.
         left_out: Measure -> why it has no row.
-        dropped: Networks left out for a number that is not finite.
-        drawn_from: Networks that these were drawn from by whole training configurations; 0 where they are all.
+        dropped: Number of networks that were excluded because a number is not finite.
+        drawn_from: Number of networks from which whole training configurations were sampled; 0 if all are used.
     """
 
+    _kind, _keys = "a leaderboard", frozenset({"correction"})
     source: str
     networks: int
     recipes: int
@@ -77,11 +73,11 @@ class Leaderboard(RowResult[LeaderboardRow]):
         drawn_from: int = 0,
     ) -> Leaderboard:
         """Collect the rows."""
-        found = super().__new__(cls, tuple(rows))
-        found.source, found.networks, found.recipes, found.dropped = source, networks, recipes, dropped
-        found.drawn_from = drawn_from
-        found.hyperparameters, found.left_out = tuple(hyperparameters), dict(left_out or {})
-        return found
+        board = super().__new__(cls, tuple(rows))
+        board.source, board.networks, board.recipes, board.dropped = source, networks, recipes, dropped
+        board.drawn_from = drawn_from
+        board.hyperparameters, board.left_out = tuple(hyperparameters), dict(left_out or {})
+        return board
 
     def row(self, measure: str) -> LeaderboardRow:
         """The row of one measure, named with or without its prefix "m."."""
@@ -140,11 +136,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return sorted(self, key=key)
 
     def summary(self, longest_name: int = LONGEST_NAME) -> pandas.DataFrame:
-        """Return one row per measure, baselines first: verdict and main scores.
-
-        Args:
-            longest_name: Letters at which names are cut.
-        """
+        """Return verdict and main scores per measure, baselines first; longer names are cut."""
         import pandas
 
         ordered = self._ordered()
@@ -194,29 +186,6 @@ class Leaderboard(RowResult[LeaderboardRow]):
             "rows": [to_builtin(row) for row in self],
         }
 
-    def save(self, path: str | Path) -> None:
-        """Write a JSON file atomically."""
-        write_atomically(Path(path), self.to_json(indent=1) + "\n")
-
-    @classmethod
-    def from_json(cls, text: str) -> Leaderboard:
-        """Build from what `to_json` returned."""
-        return cls._from(json.loads(text))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Leaderboard:
-        """Read a file that `save` wrote.
-
-        Raises:
-            UnreadableFile: It is truncated, or holds something else.
-        """
-        content = read_json(Path(path))
-        if not is_dict(content) or "correction" not in content:
-            raise UnreadableFile(
-                f"{path} must hold a leaderboard; it does not. Name a file that Leaderboard.save wrote."
-            )
-        return cls._from(content)
-
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Leaderboard:
         rows: list[LeaderboardRow] = []
@@ -263,11 +232,7 @@ class Leaderboard(RowResult[LeaderboardRow]):
         return to_html(self, (*self.verdict, self.facts), self.summary())
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot each measure's partial correlation with its interval, filled if there is evidence.
-
-        Args:
-            axes: Where to draw; None makes a figure.
-        """
+        """Plot each measure's partial correlation with its interval, filled if there is evidence."""
         from gapscope.results.plots import axes_or_new
 
         rows = [row for row in self._ordered() if math.isfinite(row.partial.value)][::-1]

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
-from gapscope.base.errors import NotMeasurable, UnreadableFile, did_you_mean
-from gapscope.base.files import read_json, write_atomically
-from gapscope.base.type_guards import is_dict
+from gapscope.base.errors import NotMeasurable, did_you_mean
 from gapscope.results.readings_table import html_of, text_of
-from gapscope.results.result import RowResult
+from gapscope.results.result import StoredRows
 
 if TYPE_CHECKING:
     import pandas
 
 # of the JSON of readings and of records
 SCHEMA = 1
-# The measure that stands beside all others: whoever predicts no better than the size tells nothing.
+# The baseline of all measures: a measure that predicts the gap no better than this one adds nothing.
 BASELINE = "parameter_count"
 Direction = Literal["lower", "higher", "none"]
 
@@ -32,7 +28,7 @@ def _names(cls: Any) -> frozenset[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One number of one measure, with the facts needed to read it.
+    """One number of one measure, with its direction, units and source.
 
     Attributes:
         measure: Name of the measure in the registry.
@@ -44,7 +40,7 @@ class Reading:
         aggregation: Over what it was summed or averaged.
         reference: Source, with equation number.
         seconds: Wall time of the whole measure.
-        note: What else one must know: on how many of the samples it was estimated, or why there is no number.
+        note: Caveats: number of samples of the estimate, or the reason why there is no number.
         title: What the number is, in words.
     """
 
@@ -75,7 +71,7 @@ class Reading:
         return cls(**values)
 
 
-class Readings(RowResult[Reading]):
+class Readings(StoredRows[Reading]):
     """Readings of one network: a tuple, also indexed by name, shown as a table.
 
     Attributes:
@@ -83,6 +79,7 @@ class Readings(RowResult[Reading]):
         notes: What was noticed, one sentence each.
     """
 
+    _kind, _keys = "readings", frozenset({"rows", "notes"})
     unmeasured: dict[str, str]
     notes: tuple[str, ...]
 
@@ -90,9 +87,9 @@ class Readings(RowResult[Reading]):
         cls, readings: Iterable[Reading] = (), unmeasured: Mapping[str, str] | None = None, notes: Iterable[str] = ()
     ) -> Readings:
         """Collect the readings."""
-        found = super().__new__(cls, tuple(readings))
-        found.unmeasured, found.notes = dict(unmeasured or {}), tuple(notes)
-        return found
+        result = super().__new__(cls, tuple(readings))
+        result.unmeasured, result.notes = dict(unmeasured or {}), tuple(notes)
+        return result
 
     @overload
     def __getitem__(self, key: str | SupportsIndex) -> Reading: ...
@@ -121,7 +118,7 @@ class Readings(RowResult[Reading]):
         return {reading.name: reading.value for reading in self}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a reading, indexed by its name."""
+        """Return one row per reading, indexed by name."""
         import pandas
 
         columns = [item.name for item in fields(Reading)]
@@ -132,27 +129,6 @@ class Readings(RowResult[Reading]):
     def to_dict(self) -> dict[str, Any]:
         """Return readings, reasons and notes as JSON-serializable values."""
         return {"schema": SCHEMA, **super().to_dict(), "unmeasured": self.unmeasured, "notes": list(self.notes)}
-
-    @classmethod
-    def from_json(cls, text: str) -> Readings:
-        """Build from what `to_json` returned."""
-        return cls._from(json.loads(text))
-
-    def save(self, path: str | Path) -> None:
-        """Write a JSON file atomically."""
-        write_atomically(Path(path), self.to_json(indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: str | Path) -> Readings:
-        """Read a file that `save` wrote.
-
-        Raises:
-            UnreadableFile: It is truncated, or holds something else.
-        """
-        content = read_json(Path(path))
-        if not is_dict(content) or "rows" not in content or "notes" not in content:
-            raise UnreadableFile(f"{path} must hold readings; it does not. Name a file that Readings.save wrote.")
-        return cls._from(content)
 
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Readings:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from gapscope.base.files import to_json
-from gapscope.base.type_guards import is_list_or_tuple, is_mapping
+from gapscope.base.errors import UnreadableFile
+from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.base.type_guards import is_dict, is_list_or_tuple, is_mapping
 from gapscope.results.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -42,7 +46,7 @@ def to_builtin(value: Any) -> Any:
 
 
 class Result:
-    """A result of several numbers: a table for reading, JSON-serializable values for keeping.
+    """A result of several numbers, as a table and as JSON-serializable values.
 
     A subclass gives `to_pandas`; one that is no data class, tuple of rows or mapping gives `to_dict` too.
     """
@@ -52,7 +56,7 @@ class Result:
         raise NotImplementedError(f"{type(self).__name__} must define to_pandas.")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything that the result holds as JSON-serializable values, see `plain`."""
+        """Return all contents as JSON-serializable values, see `to_builtin`."""
         return to_builtin(self)
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -85,9 +89,47 @@ class RowResult(tuple[Row, ...], Result):
         return {"rows": [to_builtin(row) for row in self]}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row a row, one column a field."""
+        """Return one table row per row, one column per field."""
         import pandas
 
         return pandas.DataFrame([to_builtin(row) for row in self])
 
     __repr__ = Result.__repr__
+
+
+class StoredRows(RowResult[Row]):
+    """Rows that can be written to a JSON file and read again.
+
+    A subclass gives `_kind`, its name in messages, `_keys`, which identify its files, and `_from`, the inverse of
+    `to_dict`.
+    """
+
+    _kind: ClassVar[str]
+    _keys: ClassVar[frozenset[str]]
+
+    @classmethod
+    def _from(cls, content: Mapping[str, Any]) -> Self:
+        raise NotImplementedError
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Build from what `to_json` returned."""
+        return cls._from(json.loads(text))
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file atomically."""
+        write_atomically(Path(path), self.to_json(indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file that `save` wrote.
+
+        Raises:
+            UnreadableFile: It is truncated, or holds something else.
+        """
+        content = read_json(Path(path))
+        if not is_dict(content) or not cls._keys <= content.keys():
+            raise UnreadableFile(
+                f"{path} must hold {cls._kind}; it does not. Name a file that {cls.__name__}.save wrote."
+            )
+        return cls._from(content)
