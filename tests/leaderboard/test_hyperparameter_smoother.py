@@ -30,7 +30,7 @@ def test_left_out_residuals_are_those_of_refitting_without_the_recipe(table: pan
         out, rest = clusters == number, clusters != number
         weights = numpy.linalg.solve(kernel[numpy.ix_(rest, rest)] + ridge * numpy.eye(rest.sum()), y[rest])
         expected[out] = y[out] - kernel[numpy.ix_(out, rest)] @ weights
-    assert smoother._candidates[0].left_out @ y == pytest.approx(expected, abs=1e-8)
+    assert smoother._candidates[0].held_out @ y == pytest.approx(expected, abs=1e-8)
 
 
 def test_a_function_of_hyperparameters_leaves_little(table: pandas.DataFrame) -> None:
@@ -38,21 +38,21 @@ def test_a_function_of_hyperparameters_leaves_little(table: pandas.DataFrame) ->
     smoother = HyperparameterSmoother(table, settings, configuration_ids(table, settings))
     for own in ("width", "depth", "rate"):
         scores = normal_scores(table[own].to_numpy(dtype=float))
-        left = smoother.residuals(scores).left_out @ scores
+        left = smoother.residuals(scores).held_out @ scores
         assert left.std() < 0.02 * scores.std()
     noise = normal_scores(table["noise"].to_numpy())
-    assert (smoother.residuals(noise).left_out @ noise).std() > 0.8 * noise.std()
+    assert (smoother.residuals(noise).held_out @ noise).std() > 0.8 * noise.std()
 
 
 def test_many_levels_are_smoothed_by_rank_and_none_fits_the_mean(table: pandas.DataFrame) -> None:
     varied = table.assign(rate=numpy.random.default_rng(1).uniform(size=48))
     smoother = HyperparameterSmoother(varied, ["rate"], numpy.arange(48))
     scores = normal_scores(varied["rate"].to_numpy())
-    assert (smoother.residuals(scores).left_out @ scores).std() < 0.1 * scores.std()
+    assert (smoother.residuals(scores).held_out @ scores).std() < 0.1 * scores.std()
     plain = HyperparameterSmoother(table, [], numpy.arange(48))
     y = table["y"].to_numpy()
     others = numpy.array([y[i] - numpy.delete(y, i).mean() for i in range(48)])
-    assert plain.residuals(y).left_out @ y == pytest.approx(others, abs=1e-6)
+    assert plain.residuals(y).held_out @ y == pytest.approx(others, abs=1e-6)
 
 
 def test_normal_scores_do_not_see_increasing_functions() -> None:

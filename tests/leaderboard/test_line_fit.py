@@ -18,20 +18,20 @@ def test_each_recipe_is_predicted_by_the_line_of_the_others() -> None:
         slope, intercept = numpy.polyfit(x[rest], y[rest], 1)
         errors[out], plain[out] = y[out] - slope * x[out] - intercept, y[out] - y[rest].mean()
     found = cross_validated_line(x, y, clusters, NONE)
-    assert found.r_squared == pytest.approx(1 - (errors**2).sum() / (plain**2).sum())
-    assert found.mae == pytest.approx(numpy.abs(errors).mean())
-    assert found.r_squared_low < found.r_squared < found.r_squared_high
-    assert found.mae_low < found.mae < found.mae_high
+    assert found.r_squared.value == pytest.approx(1 - (errors**2).sum() / (plain**2).sum())
+    assert found.mae.value == pytest.approx(numpy.abs(errors).mean())
+    assert found.r_squared.low < found.r_squared.value < found.r_squared.high
+    assert found.mae.low < found.mae.value < found.mae.high
 
 
 def test_permutations_are_lines_through_permuted_gaps() -> None:
     rng = numpy.random.default_rng(1)
     x, y, orders = rng.normal(size=30), rng.normal(size=30), numpy.array([rng.permutation(30) for _ in range(3)])
     found = cross_validated_line(x, y, numpy.arange(30), orders)
-    expected = [cross_validated_line(x, y[order], numpy.arange(30), NONE).r_squared for order in orders]
-    assert found.drawn == pytest.approx(expected)
+    expected = [cross_validated_line(x, y[order], numpy.arange(30), NONE).r_squared.value for order in orders]
+    assert found.permuted == pytest.approx(expected)
 
 
 def test_a_constant_measure_predicts_the_mean() -> None:
     y = numpy.random.default_rng(2).normal(size=30)
-    assert cross_validated_line(numpy.ones(30), y, numpy.arange(30), NONE).r_squared == pytest.approx(0, abs=1e-9)
+    assert cross_validated_line(numpy.ones(30), y, numpy.arange(30), NONE).r_squared.value == pytest.approx(0, abs=1e-9)

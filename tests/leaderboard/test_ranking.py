@@ -15,7 +15,7 @@ import gapscope as gs
 from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
 from gapscope.leaderboard.conditional_mutual_information import conditional_mutual_information
 from gapscope.leaderboard.granulated_kendall import granulated_kendall
-from gapscope.leaderboard.leaderboard_row import Score, judged
+from gapscope.leaderboard.leaderboard_row import Score, verdict_of
 from gapscope.leaderboard.ranking import RANDOM, explain_by_settings, verdicts
 from gapscope.leaderboard.robust_sign_error import robust_sign_error
 from tables import rows_of
@@ -119,8 +119,8 @@ def test_verdicts_alone_are_those_of_the_leaderboard(board: gs.Leaderboard, pgdl
 def test_verdicts_in_words() -> None:
     strong, weak = Score(value=0.4, p=0.01), Score(value=0.1, p=0.5)
     facts: dict[str, Any] = {"fixed": "", "hyperparameters": 3, "recipes": 40}
-    assert judged(partial=strong, kendall=weak, **facts)[0] == "evidence"
-    assert "smaller gap at equal" in judged(partial=Score(value=-0.4, p=0.01), kendall=weak, **facts)[1]
+    assert verdict_of(partial=strong, kendall=weak, **facts)[0] == "evidence"
+    assert "smaller gap at equal" in verdict_of(partial=Score(value=-0.4, p=0.01), kendall=weak, **facts)[1]
     for given, why in (
         ({"recipes": 5}, "5 training configurations are too few; 12 at least"),
         ({"fixed": "it is fixed"}, "it is fixed"),
@@ -130,7 +130,7 @@ def test_verdicts_in_words() -> None:
         ({"partial": weak}, "it does not go with the gap"),
     ):
         changed: dict[str, Any] = {"partial": strong, "kendall": weak} | facts | given
-        verdict, words = judged(**changed)
+        verdict, words = verdict_of(**changed)
         assert verdict == "no evidence" and why in words
 
 
@@ -156,7 +156,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
         gs.rank_measures(data_root=tmp_path)
 
 
-def test_of_many_networks_whole_recipes_are_judged(pgdl: pandas.DataFrame) -> None:
+def test_of_many_networks_whole_recipes_are_verdict_of(pgdl: pandas.DataFrame) -> None:
     thrice = pandas.concat([pgdl] * 3, ignore_index=True)
     thrice["gap"] += numpy.random.default_rng(0).normal(size=len(thrice)) / 1000
     found = gs.rank_measures(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)

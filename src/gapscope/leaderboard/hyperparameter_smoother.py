@@ -63,15 +63,15 @@ def _kernel(column: Any) -> Float[Array, "n n"]:
 
 @dataclass(frozen=True)
 class Residuals:
-    """Linear maps of a column to what the hyperparameters leave of it.
+    """Linear maps of a column to its residuals given the hyperparameters.
 
     Attributes:
         inside: Residuals of the fit to all rows.
-        left_out: Residuals of the fits without each row's own training configuration.
+        held_out: Residuals of the fits without each row's own training configuration.
     """
 
     inside: Float[Array, "n n"]
-    left_out: Float[Array, "n n"]
+    held_out: Float[Array, "n n"]
 
 
 class HyperparameterSmoother:
@@ -87,24 +87,24 @@ class HyperparameterSmoother:
 
     @cached_property
     def _candidates(self) -> list[Residuals]:
-        found: list[Residuals] = []
+        candidates: list[Residuals] = []
         for weight in INTERACTIONS if self._kernels else (0.0,):
             kernel = numpy.ones((self.n, self.n))
-            for own in self._kernels:
-                kernel = kernel * (1 + weight * own)
+            for factor in self._kernels:
+                kernel = kernel * (1 + weight * factor)
             values, vectors = numpy.linalg.eigh(kernel / kernel.diagonal().mean())
             for ridge in RIDGES if self._kernels else (1e-9,):
-                kept = numpy.maximum(values, 0.0) / (numpy.maximum(values, 0.0) + ridge * self.n)
-                found.append(self._residuals(numpy.eye(self.n) - (vectors * kept) @ vectors.T))
-        return found
+                shrinkage = numpy.maximum(values, 0.0) / (numpy.maximum(values, 0.0) + ridge * self.n)
+                candidates.append(self._residuals(numpy.eye(self.n) - (vectors * shrinkage) @ vectors.T))
+        return candidates
 
     def _residuals(self, inside: Float[Array, "n n"]) -> Residuals:
         # y - fit without the rows c of a configuration is (I - S)_cc^-1 ((I - S) y)_c, as for any ridge regression
-        left_out = inside.copy()
+        held_out = inside.copy()
         for rows in self._members:
-            left_out[rows] = numpy.linalg.solve(inside[numpy.ix_(rows, rows)], inside[rows])
-        return Residuals(inside, left_out)
+            held_out[rows] = numpy.linalg.solve(inside[numpy.ix_(rows, rows)], inside[rows])
+        return Residuals(inside, held_out)
 
     def residuals(self, values: Float[Array, " n"]) -> Residuals:
-        """The maps whose held-out residuals of these values are smallest."""
-        return min(self._candidates, key=lambda maps: float(((maps.left_out @ values) ** 2).sum()))
+        """Return the maps whose held-out residuals of these values are smallest."""
+        return min(self._candidates, key=lambda maps: float(((maps.held_out @ values) ** 2).sum()))

@@ -20,13 +20,18 @@ class Score:
         value: The number; NaN where it is not defined.
         low: Lower end of the 95 % bootstrap interval over training configurations.
         high: Upper end.
-        p: Permutation p-value, corrected over all rows; NaN where none is taken.
+        p: Permutation p-value, corrected over all rows; NaN if there is none.
     """
 
     value: float
     low: float = math.nan
     high: float = math.nan
     p: float = math.nan
+
+    @classmethod
+    def of(cls, value: float, interval: tuple[float, float]) -> Score:
+        """Return a value with its interval, without a p-value."""
+        return cls(value=value, low=interval[0], high=interval[1])
 
     @property
     def significant(self) -> bool:
@@ -40,8 +45,8 @@ class LeaderboardRow:
 
     Attributes:
         measure: Its column.
-        role: "measure", "size" (the baseline) or "random" (drawn numbers, to compare with).
-        verdict: "evidence" or "no evidence" that it says something of the gap beyond the hyperparameters.
+        role: "measure", "size" (the baseline) or "random" (random numbers, a baseline).
+        verdict: "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters.
         why: The reason, in words.
         partial: Correlation with the gap given the hyperparameters, cross-fitted; the verdict rests on its p-value.
         kendall: Kendall's tau-b over all networks.
@@ -55,8 +60,9 @@ class LeaderboardRow:
         mae: Its mean absolute error there, in units of the gap.
         sign_error: Mean sign error over environments, of the measure in the direction of its tau.
         worst_sign_error: That of the worst environment.
-        environments: Environments with enough evidence. explained: Fraction of the measure's variance that the
-            hyperparameters explain on held-out training configurations.
+        environments: Environments with enough evidence.
+        explained: Fraction of the measure's variance that the hyperparameters explain on held-out training
+            configurations.
     """
 
     measure: str
@@ -97,19 +103,11 @@ class Verdict:
     kendall: Score
 
 
-def judged(
-    *, partial: Score, kendall: Score, fixed: str, hyperparameters: int, recipes: int
-) -> tuple[str, str]:  # fmt: skip
-    """Return the verdict and its reason.
+def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: int, recipes: int) -> tuple[str, str]:
+    """Return "evidence" or "no evidence", and why.
 
-    Args:
-        partial: Correlation given the hyperparameters.
-        kendall: Tau over all networks.
-        fixed: Why the measure is only a function of hyperparameters; "" where it is not.
-        recipes: Number of training configurations.
-
-    Returns:
-        "evidence" or "no evidence", and why.
+    `fixed` is the reason why the measure is a mere function of hyperparameters ("" if it is not), `recipes` the number
+    of training configurations.
     """
     if recipes < FEWEST_RECIPES:
         return NO_EVIDENCE, f"{recipes} training configurations are too few; {FEWEST_RECIPES} at least"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy
 from jaxtyping import Float, Int
 
+from gapscope.leaderboard.leaderboard_row import Score
 from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
 from gapscope.statistics.clusters import members
 
@@ -19,31 +20,23 @@ class HeldOutLine:
 
     Attributes:
         r_squared: 1 minus the squared errors over those of the mean gap of the other training configurations; at most
-            1, below 0 where the line is worse than that mean.
-        r_squared_low: Lower end of its 95 % interval over resampled training configurations.
-        r_squared_high: Upper end.
+            1, below 0 if the line is worse than that mean.
         mae: Mean absolute error, in units of the gap.
-        mae_low: Lower end of its interval.
-        mae_high: Upper end.
-        drawn: R2 under each permutation, for p-values.
+        permuted: R2 under each permutation, for p-values.
     """
 
-    r_squared: float
-    r_squared_low: float
-    r_squared_high: float
-    mae: float
-    mae_low: float
-    mae_high: float
-    drawn: Float[Array, " d"]
+    r_squared: Score
+    mae: Score
+    permuted: Float[Array, " d"]
 
 
 def _left_out(columns: Float[Array, "n p"], clusters: Int[Array, " n"]) -> Float[Array, "n n"]:
-    """The map of targets to the errors of the fits without each row's own cluster."""
+    """Return the map of targets to the errors of the fits without each row's own cluster."""
     inside = numpy.eye(len(columns)) - columns @ numpy.linalg.pinv(columns)
-    found = inside.copy()
+    errors = inside.copy()
     for rows in members(clusters):
-        found[rows] = numpy.linalg.pinv(inside[numpy.ix_(rows, rows)]) @ inside[rows]
-    return found
+        errors[rows] = numpy.linalg.pinv(inside[numpy.ix_(rows, rows)]) @ inside[rows]
+    return errors
 
 
 def _columns(values: Float[Array, " n"]) -> Float[Array, "n 2"]:
@@ -54,7 +47,7 @@ def _columns(values: Float[Array, " n"]) -> Float[Array, "n 2"]:
 def held_out_errors(
     values: Float[Array, " n"], gaps: Float[Array, " n"], clusters: Int[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Each gap minus its prediction by the line of the other training configurations.
+    """Return each gap minus its prediction by the line of the other training configurations.
 
     >>> errors = held_out_errors(numpy.arange(6.0), 2 * numpy.arange(6.0), numpy.arange(6))
     >>> bool(numpy.abs(errors).max() < 1e-9)
@@ -76,30 +69,32 @@ def cross_validated_line(
 
     $$R^2 = 1 - \frac{\sum_i (g_i - \hat a_{-c} - \hat b_{-c}\mu_i)^2}{\sum_i (g_i - \bar g_{-c})^2}$$
 
-    with c the training configuration of network i: the mean gap, too, is that of the others, so that a measure that
-    says nothing ends a little below 0. Exact, by the closed form of least squares with rows left out.
-
-    Args:
-        orders: Permutations of the rows, one a row of numbers.
+    with c the training configuration of network i: the mean gap, too, is that of the others, so that R2 of an
+    uninformative measure is slightly below 0. Exact, by the closed form of least squares with held-out rows. `orders`
+    are permutations of the rows.
 
     >>> numbers, none = numpy.arange(6), numpy.empty((0, 6), dtype=int)
-    >>> found = cross_validated_line(numbers.astype(float), 2.0 * numbers, numbers, none)
-    >>> round(found.r_squared, 6), round(found.mae, 6)
+    >>> line = cross_validated_line(numbers.astype(float), 2.0 * numbers, numbers, none)
+    >>> round(line.r_squared.value, 6), round(line.mae.value, 6)
     (1.0, 0.0)
     """
     line = _left_out(_columns(values), clusters)
     mean = _left_out(numpy.ones((len(values), 1)), clusters)
-    errors, plain = line @ gaps, mean @ gaps
+    errors, baseline = line @ gaps, mean @ gaps
     weights = cluster_weights(clusters, n_bootstrap, seed)
-    drawn = gaps[numpy.asarray(orders, dtype=int)].T if len(orders) else numpy.empty((len(gaps), 0))
+    permuted = gaps[numpy.asarray(orders, dtype=int)].T if len(orders) else numpy.empty((len(gaps), 0))
 
     def explained(of_line: Array, of_mean: Array) -> Array:
         return 1 - of_line / numpy.where(of_mean > 0, of_mean, numpy.nan)
 
     return HeldOutLine(
-        float(explained((errors**2).sum(), (plain**2).sum())),
-        *percentile_interval(explained(weights @ errors**2, weights @ plain**2), 0.95),
-        float(numpy.abs(errors).mean()),
-        *percentile_interval(weights @ numpy.abs(errors) / weights.sum(1), 0.95),
-        explained(((line @ drawn) ** 2).sum(0), ((mean @ drawn) ** 2).sum(0)),
+        Score.of(
+            float(explained((errors**2).sum(), (baseline**2).sum())),
+            percentile_interval(explained(weights @ errors**2, weights @ baseline**2), 0.95),
+        ),
+        Score.of(
+            float(numpy.abs(errors).mean()),
+            percentile_interval(weights @ numpy.abs(errors) / weights.sum(1), 0.95),
+        ),
+        explained(((line @ permuted) ** 2).sum(0), ((mean @ permuted) ** 2).sum(0)),
     )

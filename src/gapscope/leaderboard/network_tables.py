@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SETTING, MEASURE = "hp.", "m."
 SEEDS = ("seed", "data.seed", "hp.seed")
 SIZES = (BASELINE, f"m.{BASELINE}", "m.params", "m.vc_dim")
-# a measure that lacks more networks than this is left out, so that all are judged on the same networks
+# A measure without values for a larger fraction of networks is excluded, so that all use the same networks.
 MOST_MISSING = 0.1
 
 
@@ -34,11 +34,11 @@ class NetworkTable:
         rows: One row per network.
         measures: Columns of the measures.
         hyperparameters: Columns of the hyperparameters that vary, without seeds.
-        baseline: Column of the size, None where there is none.
+        baseline: Column of the parameter count; None without one.
         left_out: Measure -> why it is not among `measures`.
-        dropped: Networks left out because a number of theirs is not finite.
-        source: What the table is, in words.
-        drawn_from: Networks that the rows were drawn from; 0 where they are all.
+        dropped: Number of networks that were excluded because a number is not finite.
+        source: Description of the table.
+        sampled_from: Number of networks from which the rows were sampled; 0 if they are all.
     """
 
     rows: pandas.DataFrame
@@ -48,17 +48,10 @@ class NetworkTable:
     left_out: dict[str, str]
     dropped: int
     source: str
-    drawn_from: int = 0
+    sampled_from: int = 0
 
-    def drawn(self, most: int | None, seed: int = 0) -> NetworkTable:
-        """Return whole training configurations drawn at random, of so many networks in all.
-
-        Args:
-            most: Number of networks; None keeps all.
-
-        Returns:
-            The smaller table; itself where it is small enough.
-        """
+    def sampled(self, most: int | None, seed: int = 0) -> NetworkTable:
+        """Return a random sample of whole training configurations, at most `most` networks (None for all)."""
         if most is None or len(self.rows) <= most:
             return self
         rows = self.rows.iloc[
@@ -66,16 +59,12 @@ class NetworkTable:
         ]
         settings = [name for name in self.hyperparameters if rows[name].nunique(dropna=False) > 1]
         return replace(
-            self, rows=rows.reset_index(drop=True), hyperparameters=tuple(settings), drawn_from=len(self.rows)
+            self, rows=rows.reset_index(drop=True), hyperparameters=tuple(settings), sampled_from=len(self.rows)
         )
 
 
 def read_csv_table(path: Path) -> pandas.DataFrame:
-    """A CSV file with a header line.
-
-    Raises:
-        UnreadableFile: There is no such file, or it is none.
-    """
+    """Read a CSV file with a header line, or raise UnreadableFile."""
     import pandas
 
     try:
@@ -92,13 +81,13 @@ def _settings_of(table: pandas.DataFrame) -> list[str]:
 
 
 def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
-    found = [str(name) for name in table.columns if str(name).startswith(MEASURE)]
-    if not found:
+    measures = [str(name) for name in table.columns if str(name).startswith(MEASURE)]
+    if not measures:
         raise InvalidInput(
-            f"{where} must have measures, columns named m.NAME, beside the gap and hyperparameters hp.NAME; it has "
+            f"{where} must have measures, columns named m.NAME, in addition to gap and hp.NAME; it has "
             f"{', '.join(map(str, table.columns))[:200]}. Rename its columns, or pass measures=[...]."
         )
-    return found
+    return measures
 
 
 def _pool_readings(table: pandas.DataFrame) -> list[str]:
@@ -129,7 +118,7 @@ def network_table(
     target: str = "gap",
     baseline: str | None = None,
 ) -> NetworkTable:
-    """Read the networks that a leaderboard judges measures by.
+    """Read the networks of a leaderboard.
 
     Args:
         source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME` and `m.NAME`; a pool, its
@@ -152,7 +141,7 @@ def network_table(
         known = [name for name in records.readings() if table[name].nunique() > 1]
     elif not isinstance(source, str | Path) and "gap_kind" in source:  # Pool.to_pandas()
         table, where = source, "the table"
-        # the names of all measures are only read, with torch, where they are needed
+        # the names of all measures, whose import loads torch, are read only if needed
         known = [] if measures is not None else [name for name in _pool_readings(table) if table[name].nunique() > 1]
     else:
         table = read_csv_table(Path(source)) if isinstance(source, str | Path) else source
@@ -167,15 +156,15 @@ def network_table(
     table = complete_rows(_numbers(table, [*names, target]), target=target)
     finite = {name: numpy.isfinite(table[name].to_numpy(dtype=float)) for name in names}
     left_out = {
-        name: f"{int((~known_in).sum())} of {len(table)} networks have no finite value"
-        for name, known_in in finite.items()
-        if (~known_in).mean() > MOST_MISSING
+        name: f"{int((~is_finite).sum())} of {len(table)} networks have no finite value"
+        for name, is_finite in finite.items()
+        if (~is_finite).mean() > MOST_MISSING
     }
-    kept = [name for name in names if name not in left_out]
-    if not kept:
+    complete = [name for name in names if name not in left_out]
+    if not complete:
         raise InvalidInput(f"{where} must have a measure with finite values; it has none.")
-    rows = complete_rows(table, kept, target=target)
+    rows = complete_rows(table, complete, target=target)
     settings = [name for name in settings if takes_several(rows[name])]
     return NetworkTable(
-        rows.reset_index(drop=True), tuple(kept), tuple(settings), size, left_out, len(table) - len(rows), where
+        rows.reset_index(drop=True), tuple(complete), tuple(settings), size, left_out, len(table) - len(rows), where
     )

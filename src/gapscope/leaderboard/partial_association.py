@@ -27,16 +27,17 @@ class PartialAssociation:
     Attributes:
         value: The correlation, -1 to 1; NaN where the hyperparameters leave nothing of the measure.
         low: Lower end of its 95 % interval over resampled training configurations.
-        high: Upper end. explained: Fraction of the variance of the measure that the hyperparameters explain on held-out
-            training configurations.
-        drawn: The correlation under each permutation, for p-values.
+        high: Upper end.
+        explained: Fraction of the variance of the measure that the hyperparameters explain on held-out training
+            configurations.
+        permuted: The correlation under each permutation, for p-values.
     """
 
     value: float
     low: float
     high: float
     explained: float
-    drawn: Float[Array, " d"]
+    permuted: Float[Array, " d"]
 
 
 def _correlation(x: Float[Array, "n d"], y: Float[Array, "n 1"]) -> Float[Array, " d"]:
@@ -60,14 +61,15 @@ class PartialAssociations:
     hyperparameters, without the training configuration that is predicted (cross-fitting), and the residuals are
     correlated:
 
-    $$r = \operatorname{corr}\big(\mu - \hat\mu_{-c}(\theta),\; g - \hat g_{-c}(\theta)\big)$$ Under a permutation the
-    residuals of the measure change places by whole training configurations and are smoothed again (Freedman and Lane
-    1983), so that the parameters spent on the hyperparameters count. Residuals on both sides make the error of either
-    fit a product of two small ones (Chernozhukov et al. 2018); it is not zero: a measure that is the gap's own smooth
-    function of the hyperparameters plus a little noise is the hardest case ("shadow" in `results/protocols`).
+    $$r = \operatorname{corr}\big(\mu - \hat\mu_{-c}(\theta),\; g - \hat g_{-c}(\theta)\big)$$
 
-    Args:
-        orders: Permutations of the rows, the same for all measures.
+    Under a permutation the residuals of the measure are exchanged between whole training configurations and smoothed
+    again (Freedman and Lane 1983), so that the parameters spent on the hyperparameters count. Residuals on both sides
+    make the error of either fit a product of two small ones (Chernozhukov et al. 2018); it is not zero: a measure that
+    is the gap's own smooth function of the hyperparameters plus a little noise is the hardest case ("shadow" in
+    `results/protocols`).
+
+    `orders` are permutations of the rows, the same for all measures.
 
     Freedman and Lane, "A nonstochastic interpretation of reported significance levels", 1983; Chernozhukov et al.,
     "Double/debiased machine learning for treatment and structural parameters", 2018.
@@ -87,21 +89,21 @@ class PartialAssociations:
         self._smoother = HyperparameterSmoother(table, hyperparameters, clusters)
         self._orders, self._weights = orders, cluster_weights(clusters, n_bootstrap, seed)
         gap = normal_scores(table[target].to_numpy(dtype=float))
-        self._gap = self._smoother.residuals(gap).left_out @ gap
+        self._gap = self._smoother.residuals(gap).held_out @ gap
 
     def of(self, values: Float[Array, " n"]) -> PartialAssociation:
-        """The association of one measure, given as one finite number a network."""
+        """Return the association of one measure (one finite number per network)."""
         scores = normal_scores(values)
         maps = self._smoother.residuals(scores)
-        inside, left_out = maps.inside @ scores, maps.left_out @ scores
-        explained = 1 - float((left_out**2).sum() / max(float((scores**2).sum()), 1e-300))
+        inside, held_out = maps.inside @ scores, maps.held_out @ scores
+        explained = 1 - float((held_out**2).sum() / max(float((scores**2).sum()), 1e-300))
         if inside.std() < NOTHING_LEFT:
-            nothing = numpy.full(len(self._orders), numpy.nan)
-            return PartialAssociation(numpy.nan, numpy.nan, numpy.nan, explained, nothing)
-        permuted = maps.left_out @ numpy.stack([inside[order] for order in self._orders], axis=1)
+            permuted = numpy.full(len(self._orders), numpy.nan)
+            return PartialAssociation(numpy.nan, numpy.nan, numpy.nan, explained, permuted)
+        permuted = maps.held_out @ numpy.stack([inside[order] for order in self._orders], axis=1)
         return PartialAssociation(
-            float(_correlation(left_out[:, None], self._gap[:, None])[0]),
-            *percentile_interval(_resampled(left_out, self._gap, self._weights), 0.95),
+            float(_correlation(held_out[:, None], self._gap[:, None])[0]),
+            *percentile_interval(_resampled(held_out, self._gap, self._weights), 0.95),
             explained,
             _correlation(permuted, self._gap[:, None]),
         )
@@ -113,19 +115,18 @@ def partial_association(
 ) -> tuple[PartialAssociation, float]:  # fmt: skip
     """Return the correlation of measure and gap given hyperparameters, with its permutation p.
 
-    Args:
-        table: One row per network; networks that agree in all hyperparameters are one training configuration.
-        n_permutations: Permutations of the training configurations.
+    The association is that of `PartialAssociations`, the p-value two-sided (1 if the hyperparameters explain the
+    measure completely).
 
-    Returns:
-        The association, see `PartialAssociations`, and its two-sided p-value (1 where nothing is left).
+    Args:
+        n_permutations: Permutations of the training configurations.
 
     >>> import pandas
     >>> rng = numpy.random.default_rng(0)
     >>> table = pandas.DataFrame({"width": numpy.arange(60) % 30, "noise": rng.normal(size=60)})
     >>> table = table.assign(gap=table["width"] / 30 + table["noise"], norm=table["noise"] - table["width"] / 30)
-    >>> found, p = partial_association(table, "norm", hyperparameters=["width"], n_permutations=200)
-    >>> bool(found.value > 0.9 and p < 0.01)
+    >>> result, p = partial_association(table, "norm", hyperparameters=["width"], n_permutations=200)
+    >>> bool(result.value > 0.9 and p < 0.01)
     True
     """
     from gapscope.statistics.clusters import configuration_ids, permutations
@@ -133,8 +134,7 @@ def partial_association(
     table = complete_rows(table, [measure], target=target)
     clusters = configuration_ids(table, hyperparameters)
     orders = list(permutations(clusters, n_permutations, seed))
-    found = PartialAssociations(table, target, hyperparameters, clusters, orders, seed=seed).of(
-        table[measure].to_numpy(dtype=float)
-    )
-    beyond = int((numpy.abs(found.drawn) >= abs(found.value) - 1e-12).sum())
-    return found, 1.0 if numpy.isnan(found.value) else (1 + beyond) / (1 + n_permutations)
+    associations = PartialAssociations(table, target, hyperparameters, clusters, orders, seed=seed)
+    result = associations.of(table[measure].to_numpy(dtype=float))
+    beyond = int((numpy.abs(result.permuted) >= abs(result.value) - 1e-12).sum())
+    return result, 1.0 if numpy.isnan(result.value) else (1 + beyond) / (1 + n_permutations)
