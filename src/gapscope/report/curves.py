@@ -18,13 +18,7 @@ MOST_NETWORKS = 120
 
 
 def share_explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
-    """Return the fraction of the gap's variance between groups (correlation ratio).
-
-    Args:
-        groups: Group of each network.
-
-    Returns:
-        Sum of squares between the groups over the whole sum of squares; 0 where all gaps are equal.
+    """Return the fraction of the gap's variance between groups (correlation ratio; 0 if all gaps are equal).
 
     >>> gaps = [1.0, 1.0, 2.0, 2.0]
     >>> share_explained(["a", "a", "b", "b"], gaps), share_explained(["a", "b", "a", "b"], gaps)
@@ -39,7 +33,7 @@ def share_explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
 
 
 def _grouping(view: PoolView, records: Sequence[Record]) -> str | None:
-    """The setting with 2 to 8 values that explains most of the gap's variance."""
+    """Return the setting with 2 to 8 values that explains most of the gap's variance."""
     best, most = None, 0.0
     gaps = [record.gap for record in records]
     for column in view.varied:
@@ -59,11 +53,7 @@ def _numeric(rows: Sequence[Mapping[str, Any]], score: str) -> list[dict[str, fl
 
 
 def curves(view: PoolView) -> dict[str, Any]:
-    """Training curves of the finished networks, grouped.
-
-    Returns:
-        The score shown, the grouping setting, the figures, how many networks were drawn, whether an alarm was raised.
-    """
+    """Training curves of the finished networks, grouped by the setting that separates the gaps most."""
     records = [record for record in view.finished if _has(record.history, "epoch")]
     score = "accuracy" if any(_has(record.history, "train_accuracy") for record in records) else "loss"
     records = [record for record in records if _has(record.history, f"train_{score}")]

@@ -17,7 +17,7 @@ from gapscope.report.svg import Plot, percent, tag
 
 Array = numpy.ndarray
 CURVE_POINTS = 60
-# What a monitor's alarm leaves in the rows of a training, 0 or 1.
+# Name of a monitor's alarm in the rows of a training run, 0 or 1.
 ALARM = "alarm.raised"
 
 
@@ -40,7 +40,7 @@ class Prediction:
 
 
 def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
-    """Histogram of the gaps, one bar a bin of a round width."""
+    """Histogram of the gaps, with bins of a round width."""
     scale = Scale.around(gaps)
     step = _round_width(scale, max(6, min(24, 2 * math.ceil(len(gaps) ** 0.5))))
     first, last = math.floor(scale.low / step), math.ceil(scale.high / step)
@@ -64,10 +64,7 @@ def _round_width(scale: Scale, about: int) -> float:
 def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, level: float) -> Markup:
     """Plot estimates with intervals against true gaps, and the diagonal.
 
-    An interval holds the true gap exactly where its bar crosses the diagonal.
-
-    Args:
-        predictions: The networks; those without an estimate are left out.
+    An interval contains the true gap if its bar crosses the diagonal. Networks without an estimate are omitted.
     """
     shown = [item for item in predictions if math.isfinite(item.prediction)]
     finite_ends = [end for item in shown for end in (item.low, item.high) if math.isfinite(end)]
@@ -123,13 +120,8 @@ def fit_with_band(
 
     $$\hat y(x) \pm t_{n-2}\, s \sqrt{1/n + (x - \bar x)^2 / \textstyle\sum_i (x_i - \bar x)^2}$$
 
-    with $s^2$ the residual sum of squares over n - 2. Exact for independent normal residuals.
-
-    Args:
-        at: Where the line is evaluated.
-
-    Returns:
-        Line and half-width, or None where there is no line: fewer than three networks or a constant reading.
+    with $s^2$ the residual sum of squares over n - 2. Exact for independent normal residuals. None for fewer than
+    three networks or a constant reading.
 
     >>> line, half = fit_with_band(numpy.array([0.0, 1.0, 2.0]), numpy.array([0.0, 1.0, 2.0]), numpy.array([5.0]))
     >>> line.round(6).tolist(), half.round(6).tolist()
@@ -161,12 +153,8 @@ def measure_against_gap(
 ) -> Markup:
     """Plot a measure against the gap, with the least-squares line and its 95 % band.
 
-    Args:
-        values: The reading of each network, all finite (and positive on a logarithmic axis).
-        units: Its units.
-        logarithmic: Whether the axis, and so the fit, is in the logarithm of the reading.
-        baseline: Whether it is the size baseline, drawn without colour.
-        titled: Whether each dot tells its network under the pointer (about 150 bytes a dot instead of 10).
+    The fit is in the logarithm of the reading on a logarithmic axis. `titled` dots have a tooltip (about 150 bytes per
+    dot instead of 10).
     """
     x, y = Scale.around(values, logarithmic=logarithmic), Scale.around(gaps)
     axis = ", ".join(part for part in (units, "log scale" if logarithmic else "") if part)
@@ -210,11 +198,7 @@ def training_curves(
 ) -> Markup:
     """Plot train and test curves of a group of networks, with their alarms.
 
-    Args:
-        histories: Network -> its rows, one per epoch.
-        score: "accuracy" or "loss".
-        group: Name of the group, for the label.
-        top: End of the vertical axis, shared by all groups.
+    `histories` has one row per epoch by network, `score` is "accuracy" or "loss", `top` the end of the vertical axis.
     """
     epochs = max(float(row["epoch"]) for rows in histories.values() for row in rows)
     plot = Plot(Scale(0.0, max(epochs, 1.0)), Scale(0.0, top), x_label="epoch", y_label=score,
@@ -233,5 +217,5 @@ def training_curves(
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     step = math.ceil(len(points) / CURVE_POINTS)
-    kept = points[::step]
-    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
+    thinned = points[::step]
+    return thinned if thinned[-1] == points[-1] else [*thinned, points[-1]]

@@ -14,9 +14,6 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def format_number(value: Any, digits: int = 3) -> str:
     """Format a number with `digits` significant digits (an en dash if missing).
 
-    Args:
-        digits: Significant digits.
-
     >>> [format_number(value) for value in (0.12345, -1234567, 4810, 2.5e-7, float("nan"), float("inf"), None)]
     ['0.123', '−1.23×10⁶', '4,810', '2.5×10⁻⁷', '–', '∞', '–']
     """
@@ -39,9 +36,6 @@ def format_number(value: Any, digits: int = 3) -> str:
 def format_fixed(value: Any, decimals: int = 3) -> str:
     """Format a number with fixed decimals (an en dash if missing).
 
-    Args:
-        decimals: Digits after the point.
-
     >>> format_fixed(0.5), format_fixed(-0.02, 2), format_fixed(float("nan"))
     ('0.500', '−0.02', '–')
     """
@@ -60,10 +54,7 @@ def setting_name(path: str) -> str:
 
 
 def setting_value(value: Any) -> str:
-    """Readable value of a setting.
-
-    Args:
-        value: Any plain value; a list arrives as the JSON that `records_to_pandas` made of it.
+    """Readable value of a setting (lists as the JSON of `records_to_pandas`).
 
     >>> [setting_value(value) for value in (0.2, 64, True, None, float("nan"), "vgg11", "[]")]
     ['0.2', '64', 'yes', '–', '–', 'vgg11', 'none']
@@ -91,10 +82,7 @@ def _item(item: Any) -> str:
 
 
 def pluralize(n: int, noun: str) -> str:
-    """Number and noun, in the plural where it is not one.
-
-    Args:
-        noun: Of what.
+    """Number and noun, in the plural unless the number is 1.
 
     >>> pluralize(1, "network"), pluralize(1200, "network")
     ('1 network', '1,200 networks')
@@ -103,16 +91,9 @@ def pluralize(n: int, noun: str) -> str:
 
 
 def expected_test_accuracy(train_accuracy: float, gap: float, low: float, high: float) -> str:
-    """Return the accuracy on new data from training accuracy and estimated gap.
+    """Return the accuracy on new data from training accuracy and estimated gap with its interval.
 
-    Args:
-        train_accuracy: Accuracy on the training data.
-        gap: Estimated train minus test accuracy.
-        low: Lower end of its interval.
-        high: Upper end.
-
-    Returns:
-        Percent with its interval, within 0 and 100; a dash where there is no estimate.
+    In percent, within 0 and 100; a dash without an estimate.
 
     >>> nan = float("nan")
     >>> expected_test_accuracy(0.99, 0.28, 0.235, 0.326), expected_test_accuracy(0.99, nan, nan, nan)

@@ -93,14 +93,13 @@ def _formula(estimator: GapEstimator) -> list[dict[str, str]]:
 def held_out_section(
     view: PoolView, held_out: pandas.DataFrame, estimator: GapEstimator | None, level: float
 ) -> dict[str, Any]:
-    """Figure, table, and errors beside mean gap, parameter count and train loss.
+    """Figure, table, and errors next to those of mean gap, parameter count and train loss.
 
-    Args:
-        held_out: What `GapEstimator.assess` or `held_out_predictions` returned, indexed by run id.
+    `held_out` is the result of `GapEstimator.assess` or `cross_val_predict`, indexed by run id.
     """
     items = _predictions(view, held_out)
     answered = [item for item in items if math.isfinite(item.prediction)]
-    kept = [item for item in answered if not item.refused]
+    accepted = [item for item in answered if not item.refused]
     ends = [end for item in answered for end in (item.low, item.high) if math.isfinite(end)]
     scale = Scale.around([*(item.gap for item in items), *ends], padding=0.02)
     ordered = sorted(zip(items, held_out["reason"], strict=True), key=lambda pair: pair[0].gap)
@@ -117,8 +116,8 @@ def held_out_section(
         "level": f"{level:.0%}",
         "answered": len(answered),
         "refused": sum(item.refused for item in items),
-        "covered": sum(item.covered for item in kept),
-        "kept": len(kept),
+        "covered": sum(item.covered for item in accepted),
+        "kept": len(accepted),
         "beaten_by": [model["name"] for model in models[1:] if model["share"] < own],
         "models": [{**model, "share": f"{100 * model['share'] / largest:.0f}%"} for model in models],
         "formula": _formula(estimator) if estimator is not None else [],

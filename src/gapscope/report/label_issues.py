@@ -1,4 +1,4 @@
-"""Section: the samples whose label is most suspicious, as pictures where they are images."""
+"""Section: samples with suspected label errors, as pictures if they are images."""
 
 from __future__ import annotations
 
@@ -31,26 +31,19 @@ def _card(row: Mapping[str, Any], images: Any, classes: Sequence[str] | None) ->
     }
 
 
-def suspects_section(found: LabelIssues, images: Any = None, classes: Sequence[str] | None = None) -> dict[str, Any]:
-    """The noise in a sentence, and one card for each of the most suspicious samples.
+def suspects_section(issues: LabelIssues, images: Any = None, classes: Sequence[str] | None = None) -> dict[str, Any]:
+    """The noise in a sentence, and one card for each of the 48 lowest margins.
 
-    Args:
-        found: What `gs.find_label_issues` returned.
-        images: The training samples, by their positions: anything that is indexed by a number and gives [h, w],
-            [1, h, w] or [3, h, w]; other samples, and None, are shown as numbers alone.
-        classes: Names of the classes; None for their numbers.
-
-    Returns:
-        What the template shows; at most 48 cards, however many are flagged.
+    `images` gives the training samples by position, [h, w], [1, h, w] or [3, h, w]; others are shown as numbers.
     """
-    shown = found.to_pandas().head(MOST_SHOWN).to_dict("records")
+    shown = issues.to_pandas().head(MOST_SHOWN).to_dict("records")
     cards = [_card({str(name): value for name, value in row.items()}, images, classes) for row in shown]
-    noise, expected = found.noise, found.expected_precision
+    noise, expected = issues.noise, issues.expected_precision
     return {
         "cards": cards,
-        "said": found.note if noise is None else f"{repr(noise)[0].upper()}{repr(noise)[1:]}.",
-        "flagged": found.n_flagged,
+        "said": issues.note if noise is None else f"{repr(noise)[0].upper()}{repr(noise)[1:]}.",
+        "flagged": issues.n_flagged,
         "expected": "" if math.isnan(expected) else f"{expected:.0%}".replace("%", " %"),
-        "of": len(found.indices),
+        "of": len(issues.indices),
         "pictures": any(card["picture"] for card in cards),
     }

@@ -40,7 +40,7 @@ DIRECTIONS = {
 
 
 def _agreement(direction: str, low: float, high: float) -> str:
-    """Return False if the correlation's interval contradicts the stated direction."""
+    """Compare the correlation's interval with the stated direction, in words."""
     if direction == "none" or not math.isfinite(low):
         return ""
     if low <= 0 <= high:
@@ -49,12 +49,7 @@ def _agreement(direction: str, low: float, high: float) -> str:
 
 
 def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
-    """Correlations of every reading that varies with the gap, the size baseline among them.
-
-    Returns:
-        What `correlations` returns, by the size of Kendall's tau, the strongest first and those without one last;
-        None where no reading varies.
-    """
+    """Return `correlations` of the varying readings with the gap, strongest tau first (None without any)."""
     names = [name for name, readings in view.readings.items() if len({reading.value for reading in readings}) > 1]
     if not names:
         return None
@@ -70,11 +65,9 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
 
 
 def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
-    """Return the leaderboard's verdicts on the readings and baselines.
+    """Return the leaderboard's verdicts by reading, baselines included (empty for too few configurations).
 
-    Returns:
-        Reading -> its verdict; empty where too few training configurations or no settings are there to judge by. Of
-        more than 300 networks whole training configurations are drawn.
+    Of more than 300 networks, whole training configurations are sampled.
     """
     names = [name for name, readings in view.readings.items() if _known_in_all(view, readings)]
     settings = _settings(view)
@@ -123,14 +116,9 @@ def _random_row(found: Verdict, n: int) -> dict[str, Any]:
 
 
 def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None) -> list[dict[str, Any]]:
-    """Measures by the size of Kendall's tau with the gap, in the words of the page.
+    """Return one row per measure, the strongest Kendall's tau first, and a random measure last.
 
-    Args:
-        judged: What `judged_readings` returned.
-
-    Returns:
-        One row per measure, the strongest first; measures without a correlation last, and a random one after them where
-        they are judged; none where no measure has a correlation, as with two networks.
+    `judged` is the result of `leaderboard_verdicts`. No rows if no measure has a correlation, as with two networks.
     """
     judged = judged or {}
     found: Any = ranked_correlations(view)
@@ -165,10 +153,7 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
 def split_ranking(ranked: list[dict[str, Any]]) -> dict[str, Any]:
     """Split the ranking into rows shown at once (baselines among them) and folded rows.
 
-    Of a measure of many numbers, such as margins at four layers, only the one that goes with the gap best is shown.
-
-    Args:
-        ranked: What `ranked_measures` returned.
+    Of a measure of many numbers, such as margins at four layers, only the number of the strongest correlation is shown.
     """
     members = Counter(_family(row) for row in ranked)
     leading: dict[str, Any] = {}
@@ -193,14 +178,9 @@ def _usable(view: PoolView, name: str) -> tuple[list[float], list[float], list[s
 
 
 def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
-    """One small figure a measure, in the order of the ranking.
+    """Return one small figure per measure, in the order of `ranked_measures`, the first ones unfolded.
 
-    Args:
-        ranked: What `ranked_measures` returned.
-
-    Returns:
-        The first figures, the rest (folded away), and every how many networks one was drawn (more than 1 only in very
-        large pools).
+    `every` is the step between the plotted networks, above 1 in very large pools only.
     """
     dots = len(view.finished) * max(1, len(ranked))
     every = math.ceil(dots / ALL_DOTS)
@@ -240,8 +220,7 @@ def _exactness(readings: list[Reading]) -> str:
 def guide(view: PoolView) -> list[dict[str, Any]]:
     """Describe each number: direction, units, aggregation, exactness, range, cost, source.
 
-    Returns:
-        One entry per measure and set of facts: numbers of one measure that share their facts stand together.
+    Numbers of one measure with equal descriptions share an entry.
     """
     entries: dict[tuple[str, ...], dict[str, Any]] = {}
     for name, readings in view.readings.items():

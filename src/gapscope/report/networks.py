@@ -75,11 +75,7 @@ def _cell(column: _Column, record: Record) -> dict[str, str]:
 
 
 def networks(view: PoolView) -> dict[str, Any]:
-    """Settings, scores, gap and readings of every network, the smallest gap first.
-
-    Returns:
-        The heads and rows of the table, and how many rows there would be (very large pools are cut off).
-    """
+    """Settings, scores, gap and readings per network, smallest gap first (very large pools are cut off)."""
     columns = _columns(view)
     ordered = sorted(view.all_records, key=lambda record: (math.isnan(record.gap), record.gap))
     most = max(20, MOST_CELLS // len(columns))

@@ -1,4 +1,4 @@
-"""Section: what the checks of one network found, and what to do next."""
+"""Section: findings of the checks of one network, and next steps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from gapscope.checks import CheckResult
 
 
 def next_steps(result: CheckResult, network: str) -> dict[str, Any]:
-    """Headline, findings with their actions, and the codes that are fine or were not checked.
-
-    Args:
-        result: The result of `gapscope.check`.
-        network: Description of the network that was checked.
-    """
+    """Headline, findings with their actions, and the codes that are fine or were not checked."""
     return {
         "network": network,
         "headline": result.headline,

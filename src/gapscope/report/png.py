@@ -18,13 +18,9 @@ def is_image(sample: Any) -> bool:
 
 
 def data_uri(sample: Any) -> str:
-    """Encode a sample as a PNG data URI, scaled from black to white, at most 64 pixels wide.
+    """Encode an image as a PNG data URI, scaled from black to white, at most 64 pixels wide.
 
-    Args:
-        sample: [h, w], [1, h, w] or [3, h, w]; values that are not finite become black.
-
-    Returns:
-        The URI, `data:image/png;base64,...`.
+    Values that are not finite become black.
     """
     from PIL import Image
 

@@ -33,9 +33,9 @@ class PoolView:
     """Records and what follows from them.
 
     Attributes:
-        records: The networks that statistics and figures are made of: all, or those drawn from a large pool.
-        logarithm: Names of readings to draw on a logarithmic axis; None chooses positive ones that span a factor
-            of more than 10 and whose logarithm is less skewed.
+        records: Networks of the statistics and figures: all, or a sample of a large pool.
+        logarithm: Names of readings on a logarithmic axis; None chooses positive ones that span a factor of more than
+            10 and whose logarithm is less skewed.
     """
 
     records: Sequence[Record]
@@ -49,7 +49,7 @@ class PoolView:
 
     @cached_property
     def whole(self) -> pandas.DataFrame:
-        """One row per network of `everyone`, as `records_to_pandas` makes it."""
+        """One row per network of `all_records`, as in `records_to_pandas`."""
         return records_to_pandas(self.records) if self.pool is None else self.pool.table
 
     def setting(self, run: str, name: str) -> Any:
@@ -58,12 +58,12 @@ class PoolView:
         return value.tolist() if isinstance(value, numpy.generic) else value  # pyright: ignore[reportUnknownVariableType]
 
     def complete(self, record: Record) -> Record:
-        """One of `everyone` with all that is known of it."""
+        """Return the full record of one of `all_records`."""
         return record if self.pool is None else self.pool.read(record)
 
     @cached_property
     def table(self) -> pandas.DataFrame:
-        """One row per record, as `records_to_pandas` makes it."""
+        """One row per record, as in `records_to_pandas`."""
         return self.whole if self.pool is None else self.whole.loc[[record.id for record in self.records]]
 
     @cached_property
@@ -73,7 +73,7 @@ class PoolView:
 
     @cached_property
     def all_finished(self) -> list[Record]:
-        """Those of `everyone` that are finished, with a finite gap."""
+        """Those of `all_records` that are finished, with a finite gap."""
         return self.finished if self.pool is None else finished(self.all_records)
 
     @cached_property
@@ -99,11 +99,11 @@ class PoolView:
     @cached_property
     def readings(self) -> dict[str, list[Reading]]:
         """Reading name -> that reading of every finished network that has it."""
-        found: dict[str, list[Reading]] = {}
+        by_name: dict[str, list[Reading]] = {}
         for record in self.finished:
             for reading in record.readings:
-                found.setdefault(reading.name, []).append(reading)
-        return found
+                by_name.setdefault(reading.name, []).append(reading)
+        return by_name
 
     @cached_property
     def titles(self) -> dict[str, str]:
@@ -168,22 +168,18 @@ class LargePool:
 
 
 def make_view(records: Iterable[Record] | Pool, logarithm: frozenset[str] | None = None) -> PoolView:
-    """Return a view of records or a pool (large pools sampled by training configuration).
-
-    Args:
-        logarithm: As for `PoolView`.
-    """
+    """Return a view of records or a pool (large pools sampled by training configuration)."""
     if not isinstance(records, Pool):
         return PoolView(list(records), logarithm)
     pool = records
     if len(pool) <= MOST_DRAWN:
         return PoolView(pool.records(), logarithm)
-    found = pool.index()
-    table = found.table()
+    index = pool.index()
+    table = index.table()
     settings = [name for name in hyperparameter_columns(table) if name not in SEEDS]
     rows = sample_configurations(configuration_ids(table, settings), MOST_DRAWN)
     drawn = [record for name in table.index[rows] if (record := pool.get_record(str(name))) is not None]
-    return PoolView(drawn, logarithm, LargePool(pool, table, found.summaries()))
+    return PoolView(drawn, logarithm, LargePool(pool, table, index.summaries()))
 
 
 def _description(settings: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# larger numbers are drawn there: their squares and differences are no floats any more
+# Larger numbers are plotted at this one: their squares and differences overflow.
 LARGEST = 1e100
 
 
@@ -19,11 +19,6 @@ def clip_to_drawable(value: float) -> float:
 class Scale:
     """An axis from `low` to `high`.
 
-    Attributes:
-        low: Value at the start of the axis.
-        high: Value at its end.
-        logarithmic: Whether equal ratios take equal lengths.
-
     >>> Scale(0.0, 2.0).percent(0.5), Scale(1.0, 100.0, logarithmic=True).percent(10.0)
     (25.0, 50.0)
     """
@@ -34,23 +29,19 @@ class Scale:
 
     @classmethod
     def around(cls, values: Iterable[float], *, logarithmic: bool = False, padding: float = 0.06) -> Scale:
-        """Scale that holds all finite values with some room on both sides.
+        """Return a scale around all finite values (positive ones if logarithmic; else around 0 to 1).
 
-        Args:
-            values: What will be drawn.
-            logarithmic: Whether the scale is logarithmic (then only positive values count).
-            padding: Room on each side, as a fraction of the range.
-
-        Returns:
-            The scale; around 0 to 1 where there is nothing to draw.
+        `padding` on each side is a fraction of the range.
         """
-        kept = [clip_to_drawable(value) for value in values if math.isfinite(value) and (value > 0 or not logarithmic)]
-        low, high = (min(kept), max(kept)) if kept else (1.0, 10.0) if logarithmic else (0.0, 1.0)
+        finite = [
+            clip_to_drawable(value) for value in values if math.isfinite(value) and (value > 0 or not logarithmic)
+        ]
+        low, high = (min(finite), max(finite)) if finite else (1.0, 10.0) if logarithmic else (0.0, 1.0)
         if logarithmic:
-            room = padding * math.log(high / low) or math.log(2)
-            return cls(low * math.exp(-room), high * math.exp(room), logarithmic=True)
-        room = padding * (high - low) or abs(high) * 0.1 or 1.0
-        return cls(low - room, high + room)
+            margin = padding * math.log(high / low) or math.log(2)
+            return cls(low * math.exp(-margin), high * math.exp(margin), logarithmic=True)
+        margin = padding * (high - low) or abs(high) * 0.1 or 1.0
+        return cls(low - margin, high + margin)
 
     def percent(self, value: float) -> float:
         """Position of a value, in percent of the axis."""
@@ -60,10 +51,7 @@ class Scale:
         return 100 * (value - self.low) / (self.high - self.low)
 
     def ticks(self, about: int = 5) -> list[float]:
-        """Round values inside the scale, about as many as asked.
-
-        Args:
-            about: How many.
+        """Return about that many round values inside the scale.
 
         >>> Scale(-0.03, 0.62).ticks(), Scale(0.5, 2000.0, logarithmic=True).ticks()
         ([0.0, 0.2, 0.4, 0.6], [1.0, 10.0, 100.0, 1000.0])

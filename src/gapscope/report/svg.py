@@ -8,7 +8,7 @@ scale.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup, escape
 
@@ -21,9 +21,7 @@ SIDE = 1000
 def tag(name: str, *content: str, **attributes: object) -> Markup:
     """Return an element with escaped attributes and content (`class_` for class, _ for -).
 
-    Args:
-        *content: Child elements (Markup) and text (escaped).
-        **attributes: Its attributes; None leaves one out.
+    Attributes that are None are omitted.
 
     >>> tag("text", "a < b", text_anchor="end", x="5%")
     Markup('<text text-anchor="end" x="5%">a &lt; b</text>')
@@ -35,6 +33,10 @@ def tag(name: str, *content: str, **attributes: object) -> Markup:
     )
     inner = Markup("").join(content)
     return Markup(f"<{name}{written}>{inner}</{name}>") if inner else Markup(f"<{name}{written}/>")
+
+
+def _title(text: str) -> tuple[Markup, ...]:
+    return (tag("title", text),) if text else ()
 
 
 def percent(value: float) -> str:
@@ -50,9 +52,7 @@ class Plot:
         x_label: Name of the horizontal axis.
         y_label: Name of the vertical axis.
         kind: Extra CSS class, for the height.
-        x_ticks: Values to mark on the horizontal axis; None chooses round ones.
-        y_ticks: The same for the vertical axis.
-        tick_text: How a tick of the horizontal axis is written.
+        y_ticks: Values to mark on the vertical axis; None chooses round ones.
     """
 
     def __init__(
@@ -64,23 +64,18 @@ class Plot:
         x_label: str = "",
         y_label: str = "",
         kind: str = "",
-        x_ticks: Sequence[float] | None = None,
         y_ticks: Sequence[float] | None = None,
-        tick_text: Callable[[float], str] = format_number,
     ) -> None:
         self.x, self.y = x, y
         self.label, self.x_label, self.y_label, self.kind = label, x_label, y_label, kind
-        self.x_ticks = x.ticks(4) if x_ticks is None else x_ticks
         self.y_ticks = y.ticks(4) if y_ticks is None else y_ticks
-        self.tick_text = tick_text
         self.paths: list[Markup] = []
         self.marks: list[Markup] = []
 
     def dot(self, x: float, y: float, *, kind: str = "dot", title: str = "", radius: float = 4) -> None:
         """Add a dot with a title as tooltip."""
         cx, cy = percent(self.x.percent(x)), percent(100 - self.y.percent(y))
-        content = (tag("title", title),) if title else ()
-        self.marks.append(tag("circle", *content, class_=kind, cx=cx, cy=cy, r=radius))
+        self.marks.append(tag("circle", *_title(title), class_=kind, cx=cx, cy=cy, r=radius))
 
     def segment(self, start: tuple[float, float], end: tuple[float, float], *, kind: str) -> None:
         """Add a straight line between two points."""
@@ -100,11 +95,10 @@ class Plot:
         """Add a bar from the horizontal axis up to `height`."""
         low, high = self.x.percent(left), self.x.percent(right)
         top = 100 - self.y.percent(height)
-        content = (tag("title", title),) if title else ()
         self.marks.append(
             tag(
                 "rect",
-                *content,
+                *_title(title),
                 class_=kind,
                 x=percent(low),
                 y=percent(top),
@@ -127,8 +121,7 @@ class Plot:
                 pen = "L"
             else:
                 pen = "M"
-        content = (tag("title", title),) if title else ()
-        self.paths.append(tag("path", *content, class_=kind, d="".join(parts)))
+        self.paths.append(tag("path", *_title(title), class_=kind, d="".join(parts)))
 
     def cloud(self, points: Iterable[tuple[float, float]], *, kind: str = "cloud") -> None:
         """Add very many dots as one path (about ten bytes each, no titles)."""
@@ -148,11 +141,12 @@ class Plot:
             drawn.append(
                 tag("text", format_number(value), class_="tick", x="0%", dx=-8, y=at, dy="0.35em", text_anchor="end")
             )
-        for value in self.x_ticks:
+        for value in self.x.ticks(4):
             at = percent(self.x.percent(value))
             drawn.append(tag("line", class_="grid", x1=at, x2=at, y1="0%", y2="100%"))
-            text = self.tick_text(value)
-            drawn.append(tag("text", text, class_="tick", x=at, y="100%", dy="1.5em", text_anchor="middle"))
+            drawn.append(
+                tag("text", format_number(value), class_="tick", x=at, y="100%", dy="1.5em", text_anchor="middle")
+            )
         return drawn
 
     def render(self) -> Markup:

@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.files import write_atomically
-from gapscope.base.version import version
 from gapscope.report.figures import ALARM
 from gapscope.report.formatting import format_number, pluralize
 from gapscope.report.label_issues import suspects_section
 from gapscope.report.scales import Scale
 from gapscope.report.svg import Plot
-from gapscope.report.write import environment
+from gapscope.report.write import write_page
 
 if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
 
 Rows = Sequence[Mapping[str, float]]
 
-# what alarms record: a name of what is shared or true, one of what is single or false, and what they are in words
+# names of what alarms record (shared or true, individual or false) -> their labels and explanation
 _PAIRS = {
     ("alarm.ordinary", "alarm.canaries"): (
         "labels as given",
@@ -53,9 +51,9 @@ def _marked(plot: Plot, moments: Mapping[str, int], height: float) -> Markup:
 
 
 def _learning(rows: Rows, moments: Mapping[str, int], across: Scale) -> dict[str, Any] | None:
-    """Learning against memorization, where an alarm recorded both."""
-    for (learnt, by_heart), (first, second, words) in _PAIRS.items():
-        curves = {"test": _finite(rows, learnt), "train": _finite(rows, by_heart)}
+    """Plot learning against memorization, if an alarm recorded both."""
+    for (learned, memorized), (first, second, words) in _PAIRS.items():
+        curves = {"test": _finite(rows, learned), "train": _finite(rows, memorized)}
         if all(curves.values()):
             plot = Plot(across, Scale(0.0, 1.0), label=f"Learning ({first}) and memorization ({second}) by epoch",
                         x_label="epoch", y_label="probability")  # fmt: skip
@@ -84,8 +82,8 @@ def _moments(monitor: Any, rows: Rows) -> dict[str, int]:
     """Return the epochs of the alarm and of the best network by the alarm."""
     alarm = getattr(monitor, "alarm", None)
     raised = next((int(row["epoch"]) for row in rows if row.get(ALARM, 0) >= 1), None)
-    found = {"peak": getattr(alarm, "peak", None), "raised": getattr(alarm, "raised_at", raised)}
-    return {kind: int(epoch) for kind, epoch in found.items() if epoch is not None}
+    moments = {"peak": getattr(alarm, "peak", None), "raised": getattr(alarm, "raised_at", raised)}
+    return {kind: int(epoch) for kind, epoch in moments.items() if epoch is not None}
 
 
 def write_training_report(
@@ -116,19 +114,13 @@ def write_training_report(
     if not rows:
         raise InvalidInput("A page about a training needs recordings; the monitor has none. Train with it first.")
     moments, across = _moments(monitor, rows), Scale(0.0, max(1.0, *(float(row["epoch"]) for row in rows)))
-    page = (
-        environment()
-        .get_template("training.html")
-        .render(
-            title=title,
-            version=version(),
-            counts=pluralize(len(rows), "recording"),
-            moments=moments,
-            learning=_learning(rows, moments, across),
-            figures=_number_figures(rows, moments, across),
-            suspects=None if suspects is None else suspects_section(suspects, images, classes),
-        )
+    return write_page(
+        "training.html",
+        path,
+        title=title,
+        counts=pluralize(len(rows), "recording"),
+        moments=moments,
+        learning=_learning(rows, moments, across),
+        figures=_number_figures(rows, moments, across),
+        suspects=None if suspects is None else suspects_section(suspects, images, classes),
     )
-    path = Path(path)
-    write_atomically(path, page)
-    return path

@@ -133,15 +133,12 @@ def verdict(
     best_measure: str | None,
     judged: Mapping[str, Verdict] | None = None,
 ) -> list[str]:
-    """Return what to conclude from a pool, in sentences.
+    """Return the conclusions of a pool, in sentences (none if no network is finished).
 
     Args:
-        held_out: Estimates of networks that the estimator was not fitted on, if there are any.
-        best_measure: Name of the reading that goes best with the gap, if any is known.
-        judged: What the leaderboard says of the readings; None or empty where they were not judged.
-
-    Returns:
-        Sentences; none where no network is finished.
+        held_out: Estimates of networks that the estimator was not fitted on.
+        best_measure: Name of the reading with the strongest correlation.
+        judged: Verdicts of the leaderboard by reading.
     """
     if not view.all_finished:
         return []

@@ -52,6 +52,13 @@ def environment() -> jinja2.Environment:
     return environment
 
 
+def write_page(template: str, path: str | Path, **content: Any) -> Path:
+    """Render a template into a file, atomically, and return its path."""
+    page = environment().get_template(template).render(version=version(), **content)
+    write_atomically(Path(path), page)
+    return Path(path)
+
+
 def _breakable(name: str) -> Markup:
     """A dotted name that may be broken after each of its words, and nowhere else."""
     return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
@@ -84,10 +91,10 @@ def write_report(
             than 1,000 networks, statistics and figures are of whole training configurations drawn at random; the page
             says so.
         held_out: Estimates of networks that it was not fitted on, indexed by run id: what `GapEstimator.assess` or
-            `held_out_predictions` returned for rows of `records_to_pandas(records)`.
+            `cross_val_predict` returned for rows of `records_to_pandas(records)`.
         level: Nominal coverage of the intervals in `held_out`.
-        logarithm: Readings to draw on a logarithmic axis; None chooses positive ones that span a factor of 10 or more
-            and whose logarithm is less skewed.
+        logarithm: Readings on a logarithmic axis; None chooses positive ones that span a factor of 10 or more and
+            whose logarithm is less skewed.
         check: Run id of one network and what `gapscope.check` returned for it, to open the page with what to do next.
         suspects: What `gs.find_label_issues` returned for the pool's training data, to show the most suspicious
             samples.
@@ -111,31 +118,21 @@ def write_report(
     with numpy.errstate(over="ignore", invalid="ignore"):
         judged = leaderboard_verdicts(view)
         ranked = ranked_measures(view, judged)
-        page = (
-            environment()
-            .get_template("report.html")
-            .render(
-                title=title,
-                version=version(),
-                gap_words=view.gap_words,
-                overview=overview(view),
-                next_steps=None if check is None else next_steps(check[1], view.descriptions.get(check[0], check[0])),
-                held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
-                verdict=verdict(
-                    view,
-                    held_out,
-                    next((row["name"] for row in ranked if not row["baseline"]), None),
-                    judged,
-                ),
-                ranking=ranked,
-                folded=split_ranking(ranked),
-                cards=cards(view, ranked),
-                curves=curves(view),
-                networks=networks(view),
-                suspects=None if suspects is None else suspects_section(suspects, images, classes),
-                guide=guide(view),
-            )
+        best = next((row["name"] for row in ranked if not row["baseline"]), None)
+        return write_page(
+            "report.html",
+            path,
+            title=title,
+            gap_words=view.gap_words,
+            overview=overview(view),
+            next_steps=None if check is None else next_steps(check[1], view.descriptions.get(check[0], check[0])),
+            held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
+            verdict=verdict(view, held_out, best, judged),
+            ranking=ranked,
+            folded=split_ranking(ranked),
+            cards=cards(view, ranked),
+            curves=curves(view),
+            networks=networks(view),
+            suspects=None if suspects is None else suspects_section(suspects, images, classes),
+            guide=guide(view),
         )
-    path = Path(path)
-    write_atomically(path, page)
-    return path
