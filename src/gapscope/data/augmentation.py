@@ -21,15 +21,9 @@ def flip_shift_rotate(
 ) -> Float[Tensor, "n c h w"]:
     """Flip, rotate (up to 15 degrees) and shift (up to a tenth) each image at random.
 
-    Angle and both shifts are uniform; pixels are interpolated linearly, and what lies outside takes the colour of the
-    nearest edge. These are the settings of the program of Zhao, Zhang, Hu 2022.
-
-    Args:
-        generator: Source of randomness on the CPU; None for the same draws at every call; training passes
-            torch's global one, `torch.default_generator`, under a seed of its own.
-
-    Returns:
-        New images of the same shape, on the same device.
+    Angle and both shifts are uniform; pixels are interpolated linearly, and those outside take the colour of the
+    nearest edge. These are the settings of the program of Zhao, Zhang, Hu 2022. Training passes torch's global
+    generator, `torch.default_generator`, under a seed of its own.
 
     Raises:
         InvalidInput: These are no images.

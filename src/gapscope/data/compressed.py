@@ -22,7 +22,7 @@ def _is_packed(path: Path) -> bool:
 
 @contextmanager
 def open_maybe_gzip(path: Path) -> Iterator[IO[bytes]]:
-    """Open a plain or gzipped file for reading (told apart by the first bytes).
+    """Open a plain or gzipped file for reading (distinguished by the first bytes).
 
     Yields:
         The unpacked bytes.
@@ -50,10 +50,7 @@ def check_capacity(path: Path, size: int) -> None:
     """Raise UnreadableFile if `path` is too small to hold `size` unpacked bytes.
 
     A gzip file cannot hold more than 1032 times its own size (deflate spends two bits at least on 258 bytes), so a
-    header that promises more is known to be false.
-
-    Args:
-        size: Number of unpacked bytes that its header promises.
+    header that promises more is false.
 
     Raises:
         UnreadableFile: The file cannot hold that much.
@@ -66,14 +63,7 @@ def check_capacity(path: Path, size: int) -> None:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """Return all unpacked bytes of a file that may hold at most `most`.
-
-    Args:
-        most: Largest allowed number of unpacked bytes.
-
-    Raises:
-        UnreadableFile: The file holds more, or cannot be unpacked.
-    """
+    """Return all unpacked bytes of a file, or raise UnreadableFile for more than `most`."""
     with open_maybe_gzip(path) as file:
         content = file.read(most + 1)
     if len(content) > most:

@@ -19,17 +19,15 @@ def inject_label_noise(
     *,
     may_keep_class: bool = False,
 ) -> Int64[Tensor, " n"]:
-    """Return the labels with exactly round(rate * n) of them drawn again, uniformly.
+    """Return the labels with exactly round(rate * n) of them resampled uniformly.
 
     The same generator state and a larger rate replace the same labels by the same classes, and then more of them.
     `round` is Python's: halves go to the even number.
 
     Args:
-        labels: Class labels, 0 to n_classes - 1; not changed.
         rate: Fraction that is replaced, 0 to 1.
-        n_classes: Number of classes, at least 2.
         may_keep_class: Whether a label may be replaced by itself. If not (the default), every replaced label is
-            wrong, uniformly among the other classes; else it is right with probability 1 / n_classes.
+            wrong, uniformly among the other classes; else it is correct with probability 1 / n_classes.
 
     Raises:
         InvalidInput: rate or n_classes is out of range, or a label is not below n_classes.
@@ -71,12 +69,9 @@ def add_target_noise(
 
 
 def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -> Samples:
-    """Return n samples drawn without replacement, in random order.
+    """Return n samples without replacement, in random order.
 
     The same generator state and a larger n give the same samples first.
-
-    Args:
-        n: How many, 1 to len(samples).
 
     Raises:
         InvalidInput: There are fewer than n samples.

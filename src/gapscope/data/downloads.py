@@ -122,14 +122,9 @@ def _extract(archive: Path, members: tuple[str, ...], folder: Path) -> None:
 def download(
     origin: Origin, folder: Path, *, base_url: str | None = None, progress: Progress | None = None
 ) -> list[Path]:
-    """Return the paths of an origin's files, downloading missing or corrupted ones.
+    """Return the paths of an origin's files (extracted, for an archive), downloading missing ones.
 
-    Args:
-        origin: The files and their server.
-        progress: Called with the file's name, the bytes that have arrived, and all bytes (None if unknown).
-
-    Returns:
-        The files, for an archive those extracted from it.
+    `progress` is called with the file's name, the bytes that have arrived, and all bytes (None if unknown).
 
     Raises:
         UnreadableFile: The bytes that arrived have another checksum; they are deleted.

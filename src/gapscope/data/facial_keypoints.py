@@ -92,7 +92,7 @@ def read_facial_keypoints(
     point is unknown, and 9,216 grey values separated by blanks. At most 50,000 rows are read.
 
     Args:
-        missing: "drop" leaves out rows with an unknown coordinate, "keep" keeps them, with NaN.
+        missing: "drop" omits rows with an unknown coordinate, "keep" keeps them, with NaN.
 
     Returns:
         Pixels 0 to 255, and coordinates in the order of `COORDINATES`: x to the right and y down, in pixels from the
@@ -140,7 +140,7 @@ def facial_keypoints(
     The test split is the same for both values of `missing`.
 
     Args:
-        missing: "drop" leaves out rows with unknown coordinates; "mean" adds them to the training split, each unknown
+        missing: "drop" omits rows with unknown coordinates; "mean" adds them to the training split, each unknown
             coordinate set to the mean of the known ones there.
         test_fraction: Fraction of the complete rows to test on, see `gapscope.data.splits.split_indices`.
 

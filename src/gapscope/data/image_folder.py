@@ -73,7 +73,7 @@ def image_folder(root: str | Path | None = None, *, folder: str = "images", side
 
     Classes are the folders of `train` in alphabetical order; the test split is `val`, or `test` where there is no
     `val`. The first images of all classes come before the second ones, so that the first samples hold all classes.
-    All images are kept in memory as float32: the 1.28 million of ImageNet take 63 GB with a side of 64 pixels, and
+    All images are held in memory as float32: the 1.28 million of ImageNet take 63 GB with a side of 64 pixels, and
     770 GB with 224.
 
     Args:

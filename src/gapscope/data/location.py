@@ -18,7 +18,7 @@ class FileLayout:
     Attributes:
         source: Name of the data set.
         folders: Folder names below the data root, the first being the one that downloads use.
-        required: What a file holds -> its possible names; each is also looked for with ".gz" added.
+        required: Contents of a file -> its possible names, each with and without ".gz".
         optional: The same for files that may be absent.
         of_folders: Whether these names are folders.
     """
@@ -31,14 +31,14 @@ class FileLayout:
 
 
 def _user_cache() -> Path:
-    """The platform's folder for files that can be had again."""
-    # pooch.os_cache says much the same, and imports requests and all of pooch to do so
+    """Return the platform's folder for files that can be recreated."""
+    # pooch.os_cache is similar, but imports requests and all of pooch
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return cache if cache.is_absolute() else Path.home() / ".cache"
 
 
 def data_root(given: str | Path | None = None) -> Path:
@@ -66,16 +66,10 @@ def _first(layout: FileLayout, folder: Path, file_names: tuple[str, ...]) -> Pat
 
 
 def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path]:
-    """Return the paths of a data set's files, from the first complete folder.
-
-    Args:
-        layout: Which files, in which folders.
-
-    Returns:
-        What a file holds -> its path; optional files only where they exist.
+    """Return the paths of a data set's files by content, from the first complete folder.
 
     Raises:
-        DataNotFound: No folder holds all required files; the message says where it looked and what to run.
+        DataNotFound: No folder holds all required files.
     """
     base = data_root(root)
     for folder in layout.folders:

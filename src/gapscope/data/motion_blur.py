@@ -24,14 +24,7 @@ def blur_settings(severity: int, side: int) -> tuple[int, float]:
 
     From 28 pixels up these are MNIST-C's values. In smaller images both shrink by side / 28, and the radius is at
     most (side - 1) // 2, so that no step of the motion leaves the image: 8 x 8 digits get radius 3 at every severity
-    and are told apart by sigma.
-
-    Args:
-        severity: 1 to 5.
-        side: Shorter side of the images in pixels.
-
-    Returns:
-        Radius and standard deviation of the kernel, in pixels.
+    and differ in sigma.
 
     Raises:
         InvalidInput: severity is not in 1 to 5.
@@ -52,7 +45,7 @@ def _kernel(radius: int, sigma: float) -> list[float]:
 
 
 def _runs(shifts: Tensor) -> list[tuple[int, int, int, int]]:
-    """Consecutive images with the same shift, as (first, past the last, down, right)."""
+    """Return runs of images with the same shift, as (first, past the last, down, right)."""
     values, counts = torch.unique_consecutive(shifts, dim=0, return_counts=True)
     ends = counts.cumsum(0)
     return [
@@ -81,7 +74,7 @@ def _blurred(images: Tensor, angles: Tensor, kernel: list[float]) -> Tensor:
 def motion_blur(
     images: Float[Tensor, "n c h w"], severity: int = 1, generator: torch.Generator | None = None
 ) -> Float[Tensor, "n c h w"]:
-    r"""Return the images blurred by a motion in a direction drawn per image, as in MNIST-C.
+    r"""Return the images blurred by a motion in a random direction per image, as in MNIST-C.
 
     With radius r and sigma of the severity, (10, 3), (15, 5), (15, 8), (15, 12) and (20, 15),
 
@@ -90,14 +83,13 @@ def motion_blur(
       s_i = -\lceil (i \sin a - 1/2,\ i \cos a - 1/2) \rceil$$
 
     with (down, right) shifts of whole pixels, pixels outside the image replaced by the nearest inside, and
-    a ~ U(-45, 45) degrees. Steps whose shift leaves the image are left out with their weight, so strong blur also
+    a ~ U(-45, 45) degrees. Steps whose shift leaves the image are omitted with their weight, so strong blur also
     darkens small images. Images smaller than 28 pixels get a smaller kernel, see `blur_settings`. Exact up to
     float32 rounding.
 
     Args:
-        images: Images in [0, 1]; not changed.
+        images: Images in [0, 1].
         severity: 1 (the default of MNIST-C) to 5.
-        generator: Source of the angles; None for the same draws at every call.
 
     Raises:
         InvalidInput: severity is not in 1 to 5, or these are no images.

@@ -14,7 +14,7 @@ def pgdl_networks(root: str | Path | None = None) -> Path:
     """Return the CSV file of VGG-like networks on CIFAR-10 with gaps and 13 measures.
 
     Raises:
-        DataNotFound: It is not there. It has no download: the message says where it comes from.
+        DataNotFound: It is not there (there is no download).
     """
     try:
         return locate(PGDL, root)["networks"]

@@ -134,11 +134,11 @@ def _center(train: Samples, test: Samples) -> tuple[Samples, Samples, Facts]:
 def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem, Facts]:
     """Return the problem of `spec`, and JSON values that describe data and corruption.
 
-    First the subsets are drawn, then the training images blurred, labels replaced, noise added to the targets, the
-    targets centred; the test split stays clean. Last, the pixels of both splits are averaged. Every step draws from a
-    generator of its own that depends on spec.seed alone: changing one setting leaves the draws of the others as they
-    are. A larger train_size keeps the samples of a smaller one and their blur, a larger label_noise keeps the wrong
-    labels of a smaller one.
+    First the subsets are sampled, then the training images blurred, labels replaced, noise added to the targets, the
+    targets centred; the test split stays clean. Last, the pixels of both splits are averaged. Every step has a
+    generator of its own that depends on spec.seed alone: changing one setting leaves the randomness of the others
+    unchanged. A larger train_size keeps the samples of a smaller one and their blur, a larger label_noise keeps the
+    wrong labels of a smaller one.
 
     Returns:
         The problem, and a mapping with "train" and "test" (`available` and `used` samples, `balanced`) and, where
@@ -147,7 +147,7 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         `unpack_mask`), "target_noise" (`std`, `samples`) and "center_targets" (`mean`).
 
     Raises:
-        InvalidInput: The spec asks for what these data cannot give, for example blur of a table.
+        InvalidInput: The spec does not fit the data, for example blur of a table.
         DataNotFound: The files are not on this machine.
         UnreadableFile: A file is truncated or of another format.
 

@@ -28,7 +28,7 @@ def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise InvalidInput for unknown data sets and options, or options of wrong type.
 
     Raises:
-        InvalidInput: The name, an option or its type is wrong; the nearest right name is given.
+        InvalidInput: The name, an option or its type is wrong.
     """
     known = _source(name).options
     check_known(f"Data set '{name}'", options, known)
@@ -61,8 +61,8 @@ def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -
         options: Settings of the data set, for example `noise` of "two_circles".
 
     Raises:
-        InvalidInput: The name or an option does not exist; the nearest right one is named.
-        DataNotFound: The files are not on this machine; the message says what to run.
+        InvalidInput: The name or an option does not exist.
+        DataNotFound: The files are not on this machine.
         UnreadableFile: A file is truncated or of another format.
 
     >>> load_dataset("digits").input_shape
@@ -76,19 +76,16 @@ def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -
 def fetch(
     name: str, *, root: str | Path | None = None, base_url: str | None = None, progress: Progress | None = None
 ) -> list[Path]:
-    """Return the official files of a data set, downloading missing or corrupted ones.
+    """Return the official files of a data set (none if built in), downloading missing ones.
 
     Args:
-        progress: Called with the file's name, the bytes that have arrived, and all bytes (None where unknown).
-
-    Returns:
-        The files; none for a data set that is built in.
+        progress: Called with the file's name, the bytes that have arrived, and all bytes (None if unknown).
 
     Raises:
         InvalidInput: There is no such data set, or base_url is no address.
-        DataNotFound: The set cannot be fetched; the message says what to do by hand.
+        DataNotFound: The set cannot be fetched automatically.
         UnreadableFile: What arrived has another checksum; it is deleted.
-        GapscopeError: The server cannot be reached or refuses, or the data root cannot be written.
+        GapscopeError: The server cannot be reached or responds with an error, or the data root cannot be written.
     """
     source = _source(name)
     if source.layout is None:

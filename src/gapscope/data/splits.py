@@ -15,11 +15,7 @@ def split_indices(
 ) -> tuple[Int64[Tensor, " train"], Int64[Tensor, " test"]]:
     """Return random indices of training samples and of round(test_fraction * n) test samples.
 
-    The draw is NumPy's RandomState(split_seed).permutation(n), which is the same in every version of NumPy.
-
-    Args:
-        test_fraction: Fraction to test on; both parts keep at least one sample.
-        split_seed: Seed, 0 or larger.
+    The order is NumPy's RandomState(split_seed).permutation(n), which is the same in every version of NumPy.
 
     Raises:
         InvalidInput: An argument is out of range, or a part would be empty.

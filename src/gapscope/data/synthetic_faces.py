@@ -161,7 +161,7 @@ def _paint_face(face: Face) -> Tensor:
 
 
 def _drawn(n: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images and keypoints, some faces at a time so that they stay in the processor's cache."""
+    """Yield images and keypoints of some faces at a time, so that they stay in the processor's cache."""
     faces = _draw_parameters(n, generator)
     for part in slices(n, _CHUNK):
         face = {name: values[part] for name, values in faces.items()}
@@ -174,10 +174,10 @@ def _drawn(n: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]
 def render_faces(
     n: int, generator: torch.Generator | None = None
 ) -> tuple[UInt8[Tensor, "n 1 96 96"], Float32[Tensor, "n 30"]]:
-    """Return n drawn faces and their keypoints, exact up to float32.
+    """Return n synthetic faces and their keypoints, exact up to float32.
 
     Position, size, rotation, proportions, expression, grey values, direction and strength of light, and noise are
-    drawn uniformly for every face; all keypoints lie inside the image.
+    uniform and independent per face; all keypoints lie inside the image.
 
     Returns:
         Pixels 0 to 255, and coordinates as `gapscope.data.facial_keypoints.read_facial_keypoints` returns them.
@@ -215,9 +215,9 @@ def write_csv(
     """Write n synthetic faces in the format of Kaggle's training.csv, atomically.
 
     Args:
-        path: The file to write, about 31 kB a face.
-        n: How many faces; Kaggle's file has 7,049.
-        complete_fraction: Exactly round(complete_fraction * n) rows, drawn at random, have all 15 keypoints; the
+        path: File to write, about 31 kB per face.
+        n: Number of faces; Kaggle's file has 7,049.
+        complete_fraction: Exactly round(complete_fraction * n) random rows have all 15 keypoints; the
             others only the eyes' centres, the tip of the nose and the lower lip, as most incomplete rows of Kaggle's
             file, where 2,140 of 7,049 (0.304) are complete.
 
@@ -237,10 +237,10 @@ def write_csv(
 
 
 def drawn_faces(*, n: int = 2000, test_size: int = 500, seed: int = 0) -> Problem:
-    """Drawn faces [n, 1, 96, 96] in [0, 1] with 30 coordinates in pixels, made on the spot.
+    """Make synthetic faces [n, 1, 96, 96] in [0, 1] with 30 coordinates in pixels.
 
     Args:
-        test_size: Test faces, drawn independently of n.
+        test_size: Number of test faces, sampled independently of n.
 
     Raises:
         InvalidInput: A size is smaller than 1.

@@ -30,20 +30,20 @@ class MonitorCallback(pl.Callback):
     def __init__(self, monitor: Monitor, *, module: str | None = None, stop: bool = False) -> None:
         self.monitor, self.module, self.stop = monitor, module, stop
 
-    def _watched(self, pl_module: pl.LightningModule) -> nn.Module:
+    def _monitored(self, pl_module: pl.LightningModule) -> nn.Module:
         return pl_module if self.module is None else pl_module.get_submodule(self.module)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Look at the untrained network."""
+        """Record the untrained network."""
         if trainer.is_global_zero:
-            self.monitor.begin(self._watched(pl_module))
+            self.monitor.begin(self._monitored(pl_module))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the monitor's state for Lightning's checkpoint."""
         return self.monitor.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what a checkpoint kept."""
+        """Load the state of a checkpoint."""
         self.monitor.load_state_dict(state_dict)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -51,7 +51,7 @@ class MonitorCallback(pl.Callback):
         raised = False
         if trainer.is_global_zero:
             row = {"epoch": trainer.current_epoch + 1}
-            self.monitor(self._watched(pl_module), row)
+            self.monitor(self._monitored(pl_module), row)
             row.pop("epoch")
             pl_module.log_dict(row, rank_zero_only=True)
             raised = self.monitor.alarm is not None and self.monitor.alarm.raised
@@ -77,7 +77,7 @@ class PenaltyCallback(pl.Callback):
         return {str(index): penalty.state_dict() for index, penalty in enumerate(self.penalties)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what a checkpoint kept.
+        """Load the state of a checkpoint.
 
         Raises:
             InvalidInput: It holds another number of penalties.

@@ -57,7 +57,7 @@ def _split(batch: Mapping[str, Any], device: torch.device) -> tuple[dict[str, Te
 
 
 def _aligned(logits: Tensor, labels: Tensor, *, next_one: bool) -> tuple[Tensor, Tensor]:
-    """Log probabilities [n, places, classes] and the labels [n, places] that they are about."""
+    """Return log probabilities [n, positions, classes] and their labels [n, positions]."""
     if labels.ndim == 1:
         logits, labels = logits[:, None], labels[:, None]
     elif next_one:
@@ -66,15 +66,9 @@ def _aligned(logits: Tensor, labels: Tensor, *, next_one: bool) -> tuple[Tensor,
 
 
 def sequence_losses(logits: Tensor, labels: Tensor, *, next_one: bool) -> Tensor:
-    """Return the mean loss (nats) per sample over labelled positions (not -100).
+    """Return the mean loss [n] (nats) per sample over labelled positions (not -100).
 
-    Args:
-        logits: [n, classes] or [n, places, classes].
-        labels: [n] or [n, places].
-        next_one: Whether outputs at a place are about the next label.
-
-    Returns:
-        [n].
+    `logits` are [n, classes] or [n, positions, classes], with `next_one` those of the next position's label.
     """
     logs, labels = _aligned(logits, labels, next_one=next_one)
     losses = F.nll_loss(logs.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
@@ -94,13 +88,13 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 @dataclass
 class _Losses:
-    """Training losses of the steps of an epoch, kept on the device: nothing waits for them."""
+    """Training losses of the steps of an epoch, on the device, without synchronization."""
 
     each: list[Tensor] = field(default_factory=list)
 
     def mean(self, *, last_half: bool = False) -> Tensor:
-        kept = self.each[len(self.each) // 2 :] if last_half else self.each
-        return torch.stack(kept).double().mean() if kept else torch.tensor(math.nan, dtype=torch.float64)
+        losses = self.each[len(self.each) // 2 :] if last_half else self.each
+        return torch.stack(losses).double().mean() if losses else torch.tensor(math.nan, dtype=torch.float64)
 
 
 class MemorizationMonitor(TrainerCallback):
@@ -110,30 +104,30 @@ class MemorizationMonitor(TrainerCallback):
 
     - `training_loss`: mean loss of the epoch's steps, as the Trainer computed them.
     - `first_visit_loss`: mean loss of the steps in the second half of the first epoch. These samples had not been seen
-      before, so that it is what a validation set would have said of the network half an epoch younger on average.
-    - `first_visit_gap`: first_visit_loss - training_loss, from the second epoch on. Of it what was learned since for
-    all
-      samples is a part, so that it is an upper bound on what is memorized (as long as the network improves).
+      before, so that it equals the validation loss of the network half an epoch earlier on average.
+    - `first_visit_gap`: first_visit_loss - training_loss, from the second epoch on. It includes later learning that
+      applies to all samples, so that it is an upper bound on memorization (as long as the network improves).
     - `canary_gap`: mean loss of the canaries that were not trained less that of those that were; its `canary_p_value`
       is exact, see `gapscope.labels.paired_canaries`.
-    - `trained_fisher_trace`: mean over some samples of $|\nabla_\theta \log p(y|x)|^2$ for labels y drawn from the
-      network's own prediction, by the trained weights (with LoRA those of the adapter); one draw, one backward pass a
-      sample, in evaluation mode. Left out where the weights are sharded (FSDP).
+    - `trained_fisher_trace`: mean over some samples of $|\nabla_\theta \log p(y|x)|^2$ for labels y sampled from the
+      network's own prediction, by the trained weights (with LoRA those of the adapter); one label and one backward
+      pass per sample, in evaluation mode. Omitted for sharded weights (FSDP).
 
-    `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of looks: over all
-    of them together a network that has learned nothing from the canaries is flagged with probability `level` at most.
+    `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of recordings:
+    over all of them together a network that has learned nothing from the canaries is flagged with probability `level`
+    at most.
 
     Weights are those of a training without the monitor on the same data. With several processes each takes every canary
     through its (wrapped) model; losses of steps are means over processes.
 
     Args:
-        canaries: Pairs; None leaves the test out.
+        canaries: Pairs; None omits the test.
         level: Probability of a false flag.
-        every: Epochs between looks.
-        trace_samples: Samples of the trace; 0 leaves it out.
+        every: Epochs between recordings.
+        trace_samples: Number of samples of the trace; 0 omits it.
 
     Attributes:
-        rows: One mapping a look.
+        rows: One mapping per recording.
         flagged_at: Epoch of the flag, or None.
     """
 
@@ -178,7 +172,7 @@ class MemorizationMonitor(TrainerCallback):
         self._began, self._looks = time.perf_counter(), max(1, round(state.num_train_epochs) // self.every)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Take a look."""
+        """Record if it is time."""
         start, epoch = time.perf_counter(), round(state.epoch or 0)
         means = torch.stack([self._losses.mean(), self._losses.mean(last_half=True)])
         loss, second_half = self._over_processes(means).tolist()
@@ -259,8 +253,8 @@ def add_memorization_monitor(
 
     Args:
         trainer: The Trainer; its training data are `canaries.dataset`.
-        canaries: See `FineTuningMeter`.
-        **options: Those of `FineTuningMeter`.
+        canaries: See `MemorizationMonitor`.
+        **options: Those of `MemorizationMonitor`.
 
     Raises:
         InvalidInput: It is no Trainer, or it does not train on the canaries.

@@ -37,29 +37,29 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
 
 
-def _beside_checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+def _monitor_file(args: TrainingArguments, state: TrainerState) -> Path:
     return _checkpoint(args, state) / "gapscope_monitor.json"
 
 
 class MonitorCallback(TrainerCallback):
     """Records at the end of training epochs.
 
-    The numbers are kept by the monitor and added to `trainer.state.log_history`; trackers get them from the monitor's
+    The numbers are stored in the monitor and added to `trainer.state.log_history`; trackers get them from the monitor's
     sinks, for the Trainer does not hand them on. Weights are bit-identical with and without the callback (unless
     `stop`). With several processes the first one records.
 
     The monitored network is the model's logits. The monitor takes the training data as the Trainer does, a Dataset of
-    mappings of one length (pad to it), or `(input_ids, labels)`: then token numbers equal to the config's
-    `pad_token_id` are left out by the attention mask.
+    mappings of one length (pad to it), or `(input_ids, labels)`: then tokens equal to the config's
+    `pad_token_id` are masked.
 
-    Beside each of the Trainer's checkpoints lies the monitor's state (`gapscope_monitor.json`); a training that is
+    The monitor's state (`gapscope_monitor.json`) is stored in each of the Trainer's checkpoints; a training run that is
     resumed from one continues with it.
     """
 
     def __init__(self, monitor: Monitor, *, stop: bool = False) -> None:
         self.monitor, self.stop = monitor, stop
 
-    def _watched(self, model: nn.Module) -> nn.Module:
+    def _monitored(self, model: nn.Module) -> nn.Module:
         as_given = self.monitor.samples.form is not None
         return model if as_given else LogitsOnly(model, getattr(model.config, "pad_token_id", None))
 
@@ -71,21 +71,21 @@ class MonitorCallback(TrainerCallback):
         model: nn.Module | None = None,
         **kwargs: Any,
     ) -> None:
-        """Look at the untrained network, or resume the state that is next to the checkpoint."""
+        """Record the untrained network, or load the state from the checkpoint."""
         if not state.is_world_process_zero:
             return
         assert model is not None
-        kept = _beside_checkpoint(args, state)
-        if state.global_step and kept.exists():
-            self.monitor.load_state_dict(read_json(kept))
+        file = _monitor_file(args, state)
+        if state.global_step and file.exists():
+            self.monitor.load_state_dict(read_json(file))
         else:
-            self.monitor.begin(self._watched(model))
+            self.monitor.begin(self._monitored(model))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Write the monitor's state beside the checkpoint."""
-        kept = _beside_checkpoint(args, state)
-        if state.is_world_process_zero and kept.parent.exists():
-            write_atomically(kept, to_json(self.monitor.state_dict()))
+        """Write the monitor's state into the checkpoint."""
+        file = _monitor_file(args, state)
+        if state.is_world_process_zero and file.parent.exists():
+            write_atomically(file, to_json(self.monitor.state_dict()))
 
     def on_epoch_end(
         self,
@@ -100,7 +100,7 @@ class MonitorCallback(TrainerCallback):
             return
         assert model is not None
         row: dict[str, Any] = {"epoch": round(state.epoch or 0)}
-        self.monitor(self._watched(model), row)
+        self.monitor(self._monitored(model), row)
         if len(row) > 1:
             state.log_history.append({**row, "step": state.global_step})
         if self.stop and self.monitor.alarm is not None and self.monitor.alarm.raised:
@@ -120,14 +120,14 @@ class _PenaltyState(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        kept = self._file(args, state)
-        if state.global_step and kept.exists():
-            self.penalty.load_state_dict(load_tensors(kept)[0])
+        file = self._file(args, state)
+        if state.global_step and file.exists():
+            self.penalty.load_state_dict(load_tensors(file)[0])
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        kept = self._file(args, state)
-        if kept.parent.exists():
-            save_tensors(kept, self.penalty.state_dict())
+        file = self._file(args, state)
+        if file.parent.exists():
+            save_tensors(file, self.penalty.state_dict())
 
 
 def _inputs_and_targets(batch: Mapping[str, Any]) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -140,11 +140,11 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
     """Add a penalty to the loss of a Trainer's training steps (not of its evaluation).
 
     The penalty is that of the model's logits by its trainable weights, which with an adapter (PEFT) are those of the
-    adapter. It takes a forward pass of its own a step, so that dropout masks are resampled for it. Several penalties
-    add up. With several processes each takes that of its own samples, and the mean of all is what is added. What the
-    Trainer logs as `loss` holds the penalty; `trainer.state.log_history` is otherwise unchanged. Beside each of the
-    Trainer's checkpoints lies the penalty's state (random probes, a strength that sets itself), a file a process; a
-    training that is resumed continues with it.
+    adapter. It takes one extra forward pass per step, so that dropout masks are resampled for it. Several penalties
+    add up. With several processes each computes that of its own samples, and the mean of all is added. The `loss` that
+    the Trainer logs includes the penalty; `trainer.state.log_history` is otherwise unchanged. The penalty's state
+    (random probes, automatic strength) is stored in each of the Trainer's checkpoints, one file per process; a training
+    run that is resumed continues with it.
 
     Raises:
         InvalidInput: It is no Trainer, or no penalty.
@@ -175,13 +175,9 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
 
 
 def accumulation_divisor(trainer: Any, options: Mapping[str, Any]) -> float:
-    """Return the divisor that the Trainer leaves to the loss (gradient accumulation).
+    """Return the divisor of gradient accumulation that the Trainer leaves to the loss (else 1).
 
-    Args:
-        options: What it calls `compute_loss` with.
-
-    Returns:
-        The number of parts; 1 where the Trainer divides by itself.
+    `options` are the keyword arguments of its `compute_loss`.
     """
     counted = options.get("num_items_in_batch") is not None and trainer.model_accepts_loss_kwargs
     return float(trainer.args.gradient_accumulation_steps) if counted else 1.0

@@ -33,7 +33,7 @@ class ComparedReading:
         high: Upper end.
         direction: Which direction goes with a smaller generalization gap.
         rank: 1 for the network that goes with the smallest gap; NaN where no direction is known.
-        note: How it was estimated, or why there is no number.
+        note: Method of the estimate, or the reason why there is no number.
     """
 
     measure: str
@@ -49,7 +49,7 @@ class ComparedReading:
 
 @dataclass(frozen=True)
 class _Vote:
-    """Whom one measure puts first, and whether beyond its intervals."""
+    """Network that one measure ranks first, and whether its intervals separate it."""
 
     measure: str
     ranks: Mapping[str, float]
@@ -70,7 +70,7 @@ def _ranked(rows: Sequence[ComparedReading], r: float) -> list[ComparedReading]:
 
 
 def _vote(measure: str, numbers: Sequence[Sequence[ComparedReading]]) -> _Vote:
-    """One vote a measure, however many numbers it yields: by the mean of their ranks."""
+    """Return one vote per measure, by the mean rank of its numbers."""
     networks = [row.network for row in numbers[0]]
     ranks = {
         name: fmean(row.rank for rows in numbers for row in rows if row.network == name) for name in networks
@@ -86,13 +86,13 @@ class Comparison(StoredRows[ComparedReading]):
     """Networks compared on the same samples, the best first.
 
     Each measure has one vote, however many numbers it yields; margins vote by their medians, and the number of
-    parameters, the baseline, does not vote. Where a leaderboard of networks whose gap is known judges the measures,
-    those with evidence vote, number by number and in the direction that they have there, and no others.
+    parameters, the baseline, does not vote. With a leaderboard of networks of known gap only numbers with evidence
+    vote, in the direction that they have there.
 
     Attributes:
         level: Nominal coverage of the intervals.
         unmeasured: Network -> measure -> why it has no value.
-        evidence: What that leaderboard says; None where there is none.
+        evidence: Evidence of that leaderboard; None without one.
     """
 
     _kind, _keys = "a comparison", frozenset({"verdict", "unmeasured"})
@@ -124,9 +124,9 @@ class Comparison(StoredRows[ComparedReading]):
 
     @property
     def trusted(self) -> dict[str, MeasureEvidence]:
-        """Numbers taken here of all networks that have evidence, the strongest first."""
-        found = {} if self.evidence is None else self.evidence.trusted
-        return {name: own for name, own in found.items() if len(self.of(name)) == len(self.networks)}
+        """Numbers of all networks that have evidence, the strongest first."""
+        trusted = {} if self.evidence is None else self.evidence.trusted
+        return {name: item for name, item in trusted.items() if len(self.of(name)) == len(self.networks)}
 
     def votes(self) -> list[_Vote]:
         """Return the network that each number with evidence, or with a known direction, puts first."""

@@ -52,38 +52,38 @@ class _ComparisonRun:
     def __init__(self, options: Mapping[str, Mapping[str, Any]], n_groups: int, seed: int) -> None:
         self.options, self.n_groups, self.seed = options, n_groups, seed
 
-    def evaluate(self, item: Measure, found: Ready, share: Allocation) -> Readings:
-        """Take one measure once."""
+    def evaluate(self, item: Measure, subject: Ready, share: Allocation) -> Readings:
+        """Evaluate one measure."""
         options = self.options.get(item.name, {})
-        return evaluate_on_subset(item, found, share, initial_state=None, options=options, seed=self.seed)
+        return evaluate_on_subset(item, subject, share, initial_state=None, options=options, seed=self.seed)
 
     def trial(self, item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:
-        """Take one measure on few samples, to see what it costs."""
+        """Evaluate one measure on few samples, to estimate its cost."""
         share = Allocation(len(part.samples), given)
         return evaluate_on_subset(item, part, share, initial_state=None, options={}, seed=self.seed)
 
-    def with_errors(self, item: Measure, found: Ready, share: Allocation) -> list[tuple[Reading, float]]:
+    def with_errors(self, item: Measure, subject: Ready, share: Allocation) -> list[tuple[Reading, float]]:
         """Return readings with standard errors: their own, or the jackknife over groups."""
-        readings = self.evaluate(item, found, share)
+        readings = self.evaluate(item, subject, share)
         if not {"inputs", "targets", "labels"} & set(item.needs):
             return [(reading, 0.0) for reading in readings]
         if all(reading.standard_error is not None for reading in readings):
             return [(reading, reading.standard_error or 0.0) for reading in readings]
-        left_out = self._left_out(item, found, share, readings)
+        left_out = self._left_out(item, subject, share, readings)
         return [
             (reading, _jackknife([values[i] for values in left_out]) if reading.standard_error is None
              else reading.standard_error)
             for i, reading in enumerate(readings)
         ]  # fmt: skip
 
-    def _left_out(self, item: Measure, found: Ready, share: Allocation, whole: Readings) -> list[list[float]]:
+    def _left_out(self, item: Measure, subject: Ready, share: Allocation, whole: Readings) -> list[list[float]]:
         """Return the numbers without each group."""
-        samples, groups = found.samples, interleaved_groups(found.samples, self.n_groups)
+        samples, groups = subject.samples, interleaved_groups(subject.samples, self.n_groups)
         kind = item.sampling.kind if item.sampling is not None and item.name not in self.options else ""
         if kind not in ("mean", "sum"):
-            parts = [found.with_samples(_without(samples, groups, j)) for j in range(self.n_groups)]
+            parts = [subject.with_samples(_without(samples, groups, j)) for j in range(self.n_groups)]
             return [self._values(item, part, share) for part in parts]
-        of_groups = [self._values(item, found.with_samples(group), share) for group in groups]
+        of_groups = [self._values(item, subject.with_samples(group), share) for group in groups]
         n = len(samples)
         return [
             [
@@ -109,7 +109,7 @@ def _merged(plans: Sequence[Plan]) -> dict[str, Allocation]:
 
 
 def _ranks(values: Mapping[str, float], direction: str) -> dict[str, float]:
-    """Rank values, 1 for the smallest expected gap; equal values share the better rank."""
+    """Rank values, 1 for the smallest expected gap; equal values get the better rank."""
     signed = {name: RANK_SIGNS[direction] * value for name, value in values.items()}
     return {
         name: math.nan if math.isnan(own) else 1.0 + sum(other < own for other in signed.values())
@@ -162,10 +162,10 @@ def compare(
     value for one network is a reason in `unmeasured`. Ctrl-C ends it with the networks that are finished, if these are
     two or more.
 
-    A direction that a paper states is no evidence. `evidence` takes what `gapscope.leaderboard` says of networks like
-    these whose gap is known: then the numbers with evidence there vote, in the direction that they have there, and the
-    verdict opens with their correlations given the hyperparameters, intervals over training configurations and
-    corrected p-values, beside those of the size and of a random measure.
+    A direction that a paper states is no evidence. `evidence` takes a leaderboard (`rank_measures`) of similar networks
+    of known gap: then the numbers with evidence there vote, in the direction that they have there, and the verdict
+    opens with their correlations given the hyperparameters, intervals over training configurations and corrected
+    p-values, next to those of the size and of a random measure.
 
     Args:
         data: Training data, in any form that `measure` takes.
@@ -205,8 +205,8 @@ def compare(
     comparing = _ComparisonRun(options or {}, n_groups, seed)
     evidence = None if evidence is None else LeaderboardEvidence.of(evidence)
     with eager_mode():
-        doors = {name: ready(network, samples) for name, network in networks.items()}
-        first = next(iter(doors.values()))
+        prepared = {name: ready(network, samples) for name, network in networks.items()}
+        first = next(iter(prepared.values()))
         items, inapplicable = select_applicable(names, first, has_initial=False)
         check_options(comparing.options, items, inapplicable)
         repeats = {item.name: _repeats(item, n_groups, own_options=item.name in comparing.options) for item in items}
@@ -220,14 +220,14 @@ def compare(
                 repeats=repeats,
                 shown=progress,
             )
-            for name, found in doors.items()
+            for name, found in prepared.items()
         }
-        found = _compared(doors, items, plans, comparing, level, shown=progress)
+        found = _compared(prepared, items, plans, comparing, level, shown=progress)
     return Comparison(found, level, found.unmeasured, evidence)
 
 
 def _compared(
-    doors: Mapping[str, Ready],
+    prepared: Mapping[str, Ready],
     items: Sequence[Measure],
     plans: Mapping[str, Plan],
     comparing: _ComparisonRun,
@@ -238,17 +238,17 @@ def _compared(
     shares = _merged(list(plans.values()))
     expected = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     if shown and expected > SHOW_AFTER_SECONDS:
-        notify(f"comparing {len(doors)} networks: about {expected:.0f} s")
+        notify(f"comparing {len(prepared)} networks: about {expected:.0f} s")
     found: dict[str, list[tuple[Reading, float]]] = {}
     unmeasured = {name: dict(plan.failed) for name, plan in plans.items()}
-    with progress("comparing", len(doors) * len(items), shown=shown) as bar:
-        for name, door in doors.items():
+    with progress("comparing", len(prepared) * len(items), shown=shown) as bar:
+        for name, subject in prepared.items():
             pairs: list[tuple[Reading, float]] = []
             try:
                 for item in items:
                     bar.step(f"{item.name} of {name}")
                     if item.name not in unmeasured[name] and item.name in shares:
-                        _one(comparing, item, door, shares[item.name], pairs, unmeasured[name])
+                        _one(comparing, item, subject, shares[item.name], pairs, unmeasured[name])
                     bar.advance()
             except KeyboardInterrupt:
                 if len(found) < 2:
@@ -263,16 +263,16 @@ def _compared(
 def _one(
     comparing: _ComparisonRun,
     item: Measure,
-    door: Ready,
+    subject: Ready,
     share: Allocation,
     pairs: list[tuple[Reading, float]],
     unmeasured: dict[str, str],
 ) -> None:
-    why = door.inapplicable_reason(item)
+    why = subject.inapplicable_reason(item)
     if why:
         unmeasured[item.name] = why
         return
     try:
-        pairs.extend(comparing.with_errors(item, door, share))
+        pairs.extend(comparing.with_errors(item, subject, share))
     except Exception as error:  # whatever a measure raises of one network must not end the comparison
         unmeasured[item.name] = reason(error)

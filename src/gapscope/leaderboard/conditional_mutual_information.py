@@ -106,10 +106,6 @@ def conditional_mutual_information(
     same, self-pairs and ties count as "not larger", hence it does change when the measure is negated, and a
     perfect measure that is negated does not score 1. The competition reports 100 times this value.
 
-    Args:
-        table: One row per network; all readings must be finite.
-        version: "symmetric" or "pgdl_exact".
-
     Raises:
         InvalidInput: A column is missing, a reading is not finite, or "pgdl_exact" has fewer than two
             hyperparameters.

@@ -19,7 +19,7 @@ class MeasureEvidence:
 
     Attributes:
         role: "measure", "size" or "random".
-        verdict: "evidence" or "no evidence" that it says more of the gap than the hyperparameters do.
+        verdict: "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters.
         r: Correlation with the gap given the hyperparameters.
         low: Lower end of its 95 % bootstrap interval over training configurations.
         high: Upper end.
@@ -46,13 +46,7 @@ class MeasureEvidence:
 
 @dataclass(frozen=True)
 class LeaderboardEvidence:
-    """All that a leaderboard says of measures.
-
-    Attributes:
-        source: What its networks are.
-        networks: How many they are.
-        by_measure: Reading -> what is said of it.
-    """
+    """Evidence of a leaderboard by reading, and its networks."""
 
     source: str = ""
     networks: int = 0
@@ -60,23 +54,16 @@ class LeaderboardEvidence:
 
     @classmethod
     def of(cls, board: Any) -> LeaderboardEvidence:
-        """Read a leaderboard.
-
-        Args:
-            board: What `gapscope.leaderboard` returned.
-
-        Raises:
-            InvalidInput: It is something else.
-        """
+        """Read a leaderboard, or raise InvalidInput for anything else."""
         try:
-            found = {
+            by_measure = {
                 row.measure.removeprefix(PREFIX): MeasureEvidence(
                     role=row.role, verdict=row.verdict, r=row.partial.value, low=row.partial.low,
                     high=row.partial.high, p=row.partial.p,
                 )
                 for row in board
             }  # fmt: skip
-            return cls(board.source, board.networks, found)
+            return cls(board.source, board.networks, by_measure)
         except (AttributeError, TypeError):
             raise InvalidInput(
                 f"evidence must be a leaderboard; got {type(board).__name__}. Pass gs.rank_measures(POOL), of "
@@ -86,8 +73,8 @@ class LeaderboardEvidence:
     @property
     def trusted(self) -> dict[str, MeasureEvidence]:
         """Measures with evidence, the strongest first."""
-        found = {name: own for name, own in self.by_measure.items() if own.trusted}
-        return dict(sorted(found.items(), key=lambda pair: -abs(pair[1].r)))
+        trusted = {name: item for name, item in self.by_measure.items() if item.trusted}
+        return dict(sorted(trusted.items(), key=lambda pair: -abs(pair[1].r)))
 
     @property
     def rivals(self) -> str:

@@ -22,7 +22,7 @@ Array = numpy.ndarray
 
 @dataclass(frozen=True)
 class GranulatedKendall:
-    """The granulated coefficient and what it is made of.
+    """Granulated coefficient and its parts.
 
     Attributes:
         value: Mean over hyperparameters; NaN where none has a defined group.
@@ -51,14 +51,8 @@ def granulated_kendall(
     $$\Psi = \frac1m \sum_{i=1}^m \psi_i, \qquad
     \psi_i = \operatorname{mean}_{\theta_{-i}} \tau_b\big(\{(\mu(\theta), g(\theta)) : \theta_i \text{ varies}\}\big)$$
 
-    A measure that only tells one hyperparameter scores high on the pooled tau and low here. Exact. A group in which
-    the measure or the target is constant has no tau: it is dropped, and counted.
-
-    Args:
-        measure: Column of the measure; a reading that is not finite is left out.
-
-    Returns:
-        The coefficient, and its parts by hyperparameter.
+    A measure that only depends on one hyperparameter scores high on the pooled tau and low here. Exact. A group in
+    which the measure or the target is constant has no tau: it is dropped, and counted.
 
     Raises:
         InvalidInput: A column is missing, or no hyperparameter is named.

@@ -28,9 +28,9 @@ class RobustSignError:
         percentile_90: Their 90th percentile.
         maximum: The worst environment: the robust error.
         environments: Number of environments kept.
-        dropped: Number of environments left out because too little evidence is in them.
+        dropped: Number of environments dropped for lack of evidence.
         by_hyperparameter: The same numbers for each hyperparameter that was changed.
-        by_environment: One row an environment that was kept: the numbers of its two configurations (`first`, `second`,
+        by_environment: One row per retained environment: the numbers of its two configurations (`first`, `second`,
             in the order of their first rows), the `hyperparameter` that differs, and its `error`.
     """
 

@@ -1,7 +1,4 @@
-r"""Conformal prediction intervals for any regression (not in scikit-learn).
-
-scikit-learn has none; the formulas below are those of the papers.
-"""
+"""Conformal prediction intervals for any regression (not in scikit-learn)."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: floa
     shrinkage = ridge / (kernel.values + ridge)
 
     def residual_maker(b: Tensor) -> Tensor:
-        """Multiply by R (what lies outside the r columns is not fitted)."""
+        """Multiply by R (the part outside the r columns is not fitted)."""
         inside = vectors.T @ b
         return vectors @ (shrinkage[:, None] * inside) + (b - vectors @ inside if vectors.shape[1] < n else 0.0)
 

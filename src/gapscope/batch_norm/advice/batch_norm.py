@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +11,14 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, did_you_mean
 from gapscope.base.samples import Samples, slices
 from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, is_significantly_positive
-from gapscope.batch_norm.gamma_decay.curvature import prepare
+from gapscope.batch_norm.gamma_decay.curvature import (
+    check_batch_sizes,
+    copy_with_population,
+    mean_estimate,
+    prepare,
+)
 from gapscope.batch_norm.gamma_decay.measured_excess import ALL_LAYERS, BatchNormExcess, batch_norm_excess
 from gapscope.batch_norm.norm_layers import batch_norm_layers
-from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules
 from gapscope.inspection.losses import evaluate, sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
@@ -100,8 +103,7 @@ class DropoutLoss:
 
         with forward_hooks(self.layers, drop, before=True):
             dropped = torch.stack([self._losses() for _ in range(self.draws)]).mean(0)
-        gains = dropped - self.plain
-        return Estimate(gains.mean().item(), (gains.std() / len(gains) ** 0.5).item())
+        return mean_estimate(dropped - self.plain)
 
     def matching_rate(self, target: Estimate) -> Estimate | None:
         """Return the rate whose excess loss is `target` (None if no rate up to 0.9 adds as much).
@@ -121,19 +123,10 @@ class DropoutLoss:
 
 
 def _check(samples: Samples, batch_size: int, new_batch_size: int | None) -> None:
-    sizes = {"batch_size": batch_size} | ({} if new_batch_size is None else {"new_batch_size": new_batch_size})
-    for name, size in sizes.items():
-        check_range(f"{name} (at least 2, below the number of samples)", size, 2, len(samples) - 1)
+    check_batch_sizes("batch_size", [batch_size], len(samples))
+    check_batch_sizes("new_batch_size", [] if new_batch_size is None else [new_batch_size], len(samples))
     if batch_size == new_batch_size:
         raise InvalidInput(f"new_batch_size must differ from batch_size; got {batch_size} twice. Omit one.")
-
-
-def _exact_copy(network: nn.Module, samples: Samples, chunk_size: int | None) -> nn.Module:
-    """The network with the population statistics of the samples."""
-    exact = copy.deepcopy(network)
-    layers = list(batch_norm_layers(exact))
-    refresh_population(exact, samples, samples=len(samples), layers=layers, chunk_size=chunk_size)
-    return exact
 
 
 def _gamma_squared(network: nn.Module) -> dict[str, float]:
@@ -215,7 +208,7 @@ def advise_batch_norm(
     """
     network, samples = prepare(network, data)
     _check(samples, batch_size, new_batch_size)
-    exact = _exact_copy(network, samples, chunk_size)
+    exact, _ = copy_with_population(network, samples, None, chunk_size)
     rows = batch_norm_excess(
         exact, samples, batch_sizes=(batch_size,) if new_batch_size is None else (batch_size, new_batch_size),
         passes=passes, noise_draws=2, chunk_size=chunk_size, generator=torch.Generator().manual_seed(seed),

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gapscope.batch_norm.gamma_decay.curvature import EvaluationData, normalized_input
+from gapscope.batch_norm.gamma_decay.curvature import EvaluationData, mean_estimate, normalized_input
 from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay, quadratic
 from gapscope.batch_norm.layers._statistics import per_channel
 from gapscope.inspection.hooks import forward_hooks
@@ -205,5 +205,4 @@ def even_loss_excess(
                     with forward_hooks({name: subject.layers[name]}, _moving(statistics)):
                         total += float((loss(network(x), y).double() - plain).sum()) / 2
             means.append(total / n)
-    values = torch.tensor(means, dtype=torch.float64)
-    return Estimate(values.mean().item(), (values.std() / len(values) ** 0.5).item())
+    return mean_estimate(torch.tensor(means, dtype=torch.float64))

@@ -6,7 +6,6 @@ and $\sigma_B \sim N(\sigma_P, \sigma_P^2 (\rho+2)/4M)$ (the second $\sigma_P^2$
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +18,9 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples, slices
-from gapscope.batch_norm.gamma_decay.curvature import normalized_input
+from gapscope.batch_norm.gamma_decay.curvature import check_batch_sizes, copy_with_population, normalized_input
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
 from gapscope.batch_norm.norm_layers import batch_norm_layers
-from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
@@ -197,12 +195,9 @@ def batch_statistics(
     prepared = ready(network, data)
     network, samples = prepared.network, prepared.samples
     n = len(samples)
-    for size in batch_sizes:
-        check_range("batch_sizes (at least 2, below the number of samples)", size, 2, n - 1)
+    check_batch_sizes("batch_sizes", batch_sizes, n)
     generator = resolve_generator(generator)
-    network = copy.deepcopy(network)
-    names = list(batch_norm_layers(network, layers))
-    refresh_population(network, samples, samples=n, layers=names, chunk_size=chunk_size)
+    network, names = copy_with_population(network, samples, layers, chunk_size)
     with inspection_mode(network):
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size)
         populations = _populations(network, batch_norm_layers(network, names), samples, chunk_size)

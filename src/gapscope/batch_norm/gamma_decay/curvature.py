@@ -7,7 +7,8 @@ a sample. So the cost of a noise of given covariance follows from $H_{\gamma\gam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +16,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, slices
 from gapscope.batch_norm.layers._statistics import per_channel
+from gapscope.batch_norm.norm_layers import batch_norm_layers
+from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import checked_outputs, prepare_inputs
 from gapscope.inspection.validation import ready
+from gapscope.results.estimate import Estimate
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,27 @@ def prepare(network: nn.Module, data: Any, loss: Loss | None = None) -> tuple[nn
     """Validate a network with data that have targets (of any shape for a caller's loss)."""
     prepared = ready(network, data, needs=("targets",) if loss is not None else ("targets", "outputs"))
     return prepared.network, prepared.samples
+
+
+def copy_with_population(
+    network: nn.Module, samples: Samples, layers: Sequence[str] | None, chunk_size: int | None
+) -> tuple[nn.Module, list[str]]:
+    """Return a copy whose named layers (None for all) have exact population statistics, and their names."""
+    network = copy.deepcopy(network)
+    names = list(batch_norm_layers(network, layers))
+    refresh_population(network, samples, samples=len(samples), layers=names, chunk_size=chunk_size)
+    return network, names
+
+
+def check_batch_sizes(name: str, sizes: Sequence[int], n_samples: int) -> None:
+    """Raise InvalidInput for a batch size below 2 or not below the number of samples."""
+    for size in sizes:
+        check_range(f"{name} (at least 2, below the number of samples)", size, 2, n_samples - 1)
+
+
+def mean_estimate(values: Tensor) -> Estimate:
+    """Return the mean of independent values with its standard error."""
+    return Estimate(values.mean().item(), (values.std() / len(values) ** 0.5).item())
 
 
 def output_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k"]:

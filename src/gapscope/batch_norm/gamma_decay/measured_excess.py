@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.batch_norm.gamma_decay.curvature import EvaluationData, prepare, tapped_forward
+from gapscope.batch_norm.gamma_decay.curvature import (
+    EvaluationData,
+    check_batch_sizes,
+    copy_with_population,
+    mean_estimate,
+    prepare,
+    tapped_forward,
+)
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
 from gapscope.batch_norm.layers.ghost import normalize_parts
-from gapscope.batch_norm.norm_layers import batch_norm_layers
-from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import inspection_mode, samples_per_pass
@@ -89,10 +92,6 @@ def random_batches(
         yield from order.split(per_chunk)
 
 
-def _mean(values: Tensor) -> Estimate:
-    return Estimate(values.mean().item(), (values.std() / len(values) ** 0.5).item())
-
-
 class _Comparison:
     """Comparison of a network in its population form with batch statistics in some layers."""
 
@@ -136,7 +135,7 @@ class _Comparison:
                 x, y = self.subject.batch(dealt)
                 losses = self._losses(self.subject.network(x), y)
                 gains.append((losses - expected[dealt]).view(batch_size, parts).mean(0))
-        return _mean(torch.cat(gains))
+        return mean_estimate(torch.cat(gains))
 
 
 def batch_norm_excess(
@@ -182,12 +181,9 @@ def batch_norm_excess(
     True
     """
     network, samples = prepare(network, data, loss)
-    for size in batch_sizes:
-        check_range("batch_sizes (at least 2, below the number of samples)", size, 2, len(samples) - 1)
+    check_batch_sizes("batch_sizes", batch_sizes, len(samples))
     generator, loss = resolve_generator(generator), loss or sample_losses
-    network = copy.deepcopy(network)
-    names = list(batch_norm_layers(network, layers))
-    refresh_population(network, samples, samples=len(samples), layers=names, chunk_size=chunk_size)
+    network, names = copy_with_population(network, samples, layers, chunk_size)
     decays = {
         size: gamma_decay(
             network, samples, batch_size=size, layers=names, loss=loss, noise_draws=noise_draws, **decay_options
