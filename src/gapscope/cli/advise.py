@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gapscope.cli.options import DATA_ROOT, JSON
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from gapscope.batch_norm.advice.result import BatchNormAdvice
 
-app = typer.Typer(help="Advice about a stored network, estimated from its training data.", no_args_is_help=True)
+app = typer.Typer(help="Advise on the batch norm of a stored network, from its training data.", no_args_is_help=True)
 
 
 @app.callback()
 def root() -> None:
-    """Advice about a stored network, estimated from its training data."""
+    """Advise on the batch norm of a stored network, from its training data."""
 
 
 def _measured(value: float, error: float) -> str:
@@ -46,18 +48,18 @@ def _table(advice: BatchNormAdvice) -> Table:
 
 @app.command("batch-norm")
 def batch_norm(
-    network: Path = typer.Argument(..., help="Weights that a pool wrote (they carry their spec)."),
-    batch_size: int | None = typer.Option(None, help="Batch size whose regularization is wanted; default: as trained."),
-    new_batch_size: int | None = typer.Option(None, help="Batch size to change to; default: no batch statistics."),
+    network: Path = typer.Argument(..., help="Weights file of a pool."),
+    batch_size: int | None = typer.Option(
+        None, help="Batch size whose regularization to keep. Default: that of the training."
+    ),
+    new_batch_size: int | None = typer.Option(None, help="New batch size. Default: no batch statistics."),
     dropout_before: list[str] = typer.Option(
-        [], help="Layer whose inputs dropout drops; again for more. Default: the last."
+        [], help="Layer whose inputs dropout drops; repeatable. Default: the last."
     ),
-    passes: int = typer.Option(10, help="How often the samples are dealt into batches; more for smaller errors."),
-    samples: int | None = typer.Option(
-        None, help="Use this many training samples; default all, as batches are drawn of them."
-    ),
-    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    passes: int = typer.Option(10, help="Random partitions into batches; more reduce the error."),
+    samples: int | None = typer.Option(None, help="Number of training samples. Default: all."),
+    data_root: Path | None = DATA_ROOT,
+    json: bool = JSON,
 ) -> None:
     """Estimate how much batch norm regularizes a network, and the effect of a new batch size."""
     import torch

@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from gapscope.cli.options import DATA_ROOT, JSON
+
 
 def _targets(target: Path, data_root: Path | None, max_networks: int) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Name, network, data and options of every network that the target names."""
@@ -58,19 +60,19 @@ def _codes(text: str) -> list[str]:
 def check(
     target: Path = typer.Argument(
         ...,
-        help="module:function that returns (network, data); weights that a pool wrote; a pool's folder; or a TOML grid "
-        "whose networks are untrained.",
+        help="module:function that returns (network, data); a weights file of a pool; a pool folder; or a TOML grid "
+        "of untrained networks.",
     ),
-    fail_on: str = typer.Option("", help="Exit with status 1 if one of these codes is found, such as GS102,GS402."),
-    ignore: str = typer.Option("", help="Codes to leave out."),
-    only: str = typer.Option("", help="Codes to run; default all."),
-    time_budget: float = typer.Option(60.0, help="Seconds per network, about."),
-    html: Path | None = typer.Option(None, help="Write a self-contained page (of the first network)."),
-    max_networks: int = typer.Option(5, help="Networks of a pool or a grid that are checked."),
-    data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    fail_on: str = typer.Option("", help="Exit with status 1 on findings with these codes, such as GS102,GS402."),
+    ignore: str = typer.Option("", help="Codes to skip."),
+    only: str = typer.Option("", help="Codes to run. Default: all."),
+    time_budget: float = typer.Option(60.0, help="Approximate seconds per network."),
+    html: Path | None = typer.Option(None, help="Write a self-contained HTML page (first network only)."),
+    max_networks: int = typer.Option(5, help="Maximum number of networks of a pool or grid."),
+    data_root: Path | None = DATA_ROOT,
+    json: bool = JSON,
 ) -> None:
-    """Find what limits a network, from its training data, and what to do about it."""
+    """Find what limits a network and what to do, from its training data."""
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
     from gapscope.cli.output import print_json

@@ -10,10 +10,10 @@ from pathlib import Path
 import typer
 
 from gapscope.cli.completion import complete_datasets
+from gapscope.cli.options import DATA_ROOT, JSON
 
 app = typer.Typer(help="List data sets and fetch their official files.", no_args_is_help=True)
 
-_ROOT = typer.Option(None, "--data-root", help="Folder of the data sets (else GAPSCOPE_DATA, else the user cache).")
 _PLAIN_STEPS = 10
 
 
@@ -57,9 +57,7 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 @app.command("list")
-def list_data(
-    data_root: Path | None = _ROOT, json: bool = typer.Option(False, "--json", help="Print everything as JSON.")
-) -> None:
+def list_data(data_root: Path | None = DATA_ROOT, json: bool = JSON) -> None:
     """List the data sets: task, number of samples, licence and folder."""
     from rich import box
     from rich.table import Table
@@ -89,12 +87,10 @@ def list_data(
 
 @app.command("fetch")
 def fetch_data(
-    name: str = typer.Argument(
-        help="Name of a data set, as `gapscope data list` shows it.", autocompletion=complete_datasets
-    ),
-    data_root: Path | None = _ROOT,
-    base_url: str | None = typer.Option(None, "--base-url", help="Another server that holds the same files."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    name: str = typer.Argument(help="Name of a data set (`gapscope data list`).", autocompletion=complete_datasets),
+    data_root: Path | None = DATA_ROOT,
+    base_url: str | None = typer.Option(None, "--base-url", help="Other server with the same files."),
+    json: bool = JSON,
 ) -> None:
     """Fetch the official files of a data set and verify their checksums."""
     from gapscope.cli.output import print_json

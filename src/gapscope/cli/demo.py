@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gapscope.cli.options import JSON, WORKERS
+
 if TYPE_CHECKING:
     import pandas
 
@@ -94,9 +96,9 @@ def _summary(records: Sequence[Record], held_out: Sequence[Record], assessed: pa
 
 
 def demo(
-    folder: Path = typer.Option(Path("gapscope-demo"), help="Where the pool and the report go."),
-    workers: int = typer.Option(2, help="Processes, one thread each."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    folder: Path = typer.Option(Path("gapscope-demo"), help="Folder of the pool and the report."),
+    workers: int = WORKERS,
+    json: bool = JSON,
 ) -> None:
     """Train 40 networks on digits, measure them, estimate their gaps, and write a report."""
     import time

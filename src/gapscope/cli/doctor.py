@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+from gapscope.cli.options import DATA_ROOT, JSON
+
 CORE = (
     "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "safetensors", "jaxtyping", "jinja2", "typer", "rich",
     "pooch", "pillow", "filelock",
@@ -75,8 +77,8 @@ def _data_rows(data_root: Path | None) -> list[tuple[str, str, str]]:
 
 
 def doctor(
-    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    data_root: Path | None = DATA_ROOT,
+    json: bool = JSON,
 ) -> None:
     """Show versions, GPU and data, and what is broken. Exit code 1 if something is."""
     import platform

@@ -7,15 +7,18 @@ from pathlib import Path
 import typer
 
 from gapscope.cli.network_argument import HELP
+from gapscope.cli.options import DATA_ROOT, JSON
 
 
 def estimate(
     networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {HELP}."),
-    label_noise: float | None = typer.Option(None, help="Fraction of wrong training labels; default estimated."),
+    label_noise: float | None = typer.Option(None, help="Fraction of wrong training labels. Default: estimated."),
     level: float = typer.Option(0.9, help="Nominal coverage of the intervals."),
-    estimator: Path | None = typer.Option(None, help="What `gap fit TABLE.csv` wrote; default the shipped one."),
-    data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    estimator: Path | None = typer.Option(
+        None, help="Estimator file of `gapscope gap fit TABLE.csv`. Default: the shipped one."
+    ),
+    data_root: Path | None = DATA_ROOT,
+    json: bool = JSON,
 ) -> None:
     """Estimate the accuracy of trained networks on new data from their training data."""
     from gapscope.base.errors import InvalidInput

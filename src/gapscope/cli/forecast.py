@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN
+
 
 def _specs(grid: Path, samples: int | None, time_budget: float | None, data_root: str | None) -> list[tuple[str, Any]]:
     """Forecast of every spec of a grid, named by the settings that vary."""
@@ -61,16 +63,18 @@ def _one(target: Path, column: str | None, time_budget: float | None) -> Any:
 def forecast(
     target: Path = typer.Argument(
         ...,
-        help="TOML grid, as for `gapscope pool run`; module:function that returns (network, data), or (None, data); or "
+        help="TOML grid, as for `gapscope pool run`; module:function that returns (network, data) or (None, data); or "
         "a CSV file.",
     ),
-    column: str | None = typer.Option(None, "--target", help="Column of the labels in a CSV file; default the last."),
-    samples: int | None = typer.Option(None, help="Use this many training samples of a grid's data; default all."),
-    time_budget: float | None = typer.Option(None, help="Seconds for the rows of the network; default no limit."),
-    data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    column: str | None = LABEL_COLUMN,
+    samples: int | None = typer.Option(None, help="Number of training samples of a grid. Default: all."),
+    time_budget: float | None = typer.Option(
+        None, help="Approximate seconds for the network's rows. Default: no limit."
+    ),
+    data_root: Path | None = DATA_ROOT,
+    json: bool = JSON,
 ) -> None:
-    """Forecast the accuracy on new data before training, with baselines without a network."""
+    """Forecast the accuracy on new data before training, next to baselines without a network."""
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
 

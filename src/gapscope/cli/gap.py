@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gapscope.cli.network_argument import HELP
+from gapscope.cli.options import DATA_ROOT, JSON, POOL
 
 if TYPE_CHECKING:
     from gapscope.results.records import Record
 
 
 app = typer.Typer(
-    help="The generalization gap of networks, estimated from a pool of yours: fit an estimator, then ask it.",
+    help="Fit an estimator of the generalization gap on a pool, and apply it to networks.",
     no_args_is_help=True,
 )
 
 FEWEST = 5
 FAMILY = "network.name"
-POOL = typer.Argument(..., help="Folder of a pool.")
-JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 
 
 @app.command("fit")
@@ -30,15 +29,15 @@ def fit(
     pool: Path = typer.Argument(
         ...,
         metavar="POOL|TABLE.csv",
-        help="Folder of a pool; or a table, a row per network, of the readings that `gapscope estimate NETWORK --json` "
-        "prints and a column accuracy, reached on new data.",
+        help="Folder of a pool; or a table with one row per network: readings of `gapscope estimate --json` and "
+        "a column `accuracy` on new data.",
     ),
-    measure: list[str] = typer.Option([], help="Reading to use, such as unit_sparsity.zeta; again for more."),
+    measure: list[str] = typer.Option([], help="Reading to use, such as unit_sparsity.zeta; repeatable."),
     kind: str | None = typer.Option(
-        None, help="'linear', 'ridge', 'monotone' or 'gaussian_process'; default by the readings."
+        None, help="'linear', 'ridge', 'monotone' or 'gaussian_process'. Default: depends on the readings."
     ),
     output: Path | None = typer.Option(
-        None, help="Where to write the estimator; default POOL/estimator.json, or TABLE.json beside the table."
+        None, help="Output file. Default: POOL/estimator.json, or TABLE.json next to the table."
     ),
     json: bool = JSON,
 ) -> None:
@@ -134,12 +133,12 @@ def _only_family(pool: Iterable[Record]) -> str | None:
 def predict(
     pool: Path = POOL,
     networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {HELP}."),
-    estimator: Path | None = typer.Option(None, help="The fitted estimator; default POOL/estimator.json."),
+    estimator: Path | None = typer.Option(None, help="Fitted estimator. Default: POOL/estimator.json."),
     level: float = typer.Option(0.9, help="Nominal coverage of the interval."),
     family: str | None = typer.Option(
-        None, help="Family of networks given as module:function; default that of the pool, if it has one."
+        None, help="Family of networks given as module:function. Default: that of the pool, if it has one."
     ),
-    data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
+    data_root: Path | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Measure networks on their training data and estimate their gaps, with intervals."""

@@ -6,20 +6,24 @@ from pathlib import Path
 
 import typer
 
+from gapscope.cli.options import JSON, LABEL_COLUMN
+
 
 def labels(
     target: Path = typer.Argument(
         ..., help="module:function that returns (network, data) or (None, data); or a CSV file."
     ),
-    column: str | None = typer.Option(None, "--target", help="Column of the labels in a CSV file; default the last."),
+    column: str | None = LABEL_COLUMN,
     precision: float | None = typer.Option(None, help="Expected fraction of errors among the flagged samples."),
-    test: Path | None = typer.Option(None, help="CSV file of test samples: find those that repeat a training sample."),
-    html: Path | None = typer.Option(None, help="Write a self-contained page to work through."),
-    csv: Path | None = typer.Option(None, help="Write a list with an empty column `label` to fill in."),
-    seed: int = typer.Option(0, help="Seed of everything random."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    test: Path | None = typer.Option(
+        None, help="CSV file of test samples; reports those that repeat a training sample."
+    ),
+    html: Path | None = typer.Option(None, help="Write a self-contained HTML page for review."),
+    csv: Path | None = typer.Option(None, help="Write a review list with an empty column `label`."),
+    seed: int = typer.Option(0, help="Random seed."),
+    json: bool = JSON,
 ) -> None:
-    """Rank samples by how likely their label is wrong, with a network or without one."""
+    """Rank samples by the probability that their label is wrong, with or without a network."""
     from gapscope.cli.network_argument import call_factory, is_factory
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts

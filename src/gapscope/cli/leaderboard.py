@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+from gapscope.cli.options import DATA_ROOT, JSON
+
 LEGEND = (
     "partial r: with the gap, given the hyperparameters, cross-fitted; p of its",
     "permutations, corrected over all rows (max-T). tau: Kendall. granul.: one hyper-",
@@ -17,27 +19,28 @@ LEGEND = (
 )
 
 SOURCE = typer.Argument(
-    None, help="CSV file with columns gap, hp.NAME, m.NAME, or a pool folder; default the 2020 competition's networks."
+    None,
+    help="CSV file with columns gap, hp.NAME, m.NAME; or a pool folder. Default: networks of the 2020 competition.",
 )
 
 
 def leaderboard(
     source: Path | None = SOURCE,
-    measures: list[str] = typer.Option([], "--measure", help="A column; again for more. Default: all."),
+    measures: list[str] = typer.Option([], "--measure", help="Column of a measure; repeatable. Default: all."),
     hyperparameters: list[str] = typer.Option(
-        [], "--hyperparameter", help="A column; again for more. Default: all that vary."
+        [], "--hyperparameter", help="Column of a hyperparameter; repeatable. Default: all that vary."
     ),
     target: str = typer.Option("gap", help="Column of the gap."),
-    baseline: str | None = typer.Option(None, help="Column of the size; default parameter_count or m.vc_dim."),
+    baseline: str | None = typer.Option(None, help="Column of the network size. Default: parameter_count or m.vc_dim."),
     networks: int = typer.Option(
-        300, help="Maximum number of networks; of more, whole training configurations are sampled. Time grows as n^2."
+        300, help="Maximum number of networks; above it, training configurations are sampled. Time grows as n^2."
     ),
-    permutations: int = typer.Option(1000, help="Permutations behind the p-values."),
-    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
-    output: Path | None = typer.Option(None, help="Write everything to this JSON file."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    permutations: int = typer.Option(1000, help="Number of permutations for p-values."),
+    data_root: Path | None = DATA_ROOT,
+    output: Path | None = typer.Option(None, help="Write the results to this JSON file."),
+    json: bool = JSON,
 ) -> None:
-    """Evaluate measures on networks whose gap is known: verdicts, scores and baselines."""
+    """Evaluate measures on networks with a known gap: verdicts, scores and baselines."""
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.ranking import rank_measures as judge

@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from gapscope.cli.options import DATA_ROOT, JSON
+
 
 def _runs(source: Path, data_root: Path | None) -> list[tuple[str, str, Any, Any]]:
     """Return name, cache folder, training function or spec, and data of each run."""
@@ -46,18 +48,20 @@ def _print(names: list[str], curves: list[Any]) -> None:
 def learning_curve(
     target: Path = typer.Argument(
         ...,
-        help="TOML file with the grid, as for `gapscope pool run`; or module:function that returns (train_fn, data).",
+        help="TOML grid, as for `gapscope pool run`; or module:function that returns (train_fn, data).",
     ),
-    max_width: float | None = typer.Option(None, help="Largest width of the 90 % interval that is wanted."),
+    max_width: float | None = typer.Option(None, help="Maximum width of the 90 % interval."),
     design: str = typer.Option(
-        "auto", help="What is trained, by name; auto takes the cheapest that reaches the width."
+        "auto", help="Design of the subset runs; auto selects the cheapest that reaches --max-width."
     ),
-    cache_dir: Path = typer.Option(Path("gapscope-learning-curve"), help="Folder of finished training runs."),
-    workers: int = typer.Option(1, help="Processes that train side by side."),
-    stack: str = typer.Option("never", help="Train folds of a grid's runs in one stack: never, auto, always."),
+    cache_dir: Path = typer.Option(
+        Path("gapscope-learning-curve"), help="Folder where finished training runs are kept."
+    ),
+    workers: int = typer.Option(1, help="Number of training processes."),
+    stack: str = typer.Option("never", help="Train the folds of a grid's runs in one stack: never, auto, always."),
     seed: int = typer.Option(0, help="Seed of the subsets and of the training runs."),
-    data_root: Path | None = typer.Option(None, help="Folder of the data (else GAPSCOPE_DATA, else the user cache)."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    data_root: Path | None = DATA_ROOT,
+    json: bool = JSON,
 ) -> None:
     """Train on subsets, score on the rest, and extrapolate to all samples."""
     from rich.console import Console

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-JSON = typer.Option(False, "--json", help="Print everything as JSON.")
+from gapscope.cli.options import JSON
 
-app = typer.Typer(help="What can be named: measures, penalties, networks, with their options.", no_args_is_help=True)
+app = typer.Typer(help="List measures, penalties and networks with their options.", no_args_is_help=True)
 
 
 def _show(rows: list[dict[str, Any]], json: bool) -> None:
@@ -57,7 +57,7 @@ def measures(json: bool = JSON) -> None:
 
 @app.command("penalties")
 def penalties(json: bool = JSON) -> None:
-    """Every penalty: its name in specs, its class, its settings with their defaults."""
+    """List every penalty: name in specs, class, and settings with defaults."""
     from gapscope.penalties.registry import penalties as registered
 
     _show(
@@ -68,7 +68,7 @@ def penalties(json: bool = JSON) -> None:
 
 @app.command("networks")
 def networks(json: bool = JSON) -> None:
-    """Every network: its name in specs, its options with their defaults."""
+    """List every network: name in specs, and options with defaults."""
     from gapscope.networks.factory import network_names, network_options
 
     _show(

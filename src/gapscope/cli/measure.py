@@ -11,6 +11,7 @@ import typer
 
 from gapscope.cli.completion import complete_measures
 from gapscope.cli.network_argument import HELP
+from gapscope.cli.options import DATA_ROOT, JSON
 
 if TYPE_CHECKING:
     from gapscope.leaderboard.leaderboard_result import Leaderboard
@@ -18,22 +19,20 @@ if TYPE_CHECKING:
 NAMES = typer.Option(
     [],
     "--measure",
-    help="A measure (`gapscope list measures`); again for more. Default: all of linear cost.",
+    help="Measure to run (`gapscope list measures`); repeatable. Default: all of linear cost.",
     autocompletion=complete_measures,
 )
-SAMPLES = typer.Option(None, help="Measure on this many training samples; default all.")
-ROOT = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache).")
-JSON = typer.Option(False, "--json", help="Print everything as JSON.")
+SAMPLES = typer.Option(None, help="Number of training samples to measure on. Default: all.")
 
 
 def measure(
-    network: Path = typer.Argument(..., help=f"Of one network: {HELP}."),
+    network: Path = typer.Argument(..., help=f"One network: {HELP}."),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
-    data_root: Path | None = ROOT,
+    data_root: Path | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
-    """Measure a network on its training data; every number has a direction and units."""
+    """Measure a network on its training data; each number has units and a direction."""
     from gapscope.cli.network_argument import record_from_argument
     from gapscope.pools.readings import RunOptions
 
@@ -59,14 +58,14 @@ def compare(
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
     evidence: Path | None = typer.Option(
-        None, help="Networks whose gap is known, by which the measures are judged: a pool, or a CSV file."
+        None, help="Networks with a known gap on which the measures are evaluated: a pool or a CSV file."
     ),
-    data_root: Path | None = ROOT,
+    data_root: Path | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Rank networks by every measure on the same training data, with intervals.
 
-    With --evidence only measures vote that have evidence there, as `gapscope leaderboard` says.
+    With --evidence, only measures with evidence there vote (see `gapscope leaderboard`).
     """
     from gapscope.base.samples import as_samples
     from gapscope.cli.network_argument import load_network_argument

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gapscope.pools.readings import RunOptions
     from gapscope.results.records import Record
 
-HELP = "weights that a pool wrote, or module:function that returns (network, training data)"
+HELP = "a weights file of a pool, or module:function that returns (network, training data)"
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 

@@ -6,29 +6,32 @@ from pathlib import Path
 
 import typer
 
+from gapscope.cli.options import DATA_ROOT, JSON, WORKERS
+
 app = typer.Typer(
-    help="Train and measure many networks, or add your own; run the same command again to continue.",
+    help="Train and measure many networks, or add your own. Run the same command again to continue.",
     no_args_is_help=True,
 )
 
 GRID = typer.Argument(..., help="TOML file with the grid: tables base, [\\[cases]], axes, and a list measures.")
-FOLDER = typer.Argument(..., help="The pool's folder.")
-JSON = typer.Option(False, "--json", help="Print everything as JSON.")
+FOLDER = typer.Argument(..., help="Folder of the pool.")
 
 
 @app.command("run")
 def run(
     grid: Path = GRID,
     folder: Path = FOLDER,
-    workers: int = typer.Option(2, help="Processes, one thread each."),
-    stack: int = typer.Option(1, help="Networks of one architecture that a worker trains in one stack, at most."),
+    workers: int = WORKERS,
+    stack: int = typer.Option(
+        1, help="Maximum number of networks of one architecture that a worker trains in one stack."
+    ),
     engine: str = typer.Option("local", help="'local' processes, or 'ray' for a cluster."),
-    ray_address: str | None = typer.Option(None, help="Of a running Ray cluster, such as 10.0.0.1:6379."),
-    gpus: float = typer.Option(0.0, help="GPUs of each network on a Ray cluster; a fraction shares one."),
-    mirror: str | None = typer.Option(None, help="Where finished runs are copied to, such as s3://bucket/pool."),
-    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
-    device: str = typer.Option("cpu", help="Torch device of every network."),
-    measure_samples: int | None = typer.Option(None, help="Measure on this many training samples; default all."),
+    ray_address: str | None = typer.Option(None, help="Address of a running Ray cluster, such as 10.0.0.1:6379."),
+    gpus: float = typer.Option(0.0, help="GPUs per network on a Ray cluster; fractions share one."),
+    mirror: str | None = typer.Option(None, help="Folder or URL to copy finished runs to, such as s3://bucket/pool."),
+    data_root: Path | None = DATA_ROOT,
+    device: str = typer.Option("cpu", help="Torch device."),
+    measure_samples: int | None = typer.Option(None, help="Number of training samples to measure on. Default: all."),
     retry_failed: bool = typer.Option(False, help="Run failed networks again."),
     json: bool = JSON,
 ) -> None:
@@ -99,7 +102,7 @@ def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
 
 @app.command("show")
 def show(folder: Path = FOLDER, json: bool = JSON) -> None:
-    """Every network of a pool with the settings that vary, its accuracies and its gap."""
+    """List the networks of a pool with the settings that vary, accuracies and gaps."""
     from gapscope.cli.output import print_json, print_table
     from gapscope.pools import open_pool
     from gapscope.prediction.columns import hyperparameter_columns
@@ -122,14 +125,14 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
 def add(
     folder: Path = FOLDER,
     networks: list[Path] = typer.Argument(
-        ..., metavar="CHECKPOINT...", help="Files that --load reads; or, without it, module:function for each network."
+        ..., metavar="CHECKPOINT...", help="Files for --load; without it, one module:function per network."
     ),
     load: str | None = typer.Option(
-        None, help="module:function that takes the path of a checkpoint and returns (network, training data)."
+        None, help="module:function that maps the path of a checkpoint to (network, training data)."
     ),
     test: str | None = typer.Option(None, help="module:function that returns the test data, for the gap."),
-    family: str = typer.Option("", help="Name of the architecture; default the name of the class."),
-    measure: list[str] = typer.Option([], help="A measure; again for more. Default: those that apply."),
+    family: str = typer.Option("", help="Name of the architecture. Default: name of the class."),
+    measure: list[str] = typer.Option([], help="Measure to run; repeatable. Default: all that apply."),
     json: bool = JSON,
 ) -> None:
     """Score and measure networks trained elsewhere and add them to a pool.

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gapscope.cli.options import DATA_ROOT, JSON, POOL
+
 if TYPE_CHECKING:
     from gapscope.results.records import Record
 
@@ -73,21 +75,19 @@ def _check(records: Sequence[Record], pool: Path, data_root: Path | None) -> dic
 
 
 def report(
-    pool: Path = typer.Argument(..., help="Folder of a pool."),
-    output: Path | None = typer.Option(None, help="Where to write the page; default POOL/report.html."),
-    title: str | None = typer.Option(None, help="Title of the page; default the folder's name."),
-    suspects: bool = typer.Option(
-        False, help="Also show the training samples whose labels are most suspicious, before training."
-    ),
-    checks: bool = typer.Option(True, help="Open with the checks of the most accurate network, and what to do next."),
-    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
-    json: bool = typer.Option(False, "--json", help="Print everything as JSON instead of writing the page."),
+    pool: Path = POOL,
+    output: Path | None = typer.Option(None, help="Output file. Default: POOL/report.html."),
+    title: str | None = typer.Option(None, help="Title of the page. Default: name of the folder."),
+    suspects: bool = typer.Option(False, help="Also show training samples with suspected label errors."),
+    checks: bool = typer.Option(True, help="Begin with the checks of the most accurate network, and what to do next."),
+    data_root: Path | None = DATA_ROOT,
+    json: bool = JSON,
 ) -> None:
     """Write one HTML page about a pool.
 
-    From twelve finished networks on, it shows the gap of each as estimated from all others (from a hundred networks
-    on: from those of the other nineteen of twenty folds). Of more than a thousand networks, statistics, estimates and
-    figures are of whole training configurations drawn at random; counts, best networks and failures are of all.
+    With twelve finished networks or more, the report compares each gap with a leave-one-out estimate (20-fold from a
+    hundred networks on). With more than a thousand, statistics and figures use a random sample of whole training
+    configurations; counts, best networks and failures use all.
     """
     from gapscope.cli.output import print_json
     from gapscope.pools import open_pool

@@ -14,9 +14,11 @@ from typing import Any
 
 import typer
 
-JSON = typer.Option(False, "--json", help="Print everything as JSON.")
+from gapscope.cli.options import DATA_ROOT, JSON, WORKERS
 
-app = typer.Typer(help="Reproduce a paper's tables and figures; a stopped study continues.", no_args_is_help=True)
+app = typer.Typer(
+    help="Reproduce tables and figures of a paper. Run the same command again to continue.", no_args_is_help=True
+)
 
 
 def available() -> dict[str, EntryPoint]:
@@ -50,7 +52,7 @@ def load_study(name: str) -> Any:
 
 @app.command("list")
 def list_studies(json: bool = JSON) -> None:
-    """Name every study with its parts."""
+    """List the studies with their parts."""
     studies = {name: load_study(name) for name in available()}
     if json:
         from gapscope.cli.output import print_json
@@ -68,14 +70,14 @@ def list_studies(json: bool = JSON) -> None:
 def run(
     name: str = typer.Argument(..., help="Name of the study, such as forouzesh2021."),
     scale: str = typer.Option("small", help="'smoke' (seconds), 'small' (minutes on two cores) or 'paper'."),
-    only: list[str] = typer.Option([], help="Run this part alone; again for more."),
+    only: list[str] = typer.Option([], help="Part to run; repeatable. Default: all."),
     results: Path = typer.Option(Path("results"), help="Folder for tables, figures and JSON."),
     work: Path = typer.Option(Path("study-work"), help="Folder for the trained networks."),
-    workers: int = typer.Option(2, help="Processes, one thread each."),
-    data_root: Path | None = typer.Option(None, help="Where the data lie (else GAPSCOPE_DATA, else the user cache)."),
-    device: str = typer.Option("cpu", help="Where networks of pools are trained: 'cpu', 'cuda', 'mps'."),
-    stack: int = typer.Option(1, help="Networks of a pool that a process trains together, at most; 1: one by one."),
-    again: bool = typer.Option(False, help="Make tables and figures again; trained networks are kept."),
+    workers: int = WORKERS,
+    data_root: Path | None = DATA_ROOT,
+    device: str = typer.Option("cpu", help="Torch device: 'cpu', 'cuda' or 'mps'."),
+    stack: int = typer.Option(1, help="Maximum number of networks that a process trains in one stack."),
+    again: bool = typer.Option(False, help="Write tables and figures again from the trained networks."),
     json: bool = JSON,
 ) -> None:
     """Run the parts of a study that have no result yet."""
@@ -244,10 +246,10 @@ def _claim(outcome: str, sentence: str, ours: bool) -> dict[str, Any]:
 
 @app.command("claims")
 def claims(
-    name: str | None = typer.Argument(None, help="Name of a study; without it, all."),
+    name: str | None = typer.Argument(None, help="Name of a study. Default: all."),
     results: Path = typer.Option(Path("results"), help="Folder of the stored results."),
     write: bool = typer.Option(
-        False, help="Write the page of all claims to README.md in that folder, and the parts' pages."
+        False, help="Also write README.md (all claims) and the pages of the parts to that folder."
     ),
     json: bool = JSON,
 ) -> None:

@@ -1,0 +1,13 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import typer
+
+DATA_ROOT = typer.Option(
+    None, "--data-root", help="Folder of the data sets. Default: GAPSCOPE_DATA, else the user cache."
+)
+JSON = typer.Option(False, "--json", help="Print the results as JSON.")
+LABEL_COLUMN = typer.Option(None, "--target", help="Label column of a CSV file. Default: the last.")
+POOL = typer.Argument(..., help="Folder of a pool.")
+WORKERS = typer.Option(2, help="Number of processes, one thread each.")
