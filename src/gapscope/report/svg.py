@@ -1,7 +1,7 @@
 """Responsive SVG plots, coloured by the style sheet of the page.
 
 Positions are percentages of the plot and sizes are pixels, so that on a phone a plot gets narrower but its text, dots
-and lines keep their size. Paths cannot have percentages: they live in a stretched inner drawing, where strokes do not
+and lines keep their size. Paths cannot have percentages: they are in a stretched inner drawing, where strokes do not
 scale.
 """
 

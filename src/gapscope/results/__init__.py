@@ -5,6 +5,6 @@ Common parameters:
     folder: Folder of one run, with `record.json` and usually `history.jsonl`.
     axes: Matplotlib axes; None for a new figure.
     level: Nominal coverage of intervals.
-    title: Text beside the progress bar.
+    title: Text next to the progress bar.
     total: Sum of the amounts by which the bar advances.
 """

@@ -1,4 +1,4 @@
-"""A number that knows how exact it is."""
+"""Number with its standard error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Estimate(float):
-    """A number that a measure returned: a plain float that knows its standard error.
+    """Number of a measure: a float with a standard error.
 
     `standard_error` is None where the value is exact (up to rounding).
 

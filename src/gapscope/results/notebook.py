@@ -32,14 +32,7 @@ def picture(result: Any) -> str:
 
 
 def to_html(result: Any, sentences: Iterable[str], table: Any = None, *, index: bool = True) -> str:
-    """Return sentences, table and plot of a result.
-
-    Args:
-        result: The result.
-        sentences: Text, one paragraph each.
-        table: Its data frame; default `result.to_pandas()`.
-        index: Whether the rows have names.
-    """
+    """Return paragraphs, table (default `result.to_pandas()`) and plot of a result."""
     table = result.to_pandas() if table is None else table
     lines = "".join(f"<p>{html.escape(line)}</p>" for line in sentences)
     rows = table.head(MAX_ROWS).to_html(float_format="{:.4g}".format, index=index)

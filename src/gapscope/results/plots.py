@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 
 def axes_or_new(axes: Any, *, width: float = 7.0, height: float = 4.0) -> Any:
@@ -20,7 +17,7 @@ def axes_or_new(axes: Any, *, width: float = 7.0, height: float = 4.0) -> Any:
 
 
 def panels(names: Sequence[str], *, width: float = 7.0, height: float = 1.8, sharex: bool = True) -> list[Any]:
-    """Return the axes of a new figure, one below the other, one a name."""
+    """Return the axes of a new figure, one below the other, one per name."""
     import matplotlib.pyplot as plt
 
     _, axes = plt.subplots(
@@ -34,10 +31,7 @@ def panels(names: Sequence[str], *, width: float = 7.0, height: float = 1.8, sha
 def plot_estimates(true: Any, assessed: Any, level: float, axes: Any = None) -> Any:
     """Plot estimated against true numbers with intervals and the diagonal.
 
-    Args:
-        true: The true numbers.
-        assessed: A table with prediction, low, high and verdict ("inside" or "outside"), one row each.
-        axes: Where to draw; None makes a figure.
+    `assessed` has one row per true number, with prediction, low, high and verdict ("inside" or "outside").
     """
     axes = axes_or_new(axes, width=5.0, height=5.0)
     estimates, low, high = (assessed[name].to_numpy(dtype=float) for name in ("prediction", "low", "high"))
@@ -59,11 +53,7 @@ def plot_estimates(true: Any, assessed: Any, level: float, axes: Any = None) -> 
 def plot_lines(
     epochs: Sequence[int], columns: Mapping[str, Sequence[float]], *, marked: Mapping[str, int]
 ) -> list[Any]:
-    """Plot each number over epochs in its own panel, with lines at named epochs.
-
-    Args:
-        marked: What happened -> its epoch.
-    """
+    """Plot each number over epochs in its own panel, with lines at the epochs of `marked` events."""
     drawn = panels(list(columns))
     for axes, values in zip(drawn, columns.values(), strict=True):
         axes.plot(epochs, values, marker="." if len(epochs) < 40 else None)

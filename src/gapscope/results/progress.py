@@ -29,10 +29,10 @@ class NullProgress:
     """Progress of a task (does nothing by itself)."""
 
     def step(self, what: str) -> None:
-        """Say what is done next."""
+        """Show the next step."""
 
     def advance(self, amount: float = 1.0) -> None:
-        """Note that so much more is done."""
+        """Advance the bar."""
 
 
 class _Bar(NullProgress):
@@ -57,15 +57,15 @@ class _Bar(NullProgress):
                 self.bar.start()
 
     def step(self, what: str) -> None:
-        """Say what is done next."""
+        """Show the next step."""
         self.bar.update(self.task, description=f"{self.title}: {what}")
 
     def advance(self, amount: float = 1.0) -> None:
-        """Note that so much more is done."""
+        """Advance the bar."""
         self.bar.advance(self.task, amount)
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.timer.cancel()
         with self.lock:
             self.over = True
@@ -76,11 +76,8 @@ class _Bar(NullProgress):
 def progress(title: str, total: float, *, shown: bool = True) -> Generator[NullProgress]:
     """Show a progress bar in interactive sessions if the body takes over two seconds.
 
-    Args:
-        shown: Whether to show anything at all.
-
     Yields:
-        Where to say what is being done, and how far it is.
+        Progress to update; it does nothing unless `shown`.
     """
     if not shown or not is_interactive() or not _showing.acquire(blocking=False):
         yield NullProgress()

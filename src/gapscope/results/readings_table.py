@@ -43,9 +43,9 @@ def _row(reading: Reading) -> tuple[str, ...]:
 
 
 def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
-    """One row for a family, with its medians where it has any, else its first numbers."""
-    there = [reading for reading in family if not math.isnan(reading.value)]
-    medians = [reading for reading in there if reading.number.endswith(".median")] or there[:2]
+    """Return one row for a family, with its medians if any, else its first numbers."""
+    defined = [reading for reading in family if not math.isnan(reading.value)]
+    medians = [reading for reading in defined if reading.number.endswith(".median")] or defined[:2]
     shown = ", ".join(f"{reading.number} {reading.value:.3g}" for reading in medians)
     notes = dict.fromkeys(
         f"{reading.number.split('.')[0]}: {reading.note}" if math.isnan(reading.value) else reading.note
@@ -61,7 +61,7 @@ def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
     first = family[0]
     return (
         f"{first.measure}.*",
-        f"{len(there)} numbers" if there else "no value",
+        f"{len(defined)} numbers" if defined else "no value",
         "exact" if first.standard_error is None else "estimated",
         BETTER[first.direction],
         _words(": ".join(part for part in (first.title.split(": ")[0], shown) if part), first.units, "; ".join(notes)),
@@ -73,7 +73,7 @@ def _missing_reasons(family: Sequence[Reading]) -> list[str]:
 
 
 def rows_of(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
-    """Return one row of text a reading, a family of five numbers and more folded into one."""
+    """Return one row of text per reading; measures of five or more numbers are folded into one."""
     rows: list[tuple[str, ...]] = []
     for _, group in groupby(readings, key=lambda reading: reading.measure):
         family = list(group)
@@ -81,15 +81,15 @@ def rows_of(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _missing_lines(unmeasured: Mapping[str, str], room: int) -> list[str]:
+def _missing_lines(unmeasured: Mapping[str, str], most: int) -> list[str]:
     """List measures without a value, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for name, why in unmeasured.items():
         by_reason.setdefault(why, []).append(name)
     lines = [f"not measured: {', '.join(names)}: {why}" for why, names in by_reason.items()]
-    if len(lines) > room:
-        rest = [name for names in list(by_reason.values())[room - 1 :] for name in names]
-        lines = [*lines[: room - 1], f"not measured: {', '.join(rest)}; .unmeasured says why"]
+    if len(lines) > most:
+        rest = [name for names in list(by_reason.values())[most - 1 :] for name in names]
+        lines = [*lines[: most - 1], f"not measured: {', '.join(rest)}; .unmeasured says why"]
     return lines
 
 
@@ -103,21 +103,17 @@ def use_of(readings: Sequence[Reading]) -> str:
 
 
 def text_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: Sequence[str]) -> str:
-    """Return the readings, what could not be measured, and notes, in 15 lines or fewer.
-
-    Args:
-        unmeasured: Measure name -> why it has no value.
-    """
+    """Return readings, reasons for missing measures, and notes, in at most 15 lines."""
     rows = rows_of(readings)
     notes = [f"note: {note}" for note in notes[:3]] + ([use_of(readings)] if readings else [])
-    untaken = _missing_lines(unmeasured, max(1, MOST_LINES - len(notes) - min(len(rows), 9)))
-    room = MOST_LINES - len(notes) - len(untaken) - 1
-    if len(rows) > room:
-        rows = [*rows[: room - 1], (f"... and {len(rows) - room + 1} more; .to_pandas() has all",)]
+    missing = _missing_lines(unmeasured, max(1, MOST_LINES - len(notes) - min(len(rows), 9)))
+    most = MOST_LINES - len(notes) - len(missing) - 1
+    if len(rows) > most:
+        rows = [*rows[: most - 1], (f"... and {len(rows) - most + 1} more; .to_pandas() has all",)]
     rows = [HEAD, *rows] if rows else []
     widths = [max((len(row[i]) for row in rows if len(row) > 1), default=0) for i in range(len(HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
-    return "\n".join([*lines, *untaken, *notes])
+    return "\n".join([*lines, *missing, *notes])
 
 
 def html_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: Sequence[str]) -> str:

@@ -28,15 +28,15 @@ class Record:
     Attributes:
         id: The run's id, the hash of its spec.
         spec: The spec as nested JSON-serializable values.
-        status: "finished", "diverged" (non-finite loss), or "failed" (the message says why).
-        message: What happened, for a network that did not finish.
+        status: "finished", "diverged" (non-finite loss), or "failed" (see the message).
+        message: Reason why the network did not finish.
         scores: Final train_loss and test_loss (and train_accuracy, test_accuracy for classification), each a mean
             over the whole split in evaluation mode; train scores are against the training (possibly corrupted) labels.
-        corruption: What was corrupted, as the corruption functions stated it.
-        readings: What was measured.
-        measured_samples: Number of training samples that the readings were taken on.
+        corruption: Metadata of the corruptions of the training data.
+        readings: Readings of the network.
+        measured_samples: Number of training samples behind the readings.
         unmeasured: Measure name -> why it has no value for this network.
-        history: One mapping an epoch.
+        history: One mapping per epoch.
         environment: Versions and machine.
         seconds: Wall time of training and measuring.
         epochs_trained: Number of finished epochs.
@@ -73,7 +73,7 @@ class Record:
         return self.scores["test_loss"] - self.scores["train_loss"]
 
     def missing_measures(self, names: Iterable[str]) -> list[str]:
-        """Those of the named measures that were neither taken nor tried."""
+        """Return those of the named measures that were neither computed nor tried."""
         done = {reading.measure for reading in self.readings} | set(self.unmeasured)
         return [name for name in names if name not in done]
 
@@ -90,9 +90,6 @@ class Record:
     def read(cls, folder: Path) -> Record:
         """Read the record of one run.
 
-        Args:
-            folder: Folder with record.json and, usually, history.jsonl.
-
         Raises:
             DamagedFile: It is truncated or corrupted, or no record at all.
             UnreadableFile: It was written by a newer gapscope, or cannot be read.
@@ -104,14 +101,11 @@ class Record:
 
 
 def read_with_warning(folder: Path) -> tuple[Record, str]:
-    """Read the record of one run, and what is wrong with its epochs.
-
-    Returns:
-        The record, and a sentence where its epochs are damaged ("" where they are not); it is whole without them.
+    """Read the record of one run, and a note if its epochs are corrupted (then it has none).
 
     Raises:
-        DamagedFile: As `Record.read` says.
-        UnreadableFile: As `Record.read` says.
+        DamagedFile: As for `Record.read`.
+        UnreadableFile: As for `Record.read`.
     """
     path = folder / RECORD
     content = read_json(path)
@@ -154,7 +148,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 
 
 def _checked(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a record from plain JSON (non-finite values arrive as strings)."""
+    """Return the fields of a record from JSON (non-finite values are strings)."""
     known = {item.name for item in fields(Record)} - {"history"}
     content = {key: value for key, value in content.items() if key in known}
     for name, kind in _KINDS.items():
@@ -219,8 +213,7 @@ def _flattened(prefix: str, content: Mapping[str, Any]) -> dict[str, Any]:
 def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
     """Return one row per network: settings, scores, gap and readings, indexed by id.
 
-    Returns:
-        The table. A reading's column has the reading's name; its standard error, if any, stands in `<name>.se`.
+    A reading's column has the reading's name; its standard error, if any, is in `<name>.se`.
     """
     import pandas
 
@@ -231,7 +224,7 @@ def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
 
 
 def record_to_row(record: Record) -> dict[str, Any]:
-    """One row of `records_to_pandas` as a mapping, with the run's id."""
+    """Return one row of `records_to_pandas` as a mapping, with the run's id."""
     row: dict[str, Any] = {"id": record.id, "status": record.status, **_flattened("", record.spec)}
     row |= dict(record.scores) | {"gap": record.gap, "gap_kind": record.gap_kind}
     for reading in record.readings:
