@@ -35,8 +35,8 @@ class ConditionalMutualInformation:
 
 def _entropy(counts: Float[Array, "cells k"], slack: float = 0.0) -> Float[Array, " cells"]:
     """Entropy in bits of each row of counts."""
-    shares = counts / counts.sum(1, keepdims=True)
-    return -(shares * numpy.log2(numpy.where(shares + slack > 0, shares + slack, 1.0))).sum(1)
+    p = counts / counts.sum(1, keepdims=True)
+    return -(p * numpy.log2(numpy.where(p + slack > 0, p + slack, 1.0))).sum(1)
 
 
 def _information(counts: Float[Array, "cells a b"]) -> tuple[Float[Array, " cells"], Float[Array, " cells"]]:
@@ -95,7 +95,7 @@ def conditional_mutual_information(
     $$\mathcal K(\mu) = \min_{S} \frac{I(V_\mu; V_g \mid U_S)}{H(V_g \mid U_S)}$$
 
     over pairs of networks, with $V_\mu$, $V_g$ the signs of the differences, and $U_S$ the values that both networks
-    have in the hyperparameters of S. 0: the measure says nothing beyond S; 1: it decides every pair. The plug-in
+    have in the hyperparameters of S. 0: the measure adds nothing to S; 1: it decides every pair. The plug-in
     estimate is exact for the networks given, and biased upwards as an estimate for a population (little data a cell).
 
     "symmetric" takes pairs of different networks with different gaps, an equal measure as a third value of $V_\mu$,

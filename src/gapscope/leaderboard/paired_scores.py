@@ -1,7 +1,7 @@
 r"""Kendall's tau, granulated tau and mutual information of many resamples at once.
 
 All three are sums over pairs of networks. A resample is a weight of each pair, a permutation another column of signs:
-either way the sums of all draws are a few products of matrices. The single values are those of `kendall_tau`,
+either way the sums of all resamples are a few matrix products. The single values are those of `kendall_tau`,
 `granulated_kendall` and `conditional_mutual_information` (tested).
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Array = numpy.ndarray
 PAIRED = ("kendall", "granulated", "mutual_information")
 NOTHING = 1e-6
-# looking up n log n is four times as fast as a logarithm
+# a table of n log n is four times as fast as the logarithm
 MOST_LOOKED_UP = 1_000_000
 
 
@@ -60,8 +60,8 @@ def _ranks(values: Float[Array, "n d"]) -> Array:
     """
     if numpy.isnan(values).any():
         return values
-    found = [numpy.unique(column, return_inverse=True)[1] for column in values.T]
-    return numpy.stack(found, axis=1).astype(numpy.int16 if len(values) < 2**15 else numpy.int32)
+    ranks = [numpy.unique(column, return_inverse=True)[1] for column in values.T]
+    return numpy.stack(ranks, axis=1).astype(numpy.int16 if len(values) < 2**15 else numpy.int32)
 
 
 def _product(matrix: csr_array, values: Float[Array, "p d"]) -> Float[Array, "c d"]:
@@ -70,12 +70,12 @@ def _product(matrix: csr_array, values: Float[Array, "p d"]) -> Float[Array, "c 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Return weights of pairs by kind (two configurations and the gap's sign) and resample.
+    """Weights of pairs by kind (two configurations and the gap's sign) and resample.
 
     Attributes:
         above: Those in which the measure of the first network is larger.
         below: Those in which it is smaller.
-        every: All of them; one column where all draws have the same.
+        every: All of them; one column if they are equal in all resamples.
         sign: Sign of the difference in the gap of each kind.
     """
 
@@ -92,7 +92,7 @@ class _Counts:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Pairs in which only one hyperparameter (and the seed) may differ, by what they share.
+    """Pairs in which only one hyperparameter (and the seed) may differ, by the other settings.
 
     Attributes:
         sums: The map from kinds of pairs to sums over each group.
@@ -107,7 +107,7 @@ class _Groups:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Return the cell, and the sign of the gap difference, of each kind of pair."""
+    """Cell and sign of the gap difference of each kind of pair."""
 
     kept: csr_array
     turned: csr_array
@@ -118,13 +118,13 @@ class _Cells:
         over = _product(self.kept, pairs.above) + _product(self.turned, pairs.below)
         under = _product(self.kept, pairs.below) + _product(self.turned, pairs.above)
         same = numpy.broadcast_to(_product(self.kept, pairs.every) + _product(self.turned, pairs.every), over.shape)
-        found = numpy.stack([over, under, same - over - under], axis=1)
-        # whole numbers: products of how often two networks were drawn
-        found = found.reshape(-1, 2, 3, found.shape[-1]).astype(numpy.int64)
-        own = found[self.diagonal]
-        found *= 2
-        found[self.diagonal] = own + own[:, ::-1][:, :, [1, 0, 2]]
-        return found
+        counts = numpy.stack([over, under, same - over - under], axis=1)
+        # integers: products of the counts of two networks
+        counts = counts.reshape(-1, 2, 3, counts.shape[-1]).astype(numpy.int64)
+        diagonal = counts[self.diagonal]
+        counts *= 2
+        counts[self.diagonal] = diagonal + diagonal[:, ::-1][:, :, [1, 0, 2]]
+        return counts
 
 
 def _indicator(rows: Int[Array, " p"], columns: Int[Array, " p"], shape: tuple[int, int]) -> csr_array:
@@ -191,15 +191,9 @@ class PairedScores:
     def of(
         self, values: Float[Array, "n d"], weights: Float[Array, "b n"] | None = None, *, only: Sequence[str] = PAIRED
     ) -> dict[str, Array]:
-        """Return the three scores of each column, or of one column under each row of weights.
+        """Return the scores `only` by name, of each column, or of one column under each row of weights.
 
-        Args:
-            values: The measure, a column a draw; one column where there are weights.
-            weights: How often each network is in each resample.
-            only: Names of the scores to take.
-
-        Returns:
-            Name of the score -> one number a draw; NaN where it is not defined.
+        `weights` are the counts of each network in each resample. Undefined scores are NaN.
         """
         ranks = _ranks(values)
         higher, lower = ranks[self.first], ranks[self.second]
@@ -244,13 +238,13 @@ class PairedScores:
     def _information(self, counts: _Counts) -> Float[Array, " d"]:
         least = numpy.full(counts.above.shape[1], numpy.inf)
         for cells in self._cells:
-            found = cells.counts(counts)
-            rows, total = _nlogn(found.sum(2)).sum((0, 1)), _nlogn(found.sum((1, 2))).sum(0)
-            joint, columns = _nlogn(found).sum((0, 1, 2)), _nlogn(found.sum(1)).sum((0, 1))
+            table = cells.counts(counts)
+            rows, total = _nlogn(table.sum(2)).sum((0, 1)), _nlogn(table.sum((1, 2))).sum(0)
+            joint, columns = _nlogn(table).sum((0, 1, 2)), _nlogn(table.sum(1)).sum((0, 1))
             unknown, shared = total - rows, total - rows - columns + joint
             defined = unknown > NOTHING * numpy.maximum(total, 1.0)
-            share = shared / numpy.where(defined, unknown, 1.0)
-            least = numpy.minimum(least, numpy.where(defined, share, numpy.inf))
+            fraction = shared / numpy.where(defined, unknown, 1.0)
+            least = numpy.minimum(least, numpy.where(defined, fraction, numpy.inf))
         return numpy.where(numpy.isfinite(least), numpy.clip(least, 0.0, 1.0), numpy.nan)
 
 

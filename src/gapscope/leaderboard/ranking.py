@@ -242,7 +242,7 @@ def rank_measures(
     hyperparameters, or that orders the networks as the gap itself does, gets none. Baselines are
     the parameter count and a random measure.
 
-    Measures that were fitted to these gaps cannot be detected: pass measures that were not.
+    Measures that were fitted to these gaps cannot be detected: do not pass any.
 
     Args:
         source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME`, `m.NAME`; a pool, its

@@ -116,7 +116,7 @@ def robust_sign_error(
     x, y = table[measure].to_numpy(dtype=float), table[target].to_numpy(dtype=float)
     if not (numpy.isfinite(x).all() and numpy.isfinite(y).all()):
         raise InvalidInput(f"{measure} and {target} must be finite in every row. Drop the others, as usable_rows does.")
-    found: list[tuple[int, int, str, float]] = []
+    errors: list[tuple[int, int, str, float]] = []
     dropped = 0
     numbered = enumerate(_configurations(table, hyperparameters).items())
     for (a_number, (first, ones)), (b_number, (second, others)) in combinations(numbered, 2):
@@ -130,14 +130,14 @@ def robust_sign_error(
             dropped += 1
             continue
         error = float((weights * (1 - numpy.sign(values) * numpy.sign(gaps)) / 2).sum() / total)
-        found.append((a_number, b_number, changed[0], error))
-    environments = pandas.DataFrame(found, columns=["first", "second", "hyperparameter", "error"])
-    of_name = {name: [row[3] for row in found if row[2] == name] for name in hyperparameters}
-    rows = [{**_summary(errors), "environments": len(errors)} for errors in of_name.values()]
+        errors.append((a_number, b_number, changed[0], error))
+    environments = pandas.DataFrame(errors, columns=["first", "second", "hyperparameter", "error"])
+    of_name = {name: [row[3] for row in errors if row[2] == name] for name in hyperparameters}
+    rows = [{**_summary(each), "environments": len(each)} for each in of_name.values()]
     parts = pandas.DataFrame(rows, index=pandas.Index(list(of_name), name="hyperparameter"))
     return RobustSignError(
-        **_summary([row[3] for row in found]),
-        environments=len(found),
+        **_summary([row[3] for row in errors]),
+        environments=len(errors),
         dropped=dropped,
         by_hyperparameter=parts,
         by_environment=environments,
