@@ -62,21 +62,18 @@ def batch_norm(
     json: bool = JSON,
 ) -> None:
     """Estimate how much batch norm regularizes a network, and the effect of a new batch size."""
-    import torch
     from rich.console import Console
 
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
+    from gapscope.cli.network_argument import first_samples
     from gapscope.cli.output import print_json
     from gapscope.pools.loading import load_network
     from gapscope.training.checkpoints import load_tensors
 
     loaded, problem = load_network(network, None if data_root is None else str(data_root))
-    train = problem.train
-    if samples is not None and samples < len(train):
-        train = train.subset(torch.arange(samples))
     advice = advise_batch_norm(
         loaded,
-        train,
+        first_samples(problem.train, samples),
         batch_size=batch_size or load_tensors(network)[1]["spec"]["training"]["batch_size"],
         new_batch_size=new_batch_size,
         dropout_before=dropout_before or None,

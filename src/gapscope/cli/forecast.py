@@ -12,10 +12,10 @@ from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN
 
 def _specs(grid: Path, samples: int | None, time_budget: float | None, data_root: str | None) -> list[tuple[str, Any]]:
     """Forecast of every spec of a grid, named by the settings that vary."""
-    import torch
     from rich.console import Console
     from rich.progress import track
 
+    from gapscope.cli.network_argument import first_samples
     from gapscope.cli.tables import varied_settings
     from gapscope.data import find_dataset
     from gapscope.pools import Grid
@@ -33,9 +33,7 @@ def _specs(grid: Path, samples: int | None, time_budget: float | None, data_root
         transient=True,
     ):
         problem, _ = prepared(spec, data_root)
-        train = problem.train
-        if samples is not None and samples < len(train):
-            train = train.subset(torch.arange(samples))
+        train = first_samples(problem.train, samples)
         network = network_from_spec(spec, problem)
         forecasts.append((name, forecast_accuracy(network, train, time_budget=time_budget, seed=spec.seed)))
         if _is_interrupted(forecasts[-1][1]):

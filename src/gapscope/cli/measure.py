@@ -68,17 +68,14 @@ def compare(
     With --evidence, only measures with evidence there vote (see `gapscope leaderboard`).
     """
     from gapscope.base.samples import as_samples
-    from gapscope.cli.network_argument import load_network_argument
+    from gapscope.cli.network_argument import first_samples, load_network_argument
     from gapscope.cli.output import print_json, print_rich
     from gapscope.cli.tables import table_of
     from gapscope.leaderboard.comparison_run import compare as compare_networks
 
     loaded = [load_network_argument(source, data_root) for source in networks]
     named = {name: network for name, network, _ in loaded}
-    train = as_samples(loaded[0][2])
-    import torch
-
-    chosen = train if samples is None else train.subset(torch.arange(min(samples, len(train))))
+    chosen = first_samples(as_samples(loaded[0][2]), samples)
     judged = None if evidence is None else _judged(evidence)
     found = compare_networks(named, chosen, measures or None, evidence=judged)
     if json:

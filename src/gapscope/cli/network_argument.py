@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
+    from gapscope.base.samples import Samples
     from gapscope.pools.readings import RunOptions
     from gapscope.results.records import Record
 
@@ -96,6 +97,13 @@ def check_no_network(train_fn: Any, source: Path) -> None:
         )
 
 
+def first_samples(samples: Samples, n: int | None) -> Samples:
+    """Return the first n samples (None for all)."""
+    import torch
+
+    return samples if n is None or n >= len(samples) else samples.subset(torch.arange(n))
+
+
 def load_network_argument(source: Path, data_root: Path | None) -> tuple[str, nn.Module, Any]:
     """Return a short name, the network and its training data."""
     from gapscope.pools.loading import load_network
@@ -125,9 +133,5 @@ def record_from_argument(source: Path, options: RunOptions, family: str = "") ->
     if not is_factory(source):
         return measure_stored_network(source, options)
     network, data = call_factory(source)
-    samples = as_samples(data)
-    if options.measure_samples is not None and options.measure_samples < len(samples):
-        import torch
-
-        samples = samples.subset(torch.arange(options.measure_samples))
+    samples = first_samples(as_samples(data), options.measure_samples)
     return record_network(network, samples, name=str(source), family=family, measures=options.measures)

@@ -75,15 +75,18 @@ class ComparisonArm:
     def to_dict(self) -> dict[str, Any]:
         """JSON-serializable values, those without a default and those that differ from it.
 
-        The compared score's curve is left out where that of the training loss is kept, on which the end is judged.
+        Left out are curves on which the end of training is not judged: all of them where it is known without a curve,
+        that of the compared score where that of the training loss is kept.
         """
         always = ("name", "train_accuracy", "chance")
-        left_out = ("curve", "falling") if self.loss_curve else ()
+        left_out: tuple[str, ...] = ("curve", "falling") if self.loss_curve else ()
+        if self.finished is not None:
+            left_out = ("curve", "falling", "loss_curve")
         content = {
             item.name: getattr(self, item.name) for item in fields(self)
             if item.name not in left_out and (item.name in always or getattr(self, item.name) != item.default)
         }  # fmt: skip
-        if self.loss_curve:
+        if "loss_curve" in content:
             content["loss_curve"] = tuple(float(f"{value:.{CURVE_DIGITS}g}") for value in self.loss_curve)
         return content
 
