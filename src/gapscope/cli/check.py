@@ -42,6 +42,7 @@ def _targets(target: Path, data_root: Path | None, max_networks: int) -> Iterato
 
 def stored_network(weights: Path, data_root: Path | None) -> tuple[Any, Any, dict[str, Any]]:
     """Return network, data and options of stored weights, with the record's history and batch size."""
+    from gapscope.base.specs import RunSpec
     from gapscope.cli.network_argument import load_with_initial_state
     from gapscope.results.records import Record
 
@@ -49,7 +50,7 @@ def stored_network(weights: Path, data_root: Path | None) -> tuple[Any, Any, dic
     options: dict[str, Any] = {"initial_state": initial}
     if (weights.parent / "record.json").exists():
         record = Record.read(weights.parent)
-        options |= {"history": record.history, "batch_size": record.spec["training"]["batch_size"]}
+        options |= {"history": record.history, "batch_size": RunSpec.from_dict(record.spec).training.batch_size}
     return network, data, options
 
 

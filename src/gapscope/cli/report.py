@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,8 +56,11 @@ def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, An
 
 def _check(records: Sequence[Record], pool: Path, data_root: Path | None) -> dict[str, Any]:
     """Return the checks of the most accurate stored network (None without weights or data)."""
-    finished = [record for record in records if record.status == "finished"]
-    finished.sort(key=lambda record: record.scores.get("test_accuracy", -record.scores["train_loss"]), reverse=True)
+
+    def score(record: Record) -> float:
+        return record.scores.get("test_accuracy", -record.scores.get("train_loss", math.inf))
+
+    finished = sorted((record for record in records if record.status == "finished"), key=score, reverse=True)
     # strings, not Paths: a pool may hold 100,000 networks without weights
     paths = ((record, f"{pool}/runs/{record.id}/weights.safetensors") for record in finished)
     record, path = next(((record, path) for record, path in paths if os.path.exists(path)), (None, ""))  # noqa: PTH110
