@@ -229,9 +229,13 @@ def _rounding(case: Sentence, network: nn.Module, name: str, right: Tensor) -> f
 
 def _answered(case: Sentence, network: nn.Module, time: str, questions: Sequence[tuple[str, Question]]) -> list[str]:
     found: list[str] = []
+    tolerance = TOLERANCE[case.dtype]
+    if time and case.features == 2:
+        # norms of two features are nearly signs: where verification took place, gradients before them may vanish
+        tolerance = max(tolerance, 1e-4)
     for name, (ask, answer) in questions:
         rounding = partial(_rounding, case, network, name, answer)
-        found += _asked(name + time, ask, answer, TOLERANCE[case.dtype], rounding)
+        found += _asked(name + time, ask, answer, tolerance, rounding)
     return found
 
 
@@ -244,7 +248,11 @@ def _asked(
         return [f"{name}: refused: {refusal}"]
     except Exception as crash:
         return [f"{name}: {type(crash).__name__}: {str(crash)[:200]}"]
-    wrong = error > tolerance and error > tolerance + 3 * rounding()
+    if error <= tolerance:
+        return []
+    lost = rounding()
+    # where plain autograd loses two digits, another order of the sums may lose all of them
+    wrong = lost < 0.01 and error > tolerance + 3 * lost
     return [f"{name}: off by {error:.1e}"] if wrong else []
 
 
@@ -312,8 +320,9 @@ def _mixed(case: Sentence) -> list[str]:
     network = case.network()
     nothing = Truth(torch.zeros(case.n, case.outputs, 1), None, None, None, torch.zeros(1))
     found: list[str] = []
-    for name, (ask, _) in _measured(case, network, nothing).items():
-        found += _not_refused(name, ask)
+    if _samples_reach_others(case, case.network(torch.float64)):
+        for name, (ask, _) in _measured(case, network, nothing).items():
+            found += _not_refused(name, ask)
     if not case.second_order:
         return found
     penalty = penalty_of_the_batch_as_run(case, training=False)

@@ -214,3 +214,27 @@ def test_a_way_that_cannot_be_differentiated_is_left() -> None:
         value = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")(network, x)
     expected = dense_jacobian(network, x, create_graph=True).square().sum()
     torch.testing.assert_close(gradient_of(value, network), gradient_of(expected, network))
+
+
+def experts(net: Any, x: Tensor) -> Tensor:
+    """Samples are sent to one of two layers; at other weights all of them to the first."""
+    chosen = (x[:, 0, 0] > 0) if bool((net.marker.weight == 1).all()) else torch.ones(len(x), dtype=torch.bool)
+    result = torch.zeros_like(x)
+    for expert, mask in ((net.first, chosen), (net.second, ~chosen)):
+        result[mask] = expert(x[mask])
+    return net.head(result * net.marker.weight[0]).mean(1)
+
+
+def test_other_routes_at_perturbed_weights_verify_nothing() -> None:
+    """One sample of four places reaches a layer as [1, 4, 3], whose second dimension is as long as the batch."""
+    layers = {
+        "first": nn.Linear(3, 3),
+        "second": nn.Linear(3, 3),
+        "marker": nn.Linear(1, 1, bias=False),
+        "head": nn.Linear(3, 2),
+    }
+    network = Wrapped(experts, **layers).double()
+    nn.init.ones_(layers["marker"].weight)
+    x = torch.randn(4, 4, 3, dtype=torch.float64)
+    x[:, 0, 0] = torch.tensor([1.0, -1.0, -1.0, -1.0])
+    assert_right(network, x)
