@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gapscope.base.errors import InvalidInput
-from gapscope.cli.study import _findings, _tally, app, load_study
+from gapscope.cli.study import app, load_study
 
 
 def test_claims_are_told_and_their_page_is_written(tmp_path: Path) -> None:
@@ -21,22 +21,6 @@ def test_claims_are_told_and_their_page_is_written(tmp_path: Path) -> None:
     assert page.startswith("# What holds, and what does not\n")
     assert "## Towards Understanding Regularization in Batch Normalization" in page
     assert "| Fig. 3: on down-sampled ImageNet itself |  |  | **cannot be run here**: the data are not" in page
-
-
-def test_the_page_opens_with_findings_by_outcome_and_counts_with_links() -> None:
-    class Toy:
-        name, title = "toy", "A Toy: two"
-
-        def tally(self, results: Path, *, ours: bool) -> list[int]:
-            return [0] * 5 if ours else [1, 0, 2, 0, 0]
-
-        def findings_of(self, results: Path) -> list[tuple[str, str]]:
-            return [("open", "It may shrink."), ("held", "It grows.")]
-
-    assert _tally([Toy()], Path())[-2:] == ["| [toy](#a-toy-two) | 1 | 0 | 2 | 0 | 0 |", ""]
-    held, still_open = ["## What holds", "", "- It grows. (toy)", ""], ["- It may shrink. (toy)", ""]
-    assert _findings([Toy()], Path()) == [*held, "## What is still open", "", *still_open]
-    assert _findings([], Path()) == ["No findings yet.", ""]
 
 
 def test_claims_of_one_study_alone() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
 from gapscope.cli.study import available, load_study
+from gapscope_studies.kit import overview
 from gapscope_studies.kit.claims import OUTCOMES, claim, not_run
 from gapscope_studies.kit.page import BODY, MADE, page_of
 from gapscope_studies.kit.study import Part, Study
@@ -130,3 +132,14 @@ def test_no_stored_network_at_chance_carries_a_verdict() -> None:
     for found in judged:
         if any(c.train_accuracy is not None and c.train_accuracy - c.chance <= 0.05 for c in found.compared):
             assert found.outcome == "open"
+
+
+def test_the_overview_opens_with_findings_by_outcome_and_counts_with_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy: Any = SimpleNamespace(name="toy", title="A Toy: two")
+    told = [("open", "It may shrink."), ("held", "It grows.")]
+    monkeypatch.setattr(overview, "tally", lambda study, results, ours: [0] * 5 if ours else [1, 0, 2, 0, 0])
+    monkeypatch.setattr(overview, "findings", lambda study, results: told)
+    assert overview._tally([toy], Path())[-2:] == ["| [toy](#a-toy-two) | 1 | 0 | 2 | 0 | 0 |", ""]
+    held, still_open = ["## What holds", "", "- It grows. (toy)", ""], ["- It may shrink. (toy)", ""]
+    assert overview._findings([toy], Path()) == [*held, "## What is still open", "", *still_open]
+    assert overview._findings([], Path()) == ["No findings yet.", ""]

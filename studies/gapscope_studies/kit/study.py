@@ -180,54 +180,11 @@ class Study:
             f"Study {self.name} has no part {name!r}; it has {', '.join(names)}.{did_you_mean(name, names)}"
         )
 
-    def findings_of(self, results: Path) -> list[tuple[str, str]]:
-        """Outcomes with sentences that a researcher would quote, from the results that are stored."""
-        from gapscope_studies.kit.summary import findings
-
-        return findings(self, results)
-
-    def pictured_findings(self, results: Path) -> list[tuple[str, str]]:
-        """Sentences of the findings that have a picture, with its path."""
-        from gapscope_studies.kit.summary import pictured
-
-        return pictured(self, results)
-
-    def decided_per_hour(self, results: Path) -> tuple[int, float, float]:
-        """Decided rows, processor hours of the runs behind them, and rows per hour."""
-        from gapscope_studies.kit.summary import decided_per_hour
-
-        return decided_per_hour(self, results)
-
-    def tally(self, results: Path, *, ours: bool) -> list[int]:
-        """Return how many claims held, did not hold, are open, were not run and cannot be run. The paper's, or ours."""
-        from gapscope_studies.kit.summary import tally
-
-        return tally(self, results, ours=ours)
-
     def claims(self, results: Path) -> list[tuple[str, str, bool]]:
         """Outcome, sentence, and whether it is ours, of every claim, from the results that are stored."""
         from gapscope_studies.kit.summary import rows_of
 
         return [(row.claim.outcome, row.claim.sentence, row.claim.ours) for row in rows_of(self, results)]
-
-    def tested(self, results: Path) -> list[tuple[float, bool]]:
-        """p-values of all claims that rest on a test, with whether they were decided."""
-        from gapscope_studies.kit.power import tested
-        from gapscope_studies.kit.summary import rows_of
-
-        return tested([row.claim for row in rows_of(self, results)])
-
-    def open_section(self, results: Path) -> str:
-        """Return what would settle the open claims, and for how long, as Markdown."""
-        from gapscope_studies.kit.summary import open_rows
-
-        return open_rows(self, results)
-
-    def claims_section(self, results: Path) -> str:
-        """This study's section of the claims page, as Markdown."""
-        from gapscope_studies.kit.summary import section
-
-        return section(self, results)
 
     def rewrite_pages(self, results: Path) -> None:
         """Make the stored pages and their index again from the JSON files. Tables and figures stay."""
@@ -238,6 +195,13 @@ class Study:
                 rewrite(folder, name)
             if stored:
                 self.write_index(folder, scale)
+
+    @staticmethod
+    def write_overview(studies: Sequence[Study], results: Path) -> None:
+        """Write the pages about all studies (see `gapscope_studies.kit.overview`)."""
+        from gapscope_studies.kit.overview import write_overview
+
+        write_overview(studies, results)
 
     def write_index(self, folder: Path, scale: str) -> None:
         """Write the index of the parts that are stored in the folder of one scale."""
