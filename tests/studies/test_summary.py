@@ -143,3 +143,10 @@ def test_the_overview_opens_with_findings_by_outcome_and_counts_with_links(monke
     held, still_open = ["## What holds", "", "- It grows. (toy)", ""], ["- It may shrink. (toy)", ""]
     assert overview._findings([toy], Path()) == [*held, "## What is still open", "", *still_open]
     assert overview._findings([], Path()) == ["No findings yet.", ""]
+
+
+def test_false_discoveries_are_adjusted_over_all_tested_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benjamini-Hochberg of .03 among three p-values: .03 * 3 / 2."""
+    monkeypatch.setattr(overview, "tested", lambda claims: [(0.03, True), (0.5, False), (0.001, True)])
+    sentence = overview._discoveries([], Path())[0]
+    assert sentence.startswith("2 decided claims") and "at most 4.5%; 0 of them" in sentence

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from scipy.stats import false_discovery_control
+
 from gapscope.base.files import read_json, write_atomically
-from gapscope.statistics.false_discoveries import false_discoveries
 from gapscope_studies.kit.claims import OUTCOMES
 from gapscope_studies.kit.power import tested
 from gapscope_studies.kit.study import Study
@@ -76,9 +77,11 @@ def _tally(studies: Sequence[Study], results: Path) -> list[str]:
 
 
 def _discoveries(studies: Sequence[Study], results: Path) -> list[str]:
-    """Return the number of decided claims expected to be wrong by chance."""
-    claims = [row.claim for study in studies for row in rows_of(study, results)]
-    decided, rate, above = false_discoveries(tested(claims))
+    """Return the false-discovery rate of decided claims: their largest adjusted p-value among all tested claims."""
+    tests = tested([row.claim for study in studies for row in rows_of(study, results)])
+    adjusted = false_discovery_control([p_value for p_value, _ in tests]) if tests else []
+    rates = [rate for rate, (_, is_decided) in zip(adjusted, tests, strict=True) if is_decided]
+    decided, rate, above = len(rates), max(rates, default=0.0), sum(rate > 0.05 for rate in rates)
     return [
         f"{decided} decided claims rest on an interval. Their false-discovery rate (Benjamini-Hochberg, over all "
         f"claims that were tested) is at most {rate:.1%}; {above} of them have an adjusted p-value above 5 %.",
