@@ -120,7 +120,7 @@ def test_the_alarm_ends_training_only_where_asked(tmp_path: Path, raised_in: Any
 
 def test_a_resumed_fit_resumes_the_monitor_and_its_alarm(tmp_path: Path) -> None:
     def watched() -> Monitor:
-        return Monitor(make_data(), ["accuracy"], n_samples=24, alarm="label_wave")
+        return Monitor(make_data(), ["accuracy"], n_samples=24, alarm="joint")
 
     unbroken, resumed = watched(), watched()
     fit(tmp_path, MonitorCallback(unbroken))

@@ -161,7 +161,7 @@ def test_the_alarm_ends_training_only_where_asked(tmp_path: Path, raised_in: Any
 @pytest.mark.thorough
 def test_a_resumed_training_resumes_the_monitor_and_its_alarm(tmp_path: Path) -> None:
     def watched() -> Monitor:
-        return Monitor((TOKENS, LABELS), ["accuracy"], n_samples=24, alarm="label_wave")
+        return Monitor((TOKENS, LABELS), ["accuracy"], n_samples=24, alarm="joint")
 
     def trained(monitor: Monitor, folder: Path, **resume: Any) -> None:
         arguments = training_arguments(folder, num_train_epochs=3)

@@ -166,8 +166,8 @@ def test_many_wrong_labels_are_not_told_from_a_network_that_knows_little() -> No
 
 
 def test_messages(noisy: Watched) -> None:
-    with pytest.raises(InvalidInput, match="whose alarm is a CanaryAlarm; got Monitor with the alarm LabelWave"):
-        gs.find_label_issues(Monitor((noisy.x, noisy.labels), [], alarm="label_wave"))
+    with pytest.raises(InvalidInput, match="whose alarm is a CanaryAlarm; got Monitor with the alarm JointAlarm"):
+        gs.find_label_issues(Monitor((noisy.x, noisy.labels), [], alarm="joint"))
     with pytest.raises(InvalidInput, match="CanaryAlarm without observations"):
         gs.estimate_label_noise(Monitor((noisy.x, noisy.canaries.labels), [], alarm=CanaryAlarm(noisy.canaries)))
     with pytest.raises(InvalidInput, match="Got data as well as a Monitor"):

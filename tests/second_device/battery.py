@@ -78,9 +78,9 @@ def calls(subject: str) -> dict[str, Call]:
     result = {name: call for name, call in FUNCTIONS.items() if subject in HAS_BATCH_NORM or name not in OF_BATCH_NORM}
     if subject == "batch norm":
         result |= {f"measure {name}": _measure(name) for name in gs.list_measures()}
-        # that of dropout has no value; canaries and joint alarms are built from samples or other alarms
+        # that of dropout has no value; canaries are made of samples
         result |= {f"penalty {name}": _penalty(name) for name in penalties() if name != "automatic_dropout"}
-        result |= {f"alarm {name}": _alarm(name) for name in alarms() if name not in ("canaries", "joint")}
+        result |= {f"alarm {name}": _alarm(name) for name in alarms() if name != "canaries"}
     return result
 
 

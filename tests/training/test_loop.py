@@ -513,3 +513,18 @@ def test_a_network_of_several_inputs_trains_is_monitored_and_resumed_as_one_of_t
     train(again, data, settings, seed=3, folder=tmp_path)
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name
+
+
+def test_on_batch_receives_every_sample_once_per_epoch_with_its_outputs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    samples = Samples(torch.randn(37, 4, generator=generator), torch.randint(0, 3, (37,), generator=generator))
+    network, positions, outputs = nn.Linear(4, 3), list[torch.Tensor](), torch.zeros(37, 3)
+    expected = network(samples.inputs).detach()
+
+    def on_batch(batch: torch.Tensor, found: torch.Tensor) -> None:
+        positions.append(batch)
+        outputs[batch] = found
+
+    train(network, samples, TrainingSpec(learning_rate=1e-12, batch_size=10, epochs=1), on_batch=on_batch)
+    assert torch.cat(positions).sort().values.tolist() == list(range(37))
+    assert torch.allclose(outputs, expected)

@@ -26,7 +26,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.measures.measurement import measure
 from gapscope.measures.ntk_logdet import ntk_logdet
-from gapscope.training.alarms.loo_agreement import LeftOutAgreement
+from gapscope.training.alarms.joint import JointAlarm
 from gapscope.training.alarms.registry import make_alarm
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train
@@ -370,18 +370,18 @@ def test_a_monitor_that_is_used_again_starts_anew_and_says_so() -> None:
 
 def test_alarms_are_chosen_by_name_and_observe_the_untrained_network() -> None:
     samples = make_samples()
-    monitor = Monitor(samples, [], n_samples=30, alarm="left_out_agreement")
+    monitor = Monitor(samples, [], n_samples=30, alarm="joint")
     trained(monitor)
-    own = Monitor(samples, [], n_samples=30, alarm="left_out_agreement")
+    own = Monitor(samples, [], n_samples=30, alarm="joint")
     own.begin(make_network())
-    assert isinstance(own.alarm, LeftOutAgreement) and isinstance(monitor.alarm, LeftOutAgreement)
+    assert isinstance(own.alarm, JointAlarm) and isinstance(monitor.alarm, JointAlarm)
     assert own.alarm.state_dict()["_predictions"] == monitor.alarm.state_dict()["_predictions"]
 
 
-@pytest.mark.parametrize("alarm", ["label_wave", "joint", "gradient_disparity"])
+@pytest.mark.parametrize("alarm", ["shared_learning", "joint", "gradient_disparity"])
 def test_a_resumed_training_resumes_its_monitor(tmp_path: Path, alarm: str) -> None:
     def watched() -> Monitor:
-        small = {"gradient_disparity": {"batch_size": 4}}
+        small = {"gradient_disparity": {"batch_size": 4}, "shared_learning": {"neighbours": 5}}
         return Monitor(make_samples(), ["loss"], n_samples=20, alarm=make_alarm(alarm, **small.get(alarm, {})))
 
     def run(epochs: int, monitor: Monitor, folder: Path | None) -> Any:
@@ -401,8 +401,8 @@ def test_a_resumed_training_resumes_its_monitor(tmp_path: Path, alarm: str) -> N
 
 def test_a_state_without_its_alarm_is_refused() -> None:
     kept = Monitor(make_samples(), ["loss"]).state_dict()
-    with pytest.raises(InvalidInput, match="monitor without an alarm; this one has LabelWave"):
-        Monitor(make_samples(), ["loss"], alarm="label_wave").load_state_dict(kept)
+    with pytest.raises(InvalidInput, match="monitor without an alarm; this one has JointAlarm"):
+        Monitor(make_samples(), ["loss"], alarm="joint").load_state_dict(kept)
 
 
 def test_an_alarm_refuses_regression_at_once() -> None:

@@ -14,11 +14,9 @@ from gapscope.labels.noise_rate import noise_rate_bound
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.alarms.gradient_disparity import GradientDisparityAlarm
-from gapscope.training.alarms.gradient_weight_alignment import GradientWeightAlignment
 from gapscope.training.alarms.joint import JointAlarm
-from gapscope.training.alarms.label_wave import LabelWave
-from gapscope.training.alarms.loo_agreement import LeftOutAgreement
 from gapscope.training.alarms.shared_learning import SharedLearning
+from gapscope_studies.overfitting_alarm.baseline_alarms import GradientWeightAlignment, LabelWave, LeftOutAgreement
 from gapscope_studies.overfitting_alarm.evidence import EvidenceAlarm
 from gapscope_studies.overfitting_alarm.held_out_sign_test import HeldOutSignTest
 from gapscope_studies.overfitting_alarm.initial_kernel import disagreement_fraction

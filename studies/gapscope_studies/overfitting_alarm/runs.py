@@ -28,7 +28,7 @@ from gapscope.pools.from_spec import network_from_spec
 from gapscope.training.alarms.base import Alarm, outputs_of
 from gapscope.training.alarms.canaries import Canaries
 from gapscope.training.alarms.gradient_disparity import GradientDisparityAlarm
-from gapscope.training.alarms.gradient_weight_alignment import GradientWeightAlignment
+from gapscope.training.alarms.joint import observed_alignments
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train
@@ -208,18 +208,6 @@ class _Keeping(SharedLearning):
         return super().update(probabilities, labels, neighbours, epoch)
 
 
-class _Cosines(GradientWeightAlignment):
-    """An alarm that keeps its cosines."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Tensor] = []
-
-    def update(self, cosines: Tensor, epoch: int) -> dict[str, float]:
-        self.seen.append(cosines.float())
-        return super().update(cosines, epoch)
-
-
 class _Pass:
     """Predicted classes of all samples in the training pass, epoch by epoch."""
 
@@ -243,26 +231,28 @@ def _watch_whole(
     """Train on everything, under the eyes of all alarms that take the training as it is."""
     spec, clock, seen = case.spec, _Clock(), _Pass(case.n)
     watched = Monitor(problem.train, (), n_samples=WATCHED).samples
-    assert watched.targets is not None
-    neighbours, cosines = _Keeping(min(20, len(watched) // 4)), _Cosines()
+    labels = watched.targets
+    assert labels is not None
+    neighbours, cosines = _Keeping(min(20, len(watched) // 4)), list[Tensor]()
     alarms: dict[str, Alarm] = {
         "shared_learning": neighbours,
-        "gradient_weight_alignment": cosines,
         "gradient_disparity": GradientDisparityAlarm(batch_size=min(16, len(watched) // 4), seed=spec.seed),
         "evidence": EvidenceAlarm(n_samples=EVIDENCE_SAMPLES),
     }
     network = network_from_spec(spec, problem)
-    initial = clock.timed("initial_kernel", lambda: kernel_leave_one_out(network, watched.inputs, watched.targets))  # type: ignore[arg-type]
+    initial = clock.timed("initial_kernel", lambda: kernel_leave_one_out(network, watched.inputs, labels))
     outputs: list[Tensor] = []
     rows: list[Row] = []
 
     def record(network: nn.Module, row: Row) -> None:
         seen.close()
         outputs.append(clock.timed("label_wave", lambda: outputs_of(network, watched)).float())
+        observed = clock.timed("gradient_weight_alignment", lambda: observed_alignments(network, watched, labels))
+        cosines.append(observed.float())
         found: Row = {}
         for name, alarm in alarms.items():
             found |= clock.timed(name, partial(alarm.observe, network, watched, row["epoch"]))
-        fitted = _fitted(outputs[-1], watched.targets)  # type: ignore[arg-type]
+        fitted = _fitted(outputs[-1], labels)
         rows.append(
             row | {"fitted": fitted, "disparity": found["alarm.disparity"], "evidence": found["alarm.evidence"]}
         )
@@ -277,7 +267,7 @@ def _watch_whole(
         "predicted": torch.stack(seen.epochs),
         "outputs": torch.stack(outputs),
         "neighbours": torch.stack(neighbours.seen),
-        "cosines": torch.stack(cosines.seen),
+        "cosines": torch.stack(cosines),
         "labels": watched.targets,
         "initial": initial.predictions.float(),
     }

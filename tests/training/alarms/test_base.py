@@ -144,15 +144,15 @@ def test_an_interrupted_alarm_goes_on_as_if_it_had_not_been(name: str) -> None:
 
 
 def test_the_state_of_another_alarm_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="The state of a LabelWave must hold raised_at, peak, _recent"):
-        make_alarm("label_wave").load_state_dict(make_alarm("gradient_disparity").state_dict())
+    with pytest.raises(InvalidInput, match="The state of a JointAlarm must hold raised_at, peak, _recent"):
+        make_alarm("joint").load_state_dict(make_alarm("gradient_disparity").state_dict())
 
 
 def test_names_and_settings_that_do_not_exist_are_named() -> None:
-    with pytest.raises(InvalidInput, match=r"There is no alarm 'label_wav'.* Did you mean 'label_wave'"):
-        make_alarm("label_wav")
-    with pytest.raises(InvalidInput, match="Alarm 'label_wave' has no setting 'patienc'"):
-        make_alarm("label_wave", patienc=1)
+    with pytest.raises(InvalidInput, match=r"There is no alarm 'join'.* Did you mean 'joint'"):
+        make_alarm("join")
+    with pytest.raises(InvalidInput, match="Alarm 'joint' has no setting 'patienc'"):
+        make_alarm("joint", patienc=1)
     with pytest.raises(InvalidInput, match="There is no alarm 'nothing'"):
         Monitor(noisy()[1], [], alarm="nothing")
 

@@ -1,29 +1,100 @@
-"""Joint alarm: LOO agreement, gradient-weight alignment and shared learning."""
+"""Joint alarm: agreement with LOO predictions, gradient-weight alignment and shared learning, added up."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.base.errors import check_range
+from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples
-from gapscope.training.alarms.base import outputs_of
-from gapscope.training.alarms.gradient_weight_alignment import observed_alignments
-from gapscope.training.alarms.loo_agreement import LeftOutAgreement, agreement
+from gapscope.inspection.hooks import forward_hooks, record_module_calls
+from gapscope.inspection.outputs import check_labels, inspection_mode, network_outputs, prepare_inputs
+from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
+from gapscope.training.alarms.base import PeakAlarm, outputs_of
 from gapscope.training.alarms.registry import register_alarm
 from gapscope.training.alarms.shared_learning import Neighbourhood, label_support
 
 
+def loo_predictions(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
+    """Return leave-one-out predictions of one-hot labels, clipped to [0, 1]."""
+    assert samples.targets is not None
+    with inspection_mode(network):
+        loo = kernel_leave_one_out(network, samples.inputs, samples.targets.to(samples.inputs.device))
+    return loo.predictions.clamp(0, 1).cpu()
+
+
+def agreement(probabilities: Float[Tensor, "n k"], predictions: Float[Tensor, "n k"]) -> float:
+    r"""Return the mean of $\sum_c p_{ic} b_{ic}$ for probabilities p and predictions b."""
+    return float((probabilities * predictions).sum(1).mean())
+
+
+def last_linear_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Linear]:
+    """Return the linear layer whose output is the network's, with its name.
+
+    Raises:
+        InvalidInput: The outputs come from something else.
+    """
+    outputs = network_outputs(network, x)
+    for call in reversed(record_module_calls(network, prepare_inputs(network, x))):
+        same_shape = call.output.shape == outputs.shape
+        if isinstance(call.module, nn.Linear) and same_shape and torch.equal(call.output, outputs):
+            return call.name, call.module
+    raise InvalidInput(
+        "JointAlarm needs a network whose outputs are those of its last layer, an nn.Linear; these outputs come from "
+        "another module. Choose another alarm, such as 'shared_learning'."
+    )
+
+
+def alignments(
+    outputs: Float[Tensor, "n k"],
+    features: Float[Tensor, "n d"],
+    weight: Float[Tensor, "k d"],
+    labels: Int[Tensor, " n"],
+) -> Float[Tensor, " n"]:
+    r"""Cosine of the negative gradient of each sample's cross-entropy by W with W itself.
+
+    The gradient of sample i is $(p_i - y_i) z_i^\top$ (softmax p, one-hot y, features z), so that the cosine is
+    $\langle y_i - p_i, W z_i \rangle / (\lVert y_i - p_i \rVert \lVert z_i \rVert \lVert W \rVert_F)$; 0 where a
+    gradient vanishes.
+    """
+    residual = nn.functional.one_hot(labels, outputs.shape[1]).to(outputs) - outputs.softmax(1)
+    norms = residual.norm(dim=1) * features.norm(dim=1) * weight.norm()
+    return (residual * (features @ weight.T)).sum(1) / norms.clamp_min(torch.finfo(outputs.dtype).tiny)
+
+
+def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Return the `alignments` of a network's samples in evaluation mode, float64 on the CPU."""
+    features: list[Tensor] = []
+
+    def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        features.append(inputs[0].detach().double().cpu())
+
+    with inspection_mode(network):
+        name, layer = last_linear_layer(network, samples.inputs[:2])
+        with forward_hooks({name: layer}, record):
+            # in one pass: a trial pass that measures memory would be recorded as well
+            outputs = network_outputs(network, samples.inputs, chunk_size=len(samples)).double().cpu()
+        weight = layer.weight.detach().double().cpu()
+    check_labels(labels, outputs.shape[1])
+    return alignments(outputs, torch.cat(features), weight, labels)
+
+
 @register_alarm("joint")
-class JointAlarm(LeftOutAgreement):
+class JointAlarm(PeakAlarm):
     r"""Alarm on a fall of the sum of three signals, each about a number between 0 and 1.
 
-    The alarm follows $a + g + s$: the agreement a with leave-one-out predictions of the initial kernel
-    (`LeftOutAgreement`), the mean cosine g of the last layer's loss gradients and weight (`GradientWeightAlignment`,
-    without the kurtosis), and the support s of labels by neighbours in gradient space, $s = q - w (p - q)$
-    (`SharedLearning`). Their errors have different causes, so that their sum varies less than each.
+    The alarm follows $a + g + s$. Their errors have different causes, so that their sum varies less than each.
+
+    - a, agreement: $\frac1n \sum_i \sum_c p_{ic} b_{ic}$ with the network's probabilities $p_{ic}$ and the prediction
+      $b_{ic}$ of sample i by ridge regression in the gradient space of the untrained network, fitted to all *other*
+      monitored samples (`kernel_leave_one_out`). It falls where labels are memorized, because $b_i$ does not use the
+      label of sample i.
+    - g, alignment: the mean cosine between the negative loss gradient of a sample by the last layer's weight and that
+      weight (Hoelzl, Rueckert and Kaissis, NeurIPS 2025, arXiv:2510.25480, Sec. 4, without their kurtosis).
+    - s, support of labels by neighbours in gradient space, $s = q - w (p - q)$ (`SharedLearning`).
 
     Costs one kernel of the monitored samples before training and at the observations 1, 2, 3, 5, 8, 12, 18, ..., and
     two forward passes per observation. The network must end in an nn.Linear.
@@ -35,7 +106,7 @@ class JointAlarm(LeftOutAgreement):
     """
 
     description: ClassVar[str] = "progress on individual samples is shared less and less with similar ones"
-    state_fields: ClassVar[tuple[str, ...]] = (*LeftOutAgreement.state_fields, "_near")
+    state_fields: ClassVar[tuple[str, ...]] = (*PeakAlarm.state_fields, "_predictions", "_near")
 
     def __init__(
         self, *, window: int = 5, fall: float = 0.03, patience: int = 3, weight: float = 0.5, neighbours: int = 20
@@ -48,16 +119,25 @@ class JointAlarm(LeftOutAgreement):
     def reset(self) -> None:
         """Reset for another training run."""
         super().reset()
+        self._predictions: Tensor | None = None
         self._near = Neighbourhood()
+
+    def begin(self, network: nn.Module, samples: Samples) -> None:
+        """Predict every monitored sample from all others, at the initial weights."""
+        self._labels(samples)
+        self._predictions = loo_predictions(network, samples)
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Observe outputs, last layer and sometimes neighbours (see `Alarm.observe`)."""
-        labels, predictions = self._labels(samples), self._loo(network, samples)
+        if self._predictions is None:  # nobody called `begin` before training
+            self.begin(network, samples)
+        assert self._predictions is not None
+        labels = self._labels(samples)
         near = self._near.neighbours_at(network, samples, min(self.neighbours, max(1, len(samples) // 4)))
         probabilities, cosines = outputs_of(network, samples).softmax(1), observed_alignments(network, samples, labels)
-        return self.update(probabilities, labels, predictions, near, cosines, epoch)
+        return self.update(probabilities, labels, self._predictions, near, cosines, epoch)
 
-    def update(  # type: ignore[override]
+    def update(
         self,
         probabilities: Float[Tensor, "n k"],
         labels: Int[Tensor, " n"],
@@ -69,6 +149,7 @@ class JointAlarm(LeftOutAgreement):
         """Update with one observation.
 
         Args:
+            predictions: What `loo_predictions` returned for the untrained network.
             cosines: What `alignments` returned.
 
         Returns:
