@@ -6,7 +6,7 @@ import torch
 import gapscope as gs
 
 digits = gs.load_dataset("digits").train
-noisy = gs.data.inject_label_noise(digits.targets, 0.05, n_classes=10)  # stands for the errors of your annotators
+noisy = gs.data.inject_label_noise(digits.targets, 0.05, n_classes=10)  # replaces the errors of your annotators
 wrong = torch.nonzero(noisy != digits.targets).flatten().tolist()
 
 issues = gs.find_label_issues(None, (digits.inputs, noisy))
