@@ -45,7 +45,7 @@ per unit, on one core. Resume with `gapscope study run STUDY --only PART --again
 MORE_ENDS = """
 ## On a GPU
 
-`--scale paper --device cuda` trains the networks of pools there; nobody has measured these times. The papers' data are
+`--scale paper --device cuda` trains the networks of pools there; these times have not been measured. The papers' data are
 needed: all of CIFAR-10 and CIFAR-100, MNIST, and ImageNet in folders. Parts: zhao2022 fig3ab, fig4; luo2019 fig2ab,
 fig3; forouzesh2021 table1; szolnoky2022 bench.
 """
@@ -53,8 +53,6 @@ PAGE_ENDS = """
 ## Run more
 
 [What is left to run](RUN-MORE.md): what would settle the open claims, for how many hours, and what needs a GPU.
-
-Beside the studies: [mnist_lenet5](mnist_lenet5/README.md), eight LeNet-5 on blurred MNIST, interrupted and resumed.
 """
 FINDINGS = {"held": "What holds", "not held": "What does not hold", "open": "What is still open"}
 
