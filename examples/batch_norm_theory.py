@@ -27,7 +27,7 @@ from gapscope.theory import (
     student_generalization,
     train_students,
 )
-from gapscope.theory.order_parameters import Student
+from gapscope.theory.statistical_mechanics import Student
 
 NOISE = 0.25
 SHORT = 60

@@ -9,7 +9,7 @@ try:
     import transformers
 
     from gapscope.integrations.memorization_monitor import add_memorization_monitor
-    from gapscope.labels.paired_canaries import PairedCanaries
+    from gapscope.labels.monitored import PairedCanaries
 except ImportError as error:
     raise SystemExit(f"skipped: {error}") from None
 

@@ -55,7 +55,7 @@ def _same_random_state() -> None:
 @pytest.fixture(autouse=True)
 def _monitors_record_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a loaded machine recordings may take more than a tenth of the time: no test may depend on that."""
-    monkeypatch.setattr("gapscope.training.monitor_cost.FREE_SECONDS", math.inf)
+    monkeypatch.setattr("gapscope.training.recordings.FREE_SECONDS", math.inf)
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ import transformers
 
 from gapscope.base.environment import environment
 from gapscope.integrations.memorization_monitor import MemorizationMonitor, add_memorization_monitor
-from gapscope.labels.paired_canaries import PairedCanaries
+from gapscope.labels.monitored import PairedCanaries
 
 WORDS, CLASSES, PAIRS = 29, 4, 48
 Rows = list[dict[str, Any]]

@@ -11,9 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad, jacrev, vmap
 
-from gapscope.measures.empirical_ntk import empirical_ntk
-from gapscope.measures.ntk_logdet import ntk_logdet
-from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.loss_gradient import LossGradientPenalty

@@ -124,7 +124,7 @@ def _estimate(found: Any) -> dict[str, float]:
 
 
 def _trace(network: Any, x: Any, **options: Any) -> dict[str, float]:
-    from gapscope.measures.ntk_trace import ntk_trace
+    from gapscope.measures.ntk import ntk_trace
 
     return _estimate(ntk_trace(network, x, method="probe", **options))
 

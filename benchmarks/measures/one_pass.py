@@ -32,8 +32,8 @@ from gapscope.base.specs import TrainingSpec
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.validation import eager_mode, ready
 from gapscope.measures.budget import Allocation, Plan, plan_budget
+from gapscope.measures.measurement import evaluate_on_subset
 from gapscope.measures.registry import Measure, get_measure, list_measures
-from gapscope.measures.subsampling import evaluate_on_subset
 from gapscope.training.loop import train
 
 # their cost grows faster than the number of samples, or they need no network

@@ -30,13 +30,12 @@ from torch.utils.data import DataLoader, TensorDataset
 import gapscope as gs
 from gapscope.base.environment import environment
 from gapscope.measures import pacbayes
-from gapscope.measures._krylov import Hessian, krylov
 from gapscope.measures._weights import squared_singular_values
 from gapscope.measures.curvature import hessian_top_eigenvalue
 from gapscope.measures.norms import stable_rank
 from gapscope.measures.pacbayes import MAGNITUDE_EPSILON, pacbayes_flatness, pacbayes_magnitude_flatness
 from gapscope.measures.registry import get_measure
-from gapscope.measures.spectra import power_law_fit
+from gapscope.measures.spectra import Hessian, krylov, power_law_fit
 from gapscope.measures.training_speed import gradient_weight_alignment
 
 

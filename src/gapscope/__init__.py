@@ -47,7 +47,7 @@ _RENAMED = {
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used; an old name warns and returns the new object."""
     if name == "__version__":
-        from gapscope.base.version import version
+        from gapscope.base.environment import version
 
         return version()
     if name in _RENAMED:

@@ -38,8 +38,8 @@ from .measures.registry import list_measures as list_measures
 from .measures.registry import register_measure as register_measure
 from .networks.factory import build_network as build_network
 from .penalties.gradient_similarity import GradientSimilarityPenalty as GradientSimilarityPenalty
-from .pools.external import record_network as record_network
 from .pools.grid import Grid as Grid
+from .pools.loading import record_network as record_network
 from .pools.pool import Pool as Pool
 from .prediction.accuracy_after_training import estimate_accuracy as estimate_accuracy
 from .prediction.accuracy_after_training import fit_accuracy_estimator as fit_accuracy_estimator

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import Functional, Untraceable, initialized, noise
-from gapscope.ablation.graph import TracedGraph, ancestors, crossing, descendants, extract_subgraph, trace
+from gapscope.ablation.layers import TracedGraph, ancestors, crossing, descendants, extract_subgraph, trace
 
 
 def traced(network: nn.Module) -> TracedGraph:

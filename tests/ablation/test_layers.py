@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
-from gapscope.ablation.graph import trace
-from gapscope.ablation.layers import default_module, default_site, producing_layer, unit_axis_behind
+from gapscope.ablation.layers import default_module, default_site, producing_layer, trace, unit_axis_behind
 from gapscope.base.errors import NotMeasurable
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import built, initialized, noise
-from gapscope.ablation.margins import boundary_distances, default_layers, moment_features, quartile_features
+from gapscope.ablation.class_curves import boundary_distances, default_layers, moment_features, quartile_features
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples
 

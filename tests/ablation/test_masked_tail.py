@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapscope.ablation.masked_tail import States
+from gapscope.ablation.tails import States
 
 activities = st.integers(1, 7).flatmap(
     lambda units: st.lists(st.lists(st.booleans(), min_size=units, max_size=units), min_size=1, max_size=5)

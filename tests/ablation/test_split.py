@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
-from gapscope.ablation.graph import trace
+from gapscope.ablation.layers import trace
 from gapscope.ablation.split import HookedSplit, TracedSplit, split_at
-from gapscope.ablation.summed_tail import SeparableTail, choose_tail
+from gapscope.ablation.tails import SeparableTail, choose_tail
 from gapscope.base.errors import InvalidInput, NotMeasurable
 
 

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from ablation.naive import naive_predictions
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
 from gapscope.ablation.class_curves import mean_absolute_activation, rank_units
-from gapscope.ablation.masked_tail import MaskedTail
 from gapscope.ablation.split import SplitNetwork, split_at
-from gapscope.ablation.summed_tail import SeparableTail, choose_tail, linear_cut, separates_units
+from gapscope.ablation.tails import MaskedTail, SeparableTail, choose_tail, linear_cut, separates_units
 
 SMALL = {"width_multiplier": 0.1}
 IMAGES = (3, 32, 32)
@@ -137,7 +136,7 @@ def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.Mo
     assert isinstance(tail, SeparableTail)
     masked = MaskedTail(split, None).predictions(source, ranking)
     assert torch.equal(tail.predictions(source, ranking), masked)
-    monkeypatch.setattr("gapscope.ablation.summed_tail.doubtful", lambda outputs, tolerance: outputs[:, 0].isnan())
+    monkeypatch.setattr("gapscope.ablation.tails.doubtful", lambda outputs, tolerance: outputs[:, 0].isnan())
     assert not torch.equal(tail.predictions(source, ranking), masked), "the case shows nothing"
 
 

@@ -8,9 +8,8 @@ import torch
 from ablation.naive import naive_predictions
 from cases import CASES
 from gapscope.ablation.class_curves import mean_absolute_activation, rank_units
-from gapscope.ablation.masked_tail import MaskedTail
 from gapscope.ablation.split import split_at
-from gapscope.ablation.summed_tail import choose_tail
+from gapscope.ablation.tails import MaskedTail, choose_tail
 
 LAYERS = {
     "fully connected": "3",

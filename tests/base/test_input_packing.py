@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gapscope.base.input_packing import pack_inputs
+from gapscope.base.samples import pack_inputs
 
 
 def test_floats_of_one_type_lie_side_by_side() -> None:

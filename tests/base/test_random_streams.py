@@ -11,12 +11,17 @@ from torch import nn
 from gapscope.base.random_streams import make_generator, resolve_generator
 from gapscope.base.randomness import resolve_numpy_generator
 from gapscope.base.samples import Samples
-from gapscope.data.augmentation import flip_shift_rotate
-from gapscope.data.corruptions import add_target_noise, balanced_subset, inject_label_noise, subset
-from gapscope.data.motion_blur import motion_blur
+from gapscope.data.corruptions import (
+    add_target_noise,
+    balanced_subset,
+    flip_shift_rotate,
+    inject_label_noise,
+    motion_blur,
+    subset,
+)
 from gapscope.data.synthetic_faces import render_faces
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
-from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.measures.ntk import ntk_trace
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.unit_sparsity import unit_sparsity
 from gapscope.networks.factory import build_network

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gapscope.base.errors import InvalidInput
-from gapscope.data.augmentation import flip_shift_rotate
+from gapscope.data.corruptions import flip_shift_rotate
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, *numbers: float) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapscope.base.errors import InvalidInput
-from gapscope.data.motion_blur import SEVERITIES, blur_settings, motion_blur
+from gapscope.data.corruptions import SEVERITIES, blur_settings, motion_blur
 
 
 def seeded(seed: int = 0) -> torch.Generator:

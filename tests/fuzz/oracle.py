@@ -15,11 +15,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fuzz.grammar import Sentence
 from gapscope.base.errors import GapscopeError
-from gapscope.gradients.probes import draw_probe, probe_scale
-from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.gradients.backward import draw_probe, probe_scale
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
-from gapscope.measures.ntk_logdet import ntk_logdet
-from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 
 # Largest error, relative to the largest right entry. Half precision rounds every layer to 3 digits.

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from gapscope.gradients import backward, input_gradients, kernel, merging, per_sample, tape, verification
+from gapscope.gradients import backward, broadcasts, kernel, per_sample, tape, verification
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.layer_rules import Call
 from gapscope.gradients.tape import Tape
 from gapscope.inspection import independence, outputs, restoring
 from gapscope.inspection.substitution import ParameterSubstitution
-from gapscope.measures.ntk_logdet import ntk_logdet
+from gapscope.measures.ntk import ntk_logdet
 
 Patch = pytest.MonkeyPatch
 
@@ -113,7 +113,7 @@ def _scalars_are_flattened(patch: Patch) -> None:
     patch.setattr(
         per_sample, "dense_contribution", lambda parameter, rows: DenseJacobian((parameter,), rows.flatten(2))
     )
-    patch.setattr(merging, "densely_combined", combined)
+    patch.setattr(broadcasts, "densely_combined", combined)
 
 
 def _memory_of_the_calls_alone(patch: Patch) -> None:
@@ -147,7 +147,7 @@ def _outputs_must_depend_on_the_inputs(patch: Patch) -> None:
 
 
 def _errors_of_torch_as_they_are(patch: Patch) -> None:
-    for module in (outputs, backward, input_gradients, tape):
+    for module in (outputs, backward, tape):
         patch.setattr(module, "explain_torch_errors", nullcontext)
     for module in (backward, verification):
         patch.setattr(module, "check_no_reentrant_checkpoint", lambda results: None)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.gradients.backward import differentiable_kernels
 
 
 def trainable(network: nn.Module) -> list[nn.Parameter]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.gradients.kernel import ntk_blocks
-from gapscope.gradients.recording import record_forward
+from gapscope.gradients.tape import record_forward
 from gapscope.gradients.traces import one_hot_cotangents, square_norms
 from gapscope.gradients.verification import verify
 from gradients.reference import Wrapped, dense_jacobian, gradient_of

@@ -6,9 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gapscope.measures.empirical_ntk import empirical_ntk
-from gapscope.measures.ntk_logdet import ntk_logdet
-from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gradients.reference import CASES, gradient_of
 

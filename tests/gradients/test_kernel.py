@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import UnsupportedLayer
 from gapscope.gradients.kernel import ntk_blocks
-from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.measures.ntk import empirical_ntk
 from gradients.reference import CASES, Wrapped, dense_jacobian
 
 

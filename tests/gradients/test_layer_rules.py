@@ -12,7 +12,7 @@ from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients import layer_rules
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.layer_rules import Call, layer_rule, rule_of
-from gapscope.gradients.recording import record_forward
+from gapscope.gradients.tape import record_forward
 from gapscope.gradients.traces import one_hot_cotangents, per_sample_traces
 from gradients.reference import dense_jacobian, headed
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gapscope.base.errors import InvalidInput
-from gapscope.gradients.probes import ProbeSource, draw_probe, probe_scale, stratified_classes
-from gapscope.gradients.recording import record_forward
+from gapscope.gradients.backward import ProbeSource, draw_probe, probe_scale, stratified_classes
+from gapscope.gradients.tape import record_forward
 from gapscope.gradients.traces import one_hot_cotangents, square_norms
 from gradients.reference import CASES
 

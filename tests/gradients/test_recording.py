@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import NeverSupported, NotMeasurable, ReplaceLayer
-from gapscope.gradients.recording import record_forward
+from gapscope.gradients.tape import record_forward
 from gapscope.gradients.traces import one_hot_cotangents, per_sample_traces, square_norms
 from gapscope.gradients.verification import verify
 from gradients.reference import CASES, VisionTransformer, Wrapped, dense_jacobian

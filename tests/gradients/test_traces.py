@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gapscope.gradients.recording import record_calls
+from gapscope.gradients.tape import record_calls
 from gapscope.gradients.traces import one_hot_cotangents, per_sample_traces, square_norms
 from gradients.reference import CASES, dense_jacobian, gradient_of
 

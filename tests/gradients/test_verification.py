@@ -17,7 +17,7 @@ from gapscope.base.errors import NeverSupported, SlowGradients
 from gapscope.gradients import tape as tape_module
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.per_sample import per_sample_jacobian
-from gapscope.gradients.recording import record_forward
+from gapscope.gradients.tape import record_forward
 from gapscope.gradients.traces import per_sample_traces
 from gapscope.gradients.verification import verify
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty

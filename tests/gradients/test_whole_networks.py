@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from cases import CASES, each
-from gapscope.measures.empirical_ntk import empirical_ntk
-from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.measures.ntk import empirical_ntk, ntk_trace
 from gradients.reference import dense_jacobian
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection import outputs as outputs_module
-from gapscope.inspection.distributed import Processes, compute_distributed, distribute_over
+from gapscope.inspection.execution import Processes, compute_distributed, distribute_over
 from two_processes import together
 
 N = 23

@@ -12,11 +12,9 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NeverSupported, ReplaceLayer
 from gapscope.inspection.independence import check_sample_independence, is_sample_independent
-from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.margin_signature import margin_signature
-from gapscope.measures.ntk_logdet import ntk_logdet
-from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.output_variance import output_variance
 from gapscope.measures.unit_sparsity import unit_sparsity

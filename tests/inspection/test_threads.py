@@ -16,8 +16,8 @@ from torch.nn.attention import _cur_sdpa_kernel_backends
 
 import gapscope as gs
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
+from gapscope.inspection.execution import DrawWatch, FairLock, SharedContext
 from gapscope.inspection.outputs import inspection_mode
-from gapscope.inspection.threads import DrawWatch, FairLock, SharedContext
 
 WAIT = 60.0  # generous: a thread that hangs fails the test, a slow machine does not
 

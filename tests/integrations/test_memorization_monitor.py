@@ -20,7 +20,7 @@ pytest.importorskip("accelerate")
 
 from gapscope.base.errors import InvalidInput
 from gapscope.integrations.memorization_monitor import add_memorization_monitor, sequence_losses
-from gapscope.labels.paired_canaries import PairedCanaries, paired_p_value
+from gapscope.labels.monitored import PairedCanaries, paired_p_value
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),

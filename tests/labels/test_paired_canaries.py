@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gapscope.base.errors import InvalidInput
-from gapscope.labels.paired_canaries import PairedCanaries, paired_p_value
+from gapscope.labels.monitored import PairedCanaries, paired_p_value
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 5, 9])

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from gapscope.base.errors import InvalidInput
-from gapscope.leaderboard.granulated_kendall import granulated_kendall
+from gapscope.leaderboard.criteria import granulated_kendall
 from tables import rows_of
 
 SETTINGS = {"width": [16, 32, 64], "depth": [1, 2], "noise": [0.0, 0.5]}

@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 from gapscope.leaderboard.hyperparameter_smoother import HyperparameterSmoother, normal_scores
-from gapscope.statistics.clusters import configuration_ids
+from gapscope.statistics.intervals import configuration_ids
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from gapscope.leaderboard import conditional_mutual_information
-from gapscope.leaderboard.granulated_kendall import granulated_kendall
+from gapscope.leaderboard.criteria import granulated_kendall
 from gapscope.leaderboard.paired_scores import PairedScores
 
 SETTINGS = ["width", "depth", "rate"]

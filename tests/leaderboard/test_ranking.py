@@ -13,11 +13,9 @@ from scipy.stats import kendalltau
 
 import gapscope as gs
 from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
-from gapscope.leaderboard.conditional_mutual_information import conditional_mutual_information
-from gapscope.leaderboard.granulated_kendall import granulated_kendall
-from gapscope.leaderboard.leaderboard_row import Score, verdict_of
+from gapscope.leaderboard.criteria import conditional_mutual_information, granulated_kendall, robust_sign_error
+from gapscope.leaderboard.leaderboard_result import Score, verdict_of
 from gapscope.leaderboard.ranking import RANDOM, explain_by_settings, verdicts
-from gapscope.leaderboard.robust_sign_error import robust_sign_error
 from tables import rows_of
 
 # the spec's own computation: tau, granulated tau, score of the competition

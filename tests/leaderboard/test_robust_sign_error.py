@@ -10,7 +10,7 @@ import pandas
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.leaderboard.robust_sign_error import robust_sign_error
+from gapscope.leaderboard.criteria import robust_sign_error
 
 SETTINGS = ["width", "depth"]
 

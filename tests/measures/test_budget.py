@@ -18,10 +18,9 @@ from gapscope.base.samples import as_samples
 from gapscope.inspection.validation import ready
 from gapscope.measures import budget as planning
 from gapscope.measures import measurement as front_door
-from gapscope.measures import subsampling as sampled
 from gapscope.measures.budget import Allocation, _fit_to_budget
+from gapscope.measures.measurement import _mean, _with_group_error, evaluate_on_subset, subsample
 from gapscope.measures.registry import get_measure, list_measures, register_measure
-from gapscope.measures.subsampling import evaluate_on_subset, subsample
 
 SAMPLINGS = {
     name: item.sampling for name, item in list_measures().items() if item.sampling is not None and item.default
@@ -83,8 +82,8 @@ def test_an_infinite_number_of_a_group_leaves_the_error_unknown() -> None:
 
     reading = gs.measure(network(), (X, Y), ["loss"])[0]
     part = gs.Samples(X[:40], Y[:40])
-    assert math.isnan(sampled._with_group_error(take, part, 100)[0].standard_error or 0)
-    assert math.isnan(sampled._mean(take, part, 100)[0].standard_error or 0)
+    assert math.isnan(_with_group_error(take, part, 100)[0].standard_error or 0)
+    assert math.isnan(_mean(take, part, 100)[0].standard_error or 0)
 
 
 def test_smaller_draws_are_parts_of_larger_ones() -> None:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from cases import CASES, each
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.measures._krylov import krylov
 from gapscope.measures.curvature import (
     fisher_trace,
     hessian_density,
@@ -19,6 +18,7 @@ from gapscope.measures.curvature import (
     hessian_trace,
     local_learning_coefficient,
 )
+from gapscope.measures.spectra import krylov
 
 DOUBLE = torch.float64
 
@@ -75,7 +75,7 @@ def test_trace_and_density_are_those_that_a_dense_hessian_gives_for_the_same_vec
 @pytest.mark.parametrize("name", ["convolutional", "ResNet-18, narrow", "encoder", "LSTM"])
 def test_products_with_the_hessian_of_real_networks(name: str) -> None:
     """One probe's first Lanczos entry is v^T H v: the second difference of the loss along v."""
-    from gapscope.measures._krylov import Hessian
+    from gapscope.measures.spectra import Hessian
 
     network, samples = CASES[name].make(4, dtype=DOUBLE)
     assert samples.targets is not None

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from gapscope.base.errors import InvalidInput
-from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.measures.ntk import empirical_ntk
 
 
 def _network() -> nn.Module:

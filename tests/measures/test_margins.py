@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.measures._first_layer import trimmed_mean
-from gapscope.measures._mixup import mixup, same_class_partners
+from gapscope.measures._noise import mixup, same_class_partners
 from gapscope.measures.margins import augmentation_margin, mixup_margin, output_margin
+from gapscope.measures.path_norms import trimmed_mean
 
 DOUBLE = torch.float64
 

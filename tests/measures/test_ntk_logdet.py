@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.measures.empirical_ntk import empirical_ntk
-from gapscope.measures.ntk_logdet import LogDeterminant, ntk_logdet
-from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.measures.ntk import LogDeterminant, empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.measures.registry import get_measure
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.measures.ntk import ntk_trace
 from gapscope.measures.registry import get_measure
 
 

@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.measures._noisy_outputs import InputNoise
+from gapscope.measures._noise import InputNoise
 from gapscope.measures.output_sensitivity import output_sensitivity
 
 

@@ -9,7 +9,7 @@ from sklearn.metrics import davies_bouldin_score
 from torch import nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.measures._mixup import mixed_logits
+from gapscope.measures._noise import mixed_logits
 from gapscope.measures.representations import (
     davies_bouldin,
     davies_bouldin_mixup,

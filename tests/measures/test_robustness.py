@@ -8,10 +8,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.measures import _augmented
-from gapscope.measures._augmented import PENALTIES, Draws, UnitRange
-from gapscope.measures._mixup import same_class_partners
-from gapscope.measures.robustness import augmentation_robustness, mixup_robustness
+from gapscope.measures._noise import same_class_partners
+from gapscope.measures.robustness import (
+    PENALTIES,
+    Draws,
+    UnitRange,
+    augmentation_robustness,
+    cropped,
+    edges,
+    erased,
+    flipped,
+    mixup_robustness,
+    saturated,
+)
 
 
 def test_partners_are_others_of_the_same_class_each_once() -> None:
@@ -62,8 +71,8 @@ def test_penalties_of_a_network_that_a_flip_turns_round() -> None:
 def test_each_transformation_does_what_it_says() -> None:
     x = torch.rand(40, 3, 10, 10)
     draws = Draws.of(40, torch.Generator().manual_seed(1))
-    assert torch.equal(_augmented.flipped(x, draws)[..., 0], x[..., 9])
-    changed = _augmented.saturated(x, draws)
+    assert torch.equal(flipped(x, draws)[..., 0], x[..., 9])
+    changed = saturated(x, draws)
     torch.testing.assert_close(changed.amax(1), x.amax(1))  # the value stays
 
     def saturation(images: Tensor) -> Tensor:
@@ -72,11 +81,11 @@ def test_each_transformation_does_what_it_says() -> None:
     factor = (0.6 + draws.values[:, 0, None, None].float()).expand(40, 10, 10)
     torch.testing.assert_close(saturation(changed), (saturation(x) * factor).clamp_max(1), rtol=1e-4, atol=1e-5)
     ramp = torch.arange(10.0).expand(2, 1, 10, 10)
-    assert _augmented.edges(ramp, draws[:2])[0, 0, 4, 4] == 8 / 4 + 0.5
-    torch.testing.assert_close(_augmented.cropped(torch.ones(2, 3, 32, 32), draws[:2]), torch.ones(2, 3, 32, 32))
-    erased = _augmented.erased(x + 1, draws)
-    zero = (erased == 0).all(1)
-    assert bool(((erased == 0) | (erased == x + 1)).all())
+    assert edges(ramp, draws[:2])[0, 0, 4, 4] == 8 / 4 + 0.5
+    torch.testing.assert_close(cropped(torch.ones(2, 3, 32, 32), draws[:2]), torch.ones(2, 3, 32, 32))
+    blanked = erased(x + 1, draws)
+    zero = (blanked == 0).all(1)
+    assert bool(((blanked == 0) | (blanked == x + 1)).all())
     for image in zero:  # one rectangle each
         rows, columns = image.any(1), image.any(0)
         assert int(image.sum()) == int(rows.sum()) * int(columns.sum()) > 0

@@ -14,14 +14,11 @@ from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, ReplaceLayer
-from gapscope.measures.accuracy import accuracy
-from gapscope.measures.distance_from_initialization import distance_from_initialization
-from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.margin_signature import margin_signature
-from gapscope.measures.ntk_logdet import ntk_logdet
-from gapscope.measures.ntk_trace import ntk_trace
-from gapscope.measures.parameter_norm import parameter_norm
+from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
+from gapscope.measures.parameters import distance_from_initialization, parameter_norm
+from gapscope.measures.training_fit import accuracy
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.input_jacobian import InputJacobianPenalty
 from gapscope.penalties.loss_gradient import LossGradientPenalty

@@ -23,10 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from door_networks import bert_classifier
 from gapscope.base.errors import InvalidInput, ReplaceLayer, SlowGradients
-from gapscope.gradients.probes import draw_probe, probe_scale
-from gapscope.measures.empirical_ntk import empirical_ntk
-from gapscope.measures.ntk_logdet import ntk_logdet
-from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.gradients.backward import draw_probe, probe_scale
+from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.networks.adapters import from_transformers
 from gapscope.networks.resnet import resnet
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty

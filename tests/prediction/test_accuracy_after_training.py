@@ -135,7 +135,7 @@ def test_a_budget_for_some_columns_uses_landmarks(trained: Trained, monkeypatch:
     options: dict[str, Any] = {"initial_state": initial, "label_noise": 0.0}
     with pytest.raises(NotMeasurable, match="time_budget"):  # two kernels of 200 samples
         estimate_accuracy(network, train, time_budget=399, **options)
-    for module in ("accuracy_readings", "accuracy_after_training"):
+    for module in ("accuracy_estimator", "accuracy_after_training"):
         monkeypatch.setattr(f"gapscope.prediction.{module}.MAX_PAIRS", 100)
     whole = estimate_accuracy(network, train, time_budget=300, **options)  # two of 100 samples, one of 200
     some = estimate_accuracy(network, train, time_budget=250, **options)  # ... of 150 landmarks
@@ -148,7 +148,7 @@ def test_a_budget_for_some_columns_uses_landmarks(trained: Trained, monkeypatch:
 def test_many_samples_are_judged_by_some_pairs(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     network, initial, train, _ = trained
     whole = estimate_accuracy(network, train, initial_state=initial)
-    monkeypatch.setattr("gapscope.prediction.accuracy_readings.MAX_PAIRS", 120)
+    monkeypatch.setattr("gapscope.prediction.accuracy_estimator.MAX_PAIRS", 120)
     some = estimate_accuracy(network, train, initial_state=initial)
     left_out = "kernel_leave_one_out.initial.accuracy"
     assert some.readings[left_out] == whole.readings[left_out]

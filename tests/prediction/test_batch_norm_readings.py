@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.prediction.accuracy_readings import accuracy_readings
+from gapscope.prediction.accuracy_estimator import accuracy_readings
 from gapscope.statistics.baselines import RIDGES
 
 CLASSES = 3

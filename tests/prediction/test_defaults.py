@@ -8,8 +8,7 @@ import numpy
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.prediction.columns import complete_rows
-from gapscope.prediction.defaults import SENSITIVITIES, suggest_estimator
+from gapscope.prediction.columns import SENSITIVITIES, complete_rows, suggest_estimator
 from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record, records_to_pandas
 from report.synthetic_pool import synthetic_records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy
 import pytest
 
+from gapscope.prediction.columns import suggest_estimator
 from gapscope.prediction.cross_validation import (
     MOST_LEFT_OUT,
     baseline_errors,
@@ -12,7 +13,6 @@ from gapscope.prediction.cross_validation import (
     cross_validate_pool,
     with_interval_for,
 )
-from gapscope.prediction.defaults import suggest_estimator
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.results.records import records_to_pandas
 from report.synthetic_pool import synthetic_records

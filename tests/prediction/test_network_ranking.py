@@ -13,12 +13,12 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import NetworkSpec
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.measures.output_sensitivity import output_sensitivity
-from gapscope.measures.parameter_count import parameter_count
+from gapscope.measures.parameters import parameter_count
 from gapscope.networks import build_network
 from gapscope.prediction.network_ranking import rank_networks
 from gapscope.prediction.ranking_result import NetworkRanking
 from gapscope.statistics.baselines import target_matrix
-from gapscope.statistics.log_evidence import log_evidence_per_sample
+from gapscope.statistics.kernel_ridge import log_evidence_per_sample
 from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers
 
 X = torch.rand(100, 12, generator=torch.Generator().manual_seed(3))

@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from gapscope.base.files import to_json
-from gapscope.prediction.region import ApplicabilityDomain
+from gapscope.prediction.fits import ApplicabilityDomain
 from gapscope.results.result import to_builtin
 
 

@@ -9,7 +9,7 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.leaderboard.leaderboard_row import Score, Verdict
+from gapscope.leaderboard.leaderboard_result import Score, Verdict
 from gapscope.leaderboard.ranking import RANDOM
 from gapscope.report import write_report
 from gapscope.report.measures import leaderboard_verdicts, ranked_measures

@@ -6,7 +6,7 @@ import pandas
 import torch
 
 import gapscope as gs
-from gapscope.results.notebook import MAX_ROWS, picture, to_html
+from gapscope.results.result import MAX_ROWS, picture, to_html
 
 
 class _Plain:

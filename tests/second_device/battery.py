@@ -24,7 +24,7 @@ import gapscope as gs
 from gapscope.penalties.registry import make_penalty, penalties
 from gapscope.pools.readings import RunOptions
 from gapscope.pools.run import run
-from gapscope.training.alarms.registry import alarms
+from gapscope.training.alarms.base import alarms
 
 DEVICE = "second"
 Numbers = Mapping[str, float]

@@ -6,7 +6,7 @@ import numpy
 import pytest
 from scipy import stats
 
-from gapscope.statistics.bootstrap import percentile_interval, resample_weights
+from gapscope.statistics.intervals import percentile_interval, resample_weights
 
 
 def test_weights_are_resamples_with_replacement() -> None:

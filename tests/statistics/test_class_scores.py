@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from gapscope.statistics.class_scores import ClassScores, are_unequal, class_scores
+from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 5])

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy
 import pandas
 
-from gapscope.statistics.bootstrap import cluster_weights
-from gapscope.statistics.clusters import configuration_ids, members, permutations
+from gapscope.statistics.intervals import cluster_weights, configuration_ids, members, permutations
 
 
 def test_networks_of_one_recipe_differ_in_nothing_but_the_seed() -> None:

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from gapscope.statistics.log_evidence import log_evidence, log_evidence_per_sample
+from gapscope.statistics.kernel_ridge import log_evidence, log_evidence_per_sample
 
 
 def data(n: int, d: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import gapscope as gs
-from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.measures.ntk import empirical_ntk
 from gapscope_studies.expected_accuracy.short_training import (
     FRESH,
     flow_residuals,

@@ -17,7 +17,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.cli.study import load_study
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import network_outputs
-from gapscope.measures.ntk_trace import ntk_trace
+from gapscope.measures.ntk import ntk_trace
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.results.records import Record
 from gapscope.training.loop import train

@@ -10,7 +10,7 @@ import pytest
 from gapscope.base.errors import InvalidInput
 from gapscope.theory.dynamics import Method, learning_dynamics, order_parameter_flow
 from gapscope.theory.fixed_points import fixed_point
-from gapscope.theory.order_parameters import Student, order_parameter_integrals
+from gapscope.theory.statistical_mechanics import Student, order_parameter_integrals
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from gapscope.theory.fixed_points import (
     max_learning_rate,
     stability_eigenvalues,
 )
-from gapscope.theory.order_parameters import Student, activity, correlation_slopes, order_parameter_integrals
+from gapscope.theory.statistical_mechanics import Student, activity, correlation_slopes, order_parameter_integrals
 
 STUDENTS: tuple[Student, Student] = ("relu", "linear")
 

@@ -9,7 +9,7 @@ import pytest
 
 from gapscope.base.errors import InvalidInput
 from gapscope.theory.generalization import resolvent_trace, student_generalization
-from gapscope.theory.order_parameters import Student
+from gapscope.theory.statistical_mechanics import Student
 from gapscope.theory.teacher_students import draw_teacher_task, least_squares_students
 
 

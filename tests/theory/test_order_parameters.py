@@ -10,7 +10,7 @@ import pytest
 from scipy.integrate import quad
 
 from gapscope.base.errors import InvalidInput
-from gapscope.theory.order_parameters import (
+from gapscope.theory.statistical_mechanics import (
     Student,
     correlation_slopes,
     generalization_error,

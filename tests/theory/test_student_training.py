@@ -11,7 +11,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.theory.dynamics import learning_dynamics
 from gapscope.theory.fixed_points import batch_norm_gamma
 from gapscope.theory.generalization import LossScale, student_generalization
-from gapscope.theory.order_parameters import Student
+from gapscope.theory.statistical_mechanics import Student
 from gapscope.theory.student_training import (
     TrainingMethod,
     activate,

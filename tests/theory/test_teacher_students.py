@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.theory.order_parameters import Student
+from gapscope.theory.statistical_mechanics import Student
 from gapscope.theory.teacher_students import (
     StudentWeights,
     draw_teacher_task,

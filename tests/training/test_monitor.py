@@ -25,13 +25,13 @@ from gapscope.base.files import to_json
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.measures.measurement import measure
-from gapscope.measures.ntk_logdet import ntk_logdet
+from gapscope.measures.ntk import ntk_logdet
+from gapscope.training.alarms.base import make_alarm
 from gapscope.training.alarms.joint import JointAlarm
-from gapscope.training.alarms.registry import make_alarm
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
-from gapscope.training.sinks import MAX_FAILURES
+from gapscope.training.recordings import MAX_FAILURES
 
 
 def make_samples(n: int = 60) -> Samples:

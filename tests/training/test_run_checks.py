@@ -16,7 +16,7 @@ from gapscope.training.monitor import Monitor
 
 @pytest.fixture(autouse=True)
 def _two_seconds_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.training.monitor_cost.FREE_SECONDS", 2.0)
+    monkeypatch.setattr("gapscope.training.recordings.FREE_SECONDS", 2.0)
 
 
 def blobs() -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,14 +1,192 @@
-"""Default ablation layer: the activation of the last convolution."""
+"""Layers with units, and the graph of what follows them."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from torch import Tensor, fx, nn
 
-from gapscope.ablation.graph import TracedGraph, ancestors, descendants
 from gapscope.base.errors import NotMeasurable
-from gapscope.inspection.hooks import ACTIVATIONS, Weighted, kind, record_module_calls
+from gapscope.inspection.hooks import ACTIVATIONS, Weighted, kind, named_modules, record_module_calls
+
+# fx patches torch while it traces: two at once would restore each other's patches
+_TRACING = threading.Lock()
+
+
+class _Root(nn.Module):
+    """Wrapper that calls the network with its inputs only, so that defaults stay."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Any) -> Any:
+        return self.network(x)
+
+
+class _Tracer(fx.Tracer):
+    """Tracer into modules with children, which records the node that each call returned."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.thread = network, threading.get_ident()
+        self.returned: dict[nn.Module, list[fx.Node]] = {}
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if m is self.network:
+            return False
+        return next(m.children(), None) is None or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if threading.get_ident() != self.thread:  # fx patches all modules of the process: another thread's own call
+            return forward(*args, **kwargs)
+        result = super().call_module(m, forward, args, kwargs)
+        if isinstance(result, fx.Proxy):
+            self.returned.setdefault(m, []).append(result.node)
+        return result
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        if threading.get_ident() != self.thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+
+@dataclass(frozen=True)
+class TracedGraph:
+    """Operations of one forward pass.
+
+    The names of `graph` refer to `root`. `returned` has the operations that the calls of each module returned, `names`
+    the name of each module in the network.
+    """
+
+    root: nn.Module
+    graph: fx.Graph
+    output: fx.Node
+    returned: dict[nn.Module, list[fx.Node]]
+    names: dict[nn.Module, str]
+
+    @property
+    def input(self) -> fx.Node:
+        """Operation that represents the network's input."""
+        return next(node for node in self.graph.nodes if node.op == "placeholder")
+
+    def module(self, node: fx.Node) -> nn.Module | None:
+        """Return the module that a node calls, None for a function."""
+        return self.root.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def function_name(self, node: fx.Node) -> str:
+        """Return the name of the class or function that a node calls."""
+        module = self.module(node)
+        if module is not None:
+            return type(module).__name__
+        return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+    def label(self, node: fx.Node) -> str:
+        """Return the innermost module that returns this node and is called once, else the node."""
+        names = [self.names[m] for m, nodes in self.returned.items() if nodes == [node] and self.names.get(m)]
+        return max(names, key=lambda name: name.count("."), default=node.name.removeprefix("network_"))
+
+    def find(self, layer: str) -> fx.Node | None:
+        """Return the one node that the module `layer` returns, or with this label (else None)."""
+        module = {name: module for module, name in self.names.items()}.get(layer)
+        if module is not None:
+            nodes = self.returned.get(module, [])
+            return nodes[0] if len(nodes) == 1 else None
+        return next((node for node in self.graph.nodes if self.label(node) == layer), None)
+
+
+def trace(network: nn.Module) -> TracedGraph | None:
+    """Return the network's operations, None if its forward cannot be traced symbolically.
+
+    Attributes that the forward pass changes during tracing are restored.
+    """
+    root, tracer = _Root(network), _Tracer(network)
+    attributes = [(module, dict(vars(module))) for module in network.modules()]
+    try:
+        with _TRACING:
+            graph = tracer.trace(root)
+    except Exception:  # user code: with symbols instead of tensors it may raise anything
+        return None
+    finally:
+        for module, content in attributes:
+            vars(module).clear()
+            vars(module).update(content)
+    output = next(node for node in graph.nodes if node.op == "output").args[0]
+    if not isinstance(output, fx.Node):
+        return None
+    names = {module: name for name, module in named_modules(network).items()}
+    return TracedGraph(root, graph, output, tracer.returned, names)
+
+
+def _reached(
+    nodes: Iterable[fx.Node], step: Callable[[fx.Node], Iterable[fx.Node]], stop: Iterable[fx.Node]
+) -> set[fx.Node]:
+    reached, stopped, waiting = set(), set(stop), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in reached:
+            reached.add(node)
+            waiting += [] if node in stopped else list(step(node))
+    return reached
+
+
+def descendants(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
+    """Return the nodes and everything computed from them, not beyond nodes of `stop`."""
+    return _reached(nodes, lambda node: node.users, stop)
+
+
+def ancestors(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
+    """Return the nodes and everything they are computed from, not beyond nodes of `stop`."""
+    return _reached(nodes, lambda node: node.all_input_nodes, stop)
+
+
+def crossing(traced: TracedGraph, site: fx.Node) -> list[fx.Node]:
+    """Return the nodes that bypass `site`: computed from the input and used behind `site`."""
+    behind = (descendants([site]) & ancestors([traced.output])) - {site}
+    from_input = descendants([traced.input])
+    return [
+        node
+        for node in traced.graph.nodes
+        if node in from_input and node not in behind and node is not site and any(user in behind for user in node.users)
+    ]
+
+
+class Subgraph:
+    """Subset of a network's operations, interpreted in order.
+
+    A GraphModule would do the same by generated code, which torch caches forever, some kilobytes per subgraph.
+    """
+
+    def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
+        self._interpreter = fx.Interpreter(root, graph=graph)
+        self._interpreter.extra_traceback = False
+
+    def __call__(self, *values: Any) -> Any:
+        """Return what the graph returns for these inputs."""
+        return self._interpreter.run(*values)
+
+
+def extract_subgraph(
+    traced: TracedGraph, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
+) -> tuple[Subgraph, list[bool]]:
+    """Cut the operations from `inputs` to `outputs` out of a traced network.
+
+    The subgraph takes a value for each input that it uses, and returns those of `outputs` as a tuple. Returned too:
+    which inputs it uses.
+    """
+    needed = ancestors(outputs, stop=inputs)
+    graph = fx.Graph()
+    copies = {node: graph.placeholder(node.name) for node in inputs if node in needed}
+    for node in traced.graph.nodes:
+        if node in needed and node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in outputs))
+    return Subgraph(traced.root, graph), [node in needed for node in inputs]
+
 
 _CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
 _GATES = frozenset({"sigmoid", "hardsigmoid"})

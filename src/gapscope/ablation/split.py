@@ -12,8 +12,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from gapscope.ablation.graph import TracedGraph, ancestors, crossing, extract_subgraph, trace
-from gapscope.ablation.layers import default_module, default_site, producing_layer, unit_axis_behind
+from gapscope.ablation.layers import (
+    TracedGraph,
+    ancestors,
+    crossing,
+    default_module,
+    default_site,
+    extract_subgraph,
+    producing_layer,
+    trace,
+    unit_axis_behind,
+)
 from gapscope.ablation.replay import ReadRecorder, passed_calls, patch_forwards, replay_forwards
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import slices

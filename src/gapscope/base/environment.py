@@ -1,12 +1,38 @@
-"""Versions and machine, as stored with results."""
+"""Versions, devices and imports of the environment."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import platform
 from datetime import date
+from importlib import metadata
 from typing import Any
 
-from gapscope.base.version import version
+from gapscope.base.errors import DeviceNotFound
+
+
+def check_device(name: str) -> None:
+    """Raise DeviceNotFound unless tensors can be created on the device."""
+    import torch
+
+    try:
+        usable = torch.empty(1, device=torch.device(name)).device.type != "meta"
+        reason = "it holds no numbers"
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        usable, reason = False, (str(error).strip().splitlines() or ["no reason given"])[0]
+    if not usable:
+        raise DeviceNotFound(
+            f"device must be one that torch can use on this machine, such as 'cpu'; got {name!r} ({reason})."
+        )
+
+
+def version() -> str:
+    """Return the version of the installed package, "unknown" if not installed."""
+    try:
+        return metadata.version("gapscope")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def _processor(device: str) -> str:
@@ -30,3 +56,10 @@ def environment(device: str = "") -> dict[str, Any]:
         "processor": platform.machine(),
         "threads": torch.get_num_threads(),
     }
+
+
+def import_all(package: str) -> None:
+    """Import all modules of a package, recursively."""
+    module = importlib.import_module(package)
+    for item in pkgutil.walk_packages(module.__path__, f"{package}."):
+        importlib.import_module(item.name)

@@ -230,7 +230,7 @@ class TrainingSpec(_BaseSpec):
         schedule_factor: See schedule.
         schedule_epochs: See schedule.
         augmentation: "none" or "flip_shift_rotate" (training images are changed at random in every epoch, see
-            `gapscope.data.augmentation`).
+            `gapscope.data.corruptions`).
         loss: What the penalties are added to.
         penalties: Penalties added to the loss, each by name and options.
         gradient_clip: Largest L2 norm of the whole gradient; None does not clip.

@@ -11,9 +11,8 @@ from torch.utils.data import DataLoader
 
 from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
-from gapscope.base.input_packing import InputLayout, pack_inputs
 from gapscope.base.random_streams import resolve_generator
-from gapscope.base.samples import as_samples, slices
+from gapscope.base.samples import InputLayout, as_samples, pack_inputs, slices
 from gapscope.base.type_guards import is_mapping
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, in_forward_order

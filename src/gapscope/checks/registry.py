@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, did_you_mean
-from gapscope.base.importing import import_all
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -39,7 +39,7 @@ app = typer.Typer(
 
 def _show_version(value: bool) -> None:
     if value:
-        from gapscope.base.version import version
+        from gapscope.base.environment import version
 
         typer.echo(f"gapscope {version()}")
         raise typer.Exit

@@ -61,8 +61,7 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
 
 def _estimate(records: Sequence[Record]) -> tuple[list[Record], pandas.DataFrame, GapEstimator]:
     """Fit on two thirds of the networks; return the rest, their estimates and the estimator."""
-    from gapscope.prediction.columns import complete_rows
-    from gapscope.prediction.defaults import suggest_estimator
+    from gapscope.prediction.columns import complete_rows, suggest_estimator
     from gapscope.results.records import records_to_pandas
 
     finished = [record for record in records if record.status == "finished"]

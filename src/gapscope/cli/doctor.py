@@ -86,7 +86,7 @@ def doctor(
     import torch
     from rich.table import Table
 
-    from gapscope.base.version import version
+    from gapscope.base.environment import version
     from gapscope.cli.output import print_json, print_rich
 
     problem = torchvision_problem(torchvision_build(), torch.__version__)

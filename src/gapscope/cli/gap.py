@@ -49,9 +49,8 @@ def fit(
     from gapscope.cli.output import print_json, print_table
     from gapscope.cli.progress import steps
     from gapscope.pools import open_pool
-    from gapscope.prediction.columns import complete_rows
+    from gapscope.prediction.columns import complete_rows, suggest_estimator
     from gapscope.prediction.cross_validation import N_FOLDS, cross_validate, suggest_scheme, with_interval_for
-    from gapscope.prediction.defaults import suggest_estimator
     from gapscope.results.records import records_to_pandas
 
     def check_enough(n: int) -> None:

@@ -127,8 +127,7 @@ def load_with_initial_state(source: Path, data_root: Path | None) -> tuple[nn.Mo
 def record_from_argument(source: Path, options: RunOptions, family: str = "") -> Record:
     """Return a record with the network's readings (`family` for networks of your own)."""
     from gapscope.base.samples import as_samples
-    from gapscope.pools.external import record_network
-    from gapscope.pools.loading import measure_stored_network
+    from gapscope.pools.loading import measure_stored_network, record_network
 
     if not is_factory(source):
         return measure_stored_network(source, options)

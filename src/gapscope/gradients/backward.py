@@ -1,16 +1,21 @@
-"""Derivatives of outputs by tensors in their graph, batched if possible."""
+"""Backward passes: gradients of layers and inputs, second derivatives, random probes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from gapscope.base.errors import NotMeasurable, check_choice
 from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
+from gapscope.inspection.execution import SharedContext
 from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint, explain_torch_errors
+from gapscope.inspection.restoring import preserve_state
 
 
 def _dense(gradient: Tensor | None) -> Tensor | None:
@@ -82,3 +87,141 @@ def per_sample_gradients(
         for column, place, gradient in zip(rows, places, gradients, strict=True):
             column.append(place.new_zeros(len(selected), *place.shape) if gradient is None else gradient)
     return [torch.stack(column, dim=1) for column in rows]
+
+
+@contextmanager
+def _without_fused_recurrence() -> Iterator[None]:
+    backends: list[Any] = [torch.backends.cudnn, torch.backends.mkldnn]
+    before = [backend.enabled for backend in backends]
+    try:
+        for backend in backends:
+            backend.enabled = False
+        yield
+    finally:
+        for backend, enabled in zip(backends, before, strict=True):
+            backend.enabled = enabled
+
+
+_PLAIN_ATTENTION = SharedContext(lambda: sdpa_kernel(SDPBackend.MATH))
+_PLAIN_RECURRENCE = SharedContext(_without_fused_recurrence)
+
+
+@contextmanager
+def differentiable_kernels(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Use only twice differentiable kernels in the body (attention, recurrent layers)."""
+    recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
+    with _PLAIN_ATTENTION.entered(), _PLAIN_RECURRENCE.entered() if recurrent else nullcontext():
+        yield
+
+
+def _check_constant(network: nn.Module, inputs: Tensor) -> None:
+    """Raise unless the outputs are unchanged by other inputs."""
+    with torch.no_grad(), preserve_state(network):
+        network.eval()
+        changed = inputs + torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0)).to(inputs)
+        if torch.equal(network(inputs), network(changed)):
+            return
+    raise NotMeasurable(
+        "A derivative by the inputs must be visible to autograd; the outputs change with the inputs here, but their "
+        "graph does not reach them. Look for detach or torch.no_grad on the way of the inputs in the forward pass."
+    )
+
+
+def input_gradient(
+    network: nn.Module,
+    outputs: Tensor,
+    inputs: Tensor,
+    cotangent: Tensor | None = None,
+    *,
+    create_graph: bool,
+    retain_graph: bool | None = None,
+) -> Tensor:
+    """Return the derivative of a scalar or weighted outputs by the inputs.
+
+    The network is evaluated at other inputs to confirm a missing derivative. `cotangent` weights the outputs.
+
+    Raises:
+        NotMeasurable: The outputs depend on the inputs, but their graph does not.
+    """
+    gradient = None
+    if outputs.requires_grad:
+        with explain_torch_errors():
+            (gradient,) = torch.autograd.grad(
+                outputs, inputs, cotangent, create_graph=create_graph, retain_graph=retain_graph, allow_unused=True
+            )
+    if gradient is None:
+        _check_constant(network, inputs.detach())
+        gradient = torch.zeros_like(inputs)
+        return gradient + 0 * outputs.sum() if create_graph else gradient
+    return gradient
+
+
+KINDS = ("class", "rademacher", "batch_sum")
+
+
+def stratified_classes(n: int, n_outputs: int, generator: torch.Generator) -> Int[Tensor, " n"]:
+    """Return one random output for each of n samples, all outputs equally often (up to one).
+
+    A random order is dealt to the outputs in turn, beginning with a random output; so each sample gets each output
+    with the same probability, whatever n is.
+    """
+    device = generator.device
+    first = torch.randint(n_outputs, (1,), generator=generator, device=device)
+    return (torch.randperm(n, generator=generator, device=device) + first) % n_outputs
+
+
+def draw_probe(kind: str, n: int, n_outputs: int, generator: torch.Generator) -> Float[Tensor, "n k"]:
+    """Sample one probe [n, K], float32 (`probe_scale` gives its scale s).
+
+    Args:
+        kind: "class" (a one for one output per sample, stratified over the batch), "rademacher" or "batch_sum" (random
+            signs; the two differ in how the probe is used).
+    """
+    check_choice("probe", kind, KINDS)
+    if kind == "class":
+        classes = stratified_classes(n, n_outputs, generator)
+        return torch.zeros(n, n_outputs, device=classes.device).scatter_(1, classes[:, None], 1.0)
+    return torch.randint(0, 2, (n, n_outputs), generator=generator, device=generator.device).mul_(2).sub_(1).float()
+
+
+def probe_scale(kind: str, n_outputs: int) -> int:
+    """Return the scale s of a probe: the number of outputs for "class", else 1."""
+    return n_outputs if kind == "class" else 1
+
+
+class ProbeSource:
+    """Generator of probes that never touches the global random state.
+
+    Attributes:
+        kind: See `draw_probe`.
+        seed: Seed of the generator; with several processes the rank is added, so that their probes differ.
+    """
+
+    def __init__(self, kind: str, seed: int = 0) -> None:
+        check_choice("probe", kind, KINDS)
+        self.kind = kind
+        self.seed = seed
+        self._generator: torch.Generator | None = None
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The generator (made at its first use)."""
+        if self._generator is None:
+            distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+            rank = torch.distributed.get_rank() if distributed else 0
+            self._generator = torch.Generator().manual_seed(self.seed + rank)
+        return self._generator
+
+    def draw(self, outputs: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """Sample a probe for these outputs, on their device, in their dtype (at least float32)."""
+        probe = draw_probe(self.kind, outputs.shape[0], outputs.shape[1], self.generator)
+        dtype = outputs.dtype if outputs.dtype == torch.float64 else torch.float32
+        return probe.to(outputs.device, dtype, non_blocking=True)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """State of the generator."""
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue where the saved source was."""
+        self.generator.set_state(state["generator"])

@@ -1,13 +1,8 @@
-r"""Parameters broadcast over samples: position tables, class tokens, layer scales.
-
-A position table t [T, E] that is added to h [n, T, E] has the per-sample Jacobian $\partial f / \partial (h + t)$, row
-n for sample n. A scale has $(\partial f / \partial (h t))\, h$, summed over the positions that share an entry. So one
-backward pass per batch suffices: the graph is searched for the operations that join the tensor with the samples, and
-the derivatives are read there.
-"""
+"""Contributions that are broadcast or merged."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +12,51 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from gapscope.gradients.contributions import Contribution
+from gapscope.gradients.contributions import Contribution, DenseJacobian
+
+
+def _joined(uses: Sequence[Contribution]) -> Contribution | None:
+    """Merge several uses of the same parameters in their common form (None if they have none)."""
+    first = uses[0]
+    if len(uses) == 1:
+        return first
+    if isinstance(first, DenseJacobian) or not all(use.has_form_of(first) for use in uses):
+        return None
+    return type(first).merge_uses(uses)  # type: ignore[attr-defined]
+
+
+def merge_contributions(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
+    """Add all uses of the same parameters, so that squares may be summed.
+
+    Returns one contribution per key. No parameter is in two of them.
+    """
+    by_key: dict[tuple[int, ...], list[Contribution]] = {}
+    for contribution in contributions:
+        by_key.setdefault(contribution.key, []).append(contribution)
+    # A weight may be used with its bias here and without it there, and so stand in two keys: then neither can be
+    # contracted for itself, and the Jacobians of all its uses are added entry by entry.
+    keys_of = Counter(parameter for key in by_key for parameter in key)
+    result, apart = {}, []
+    for key, uses in by_key.items():
+        alone = all(keys_of[parameter] == 1 for parameter in key)
+        joined = _joined(uses) if alone else None
+        if joined is None:
+            apart += uses
+        else:
+            result[key] = joined
+    return result | densely_combined(apart)
+
+
+def densely_combined(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
+    """Return the sum of the dense Jacobians, one contribution per parameter."""
+    sums: dict[int, tuple[Tensor, Tensor]] = {}
+    for contribution in contributions:
+        for parameter, values in zip(contribution.parameters, contribution.dense(), strict=True):
+            values = values.reshape(*values.shape[:2], -1)  # also that of a number, which has no dimension to flatten
+            before = sums.get(id(parameter))
+            sums[id(parameter)] = (parameter, values if before is None else before[1] + values)
+    return {(key,): DenseJacobian((parameter,), values) for key, (parameter, values) in sums.items()}
+
 
 # Derivative of an operation by its first or second operand, from the derivative by its result.
 _Derivative = Callable[[Any, Tensor], Tensor]

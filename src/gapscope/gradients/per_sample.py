@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from gapscope.gradients.backward import gradients_at
+from gapscope.gradients.backward import differentiable_kernels, gradients_at
 from gapscope.gradients.contributions import Contribution, DenseJacobian
-from gapscope.gradients.double_backward import differentiable_kernels
 from gapscope.gradients.frozen_batch_stats import uses_batch_statistics
 from gapscope.gradients.layer_rules import Call, NotSeparable, samples_first
 from gapscope.inspection.outputs import as_real, raw_outputs

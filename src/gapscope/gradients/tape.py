@@ -1,28 +1,33 @@
-"""Calls of one recorded forward pass, and each parameter's per-sample Jacobian."""
+"""Records of the modules' calls and of functions between them."""
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_flatten
 
 from gapscope.base.errors import GapscopeError, NotMeasurable, SlowGradients
-from gapscope.gradients.backward import gradients_at, per_sample_gradients
-from gapscope.gradients.broadcasts import Broadcast, find_joins
+from gapscope.gradients.attention import attention, can_be_unfolded
+from gapscope.gradients.backward import differentiable_kernels, gradients_at, per_sample_gradients
+from gapscope.gradients.broadcasts import Broadcast, find_joins, merge_contributions
 from gapscope.gradients.contributions import Contribution
-from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, accepts_leading_dims, apply_rule
-from gapscope.gradients.merging import merge_contributions
+from gapscope.gradients.frozen_batch_stats import allow_frozen_stats
+from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, accepts_leading_dims, apply_rule, rule_of
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
-from gapscope.inspection.outputs import explain_torch_errors, raw_outputs
+from gapscope.gradients.rules import linear
+from gapscope.inspection.outputs import checked_outputs, eager_mode, explain_torch_errors, raw_outputs, unwrapped
 from gapscope.inspection.substitution import ParameterSubstitution
 
 # Networks for which the warning about slow gradients was issued.
@@ -262,3 +267,89 @@ class Tape:
             per_sample |= {key for part in dropped for key in part.key}
             parts = [part for part in parts if not per_sample & set(part.key)]
         return parts, {name: p for name, p in self.parameters.items() if id(p) in per_sample}
+
+
+def _owned(module: nn.Module, substituted: ParameterSubstitution | None) -> dict[str, nn.Parameter]:
+    """Return the trainable parameters of a module and of its parametrizations."""
+    parameters = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
+    if parametrize.is_parametrized(module):
+        inner = module.parametrizations.named_parameters(prefix="parametrizations")  # type: ignore[union-attr]
+        parameters |= {name: p for name, p in inner if p.requires_grad}
+    return {name: original_parameter(p, substituted) for name, p in parameters.items()}
+
+
+@contextmanager
+def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) -> Iterator[None]:
+    def project(x: Tensor, weight: Tensor, bias: Tensor | None, rows: slice | None = None) -> Tensor:
+        tensors = {"weight": weight, "bias": bias}
+        originals = {key: original_parameter(p, tape.substituted) for key, p in tensors.items()}
+        trainable = {key: p for key, p in originals.items() if isinstance(p, nn.Parameter) and p.requires_grad}
+        if rows is None:
+            projected = F.linear(x, weight, bias)
+            tape.add(name, trainable, linear, module, (x,), {}, projected)
+            return projected
+        outside = (rows.start, len(weight) - rows.stop)
+
+        def linear_of_rows(call: Call, gradient: Tensor) -> list[Contribution]:
+            return linear(call, F.pad(gradient, outside))
+
+        projected = F.linear(x, weight[rows], None if bias is None else bias[rows])
+        tape.add(name, trainable, linear_of_rows, module, (x,), {}, projected)
+        return projected
+
+    module.forward = attention(module, project)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.forward
+
+
+@contextmanager
+def record_calls(
+    network: nn.Module, inputs: Tensor, substituted: ParameterSubstitution | None = None
+) -> Iterator[Tape]:
+    """Record the forward pass that runs in the body.
+
+    Args:
+        network: Network, possibly wrapped by DistributedDataParallel or `torch.compile`; it runs eagerly.
+        inputs: Batch, samples first.
+        substituted: Substitution of the parameters in which the body runs.
+    """
+    network = unwrapped(network)
+    modules = dict(network.named_modules())
+    tape = Tape(network, modules, inputs, substituted)
+    with ExitStack() as stack:
+        stack.enter_context(eager_mode())
+        stack.enter_context(differentiable_kernels(modules.values()))
+        inside: set[nn.Module] = set()
+        for name, module in modules.items():
+            if module in inside:
+                continue
+            parameters = _owned(module, substituted)
+            if parametrize.is_parametrized(module):
+                inside |= set(module.parametrizations.modules())  # type: ignore[union-attr]
+            if isinstance(module, nn.MultiheadAttention) and can_be_unfolded(module):
+                stack.enter_context(_unfolded_attention(module, name, tape))
+                inside.add(module.out_proj)
+                parameters = {}
+            # Not inspection.hooks.hooked: this hook runs before the user's own, whose change of the output is not the
+            # layer's, and sees keyword arguments.
+            if parameters or module is network:
+                note = partial(tape.add, name, parameters, rule_of(module, parameters))
+                stack.callback(module.register_forward_hook(note, prepend=True, with_kwargs=True).remove)
+        # last, so that its hooks come first and the notes see what the layers hand on
+        stack.enter_context(allow_frozen_stats(modules))
+        yield tape
+
+
+def record_forward(
+    network: nn.Module,
+    inputs: Tensor,
+    substituted: ParameterSubstitution | None = None,
+    outputs_of: Callable[[Any], Tensor] = raw_outputs,
+) -> tuple[Tape, Float[Tensor, "n k"]]:
+    """Run the network on a batch, and return the tape with the outputs."""
+    with record_calls(network, inputs, substituted) as tape:
+        tape.outputs_of = outputs_of
+        outputs = outputs_of(network(inputs))
+    return tape, checked_outputs(outputs, tape.n)

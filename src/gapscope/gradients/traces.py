@@ -7,10 +7,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.samples import slices_of
-from gapscope.gradients.recording import record_forward
-from gapscope.gradients.tape import Tape
+from gapscope.gradients.tape import Tape, record_forward
 from gapscope.gradients.verification import verify
-from gapscope.inspection.distributed import compute_distributed
+from gapscope.inspection.execution import compute_distributed
 from gapscope.inspection.outputs import MAX_SAMPLES_PER_PASS, samples_per_pass
 
 

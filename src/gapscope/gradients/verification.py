@@ -40,9 +40,8 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, NeverSupported, NotMeasurable
 from gapscope.gradients.backward import gradients_at
-from gapscope.gradients.merging import merge_contributions
-from gapscope.gradients.recording import record_forward
-from gapscope.gradients.tape import Tape
+from gapscope.gradients.broadcasts import merge_contributions
+from gapscope.gradients.tape import Tape, record_forward
 from gapscope.inspection.independence import Perturbation, highest_precision_dtype, is_sample_independent
 from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint
 from gapscope.inspection.restoring import preserve_state

@@ -14,7 +14,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer
 from gapscope.base.samples import slices
-from gapscope.inspection.checks import (
+from gapscope.inspection.chunking import rows_per_pass
+from gapscope.inspection.execution import SharedContext, compute_distributed, network_lock
+from gapscope.inspection.independence import (
     check_finite,
     check_holds_numbers,
     check_hookable,
@@ -22,11 +24,8 @@ from gapscope.inspection.checks import (
     check_module,
     dtype_mismatch_message,
 )
-from gapscope.inspection.chunking import rows_per_pass
-from gapscope.inspection.distributed import compute_distributed
 from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.restoring import preserve_state
-from gapscope.inspection.threads import SharedContext, network_lock
 
 # Samples per pass beyond which a forward pass gets no faster, on CPUs and GPUs alike.
 MAX_SAMPLES_PER_PASS = 512

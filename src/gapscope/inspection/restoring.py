@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.inspection.threads import DrawWatch, is_only_thread
+from gapscope.inspection.execution import DrawWatch, is_only_thread
 
 _CONTAINERS = (dict, OrderedDict, list, set)
 
@@ -41,7 +41,7 @@ def preserve_rng_state(*, own_draws: bool = True) -> Iterator[None]:
     """Restore the global random states of Python, NumPy and torch after the body.
 
     Without `own_draws` the body is not expected to use them: with other threads alive, the states are restored only if
-    it did (see `gapscope.inspection.threads`).
+    it did (see `gapscope.inspection.execution`).
     """
     states = _RngStates()
     watch = None if own_draws or is_only_thread() else DrawWatch()

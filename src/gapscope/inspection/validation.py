@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.checks import check_finite, check_hookable, check_materialized, check_module
-from gapscope.inspection.estimators import unwrap_estimator
+from gapscope.inspection.independence import check_finite, check_hookable, check_materialized, check_module
+from gapscope.inspection.moments import unwrap_estimator
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal, unwrap_compiled
 from gapscope.inspection.outputs import eager_mode, inspection_mode, prepare_inputs, raw_outputs
 

@@ -26,7 +26,7 @@ from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import IGNORED
 from gapscope.inspection.restoring import preserve_rng_state
 from gapscope.integrations.transformers import accumulation_divisor
-from gapscope.labels.paired_canaries import PairedCanaries, differences, paired_p_value
+from gapscope.labels.monitored import PairedCanaries, differences, paired_p_value
 
 require_extra("transformers", "hf")
 require_extra("accelerate", "hf")
@@ -108,7 +108,7 @@ class MemorizationMonitor(TrainerCallback):
     - `first_visit_gap`: first_visit_loss - training_loss, from the second epoch on. It includes later learning that
       applies to all samples, so that it is an upper bound on memorization (as long as the network improves).
     - `canary_gap`: mean loss of the canaries that were not trained less that of those that were; its `canary_p_value`
-      is exact, see `gapscope.labels.paired_canaries`.
+      is exact, see `gapscope.labels.monitored`.
     - `trained_fisher_trace`: mean over some samples of $|\nabla_\theta \log p(y|x)|^2$ for labels y sampled from the
       network's own prediction, by the trained weights (with LoRA those of the adapter); one label and one backward
       pass per sample, in evaluation mode. Omitted for sharded weights (FSDP).

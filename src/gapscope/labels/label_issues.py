@@ -12,9 +12,14 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.estimators import unwrap_estimator
-from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
-from gapscope.labels.kernel_views import KernelView, classification_view, kernel_views
+from gapscope.inspection.moments import unwrap_estimator
+from gapscope.labels.kernel_views import (
+    KernelView,
+    classification_view,
+    conflicting_duplicates,
+    duplicates_in_test,
+    kernel_views,
+)
 from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_rate import (
     canary_margins,

@@ -14,12 +14,16 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.type_guards import is_mapping
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, ready
-from gapscope.leaderboard.comparison import ComparedReading, Comparison
-from gapscope.leaderboard.evidence import LeaderboardEvidence
+from gapscope.leaderboard.comparison import ComparedReading, Comparison, LeaderboardEvidence
 from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
-from gapscope.measures.measurement import Budget, check_options, select_applicable
+from gapscope.measures.measurement import (
+    Budget,
+    check_options,
+    evaluate_on_subset,
+    interleaved_groups,
+    select_applicable,
+)
 from gapscope.measures.registry import Measure
-from gapscope.measures.subsampling import evaluate_on_subset, interleaved_groups
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import BASELINE, Reading, Readings
 

@@ -24,7 +24,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.prediction.columns import as_texts
-from gapscope.statistics.clusters import members
+from gapscope.statistics.intervals import members
 
 if TYPE_CHECKING:
     import pandas

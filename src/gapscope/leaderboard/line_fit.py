@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy
 from jaxtyping import Float, Int
 
-from gapscope.leaderboard.leaderboard_row import Score
-from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
-from gapscope.statistics.clusters import members
+from gapscope.leaderboard.leaderboard_result import Score
+from gapscope.statistics.intervals import cluster_weights, members, percentile_interval
 
 Array = numpy.ndarray
 

@@ -12,7 +12,7 @@ import numpy
 from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.prediction.columns import check_columns, complete_rows, hyperparameter_columns, takes_several
 from gapscope.results.readings import BASELINE
-from gapscope.statistics.clusters import configuration_ids, sample_configurations
+from gapscope.statistics.intervals import configuration_ids, sample_configurations
 
 if TYPE_CHECKING:
     import pandas

@@ -17,7 +17,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.prediction.columns import as_texts
-from gapscope.statistics.clusters import configuration_ids
+from gapscope.statistics.intervals import configuration_ids
 
 if TYPE_CHECKING:
     import pandas

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from gapscope.leaderboard.hyperparameter_smoother import HyperparameterSmoother, normal_scores
 from gapscope.prediction.columns import complete_rows
-from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
+from gapscope.statistics.intervals import cluster_weights, percentile_interval
 
 if TYPE_CHECKING:
     import pandas
@@ -129,7 +129,7 @@ def partial_association(
     >>> bool(result.value > 0.9 and p < 0.01)
     True
     """
-    from gapscope.statistics.clusters import configuration_ids, permutations
+    from gapscope.statistics.intervals import configuration_ids, permutations
 
     table = complete_rows(table, [measure], target=target)
     clusters = configuration_ids(table, hyperparameters)

@@ -12,17 +12,18 @@ from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
-from gapscope.leaderboard.conditional_mutual_information import conditional_mutual_information
-from gapscope.leaderboard.granulated_kendall import granulated_kendall
-from gapscope.leaderboard.leaderboard_result import Leaderboard
-from gapscope.leaderboard.leaderboard_row import LeaderboardRow, Score, Verdict, verdict_of
+from gapscope.leaderboard.criteria import (
+    RobustSignError,
+    conditional_mutual_information,
+    granulated_kendall,
+    robust_sign_error,
+)
+from gapscope.leaderboard.leaderboard_result import Leaderboard, LeaderboardRow, Score, Verdict, verdict_of
 from gapscope.leaderboard.line_fit import HeldOutLine, cross_validated_line
 from gapscope.leaderboard.network_tables import NetworkTable, network_table
 from gapscope.leaderboard.paired_scores import PAIRED, PairedScores
 from gapscope.leaderboard.partial_association import PartialAssociation, PartialAssociations
-from gapscope.leaderboard.robust_sign_error import RobustSignError, robust_sign_error
-from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
-from gapscope.statistics.clusters import configuration_ids, permutations
+from gapscope.statistics.intervals import cluster_weights, configuration_ids, percentile_interval, permutations
 
 if TYPE_CHECKING:
     import pandas

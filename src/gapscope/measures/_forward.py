@@ -1,11 +1,14 @@
-"""One shared forward pass: outputs and last-layer features of all samples."""
+"""Quantities of one forward pass that several measures use, and common types."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
@@ -20,7 +23,47 @@ from gapscope.inspection.outputs import (
     prepare_inputs,
     samples_per_pass,
 )
-from gapscope.measures._types import Labels
+from gapscope.results.result import Result
+
+if TYPE_CHECKING:
+    import pandas
+
+
+Inputs = Shaped[Tensor, "n ..."]
+FloatInputs = Float[Tensor, "n ..."]
+Targets = Shaped[Tensor, "n ..."]
+Labels = Int[Tensor, " n"]
+
+
+@dataclass(frozen=True, repr=False)
+class Scalars(Result):
+    """Named scalars of one measure (missing ones are NaN, with a reason).
+
+    Attributes:
+        values: Name -> number.
+        reasons: Name -> reason of a missing number.
+    """
+
+    values: Mapping[str, float]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def scalars(self) -> dict[str, float]:
+        """Return the numbers by name."""
+        return {**self.values, **dict.fromkeys(self.reasons, math.nan)}
+
+    def missing(self) -> dict[str, str]:
+        """Return the reasons of NaN by name."""
+        return dict(self.reasons)
+
+    def __getitem__(self, name: str) -> float:
+        """Return the number called `name`."""
+        return self.scalars()[name]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row per number."""
+        import pandas
+
+        return pandas.DataFrame({"value": self.scalars()})
 
 
 @dataclass(frozen=True)

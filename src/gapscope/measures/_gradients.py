@@ -1,21 +1,111 @@
-"""Gradients of the loss by the weights: of the mean, and squared norms per sample."""
+"""Gradients of the loss, and networks at perturbed weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
-from gapscope.gradients.recording import record_forward
+from gapscope.gradients.tape import record_forward
 from gapscope.gradients.traces import square_norms
 from gapscope.inspection.independence import check_sample_independence
-from gapscope.inspection.losses import sample_losses
+from gapscope.inspection.losses import default_loss, sample_losses
 from gapscope.inspection.memoization import memoize
-from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs, samples_per_pass
-from gapscope.measures._perturbed import loss_and_gradient, trainable
+from gapscope.inspection.outputs import (
+    as_real,
+    checked_outputs,
+    measurement_mode,
+    network_outputs,
+    prepare_inputs,
+    samples_per_pass,
+)
+from gapscope.inspection.substitution import ParameterSubstitution
+
+
+def trainable(network: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters, or raise NotMeasurable."""
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise NotMeasurable("The network has no trainable parameters; this measure needs some.")
+    return parameters
+
+
+@contextmanager
+def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn.Parameter]]:
+    """Substitute the trainable weights in the body (yields the new leaves)."""
+    parameters = trainable(network)
+    leaves = [nn.Parameter(value) for value in values]
+    with ParameterSubstitution(zip(parameters, leaves, strict=True)) as stand_in, stand_in.install(network):
+        yield leaves
+
+
+def loss_and_gradient(
+    network: nn.Module, samples: Samples, chunk_size: int, leaves: Sequence[Tensor]
+) -> tuple[float, list[Tensor]]:
+    """Return the mean loss over samples (in float64) and its gradient by the leaves."""
+    assert samples.targets is not None
+    total, sums = 0.0, [torch.zeros_like(leaf) for leaf in leaves]
+    for part in slices(len(samples), chunk_size):
+        share = (part.stop - part.start) / len(samples)
+        outputs = checked_outputs(network(samples.inputs[part].clone()), part.stop - part.start)
+        loss = share * default_loss(outputs, samples.targets[part])
+        for whole, gradient in zip(sums, torch.autograd.grad(loss, leaves, materialize_grads=True), strict=True):
+            whole += gradient
+        total += loss.item()
+    return total, sums
+
+
+def mean_loss(network: nn.Module, samples: Samples, chunk_size: int) -> float:
+    """Return the mean loss over samples, in float64."""
+    assert samples.targets is not None
+    outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size)
+    return default_loss(outputs.double(), samples.targets).item()
+
+
+def norm_of(tensors: Sequence[Tensor]) -> float:
+    """Return the Euclidean norm of all tensors together, in float64."""
+    return math.sqrt(sum(as_real(tensor.detach()).double().square().sum().item() for tensor in tensors))
+
+
+def on_device(network: nn.Module, x: Tensor, y: Tensor) -> Samples:
+    return Samples(
+        prepare_inputs(network, x), prepare_inputs(network, y) if not y.is_floating_point() else y.to(x.device)
+    )
+
+
+def loss_rise(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    steps: int,
+    move: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]],
+    chunk_size: int | None,
+) -> float:
+    """Return the largest rise of the loss along projected gradient ascent in the weights."""
+    with measurement_mode(network) as network:
+        own = [parameter.detach() for parameter in trainable(network)]
+        samples = on_device(network, x, y)
+        size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
+        deviations: Sequence[Tensor] = [torch.zeros_like(value) for value in own]
+        losses = []
+        for step in range(steps + 1):
+            values = [value + deviation for value, deviation in zip(own, deviations, strict=True)]
+            with at_weights(network, values) as leaves:
+                if step == steps:
+                    losses.append(mean_loss(network, samples, size))
+                    break
+                loss, gradient = loss_and_gradient(network, samples, size, leaves)
+            losses.append(loss)
+            deviations = move(deviations, own, gradient)
+    return max(losses) - losses[0]
+
 
 # largest number of per-sample gradients in memory
 _AT_ONCE = 256

@@ -14,15 +14,13 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
-from gapscope.gradients.input_gradients import input_gradient
+from gapscope.gradients.backward import input_gradient
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mode, samples_per_pass
-from gapscope.measures._absolute_power import with_powered_weights
-from gapscope.measures._gradients import mean_gradient
-from gapscope.measures._noisy_outputs import continuous_inputs
-from gapscope.measures._numbers import Scalars
-from gapscope.measures._perturbed import norm_of
-from gapscope.measures._types import FloatInputs, Inputs, Targets
+from gapscope.measures._forward import FloatInputs, Inputs, Scalars, Targets
+from gapscope.measures._gradients import mean_gradient, norm_of
+from gapscope.measures._noise import continuous_inputs
+from gapscope.measures.path_norms import with_powered_weights
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 

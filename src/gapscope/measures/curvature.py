@@ -19,12 +19,10 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs, samples_per_pass
-from gapscope.measures._gradients import sample_square_norms
-from gapscope.measures._krylov import STREAM, krylov
-from gapscope.measures._numbers import Scalars
-from gapscope.measures._perturbed import at_weights, loss_and_gradient, trainable
-from gapscope.measures._types import Inputs, Targets
+from gapscope.measures._forward import Inputs, Scalars, Targets
+from gapscope.measures._gradients import at_weights, loss_and_gradient, sample_square_norms, trainable
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
+from gapscope.measures.spectra import STREAM, krylov
 from gapscope.results.estimate import Estimate
 
 _register = partial(

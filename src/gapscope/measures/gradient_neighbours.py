@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_range
 from gapscope.gradients.neighbours import most_similar
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs
-from gapscope.measures._types import Labels
-from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.measures._forward import Labels
+from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
 
 

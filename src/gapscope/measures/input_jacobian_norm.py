@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
-from gapscope.gradients.input_gradients import input_gradient
-from gapscope.gradients.probes import draw_probe
+from gapscope.gradients.backward import draw_probe, input_gradient
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs, samples_per_pass
-from gapscope.measures._noisy_outputs import NOISE, SPACES, Space, continuous_inputs, in_space
-from gapscope.measures._types import FloatInputs
+from gapscope.measures._forward import FloatInputs
+from gapscope.measures._noise import NOISE, SPACES, Space, continuous_inputs, in_space
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 from gapscope.results.estimate import Estimate
 

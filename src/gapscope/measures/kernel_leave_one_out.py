@@ -14,7 +14,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.batch_norm.data_statistics import with_data_statistics
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs
-from gapscope.measures.empirical_ntk import empirical_ntk
+from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
 from gapscope.statistics.kernel_ridge import LooResult, Spectrum, nystroem_spectrum, select_ridge, spectrum
 

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.ablation.margins import boundary_distances, default_layers, moment_features, quartile_features
+from gapscope.ablation.class_curves import boundary_distances, default_layers, moment_features, quartile_features
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import check_labels, checked_outputs, measurement_mode, prepare_inputs
-from gapscope.measures._types import FloatInputs, Labels
+from gapscope.measures._forward import FloatInputs, Labels
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 

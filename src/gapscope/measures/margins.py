@@ -17,14 +17,20 @@ import torch
 from torch import nn
 
 from gapscope.base.random_streams import resolve_generator
-from gapscope.measures._augmented import Draws, UnitRange, check_images, cropped, erased, flipped, saturated
-from gapscope.measures._first_layer import first_layer_margin
-from gapscope.measures._forward import check_labelled, forward_pass, low_margin, margins_of
-from gapscope.measures._mixup import STREAM, mixup, same_class_partners
-from gapscope.measures._noisy_outputs import continuous_inputs
-from gapscope.measures._numbers import Scalars
-from gapscope.measures._types import FloatInputs, Inputs, Labels
+from gapscope.measures._forward import (
+    FloatInputs,
+    Inputs,
+    Labels,
+    Scalars,
+    check_labelled,
+    forward_pass,
+    low_margin,
+    margins_of,
+)
+from gapscope.measures._noise import STREAM, continuous_inputs, mixup, same_class_partners
+from gapscope.measures.path_norms import first_layer_margin
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.measures.robustness import Draws, UnitRange, check_images, cropped, erased, flipped, saturated
 from gapscope.results.estimate import Estimate
 
 _register = partial(

@@ -21,9 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.inspection.memoization import memoize
-from gapscope.measures._forward import check_labelled, forward_pass, low_margin, margins_of
-from gapscope.measures._numbers import Scalars
-from gapscope.measures._types import Inputs, Labels
+from gapscope.measures._forward import Inputs, Labels, Scalars, check_labelled, forward_pass, low_margin, margins_of
 from gapscope.measures._weights import (
     LayerWeight,
     layer_weights,

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import measurement_mode
-from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
-from gapscope.measures._types import FloatInputs
+from gapscope.measures._forward import FloatInputs
+from gapscope.measures._noise import SPACES, Space, continuous_inputs, output_shifts
 from gapscope.measures.input_jacobian_norm import (
     number_of_outputs,
     random_signs,

@@ -18,8 +18,8 @@ from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs
-from gapscope.measures._noisy_outputs import SPACES, Space, continuous_inputs, output_shifts
-from gapscope.measures._types import FloatInputs, Labels
+from gapscope.measures._forward import FloatInputs, Labels
+from gapscope.measures._noise import SPACES, Space, continuous_inputs, output_shifts
 from gapscope.results.estimate import Estimate
 from gapscope.results.result import Result
 

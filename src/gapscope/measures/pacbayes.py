@@ -25,10 +25,9 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import as_real, check_labels, measurement_mode, network_outputs, samples_per_pass
-from gapscope.measures._forward import check_labelled
-from gapscope.measures._perturbed import at_weights, norm_of, on_device, trainable
-from gapscope.measures._types import Inputs, Labels
-from gapscope.measures.distance_from_initialization import distance_from_initialization
+from gapscope.measures._forward import Inputs, Labels, check_labelled
+from gapscope.measures._gradients import at_weights, norm_of, on_device, trainable
+from gapscope.measures.parameters import distance_from_initialization
 from gapscope.measures.registry import Sampling, register_measure
 from gapscope.results.estimate import Estimate
 

@@ -17,10 +17,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from gapscope.base.common_parameters import add_common_parameters
+from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, check_choice, did_you_mean
-from gapscope.base.importing import import_all
-from gapscope.base.options import check_known
+from gapscope.base.options import add_common_parameters, check_known
 from gapscope.base.samples import Samples
 from gapscope.results.estimate import Estimate
 from gapscope.results.readings import Direction, Reading, Readings

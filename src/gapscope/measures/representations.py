@@ -17,11 +17,9 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import capture_outputs
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
-from gapscope.measures._first_layer import first_layer
-from gapscope.measures._forward import check_labelled, features_of, forward_pass
-from gapscope.measures._mixup import STREAM, mixed_logits
-from gapscope.measures._numbers import Scalars
-from gapscope.measures._types import FloatInputs, Inputs, Labels
+from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, check_labelled, features_of, forward_pass
+from gapscope.measures._noise import STREAM, mixed_logits
+from gapscope.measures.path_norms import first_layer
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.measures.robustness import mean_with_error
 from gapscope.results.estimate import Estimate

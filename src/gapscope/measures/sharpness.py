@@ -11,8 +11,8 @@ from functools import partial
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
-from gapscope.measures._perturbed import loss_rise, norm_of
-from gapscope.measures._types import Inputs, Targets
+from gapscope.measures._forward import Inputs, Targets
+from gapscope.measures._gradients import loss_rise, norm_of
 from gapscope.measures.registry import Sampling, register_measure
 from gapscope.results.estimate import Estimate
 

@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.gradients.backward import differentiable_kernels
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
-from gapscope.measures._types import Inputs
+from gapscope.measures._forward import Inputs
 from gapscope.measures.registry import EVERYTHING, register_measure
 from gapscope.results.estimate import Estimate
 

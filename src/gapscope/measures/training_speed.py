@@ -17,11 +17,8 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
 from gapscope.inspection.outputs import check_labels, measurement_mode, prepare_inputs, samples_per_pass
-from gapscope.measures._forward import check_labelled, features_of, forward_pass
-from gapscope.measures._gradients import mean_gradient, sample_square_norms
-from gapscope.measures._numbers import Scalars
-from gapscope.measures._perturbed import loss_and_gradient, norm_of, trainable
-from gapscope.measures._types import Inputs, Labels, Targets
+from gapscope.measures._forward import Inputs, Labels, Scalars, Targets, check_labelled, features_of, forward_pass
+from gapscope.measures._gradients import loss_and_gradient, mean_gradient, norm_of, sample_square_norms, trainable
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 

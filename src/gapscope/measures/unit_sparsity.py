@@ -24,7 +24,7 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, prepare_inputs
-from gapscope.measures._types import Inputs, Labels
+from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 

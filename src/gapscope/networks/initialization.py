@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from gapscope.base.errors import InvalidInput, check_choice
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.specs import INITIALIZATIONS
-from gapscope.inspection.threads import RANDOM_STREAMS
+from gapscope.inspection.execution import RANDOM_STREAMS
 
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

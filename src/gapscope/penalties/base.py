@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.gradients.tape import Tape
-from gapscope.inspection.checks import check_finite, check_hookable, check_module
+from gapscope.inspection.execution import network_lock
+from gapscope.inspection.independence import check_finite, check_hookable, check_module
 from gapscope.inspection.outputs import explain_torch_errors, unwrapped
-from gapscope.inspection.threads import network_lock
 from gapscope.penalties.batches import Batch, as_batch
 from gapscope.penalties.strength import StrengthRule
 

@@ -14,12 +14,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.gradients.backward import whole_gradient
+from gapscope.gradients.backward import ProbeSource, probe_scale, whole_gradient
 from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
-from gapscope.gradients.log_determinant import log_determinant
-from gapscope.gradients.probes import ProbeSource, probe_scale
-from gapscope.gradients.recording import record_calls
-from gapscope.gradients.tape import Tape
+from gapscope.gradients.kernel import log_determinant
+from gapscope.gradients.tape import Tape, record_calls
 from gapscope.gradients.traces import one_hot_cotangents, square_norms
 from gapscope.gradients.verification import verify
 from gapscope.inspection.outputs import checked_outputs

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice
-from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.gradients.backward import ProbeSource, differentiable_kernels, input_gradient, probe_scale
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
-from gapscope.gradients.input_gradients import input_gradient
-from gapscope.gradients.probes import ProbeSource, probe_scale
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.inspection.outputs import checked_outputs, eager_mode, unwrapped
 from gapscope.penalties.base import Penalty

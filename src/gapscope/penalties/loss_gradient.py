@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.gradients.backward import whole_gradient
-from gapscope.gradients.double_backward import differentiable_kernels
+from gapscope.gradients.backward import differentiable_kernels, input_gradient, whole_gradient
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
-from gapscope.gradients.input_gradients import input_gradient
 from gapscope.inspection.losses import default_loss
 from gapscope.inspection.outputs import eager_mode, unwrapped
 from gapscope.penalties.base import Penalty

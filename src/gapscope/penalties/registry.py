@@ -6,10 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from gapscope.base.common_parameters import add_common_parameters
+from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, did_you_mean
-from gapscope.base.importing import import_all
-from gapscope.base.options import check_known
+from gapscope.base.options import add_common_parameters, check_known
 
 AnyClass = TypeVar("AnyClass", bound=type)
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.input_packing import InputLayout
+from gapscope.base.samples import InputLayout
 
 # start, least, most of "auto", by the penalty's registered class
 LIMITS = {

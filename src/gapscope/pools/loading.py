@@ -1,20 +1,31 @@
-"""Networks that a pool wrote: read back with the data they were trained on, and measured."""
+"""Networks of a pool loaded, and networks trained elsewhere recorded."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from gapscope.base.errors import UnreadableFile
+from gapscope.base.environment import environment
+from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.base.files import to_json
+from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.data import Problem
+from gapscope.inspection.losses import class_logits, evaluate
+from gapscope.inspection.moments import unwrap_estimator
+from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
+from gapscope.inspection.validation import ready
+from gapscope.measures.measurement import Budget, measure
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.pools.readings import RunOptions, measure_record
 from gapscope.results.records import Record
+from gapscope.statistics.kernel_ridge import are_unequal, class_scores
 from gapscope.training.checkpoints import load_tensors, set_weights
 
 
@@ -70,3 +81,95 @@ def measure_stored_network(weights: Path, options: RunOptions, record: Record | 
     set_weights(network, tensors, str(weights))
     record = record or Record(id=spec.id, spec=spec.to_dict(), status="finished", corruption=corruption)
     return measure_record(record, network, initial, problem, options)
+
+
+def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float]:
+    if samples.targets is None:
+        raise InvalidInput(f"The {split} data of a record need targets; got inputs alone. Pass (x, y).")
+    with eager_mode():
+        found = ready(network, samples)
+        if found.refused:
+            raise InvalidInput(f"The {split} data do not fit the network: {found.refused}.")
+        scores = evaluate(found.network, found.samples)
+        labels = found.samples.targets
+        if found.samples.is_classification and labels is not None and are_unequal(labels):
+            with inspection_mode(found.network):
+                outputs = class_logits(network_outputs(found.network, found.samples.inputs))
+            unequal = class_scores(outputs.softmax(1), labels)
+            scores |= {"balanced_accuracy": unequal.balanced_accuracy, "auc": unequal.auc}
+        return {f"{split}_{name}": value for name, value in scores.items()}
+
+
+def record_network(
+    network: nn.Module,
+    data: Any,
+    *,
+    test: Any = None,
+    name: str,
+    family: str = "",
+    settings: Mapping[str, Any] | None = None,
+    measures: Sequence[str] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    initial_state: Mapping[str, Tensor] | None = None,
+    seed: int = 0,
+    time_budget: Budget = "auto",
+    progress: bool = True,
+) -> Record:
+    """Score and measure a network that was trained elsewhere, and return its record.
+
+    Records of a dozen networks or more with test data make a pool on which a gap estimator can be fitted; a record
+    without test data is what that estimator is asked about.
+
+    Args:
+        data: Its training data, in any form that `measure` takes.
+        test: Test data; None leaves the gap unknown.
+        name: Its name; together with `settings` it makes the record's id.
+        family: Name of the architecture; empty takes the name of the class. The estimator answers for families that it
+            has seen.
+        settings: What else is known of the training, such as {"learning_rate": 0.1}: columns `hp.*` of the table.
+        options: Measure name -> keyword options of that measure.
+        seed: Seed of the measures that draw noise or probes.
+        time_budget: Seconds, as for `measure`. Take the same for all networks of a pool.
+        progress: Whether to show a bar.
+
+    Raises:
+        InvalidInput: Data and network do not fit together, or have no targets.
+
+    >>> import torch
+    >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
+    >>> found = record_network(nn.Linear(4, 2), (x, y), test=(x, y), name="mine", measures=["parameter_norm"])
+    >>> found.gap, found.status, list(found.readings.values())
+    (0.0, 'finished', ['parameter_norm'])
+    """
+    start = time.perf_counter()
+    test = None if test is None else unwrap_estimator(network, test)[1]
+    network, data = unwrap_estimator(network, data)
+    samples = as_samples(data)
+    settings = dict(settings or {})
+    own_scores = _scores(network, samples, "train")
+    if test is not None:
+        own_scores |= _scores(network, as_samples(test), "test")
+    readings = measure(
+        network,
+        samples,
+        measures,
+        initial_state=initial_state,
+        options=options,
+        seed=seed,
+        time_budget=time_budget,
+        progress=progress,
+    )
+    spec: dict[str, Any] = {"name": name, "network": {"name": family or type(network).__name__}}
+    if settings:
+        spec["hp"] = settings
+    return Record(
+        id=hashlib.sha256(to_json([name, settings]).encode()).hexdigest()[:16],
+        spec=spec,
+        status="finished",
+        scores=own_scores,
+        readings=readings,
+        measured_samples=len(samples),
+        unmeasured=readings.unmeasured,
+        environment=environment(),
+        seconds=round(time.perf_counter() - start, 3),
+    )

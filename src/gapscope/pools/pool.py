@@ -210,7 +210,7 @@ class Pool:
                 are done) networks could not be run on this machine, because data or device are absent; nothing is
                 recorded of those, and the same call tries them again.
         """
-        from gapscope.base.devices import check_device
+        from gapscope.base.environment import check_device
         from gapscope.pools.readings import RunOptions
         from gapscope.pools.run import check_specs
 
@@ -255,7 +255,7 @@ class Pool:
             The record, as written.
         """
         if not isinstance(network, Record):
-            from gapscope.pools.external import record_network
+            from gapscope.pools.loading import record_network
 
             network = record_network(network, data, **about)
         self._make()

@@ -29,8 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.devices import check_device
-from gapscope.base.environment import environment
+from gapscope.base.environment import check_device, environment
 from gapscope.base.errors import (
     DamagedFile,
     DamagedFileWarning,

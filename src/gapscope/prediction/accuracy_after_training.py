@@ -12,16 +12,24 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.samples import Samples
+from gapscope.inspection.execution import RANDOM_STREAMS
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.restoring import preserve_rng_state
-from gapscope.inspection.threads import RANDOM_STREAMS
 from gapscope.inspection.validation import COMPILED, equals_trained_weights, ready
 from gapscope.labels.label_issues import estimate_label_noise
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.labels.results import LabelNoiseEstimate
-from gapscope.prediction.accuracy_estimator import NEEDED, AccuracyEstimator, IntervalEstimate, load_default
-from gapscope.prediction.accuracy_readings import MAX_PAIRS, accuracy_readings
+from gapscope.prediction.accuracy_estimator import (
+    MAX_PAIRS,
+    NEEDED,
+    AccuracyEstimator,
+    IntervalEstimate,
+    accuracy_readings,
+    clean_label_accuracy,
+    implied_noise_rate,
+    load_default,
+)
 from gapscope.prediction.columns import check_columns
 from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.loo_rows import options_within_budget
@@ -110,7 +118,7 @@ class AccuracyEstimate(Result):
 
     def plot(self, axes: Any = None) -> Any:
         """Plot each accuracy with its interval and the training accuracy, and return the axes."""
-        from gapscope.results.plots import axes_or_new
+        from gapscope.results.result import axes_or_new
 
         answers = {"same label noise": self.same_noise, "clean labels": self.clean_labels}
         axes = axes_or_new(axes, height=1.8)
@@ -301,29 +309,6 @@ def _on_clean_labels(estimate: AccuracyEstimate, noise: float | LabelNoiseEstima
         label_noise=noise.rate,
         noise_interval=(noise.low, noise.high),
     )
-
-
-def clean_label_accuracy(
-    answer: IntervalEstimate, noise: float, classes: float, *, clip: bool = True
-) -> IntervalEstimate:
-    """Return the accuracy on clean labels, given that with evenly spread label errors.
-
-    >>> noisy = IntervalEstimate(0.73, 0.64, 0.82)  # .73 = .91 * .8 + .09 * .2 / 9
-    >>> round(clean_label_accuracy(noisy, 0.2, 10).value, 3)
-    0.91
-    """
-    ends = [clean_accuracy(each, noise, classes) for each in (answer.value, answer.low, answer.high)]
-    return IntervalEstimate(*(min(max(each, 0.0), 1.0) for each in ends) if clip else ends)
-
-
-def implied_noise_rate(like: float, clean: float, classes: float) -> float:
-    """Return the fraction of label errors that lowers the clean accuracy to the other (or 0).
-
-    >>> round(implied_noise_rate(0.7, 1.0, 10), 3), implied_noise_rate(0.8, 0.7, 10)
-    (0.3, 0.0)
-    """
-    above = clean - (1 - clean) / (classes - 1)
-    return min(max((clean - like) / above, 0.0), 1.0) if above > 0 else 0.0
 
 
 def _check(samples: Samples) -> None:

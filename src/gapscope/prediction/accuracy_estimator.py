@@ -1,17 +1,8 @@
-r"""Estimator of the accuracy of a trained network from its readings, shipped fitted.
-
-Both targets start from a, the held-out accuracy of the kernel at the initial weights, and correct it by what other
-networks of known accuracy taught: $\hat A = a + c(\text{readings})$ with c a gap estimator of the kind that erred least
-on data sets that were left out of its fit. Intervals come from those data sets too, in units of the error that n
-samples and an unknown network are expected to make, $\sqrt{a (1 - a) / n + \tau^2}$.
-
-Errors on one data set have a part in common. Networks of known accuracy tell it: k of them, missed by $r_i$ in the mean
-$\bar r$, shift every further answer by $\bar r \, k / (k + w^2 / b^2)$, the best linear prediction of a random effect,
-where b is the standard deviation of the data sets' mean errors and w that of networks around them (Robinson 1991).
-"""
+"""Estimator of the accuracy after training, and the readings it uses."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -19,15 +10,81 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
+import torch
+from torch import Tensor, nn
 
 from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.base.samples import Samples
 from gapscope.base.type_guards import is_dict
+from gapscope.batch_norm.data_statistics import with_data_statistics
+from gapscope.labels.noise_rate import clean_accuracy
+from gapscope.measures.gradient_neighbours import neighbours_from_kernel
+from gapscope.measures.kernel_leave_one_out import kernel_alignment, kernel_leave_one_out, loo_from_kernel
+from gapscope.measures.ntk import empirical_ntk
 from gapscope.prediction.columns import check_columns
 from gapscope.prediction.gap_estimator import GapEstimator, estimator_from_dict, estimator_to_dict
+from gapscope.results.progress import progress
 
 if TYPE_CHECKING:
     import pandas
+
+
+MAX_PAIRS = 1000  # samples that are compared with each other at the trained weights
+
+
+def accuracy_readings(
+    network: nn.Module,
+    initial_state: Mapping[str, Tensor],
+    samples: Samples,
+    *,
+    max_exact: int = 2000,
+    landmarks: int = 1000,
+    chunk_size: int | None = None,
+) -> dict[str, float]:
+    """Return leave-one-out scores at the initial weights, neighbours' votes and alignment.
+
+    The names are those that `gs.measure` gives the same numbers, so that a pool's readings fit as well: all of
+    `kernel_leave_one_out` at the initial weights, its `alignment`, and for classification `gradient_neighbours`. Where
+    there are more than 1,000 samples, the neighbours and the alignment are those of 1,000 drawn at random.
+
+    Raises:
+        InvalidInput: There are no targets.
+    """
+    if samples.targets is None:
+        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
+    with torch.inference_mode(False):
+        before = copy.deepcopy(network)
+        before.load_state_dict(dict(initial_state))
+    before = with_data_statistics(before, samples.inputs)
+    pairs = _some(samples)
+    assert pairs.targets is not None
+    kernels: list[Tensor] = []
+    with progress("estimating", 3) as bar:
+        for name, one in (("initial", before), ("trained", network)):
+            bar.step(f"gradients at the {name} weights")
+            kernels.append(empirical_ntk(one, pairs.inputs, outputs="traced", chunk_size=chunk_size))
+            bar.advance()
+        bar.step("left-out predictions")
+        if len(pairs) == len(samples):
+            left_out = loo_from_kernel(kernels[0], network, samples.inputs, samples.targets)
+        else:
+            left_out = kernel_leave_one_out(before, samples.inputs, samples.targets, max_exact=max_exact,
+                                            landmarks=landmarks, chunk_size=chunk_size)  # fmt: skip
+    found = {f"kernel_leave_one_out.initial.{name}": value for name, value in left_out.scalars().items()}
+    if samples.is_classification:
+        vote = neighbours_from_kernel(
+            kernels[1], network, pairs.inputs, pairs.targets, neighbours=min(20, len(pairs) - 1)
+        )
+        found |= {f"gradient_neighbours.{name}": value for name, value in vote.scalars().items()}
+    return found | {"kernel_leave_one_out.alignment": kernel_alignment(*kernels)}
+
+
+def _some(samples: Samples) -> Samples:
+    if len(samples) <= MAX_PAIRS:
+        return samples
+    return samples.subset(torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:MAX_PAIRS])
+
 
 SHIPPED = Path(__file__).with_name("shipped_accuracy_estimator.json")
 SCHEMA = 1
@@ -83,6 +140,29 @@ def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
         log_samples=numpy.log(n),
         expected_error=numpy.sqrt(smoothed * (1 - smoothed) / n + spread**2),
     )
+
+
+def clean_label_accuracy(
+    answer: IntervalEstimate, noise: float, classes: float, *, clip: bool = True
+) -> IntervalEstimate:
+    """Return the accuracy on clean labels, given that with evenly spread label errors.
+
+    >>> noisy = IntervalEstimate(0.73, 0.64, 0.82)  # .73 = .91 * .8 + .09 * .2 / 9
+    >>> round(clean_label_accuracy(noisy, 0.2, 10).value, 3)
+    0.91
+    """
+    ends = [clean_accuracy(each, noise, classes) for each in (answer.value, answer.low, answer.high)]
+    return IntervalEstimate(*(min(max(each, 0.0), 1.0) for each in ends) if clip else ends)
+
+
+def implied_noise_rate(like: float, clean: float, classes: float) -> float:
+    """Return the fraction of label errors that lowers the clean accuracy to the other (or 0).
+
+    >>> round(implied_noise_rate(0.7, 1.0, 10), 3), implied_noise_rate(0.8, 0.7, 10)
+    (0.3, 0.0)
+    """
+    above = clean - (1 - clean) / (classes - 1)
+    return min(max((clean - like) / above, 0.0), 1.0) if above > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.prediction.columns import check_columns
-from gapscope.statistics.bootstrap import cluster_weights, percentile_interval
+from gapscope.statistics.intervals import cluster_weights, percentile_interval
 
 if TYPE_CHECKING:
     import pandas
@@ -129,7 +129,7 @@ def correlations(
 
     Spearman's is Pearson's between mid-ranks. The coefficients are exact; the intervals are percentile bootstrap
     intervals over clusters: networks of one training configuration belong together, see
-    `gapscope.statistics.clusters.training configurations`. Time and memory grow with the square of the number of
+    `gapscope.statistics.intervals.training configurations`. Time and memory grow with the square of the number of
     networks.
 
     Args:

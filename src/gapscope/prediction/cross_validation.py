@@ -10,13 +10,12 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.prediction.columns import check_columns, complete_rows, finite_rows
+from gapscope.prediction.columns import check_columns, complete_rows, finite_rows, suggest_estimator
 from gapscope.prediction.correlations import pearson_correlation
-from gapscope.prediction.defaults import suggest_estimator
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.results.progress import progress
 from gapscope.results.records import Record, records_to_pandas
-from gapscope.statistics.bootstrap import percentile_interval, resample_weights
+from gapscope.statistics.intervals import percentile_interval, resample_weights
 
 if TYPE_CHECKING:
     import pandas

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.estimators import unwrap_estimator
+from gapscope.inspection.moments import unwrap_estimator
 from gapscope.inspection.validation import ready
 from gapscope.prediction.forecast_result import AccuracyForecast, LearningCurvePoint
 from gapscope.prediction.loo_rows import (
@@ -28,7 +28,7 @@ from gapscope.prediction.loo_rows import (
 )
 from gapscope.results.progress import progress
 from gapscope.statistics.baselines import LooRow, loo_baselines, rbf_ridge, sample_features, squared_distances
-from gapscope.statistics.class_scores import ClassScores, are_unequal, class_scores
+from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
 
 MIN_SAMPLES, MAX_UNUSED_CLASSES = 12, 1000
 SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000

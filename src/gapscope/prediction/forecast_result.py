@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.results.result import Result, to_builtin
 from gapscope.statistics.baselines import LooRow
-from gapscope.statistics.class_scores import ClassScores
+from gapscope.statistics.kernel_ridge import ClassScores
 
 if TYPE_CHECKING:
     import pandas
@@ -149,14 +149,14 @@ class AccuracyForecast(Result):
         return "\n".join([*([self.warning] if self.warning else []), self.headline, *table, *self.sentences])
 
     def _repr_html_(self) -> str:
-        from gapscope.results.notebook import to_html
+        from gapscope.results.result import to_html
 
         warning = (self.warning,) if self.warning else ()
         return to_html(self, (*warning, self.headline, *self.sentences), index=False)
 
     def plot(self, axes: Any = None) -> Any:
         """Plot the score of every row, the forecast and its interval, and return the axes."""
-        from gapscope.results.plots import axes_or_new
+        from gapscope.results.result import axes_or_new
 
         rows = self.rows[::-1]
         axes = axes_or_new(axes, height=1 + 0.35 * len(rows))

@@ -19,12 +19,10 @@ from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, chec
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.type_guards import is_dict, is_list_or_tuple
 from gapscope.prediction.columns import ColumnRoles, check_numbers, finite_rows, log_transform
-from gapscope.prediction.fits import KINDS, Kernel, fit_coefficients, fit_kernel
-from gapscope.prediction.region import ApplicabilityDomain, listed_reasons
-from gapscope.results.plots import plot_estimates
+from gapscope.prediction.fits import KINDS, ApplicabilityDomain, Kernel, fit_coefficients, fit_kernel, listed_reasons
 from gapscope.results.progress import progress
-from gapscope.results.result import to_builtin
-from gapscope.statistics.conformal import jackknife_plus
+from gapscope.results.result import plot_estimates, to_builtin
+from gapscope.statistics.intervals import jackknife_plus
 
 if TYPE_CHECKING:
     import pandas

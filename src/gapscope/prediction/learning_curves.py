@@ -18,7 +18,6 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.pools.from_spec import prepared
 from gapscope.prediction.forecast import count_duplicates
-from gapscope.prediction.learning_curve_result import LearningCurve, SubsetRun
 from gapscope.prediction.subset_designs import (
     CONTINUED,
     DESIGNS,
@@ -30,8 +29,10 @@ from gapscope.prediction.subset_designs import (
     SHORT_CONTINUED,
     Design,
     Expectation,
+    LearningCurve,
     SizedScore,
     Split,
+    SubsetRun,
     cheapest_design,
     continued_expectation,
     continued_halves,

@@ -14,7 +14,7 @@ from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.data_statistics import with_data_statistics
-from gapscope.inspection.threads import RANDOM_STREAMS
+from gapscope.inspection.execution import RANDOM_STREAMS
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out

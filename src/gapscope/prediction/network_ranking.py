@@ -23,7 +23,7 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
 from gapscope.measures.output_sensitivity import output_sensitivity
-from gapscope.measures.parameter_count import parameter_count
+from gapscope.measures.parameters import parameter_count
 from gapscope.prediction.forecast import check_forecast_data
 from gapscope.prediction.loo_rows import (
     COMBINATIONS,
@@ -35,11 +35,17 @@ from gapscope.prediction.loo_rows import (
     mean_score,
     reason_to_abstain,
 )  # fmt: skip
-from gapscope.prediction.ranking_candidates import Candidate, build_untrained, instantiate, name_candidates
-from gapscope.prediction.ranking_result import NetworkRanking, RankedNetwork
+from gapscope.prediction.ranking_result import (
+    Candidate,
+    NetworkRanking,
+    RankedNetwork,
+    build_untrained,
+    instantiate,
+    name_candidates,
+)
 from gapscope.results.progress import notify, progress
 from gapscope.statistics.baselines import LooRow, most_frequent_class, rbf_ridge, sample_features, target_matrix
-from gapscope.statistics.log_evidence import log_evidence_per_sample
+from gapscope.statistics.kernel_ridge import log_evidence_per_sample
 
 BY = ("loo_accuracy", "output_sensitivity")
 MAX_SAMPLES_OF_SCORES = 128

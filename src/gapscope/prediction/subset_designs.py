@@ -1,28 +1,20 @@
-r"""Designs of a learning curve: training runs, splits, extrapolation to all samples.
-
-A network trained on a part of the data is scored on samples it has not seen: without bias, but for the smaller training
-set. Two sizes $m < l$ tell how the score grows, and half of the growth that they show is continued to all $n$ samples:
-
-$$\hat a = a_l + w\,(a_l - a_m), \qquad w = \tfrac12 g, \qquad g = \frac{\log(n / l)}{\log(l / m)},$$
-$$\mathrm{Var}\,\hat a = (1 + w)^2 \mathrm{Var}\,a_l + w^2\,\mathrm{Var}\,a_m
-  + \left(\tfrac14\, g \max(a_l - a_m, 0)\right)^2 + 0.01^2 .$$
-
-For half and quarter $g = 1$. The third term is what is not known of the growth, the last the difference between two
-networks of one training configuration; both constants and the half were chosen on 84 networks on three image sets,
-before the networks that judge them were trained. The covariance of $a_l$ and $a_m$, which share samples, is left out:
-it is positive and enters with a minus, so that the interval is a little too wide.
-"""
+"""Designs of subset runs, and the learning curve fitted to them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.results.result import Result
+
+if TYPE_CHECKING:
+    import pandas
+
 
 SHARE_OF_GROWTH = 0.5
 UNKNOWN_SHARE_OF_GROWTH = 0.25
@@ -221,3 +213,83 @@ def hold_out(groups: np.ndarray, share: float, random: np.random.Generator) -> S
     """Return one training that leaves a fraction of the samples out and is scored on it."""
     held, kept = random_partition(groups, (share, 1 - share), random)
     return Split("hold-out", kept, held)
+
+
+@dataclass(frozen=True)
+class SubsetRun:
+    """One training run on a subset, with mean scores of the samples it did not see and saw."""
+
+    name: str
+    trained_on: int
+    scored_on: int
+    score: float
+    training_score: float
+    steps: float = 1.0  # optimizer steps, in multiples of a training run on all samples
+
+
+@dataclass(frozen=True, repr=False)
+class LearningCurve(Result):
+    """Result of `learning_curve`, with its training runs.
+
+    Attributes:
+        task: "classification" (scores are accuracies) or "regression" (explained fractions of the variance, R2).
+        score: Predicted score with all samples, on new samples like them.
+        low: Lower end of the 90 % interval.
+        high: Upper end.
+        standard_error: Standard error of the score.
+        samples: Number of all samples.
+        design: Name of the design.
+        cost: Optimizer steps of all training runs, in multiples of one on all samples.
+        trainings: The training runs, the quarter first if there is one.
+        unreliable_because: Why the score is no prediction: networks on subsets were under-trained; else empty.
+        note: What the user should know: a cheaper or better way, an interval that was not reached; or empty.
+        is_interrupted: Whether training runs are missing because of Ctrl-C.
+    """
+
+    task: str
+    score: float
+    low: float
+    high: float
+    standard_error: float
+    samples: int
+    design: str
+    cost: float
+    trainings: tuple[SubsetRun, ...]
+    unreliable_because: str = ""
+    note: str = ""
+    is_interrupted: bool = False
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row per training run."""
+        import pandas
+
+        return pandas.DataFrame([vars(item) for item in self.trainings])
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The prediction with its interval, the design with its cost, and a note if there is one."""
+        what = "accuracy" if self.task == "classification" else "R^2"
+        headline = (
+            f"Predicted {what} with all {self.samples:,} samples: {self.score:.3f} ({self.low:.3f} to {self.high:.3f}, "
+            "90 % interval)"
+        )
+        return (
+            f"No prediction: {self.unreliable_because}" if self.unreliable_because else headline,
+            f"  design {self.design}; cost {self.cost:.2f} full-training equivalents",
+            *([self.note] if self.note else []),
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.sentences, "", self.to_pandas().to_string(index=False, float_format="{:.3f}".format)])
+
+    def plot(self, axes: Any = None) -> Any:
+        """Plot the scores of the runs and the prediction with its interval, and return the axes."""
+        from gapscope.results.result import axes_or_new
+
+        axes = axes_or_new(axes, height=3.0)
+        axes.plot([run.trained_on for run in self.trainings], [run.score for run in self.trainings], "o", label="runs")
+        error = [[self.score - self.low], [self.high - self.score]]
+        axes.errorbar(self.samples, self.score, yerr=error, fmt="s", capsize=4, label="prediction, 90 % interval")
+        axes.set(xlabel="training samples", ylabel="accuracy" if self.task == "classification" else "R^2")
+        axes.legend(fontsize=8)
+        return axes

@@ -45,8 +45,7 @@ from gapscope.inspection.validation import ready
 from gapscope.measures._forward import forward_pass
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.pools.jobs import keep, run_cached
-from gapscope.prediction.learning_curve_result import SubsetRun
-from gapscope.prediction.subset_designs import SizedScore, Split, variance_of_mean
+from gapscope.prediction.subset_designs import SizedScore, Split, SubsetRun, variance_of_mean
 from gapscope.results.progress import NullProgress
 from gapscope.statistics.baselines import RIDGES, linear_spectrum, rbf_ridge, sample_features, target_matrix
 from gapscope.statistics.kernel_ridge import select_ridge

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.leaderboard.leaderboard_row import FEWEST_RECIPES, Verdict
+from gapscope.leaderboard.leaderboard_result import FEWEST_RECIPES, Verdict
 from gapscope.leaderboard.network_tables import SEEDS
 from gapscope.leaderboard.ranking import RANDOM, verdicts
 from gapscope.prediction.columns import hyperparameter_columns
@@ -19,7 +19,7 @@ from gapscope.report.formatting import format_fixed, format_number
 from gapscope.report.pool_view import PoolView
 from gapscope.results.readings import BASELINE, Reading
 from gapscope.results.readings_table import FOLDED_FROM
-from gapscope.statistics.clusters import configuration_ids
+from gapscope.statistics.intervals import configuration_ids
 
 if TYPE_CHECKING:
     import pandas

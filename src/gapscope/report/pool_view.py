@@ -12,12 +12,11 @@ import numpy
 
 from gapscope.leaderboard.network_tables import SEEDS
 from gapscope.pools import Pool
-from gapscope.prediction.columns import hyperparameter_columns
-from gapscope.prediction.defaults import spans_a_decade
+from gapscope.prediction.columns import hyperparameter_columns, spans_a_decade
 from gapscope.report.formatting import setting_name, setting_value
 from gapscope.results.readings import Reading
 from gapscope.results.records import Record, records_to_pandas
-from gapscope.statistics.clusters import configuration_ids, sample_configurations
+from gapscope.statistics.intervals import configuration_ids, sample_configurations
 
 if TYPE_CHECKING:
     import pandas

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.errors import InvalidInput
-from gapscope.leaderboard.leaderboard_row import Verdict
+from gapscope.leaderboard.leaderboard_result import Verdict
 from gapscope.leaderboard.ranking import RANDOM
 from gapscope.report.measures import leaderboard_verdicts, ranked_correlations
 from gapscope.report.pool_view import PoolView, make_view

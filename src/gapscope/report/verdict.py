@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gapscope.leaderboard.leaderboard_row import EVIDENCE, Verdict
+from gapscope.leaderboard.leaderboard_result import EVIDENCE, Verdict
 from gapscope.report.formatting import expected_test_accuracy, format_fixed, pluralize
 from gapscope.report.pool_view import PoolView
 from gapscope.results.records import Record

@@ -12,9 +12,9 @@ import jinja2
 import numpy
 from markupsafe import Markup
 
+from gapscope.base.environment import version
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import write_atomically
-from gapscope.base.version import version
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
 from gapscope.report.label_issues import suspects_section

@@ -1,20 +1,55 @@
-"""Base class of multi-value results with table and JSON export."""
+"""Base class of results: text, HTML, pandas, JSON, plot."""
 
 from __future__ import annotations
 
+import base64
+import html
+import io
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
-from gapscope.base.errors import UnreadableFile
+from gapscope.base.errors import GapscopeError, UnreadableFile
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.type_guards import is_dict, is_list_or_tuple, is_mapping
 from gapscope.results.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
+
+
+MAX_ROWS = 20
+
+
+def picture(result: Any) -> str:
+    """Return a result's plot as an inline image (empty without a plot)."""
+    draw = getattr(result, "plot", None)
+    if draw is None:
+        return ""
+    import matplotlib.pyplot as plt
+
+    try:
+        axes = draw()
+    except GapscopeError:
+        return ""
+    figure = cast(Any, axes[0] if isinstance(axes, list) else axes).figure
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=60)
+    plt.close(figure)  # notebooks would show an open figure a second time
+    return f'<img alt="plot" src="data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}">'
+
+
+def to_html(result: Any, sentences: Iterable[str], table: Any = None, *, index: bool = True) -> str:
+    """Return paragraphs, table (default `result.to_pandas()`) and plot of a result."""
+    table = result.to_pandas() if table is None else table
+    lines = "".join(f"<p>{html.escape(line)}</p>" for line in sentences)
+    rows = table.head(MAX_ROWS).to_html(float_format="{:.4g}".format, index=index)
+    more = f"<p>{len(table) - MAX_ROWS} more rows: to_pandas()</p>" if len(table) > MAX_ROWS else ""
+    return f"<div>{lines}{rows}{more}{picture(result)}</div>"
+
 
 Row = TypeVar("Row")
 
@@ -67,8 +102,6 @@ class Result:
         return self.to_pandas().to_string(float_format="{:.4g}".format)
 
     def _repr_html_(self) -> str:
-        from gapscope.results.notebook import to_html
-
         return to_html(self, getattr(self, "sentences", ()))
 
 
@@ -133,3 +166,62 @@ class StoredRows(RowResult[Row]):
                 f"{path} must hold {cls._kind}; it does not. Name a file that {cls.__name__}.save wrote."
             )
         return cls._from(content)
+
+
+def axes_or_new(axes: Any, *, width: float = 7.0, height: float = 4.0) -> Any:
+    """Return `axes`, or those of a new figure."""
+    if axes is not None:
+        return axes
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def panels(names: Sequence[str], *, width: float = 7.0, height: float = 1.8, sharex: bool = True) -> list[Any]:
+    """Return the axes of a new figure, one below the other, one per name."""
+    import matplotlib.pyplot as plt
+
+    _, axes = plt.subplots(
+        len(names), 1, sharex=sharex, squeeze=False, figsize=(width, height * len(names)), layout="constrained"
+    )
+    for panel, name in zip(axes[:, 0], names, strict=True):
+        panel.set_ylabel(name, rotation=0, ha="right", va="center")
+    return list(axes[:, 0])
+
+
+def plot_estimates(true: Any, assessed: Any, level: float, axes: Any = None) -> Any:
+    """Plot estimated against true numbers with intervals and the diagonal.
+
+    `assessed` has one row per true number, with prediction, low, high and verdict ("inside" or "outside").
+    """
+    axes = axes_or_new(axes, width=5.0, height=5.0)
+    estimates, low, high = (assessed[name].to_numpy(dtype=float) for name in ("prediction", "low", "high"))
+    inside = (assessed["verdict"] == "inside").to_numpy()
+    for chosen, colour, label in ((inside, "tab:blue", "estimated"), (~inside, "tab:grey", "unlike the fitted ones")):
+        if chosen.any():
+            at, value = true[chosen], estimates[chosen]
+            # no bar where too few networks were fitted for an interval
+            ends = [(value - low[chosen]).clip(0), (high[chosen] - value).clip(0)]
+            ends = [[end if math.isfinite(end) else 0.0 for end in side] for side in ends]
+            axes.errorbar(at, value, yerr=ends, fmt="o", color=colour, label=label, markersize=4, linewidth=1)
+    axes.axline((0, 0), slope=1, color="black", linewidth=0.8)
+    axes.set_xlabel("true gap")
+    axes.set_ylabel(f"estimated gap, {level:.0%} interval")
+    axes.legend(fontsize=8)
+    return axes
+
+
+def plot_lines(
+    epochs: Sequence[int], columns: Mapping[str, Sequence[float]], *, marked: Mapping[str, int]
+) -> list[Any]:
+    """Plot each number over epochs in its own panel, with lines at the epochs of `marked` events."""
+    drawn = panels(list(columns))
+    for axes, values in zip(drawn, columns.values(), strict=True):
+        axes.plot(epochs, values, marker="." if len(epochs) < 40 else None)
+        for style, (name, epoch) in zip(("--", ":"), marked.items(), strict=False):
+            axes.axvline(epoch, color="tab:red", linestyle=style, label=name)
+    if drawn:
+        drawn[-1].set_xlabel("epoch")
+        if marked:
+            drawn[0].legend(fontsize=8)
+    return drawn

@@ -1,22 +1,13 @@
-r"""Kernel ridge regression with intercept, and closed-form leave-one-out predictions.
-
-The fit minimizes $\sum_i \lVert b_i - f(x_i) - a \rVert^2 + \lambda \lVert f \rVert_K^2$ over f and the intercept a.
-With $R = \lambda (K + \lambda I)^{-1}$ and 1 the vector of ones, its residuals are $\tilde R b$,
-
-$$\tilde R = R - \frac{R 1\, 1^\top R}{1^\top R 1},$$
-
-and for any penalized least squares the residual at sample i of the fit to all *other* samples is
-$(\tilde R b)_i / \tilde R_{ii}$: exact, without a single refit, for every $\lambda$ from one decomposition of K. The
-intercept absorbs the class frequencies (or the mean target) of the remaining samples, also for unequal classes.
-"""
+"""Kernel ridge regression: leave-one-out scores and log evidence."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 # Left-out residuals are divided by how little a sample determines its own prediction; below this all is rounding.
@@ -115,3 +106,130 @@ def select_ridge(
     unit = kernel.mean or 1.0
     results = [(ridge, loo_predictions(kernel, targets, ridge * unit)) for ridge in ridges]
     return min(results, key=lambda item: error(item[1]))
+
+
+MAX_ITERATIONS, TOLERANCE = 200, 1e-6
+
+
+def log_evidence_per_sample(features: Float[Tensor, "n d"], targets: Float[Tensor, "n k"]) -> float:
+    """Return LogME: maximum log evidence per sample in nats, mean over targets.
+
+    Exact up to the fixed-point iteration. Targets are one-hot labels or regression targets.
+
+    >>> x = torch.tensor([[-1.0], [1.0], [2.0]])
+    >>> log_evidence_per_sample(x, 2 * x + 0.1) > log_evidence_per_sample(x, x**2)
+    True
+    """
+    f, b = features.double(), targets.double()
+    n, d = f.shape
+    left, singular, _ = torch.linalg.svd(f, full_matrices=False)
+    values = singular.square()
+    inside = left.T @ b
+    outside = (b.square().sum(0) - inside.square().sum(0)).clamp_min(0.0)
+    scores = [_maximum(values, inside[:, k], float(outside[k]), n, d) for k in range(b.shape[1])]
+    return sum(scores) / len(scores)
+
+
+def _maximum(values: Tensor, inside: Tensor, outside: float, n: int, d: int) -> float:
+    """Maximize one target's evidence over alpha and beta."""
+    alpha = beta = 1.0
+    for _ in range(MAX_ITERATIONS):
+        residual, square_norm = _parts(values, inside, outside, alpha, beta)
+        effective = float((beta * values / (alpha + beta * values)).sum())
+        new_alpha = effective / max(square_norm, 1e-12)
+        new_beta = max(n - effective, 1e-12) / max(residual, 1e-12)
+        settled = abs(new_alpha / new_beta - alpha / beta) <= TOLERANCE * alpha / beta
+        alpha, beta = new_alpha, new_beta
+        if settled:
+            break
+    return log_evidence(values, inside, outside, n, d, alpha, beta) / n
+
+
+def _parts(values: Tensor, inside: Tensor, outside: float, alpha: float, beta: float) -> tuple[float, float]:
+    """Return the squared residual and the squared norm of the posterior mean weights."""
+    shrunk = alpha / (alpha + beta * values)
+    residual = float((shrunk * inside).square().sum()) + outside
+    return residual, float((values * (beta * inside / (alpha + beta * values)).square()).sum())
+
+
+def log_evidence(
+    values: Float[Tensor, " r"], inside: Float[Tensor, " r"], outside: float, n: int, d: int, alpha: float, beta: float
+) -> float:
+    r"""Return the log density of $N(0, \beta^{-1} I + \alpha^{-1} F F^\top)$ in nats.
+
+    `values` are squared singular values of F, `inside` the target's left singular coordinates, `outside` its squared
+    norm outside of them.
+    """
+    residual, square_norm = _parts(values, inside, outside, alpha, beta)
+    log_determinant = float((alpha + beta * values).log().sum()) + (d - len(values)) * math.log(alpha)
+    return 0.5 * (
+        n * math.log(beta)
+        + d * math.log(alpha)
+        - n * math.log(2 * math.pi)
+        - beta * residual
+        - alpha * square_norm
+        - log_determinant
+    )
+
+
+MIN_RATIO = 2.0
+"""Classes are unequal if the largest has this many times the samples of the smallest."""
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """Scores that weight all classes equally.
+
+    Attributes:
+        balanced_accuracy: Mean over the classes of the fraction of their samples that are predicted correctly.
+        auc: Area under the ROC curve; with more than two classes the mean of one class against the rest.
+        largest: Fraction of the samples in the largest class.
+    """
+
+    balanced_accuracy: float
+    auc: float
+    largest: float
+
+    @classmethod
+    def mean(cls, scores: list[ClassScores]) -> ClassScores:
+        """Return the mean of several scores of the same labels."""
+        n = len(scores)
+        balanced, area = (sum(getattr(one, name) for one in scores) / n for name in ("balanced_accuracy", "auc"))
+        return cls(balanced, area, scores[0].largest)
+
+
+def are_unequal(labels: Int[Tensor, " n"]) -> bool:
+    """Return whether the largest class has at least twice the samples of the smallest."""
+    counts = labels.bincount()
+    counts = counts[counts > 0]
+    return len(counts) > 1 and bool(counts.max() >= MIN_RATIO * counts.min())
+
+
+def _area(scores: Tensor, positive: Tensor) -> float:
+    """Return the area under the ROC curve (ties count half)."""
+    _, inverse, counts = scores.unique(return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[inverse]
+    n = int(positive.sum())
+    others = len(positive) - n
+    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * others))
+
+
+def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> ClassScores:
+    """Return balanced accuracy and area under the ROC curve.
+
+    `scores` has one score per class; the largest is the prediction. Areas compare the scores of one class between
+    samples: pass probabilities, not logits, of more than two classes. Classes without a sample do not count.
+
+    >>> found = class_scores(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3]]), torch.tensor([0, 0, 1]))
+    >>> found.balanced_accuracy, found.auc
+    (0.5, 0.5)
+    """
+    labels, scores = labels.cpu(), scores.detach().double().cpu()
+    classes = labels.unique()
+    correct = (scores.argmax(1) == labels).double()
+    balanced = torch.stack([correct[labels == label].mean() for label in classes]).mean()
+    one_against_rest = classes[1:] if len(classes) == 2 else classes
+    if scores.shape[1] == 2:
+        scores = torch.stack([scores[:, 0] - scores[:, 1], scores[:, 1] - scores[:, 0]], dim=1)
+    areas = [_area(scores[:, int(label)], labels == label) for label in one_against_rest]
+    return ClassScores(float(balanced), sum(areas) / len(areas), float(labels.bincount().max()) / len(labels))

@@ -36,9 +36,6 @@ from gapscope.theory.fixed_points import max_learning_rate as max_learning_rate
 from gapscope.theory.fixed_points import stability_eigenvalues as stability_eigenvalues
 from gapscope.theory.generalization import resolvent_trace as resolvent_trace
 from gapscope.theory.generalization import student_generalization as student_generalization
-from gapscope.theory.order_parameters import OrderParameterIntegrals as OrderParameterIntegrals
-from gapscope.theory.order_parameters import generalization_error as generalization_error
-from gapscope.theory.order_parameters import order_parameter_integrals as order_parameter_integrals
 from gapscope.theory.sensitivity import WeightLayer as WeightLayer
 from gapscope.theory.sensitivity import bias_contribution as bias_contribution
 from gapscope.theory.sensitivity import expected_sensitivity as expected_sensitivity
@@ -47,8 +44,11 @@ from gapscope.theory.sensitivity import fully_connected_layers as fully_connecte
 from gapscope.theory.sensitivity import predicted_loss as predicted_loss
 from gapscope.theory.sensitivity import predicted_variance as predicted_variance
 from gapscope.theory.statistical_mechanics import Equilibrium as Equilibrium
+from gapscope.theory.statistical_mechanics import OrderParameterIntegrals as OrderParameterIntegrals
 from gapscope.theory.statistical_mechanics import equilibrium as equilibrium
 from gapscope.theory.statistical_mechanics import free_energy as free_energy
+from gapscope.theory.statistical_mechanics import generalization_error as generalization_error
+from gapscope.theory.statistical_mechanics import order_parameter_integrals as order_parameter_integrals
 from gapscope.theory.student_training import simulate_learning as simulate_learning
 from gapscope.theory.student_training import train_students as train_students
 from gapscope.theory.teacher_students import StudentWeights as StudentWeights

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.integrate import solve_ivp
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.theory.order_parameters import (
+from gapscope.theory.statistical_mechanics import (
     Numbers,
     Student,
     checked_array,

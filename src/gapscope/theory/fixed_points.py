@@ -16,7 +16,7 @@ from scipy.special import gammaln
 
 from gapscope.base.errors import check_range
 from gapscope.theory.dynamics import Method, OrderParameters, check_method, start_length
-from gapscope.theory.order_parameters import (
+from gapscope.theory.statistical_mechanics import (
     Numbers,
     Student,
     activity,

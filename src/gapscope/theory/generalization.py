@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gapscope.base.errors import check_choice
-from gapscope.theory.order_parameters import Numbers, Student, activity, checked_array
+from gapscope.theory.statistical_mechanics import Numbers, Student, activity, checked_array
 
 LossScale = Literal["inputs", "samples"]
 

@@ -1,20 +1,156 @@
-r"""Free energy of a one-layer student and its saddle point (Proposition 5).
-
-A student whose weights follow $p(w) \propto e^{-E(w)/T}$, E the halved sum of squares over P noisy samples of a
-linear teacher, has three order parameters: $\gamma^2$ (product of two independent students), $\gamma R$
-(product with the teacher) and $q^2 = \|w\|^2/N$, fixed by the prior. A ReLU student counts its positive targets only:
-a linear one of load $\alpha/2$.
-"""
+"""Order parameters and the equations of statistical mechanics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 from scipy.optimize import root_scalar
 
-from gapscope.base.errors import InvalidInput, check_range
-from gapscope.theory.order_parameters import Student, activity, generalization_error
+from gapscope.base.errors import InvalidInput, check_choice, check_range
+
+Student = Literal["relu", "linear"]
+if TYPE_CHECKING:
+    Numbers = np.ndarray
+else:
+    Numbers = Float[np.ndarray | np.float64, "..."]  # arithmetic on 0-d arrays returns NumPy scalars
+
+
+class OrderParameterIntegrals(NamedTuple):
+    """Averages that drive learning.
+
+    I1 is E[delta * student pre-activation], I2 is E[delta^2 x^T x], I3 is E[delta * teacher pre-activation].
+    """
+
+    i1: Numbers
+    i2: Numbers
+    i3: Numbers
+
+
+def activity(student: Student) -> float:
+    """Return the activity E[g'(s)] = E[g(s)^2] / gamma^2: 1/2 for ReLU, 1 for linear.
+
+    >>> activity("relu")
+    0.5
+    """
+    check_choice("student", student, ("relu", "linear"))
+    return 0.5 if student == "relu" else 1.0
+
+
+def checked_array(parameter: str, argument: ArrayLike, low: float, *, low_open: bool = False) -> Numbers:
+    """Return an argument as float64 (values below `low` and NaN raise InvalidInput)."""
+    values = np.asarray(argument, np.float64)
+    if values.size:
+        check_range(parameter, float(values.min()), low, low_open=low_open)
+    return values
+
+
+def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numbers, Numbers]:
+    """Return gain (0 or larger) and overlap (in [-1, 1]) as float64, or raise InvalidInput."""
+    gains, overlaps = checked_array("gamma", gamma, 0), np.asarray(overlap, np.float64)
+    if not np.all(np.abs(overlaps) <= 1):
+        raise InvalidInput(f"overlap must be in [-1, 1]; got {overlaps}. It is a cosine: divide by both lengths.")
+    return gains, overlaps
+
+
+def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
+    r"""Return the output correlations $E[g(s) g(t)] / \gamma$ and $E[g'(s) g(t)\, t]$.
+
+    Pre-activations s (student) and t (teacher) have correlation R. ReLU: $(\pi R + 2r + 2R \arcsin R)/4\pi$ and $(\pi +
+    2Rr + 2\arcsin R)/4\pi$, $r = \sqrt{1 - R^2}$; linear: R and 1. Overlaps that rounding carried past 1 count as 1.
+
+    >>> output_correlations(np.array(1.0), "relu")
+    (np.float64(0.5), np.float64(0.5))
+    """
+    # For unit Gaussians at the angle a = arccos R the arc-cosine kernel (Cho and Saul 2009) gives E[relu(s) relu(t)] =
+    # (sin a + (pi - a) cos a) / 2 pi and E[1(s > 0) relu(t)^2] = (pi - a + sin a cos a) / 2 pi, here with pi - a = pi/2
+    # + arcsin R. The second is E[g'(s) g(t) t], since g(t) t = g(t)^2.
+    if student == "linear":
+        return overlap, np.ones_like(overlap)
+    cosine = np.clip(overlap, -1, 1)
+    sine, angle = np.sqrt(1 - cosine**2), np.arcsin(cosine)
+    outputs = (np.pi * cosine + 2 * sine + 2 * cosine * angle) / (4 * np.pi)
+    teacher = (np.pi + 2 * cosine * sine + 2 * angle) / (4 * np.pi)
+    return outputs, teacher
+
+
+def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
+    r"""Return the derivatives by R of `output_correlations`.
+
+    ReLU: $(\pi + 2\arcsin R)/4\pi$ and $r/\pi$; linear: 1 and 0. Exact, from below at R = 1.
+
+    >>> correlation_slopes(np.array(1.0), "relu")
+    (np.float64(0.5), np.float64(0.0))
+    """
+    # Price's theorem: d E[g(s) g(t)]/dR = E[g'(s) g'(t)], for ReLU the fraction of inputs at which both are active. The
+    # other one by hand: d(R r + arcsin R)/dR = (r - R^2/r) + 1/r = 2 r.
+    if student == "linear":
+        return np.ones_like(overlap), np.zeros_like(overlap)
+    cosine = np.clip(overlap, -1, 1)
+    return (np.pi + 2 * np.arcsin(cosine)) / (4 * np.pi), np.sqrt(1 - cosine**2) / np.pi
+
+
+def order_parameter_averages(gamma: Numbers, overlap: Numbers, student: Student) -> tuple[Numbers, Numbers, Numbers]:
+    """Return I1 / gamma, I2 and I3 of `order_parameter_integrals` without checks.
+
+    >>> [float(value) for value in order_parameter_averages(np.array(0.0), np.array(1.0), "linear")]
+    [1.0, 1.0, 1.0]
+    """
+    active = activity(student)
+    outputs, teacher = output_correlations(overlap, student)
+    # g'(s) s = g(s) and g'(s)^2 = g'(s) turn every average into one of three: E[g(s) g(t)] = gamma c1, E[g(s)^2] = h
+    # gamma^2 and E[g'(s) g(t) t] = E[g'(s) g(t)^2] = c3. I3 also has E[g(s) t], which is h gamma R: t is R s /
+    # gamma plus a part independent of s.
+    squares = teacher + active * gamma**2 - 2 * gamma * outputs
+    return outputs - active * gamma, squares, teacher - active * gamma * overlap
+
+
+def order_parameter_integrals(
+    gamma: ArrayLike, overlap: ArrayLike, *, student: Student = "relu"
+) -> OrderParameterIntegrals:
+    r"""Compute the averages I1, I2, I3 that drive learning, at any gain and overlap.
+
+    $$I_1 = E[\delta\, \tilde w^\top x], \quad I_2 = E[\delta^2 x^\top x], \quad I_3 = E[\delta\, w^{*\top} x], \qquad
+    \delta = g'(\tilde w^\top x)\,[g(w^{*\top} x) - g(\tilde w^\top x)]$$
+
+    With $(c_1, c_3)$ of `output_correlations` and $h$ of `activity`: $I_1 = \gamma c_1 - h\gamma^2$,
+    $I_2 = c_3 + h\gamma^2 - 2\gamma c_1$, $I_3 = c_3 - h\gamma R$. Exact for $N \to \infty$ (where $x^\top x = 1$).
+    The paper's eqs. 13 to 15, with the middle term of $I_2$ for ReLU corrected: the print has $\pi + 2Rr + 2\arcsin
+    R$ in it as $\pi R + \dots$, which is off by up to 0.4 and right at R = 1 only.
+
+    >>> [round(float(value), 12) for value in order_parameter_integrals(0.7, 0.4, student="linear")]
+    [-0.21, 0.93, 0.72]
+    """
+    gains, overlaps = checked_order_parameters(gamma, overlap)
+    radial, i2, i3 = order_parameter_averages(gains, overlaps, student)
+    return OrderParameterIntegrals(i1=gains * radial, i2=i2, i3=i3)
+
+
+def generalization_error(
+    gamma: ArrayLike, overlap: ArrayLike, *, student: Student = "linear", teacher: Student = "linear"
+) -> Numbers:
+    r"""Compute the mean squared error of a student on fresh noise-free teacher outputs.
+
+    $$\epsilon(\gamma, R) = E_x[(g^*(w^{*\top} x) - g(\tilde w^\top x))^2]$$
+
+    Linear student and teacher: $1 + \gamma^2 - 2\gamma R$ (eq. 18); ReLU student of a linear teacher:
+    $1 + \gamma^2/2 - \gamma R$ (appendix D.1); ReLU and ReLU: $(1 + \gamma^2)/2 - 2\gamma c_1(R)$. Full square, not
+    halved; exact for Gaussian inputs at any N. Label noise of variance S adds S to the error on noisy outputs.
+
+    >>> float(generalization_error(1.0, 0.5)), float(generalization_error(1.0, 0.5, student="relu"))
+    (1.0, 1.0)
+    """
+    gains, overlaps = checked_order_parameters(gamma, overlap)
+    squares = activity(teacher) + activity(student) * gains**2
+    if student == teacher == "relu":
+        product, _ = output_correlations(overlaps, "relu")
+    else:
+        # One ReLU halves E[s t]: x and -x contribute the same product, and only one of them is active.
+        product = min(activity(student), activity(teacher)) * overlaps
+    return squares - 2 * gains * product
 
 
 @dataclass(frozen=True)

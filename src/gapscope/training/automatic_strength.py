@@ -33,8 +33,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.input_packing import InputLayout
-from gapscope.inspection.checks import check_module
+from gapscope.base.samples import InputLayout
+from gapscope.inspection.independence import check_module
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, unwrapped
 from gapscope.inspection.validation import ready

@@ -20,14 +20,11 @@ from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.outputs import inspection_mode
 from gapscope.inspection.validation import ready
 from gapscope.measures.measurement import measure, select_measures
-from gapscope.results.plots import plot_lines
 from gapscope.results.readings import Readings
-from gapscope.training.alarms.base import Alarm
-from gapscope.training.alarms.registry import make_alarm
-from gapscope.training.monitor_cost import Cost, would_exceed
-from gapscope.training.recordings import Recordings
-from gapscope.training.run_checks import RunChecks, RunFinding
-from gapscope.training.sinks import GuardedSink, Sink, warn_or_print
+from gapscope.results.result import plot_lines
+from gapscope.training.alarms.base import Alarm, make_alarm
+from gapscope.training.recordings import Cost, GuardedSink, Recordings, Sink, warn_or_print, would_exceed
+from gapscope.training.run import RunChecks, RunFinding
 
 # The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorize than the one of all outputs.
 DEFAULT_OPTIONS = {"ntk_logdet": {"outputs": "traced"}}

@@ -33,7 +33,7 @@ from gapscope.penalties.base import Penalty
 from gapscope.training.loop import Training, TrainingResult, written_at_last
 from gapscope.training.randomness import RngState
 from gapscope.training.stack import Stack
-from gapscope.training.stacked_penalties import penalty_stacking_key, penalty_stacking_obstacle
+from gapscope.training.stacked_optimizers import penalty_stacking_key, penalty_stacking_obstacle
 
 Choice = Literal["auto", "always", "never"]
 OnEpoch = Callable[[nn.Module, dict[str, Any]], None]

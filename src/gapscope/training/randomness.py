@@ -11,8 +11,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from gapscope.inspection.execution import RANDOM_STREAMS, SharedContext
 from gapscope.inspection.restoring import preserve_rng_state
-from gapscope.inspection.threads import RANDOM_STREAMS, SharedContext
 
 
 @contextmanager

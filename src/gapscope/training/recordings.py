@@ -1,15 +1,21 @@
-"""Recorded values of a training run as a table that can be saved, loaded and plotted."""
+"""Recordings of a monitor, their cost and where they go."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_atomically
-from gapscope.results.plots import plot_lines
-from gapscope.results.result import Result
+from gapscope.inspection.outputs import inspection_mode
+from gapscope.results.result import Result, plot_lines
 
 if TYPE_CHECKING:
     import pandas
@@ -61,3 +67,85 @@ class Recordings(Result):
         """Plot every number over the epochs, and return the matplotlib axes."""
         columns = {name: [row[name] for row in self.rows] for name in (self.rows[0] if self.rows else ())}
         return plot_lines(self.epochs, columns, marked={})
+
+
+Sink = Callable[[int, Mapping[str, float]], None]
+# an unreachable tracker may block each call until its own time-out
+MAX_FAILURES = 3
+
+
+class GuardedSink:
+    """Sink that warns once instead of raising, and stops after `MAX_FAILURES` failures in a row."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.failures = 0
+        self.warned = False
+
+    def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
+        """Pass the numbers to the sink."""
+        if self.failures >= MAX_FAILURES:
+            return
+        try:
+            # random states and modes that a tracker changes are restored
+            with inspection_mode(nn.Identity()):
+                self.sink(epoch, numbers)
+            self.failures = 0
+        except Exception as error:  # no error of a tracker may end training
+            self.failures += 1
+            if not self.warned:
+                self.warned = True
+                warn_or_print(
+                    f"{type(self.sink).__name__} failed on the readings of epoch {epoch} ({type(error).__name__}: "
+                    f"{error}). Training continues and the monitor keeps the readings; this warning appears once."
+                )
+
+
+def warn_or_print(text: str) -> None:
+    """Warn, or write to standard error if warnings are errors."""
+    try:
+        warnings.warn(text, stacklevel=4)
+    except Warning:
+        print(text, file=sys.stderr)
+
+
+# recordings that take less than this in total are never skipped: short training runs are recorded completely
+FREE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Wall time of a monitor's recordings.
+
+    Attributes:
+        recordings: Number of recordings.
+        seconds: Total time, sinks included.
+        share: Fraction of the time between the first and the last recording that was spent recording, the last one
+            included; NaN before the second recording.
+    """
+
+    recordings: int
+    seconds: float
+    share: float
+
+    @property
+    def seconds_per_recording(self) -> float:
+        """Mean seconds per recording, NaN before the first."""
+        return self.seconds / self.recordings if self.recordings else math.nan
+
+    def __str__(self) -> str:
+        share = "" if math.isnan(self.share) else f", {self.share:.1%} of the time between them"
+        return f"{self.recordings} recordings of {self.seconds_per_recording:.3g} s each{share}"
+
+
+def would_exceed(fraction: float | None, spans: Sequence[tuple[float, float]], begun: float | None, now: float) -> bool:
+    """Return True if one more recording would exceed the allowed fraction of the time (None for no limit).
+
+    `spans` are start and end of the recordings so far. `begun` is the start of the training; without it the start of
+    the first recording counts. Never True before the first recording, nor below `FREE_SECONDS` in total.
+    """
+    if fraction is None or not spans:
+        return False
+    seconds = [end - start for start, end in spans]
+    elapsed = now - (spans[0][0] if begun is None else begun)
+    return sum(seconds) + seconds[-1] > max(FREE_SECONDS, fraction * (elapsed + seconds[-1]))

@@ -11,13 +11,12 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 from gapscope.base.samples import Samples
-from gapscope.data.augmentation import flip_shift_rotate
+from gapscope.data.corruptions import flip_shift_rotate
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import checked_outputs
 from gapscope.training.run import TrainingState, batches, learning_rate_at
 from gapscope.training.stacked_layers import LayerUses, StackedLayers
-from gapscope.training.stacked_optimizers import StackedAdam, StackedSGD, per_network
-from gapscope.training.stacked_penalties import StackedPenalties
+from gapscope.training.stacked_optimizers import StackedAdam, StackedPenalties, StackedSGD, per_network
 
 OnBatches = Sequence[Callable[[Tensor, Tensor], None] | None]
 

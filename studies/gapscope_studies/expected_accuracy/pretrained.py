@@ -27,7 +27,7 @@ import gapscope as gs
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.prediction.correlations import kendall_tau
-from gapscope.prediction.ranking_candidates import instantiate
+from gapscope.prediction.ranking_result import instantiate
 from gapscope_studies.expected_accuracy.pretrained_networks import NETWORKS, build_pretrained, normalized
 from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
 from gapscope_studies.expected_accuracy.scale import hash_of

@@ -13,7 +13,7 @@ from gapscope.base.errors import GapscopeError
 from gapscope.base.randomness import derive_seed
 from gapscope.data import inject_label_noise, load_dataset
 from gapscope.inspection.losses import evaluate
-from gapscope.prediction.accuracy_readings import accuracy_readings
+from gapscope.prediction.accuracy_estimator import accuracy_readings
 from gapscope_studies.expected_accuracy.pools import Configuration, has_cross_validation
 
 LARGEST_TEST = 2000

@@ -22,7 +22,7 @@ from gapscope.inspection.losses import default_loss, evaluate
 from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.output_sensitivity import output_sensitivity
-from gapscope.measures.parameter_count import parameter_count
+from gapscope.measures.parameters import parameter_count
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.training.checkpoints import load_weights
 from gapscope_studies.forouzesh2021.temperature_scaling import fit_temperature

@@ -27,7 +27,7 @@ from gapscope.theory import (
     student_generalization,
     train_students,
 )
-from gapscope.theory.order_parameters import Student
+from gapscope.theory.statistical_mechanics import Student
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import HELD, OPEN, Claim, computed, measured
 from gapscope_studies.kit.statistics import Interval, bootstrap, mean

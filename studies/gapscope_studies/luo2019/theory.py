@@ -24,7 +24,7 @@ from gapscope.theory import (
     stability_eigenvalues,
 )
 from gapscope.theory.dynamics import Method, Trajectory
-from gapscope.theory.order_parameters import Student
+from gapscope.theory.statistical_mechanics import Student
 from gapscope.theory.student_training import activate, pre_activations, steps
 from gapscope.theory.teacher_students import draw_teachers
 from gapscope_studies.kit import plots

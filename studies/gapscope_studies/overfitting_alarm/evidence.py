@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, slices
-from gapscope.gradients.recording import record_forward
+from gapscope.gradients.tape import record_forward
 from gapscope.gradients.verification import verify
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs
-from gapscope.training.alarms.base import Alarm
-from gapscope.training.alarms.registry import register_alarm
+from gapscope.training.alarms.base import Alarm, register_alarm
 
 # Samples whose gradients are held at a time, layer by layer.
 _CHUNK = 16

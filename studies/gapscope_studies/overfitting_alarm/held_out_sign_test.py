@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses
-from gapscope.training.alarms.base import Alarm, outputs_of
-from gapscope.training.alarms.registry import register_alarm
+from gapscope.training.alarms.base import Alarm, outputs_of, register_alarm
 
 
 def sign_test(worse: int, better: int) -> float:

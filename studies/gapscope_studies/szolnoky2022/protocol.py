@@ -22,8 +22,8 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import RunSpec
 from gapscope.inspection.losses import default_loss, evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
-from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.kernel_leave_one_out import kernel_alignment
+from gapscope.measures.ntk import empirical_ntk
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.results.records import Record
 from gapscope.training.loop import train

@@ -8,8 +8,8 @@ from typing import Any
 import numpy
 
 from gapscope.base.specs import RunSpec
+from gapscope.prediction.columns import FIT, SENSITIVITIES, default_readings, wide_columns
 from gapscope.prediction.cross_validation import baselines, cross_val_predict
-from gapscope.prediction.defaults import FIT, SENSITIVITIES, default_readings, wide_columns
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim
 from gapscope_studies.kit.plots import named, panels, points

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gapscope.batch_norm.layers._statistics import over_channels, per_channel, with_mean, with_mean_and_variance
+from gapscope.batch_norm.layers._channel_norm import over_channels, per_channel, with_mean, with_mean_and_variance
 
 
 def values(*shape: int) -> Tensor:

@@ -14,9 +14,8 @@ from door_networks import bert, resnet18
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples
-from gapscope.training.alarms.base import Alarm, PeakAlarm
+from gapscope.training.alarms.base import Alarm, PeakAlarm, alarms, make_alarm
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
-from gapscope.training.alarms.registry import alarms, make_alarm
 from gapscope.training.monitor import Monitor
 
 # studies register more

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gapscope.batch_norm.gamma_decay.curvature import EvaluationData, mean_estimate, normalized_input
 from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay, quadratic
-from gapscope.batch_norm.layers._statistics import per_channel
+from gapscope.batch_norm.layers._channel_norm import per_channel
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import checked_outputs

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, slices
-from gapscope.batch_norm.layers._statistics import per_channel
+from gapscope.batch_norm.layers._channel_norm import per_channel
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import forward_hooks

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gapscope.batch_norm.layers._channel_norm import ChannelNorm
-from gapscope.batch_norm.layers._statistics import with_mean, with_mean_and_variance
+from gapscope.batch_norm.layers._channel_norm import ChannelNorm, with_mean, with_mean_and_variance
 
 
 class MeanOnlyBatchNorm(ChannelNorm):

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gapscope.batch_norm.layers._channel_norm import ChannelNorm
-from gapscope.batch_norm.layers._statistics import over_channels, per_channel, with_mean_and_variance
+from gapscope.batch_norm.layers._channel_norm import ChannelNorm, over_channels, per_channel, with_mean_and_variance
 
 
 class _SecondDerivative(torch.autograd.Function):

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.batch_norm.layers._statistics import per_channel
+from gapscope.batch_norm.layers._channel_norm import per_channel
 from gapscope.batch_norm.norm_layers import select_layers
 from gapscope.inspection.hooks import Weighted, forward_hooks
 from gapscope.inspection.outputs import prepare_inputs

@@ -1,19 +1,22 @@
-"""Base classes of alarms: observe a network per epoch, raised once training should stop."""
+"""Base classes and registry of alarms."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.environment import import_all
+from gapscope.base.errors import InvalidInput, check_range, did_you_mean
+from gapscope.base.options import check_known
 from gapscope.base.samples import Samples
 from gapscope.inspection.outputs import check_labels, inspection_mode, network_outputs
 
@@ -200,3 +203,37 @@ def outputs_of(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
         assert samples.targets is not None
         check_labels(samples.targets, outputs.shape[1])
     return outputs
+
+
+AnyAlarm = TypeVar("AnyAlarm", bound=Alarm)
+
+_ALARMS: dict[str, type[Alarm]] = {}
+
+
+def register_alarm(name: str) -> Callable[[type[AnyAlarm]], type[AnyAlarm]]:
+    """Register the decorated class as an alarm that a monitor can name."""
+
+    def register(cls: type[AnyAlarm]) -> type[AnyAlarm]:
+        _ALARMS[name] = cls
+        return cls
+
+    return register
+
+
+def alarms() -> dict[str, type[Alarm]]:
+    """Return all registered alarms by name, sorted, importing those of gapscope first."""
+    import_all("gapscope.training.alarms")
+    return dict(sorted(_ALARMS.items()))
+
+
+def make_alarm(name: str, **settings: Any) -> Alarm:
+    """Build an alarm from its registered name and the keyword settings of its class.
+
+    Raises:
+        InvalidInput: The name or a setting is unknown; the nearest is named.
+    """
+    known = alarms()
+    if name not in known:
+        raise InvalidInput(f"There is no alarm {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")
+    check_known(f"Alarm {name!r}", settings, inspect.signature(known[name]).parameters, noun="setting")
+    return known[name](**settings)

@@ -17,8 +17,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.labels.monitored import MonitoredLabels
 from gapscope.labels.noise_rate import margins_of, noise_rate_bound
-from gapscope.training.alarms.base import PeakAlarm, outputs_of
-from gapscope.training.alarms.registry import register_alarm
+from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
 
 MIN_CANARIES, MIN_FRACTION = 24, 0.005
 

@@ -13,8 +13,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import checked_outputs, inspection_mode, prepare_inputs
-from gapscope.training.alarms.base import PeakAlarm
-from gapscope.training.alarms.registry import register_alarm
+from gapscope.training.alarms.base import PeakAlarm, register_alarm
 
 
 def _gradient(network: nn.Module, x: Tensor, targets: Tensor, parameters: list[nn.Parameter]) -> Tensor:

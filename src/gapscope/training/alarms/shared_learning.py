@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_range
 from gapscope.base.samples import Samples
 from gapscope.gradients.neighbours import most_similar
-from gapscope.measures.empirical_ntk import empirical_ntk
 from gapscope.measures.gradient_neighbours import conflict_fraction
-from gapscope.training.alarms.base import Alarm, outputs_of
-from gapscope.training.alarms.registry import register_alarm
+from gapscope.measures.ntk import empirical_ntk
+from gapscope.training.alarms.base import Alarm, outputs_of, register_alarm
 
 
 def label_support(

@@ -1,20 +1,4 @@
-"""Threads: what gapscope locks, and what it leaves to the caller.
-
-Measuring changes a network for the time: modes, hooks, gradients, forward methods. Everything is restored.
-
-- **One network in several threads.** Whatever changes a network holds its lock (`network_lock`), so that measures and
-  penalties of the same network run one after the other. Your own calls of a network that another thread measures are
-  not locked: they may run in evaluation mode. Measure `copy.deepcopy(network)` instead.
-- **Other networks in other threads** are not affected. While a forward pass is traced, torch.fx replaces
-  `nn.Module.__call__` for the whole process; calls from other threads are passed through, and tracing holds a lock.
-- **Settings of torch for the whole process** (kernels of attention and recurrent layers, deterministic convolutions,
-  eager execution of compiled code) are changed when the first thread needs them and restored after the last
-  (`SharedContext`). Other threads meanwhile compute the same numbers, possibly more slowly.
-- **Global random streams.** Bodies that seed them (an epoch of `train`, drawing initial weights) hold one lock,
-  `RANDOM_STREAMS`, and restore them: epochs of several threads run one after the other, so that a seed gives the same
-  weights as ever. Use processes, as pools do, to train in parallel. A measure restores the streams only if it has
-  used them itself, or if there is no other thread, so that random numbers of other threads do not repeat.
-"""
+"""Threads and processes: how an evaluation is executed."""
 
 from __future__ import annotations
 
@@ -23,10 +7,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from gapscope.base.errors import InvalidInput
 
 
 class FairLock:
@@ -158,3 +147,93 @@ class DrawWatch(TorchFunctionMode):
         """Call the function."""
         self.has_drawn = self.has_drawn or _draws(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Processes that divide samples: rank of this one, their number and group."""
+
+    rank: int
+    size: int
+    group: Any = None
+
+    def own(self, n: int) -> slice:
+        """Return the slice of n rows for this process (sizes differ by at most one)."""
+        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
+
+    def all_min(self, number: int) -> int:
+        """Return the smallest value of all processes, such as a chunk size that all can use."""
+        value = torch.tensor(number)
+        torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MIN, self.group)
+        return int(value)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum over processes, in place."""
+        torch.distributed.all_reduce(values, group=self.group)
+        return values
+
+
+_PROCESSES: ContextVar[Processes | None] = ContextVar("processes", default=None)
+
+
+def processes_joined() -> bool:
+    """Return whether several processes measure together."""
+    return _PROCESSES.get() is not None
+
+
+def processes(n: int) -> Processes | None:
+    """Return the processes that divide n rows (None if not distributed or too few rows)."""
+    joined = _PROCESSES.get()
+    return None if joined is None or n < joined.size else joined
+
+
+@contextmanager
+def distribute_over(group: Any = None) -> Iterator[None]:
+    """Divide the passes of measures in the body among the processes of a group (None for all).
+
+    All processes must make the same calls.
+
+    Raises:
+        InvalidInput: There is no process group.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise InvalidInput(
+            "Got no process group; distribute_over needs torch.distributed.init_process_group(). Start with torchrun, "
+            "or measure without distribute_over."
+        )
+    size = torch.distributed.get_world_size(group)
+    members = Processes(torch.distributed.get_rank(group), size, group) if size > 1 else None
+    token = _PROCESSES.set(members)
+    try:
+        yield
+    finally:
+        _PROCESSES.reset(token)
+
+
+def _length(part: slice) -> int:
+    return part.stop - part.start
+
+
+def compute_distributed(
+    n: int, compute: Callable[[slice], Tensor], *, dim: int = 0, length: Callable[[slice], int] = _length
+) -> Tensor:
+    """Return `compute` for samples 0 to n, each process computing one non-empty slice.
+
+    The rows are in dimension `dim` of the result; `length` gives their number per slice, by default the samples.
+    """
+    among = processes(n)
+    if among is None:
+        return compute(slice(0, n))
+    # nested calls run in this process only: the others are at another point of the same call
+    token = _PROCESSES.set(None)
+    try:
+        local_rows = compute(among.own(n)).movedim(dim, 0).contiguous()
+    finally:
+        _PROCESSES.reset(token)
+    sizes = [length(Processes(rank, among.size).own(n)) for rank in range(among.size)]
+    longest = max(sizes)
+    padded = torch.cat([local_rows, local_rows.new_zeros(longest - len(local_rows), *local_rows.shape[1:])])
+    parts = [torch.empty_like(padded) for _ in range(among.size)]
+    torch.distributed.all_gather(parts, padded, group=among.group)
+    rows = [part[:size] for part, size in zip(parts, sizes, strict=True)]
+    return torch.cat(rows).movedim(0, dim)

@@ -1,15 +1,48 @@
-"""Mean loss."""
+"""Accuracy and loss on the training samples."""
 
 from __future__ import annotations
 
-from torch import nn
+from jaxtyping import Int64
+from torch import Tensor, nn
 
 from gapscope.base.samples import Samples
-from gapscope.inspection.checks import check_finite
+from gapscope.inspection.independence import check_finite
 from gapscope.inspection.losses import evaluate
-from gapscope.measures._types import FloatInputs, Targets
+from gapscope.measures._forward import FloatInputs, Targets
 from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
 from gapscope.results.estimate import Estimate
+
+
+@register_measure(
+    "accuracy",
+    title="fraction of samples classified as labelled",
+    needs=("inputs", "labels"),
+    units="fraction of samples",
+    direction="none",
+    aggregation="mean over samples",
+    cost="1 forward pass",
+    supports_dense=True,
+    reference="",
+    cost_class="forward",
+    invariances=EVERYTHING,
+    oracle="closed form",
+    sampling=Sampling("mean", 256, lambda k: 1),
+)
+def accuracy(network: nn.Module, x: FloatInputs, y: Int64[Tensor, " n"], *, chunk_size: int | None = None) -> Estimate:
+    r"""Compute the accuracy: fraction of samples whose largest output is their label (exact).
+
+    $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$. Exact; in evaluation mode. On training samples it is the training
+    accuracy against the labels as given.
+
+    Raises:
+        InvalidInput: Inputs, labels and outputs do not fit together.
+
+    >>> import torch
+    >>> accuracy(nn.Identity(), torch.eye(4), torch.tensor([0, 1, 2, 0]))
+    0.75
+    """
+    check_finite(network)
+    return Estimate(evaluate(network, Samples(x, y), chunk_size=chunk_size)["accuracy"])
 
 
 @register_measure(

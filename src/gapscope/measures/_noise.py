@@ -1,4 +1,4 @@
-"""Outputs under Gaussian input noise, shared by the measures of output sensitivity."""
+"""Outputs at noisy inputs and at mixed samples."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ from collections.abc import Iterator
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.random_streams import resolve_generator
-from gapscope.base.samples import as_samples, slices_of
-from gapscope.inspection.distributed import compute_distributed
-from gapscope.inspection.outputs import checked_outputs, prepare_inputs, samples_per_pass
-from gapscope.measures._types import FloatInputs
+from gapscope.base.samples import as_samples, slices, slices_of
+from gapscope.inspection.execution import compute_distributed
+from gapscope.inspection.losses import class_logits
+from gapscope.inspection.memoization import memoize
+from gapscope.inspection.outputs import (
+    check_labels,
+    checked_outputs,
+    measurement_mode,
+    prepare_inputs,
+    samples_per_pass,
+)
+from gapscope.measures._forward import FloatInputs, Labels
 
 Space = Literal["logits", "probabilities"]
 SPACES = ("logits", "probabilities")
@@ -116,3 +124,44 @@ def output_shifts(
     clean = outputs()
     for _ in range(draws):
         yield outputs(InputNoise(x, source)) - clean
+
+
+# measures of this stream use the same pairs
+STREAM = "mixup"
+
+
+@memoize
+def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Tensor, " n"]:
+    """Return a partner of the same class for each sample: a random cyclic order per class.
+
+    A sample that is the only one of its class is its own partner.
+    """
+    source = resolve_generator(generator, STREAM)
+    y = y.cpu()
+    found = torch.arange(len(y))
+    for label in y.unique():
+        members = (y == label).nonzero()[:, 0]
+        members = members[torch.randperm(len(members), generator=source)]
+        found[members] = members.roll(1)
+    return found
+
+
+def mixup(x: Tensor, pairs: Int[Tensor, " n"], part: slice) -> Tensor:
+    """Return a part of the samples, each mixed half and half with its partner."""
+    return (x[part] + x[pairs[part].to(x.device)]) / 2
+
+
+@memoize
+def mixed_logits(
+    network: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, chunk_size: int | None
+) -> Float[Tensor, "n c"]:
+    """Return the logits of all samples mixed with their partners, in float64 on the CPU."""
+    pairs, outputs = same_class_partners(y, generator), []
+    with measurement_mode(network) as network, torch.no_grad():
+        x = continuous_inputs(network, x)
+        for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
+            inputs = mixup(x, pairs, part)
+            outputs.append(checked_outputs(network(inputs), len(inputs)).double().cpu())
+    logits = class_logits(torch.cat(outputs))
+    check_labels(y, logits.shape[1])
+    return logits
