@@ -45,9 +45,9 @@ per unit, on one core. Resume with `gapscope study run STUDY --only PART --again
 MORE_ENDS = """
 ## On a GPU
 
-`--scale paper --device cuda` trains the networks of pools there; these times have not been measured. The papers' data are
-needed: all of CIFAR-10 and CIFAR-100, MNIST, and ImageNet in folders. Parts: zhao2022 fig3ab, fig4; luo2019 fig2ab,
-fig3; forouzesh2021 table1; szolnoky2022 bench.
+`--scale paper --device cuda` trains the networks of pools there; these times have not been measured. The data of
+the papers are needed: all of CIFAR-10 and CIFAR-100, MNIST, and ImageNet in folders. Parts: zhao2022 fig3ab, fig4;
+luo2019 fig2ab, fig3; forouzesh2021 table1; szolnoky2022 bench.
 """
 PAGE_ENDS = """
 ## Run more
