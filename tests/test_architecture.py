@@ -125,6 +125,11 @@ def test_every_public_name_loads(name: str) -> None:
     assert getattr(gapscope, name) is not None
 
 
+@pytest.mark.parametrize("name", vars(gapscope.prediction)["__all__"])
+def test_every_name_of_the_lazy_package_loads(name: str) -> None:
+    assert getattr(gapscope.prediction, name) is not None
+
+
 @pytest.mark.parametrize("name", RENAMED)
 def test_old_names_warn_and_return_the_new_object(name: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"is now gapscope.{RENAMED[name]}"):

@@ -6,5 +6,5 @@ from .cross_validation import baselines as baselines
 from .cross_validation import cross_val_predict as cross_val_predict
 from .cross_validation import cross_validate as cross_validate
 from .cross_validation import cross_validate_pool as cross_validate_pool
-from .defaults import suggest_estimator as suggest_estimator
+from .columns import suggest_estimator as suggest_estimator
 from .gap_estimator import GapEstimator as GapEstimator
