@@ -2,9 +2,9 @@ from .columns import complete_rows as complete_rows
 from .columns import hyperparameter_columns as hyperparameter_columns
 from .columns import reading_columns as reading_columns
 from .columns import reading_directions as reading_directions
+from .columns import suggest_estimator as suggest_estimator
 from .cross_validation import baselines as baselines
 from .cross_validation import cross_val_predict as cross_val_predict
 from .cross_validation import cross_validate as cross_validate
 from .cross_validation import cross_validate_pool as cross_validate_pool
-from .columns import suggest_estimator as suggest_estimator
 from .gap_estimator import GapEstimator as GapEstimator
