@@ -149,9 +149,12 @@ def sizes(setting: RunSettings) -> Any:
     return _merged(tomllib.loads(Path(__file__).with_name("setups.toml").read_text("utf-8")), setting.read(__file__))
 
 
-def make(setting: RunSettings, name: str, *more: str) -> Setup:
-    """The setup of this name at this scale. `more` methods beside its own."""
+def make(setting: RunSettings, name: str, *more: str, printed: bool = False) -> Setup:
+    """The setup of this name at this scale, with `more` methods; `printed`: with the budget of the printed tables."""
     content = dict(sizes(setting)[name])
+    larger = content.pop("printed", {})
+    if printed:
+        content = _merged(content, larger)
     base = RunSpec.from_dict({table: content.pop(table, {}) for table in ("data", "network", "training")})
     ranges, names = content.pop("ranges", {}), (*FIVE_METHODS, *content.pop("also", ()), *more)
     methods = [METHODS[method] for method in names]

@@ -250,7 +250,7 @@ def paper_table(
     `own` where the network is the paper's; `also` are methods beside the setup's; `long` trains for longer, with the
     strengths that were tuned in the shorter training.
     """
-    setup, theirs = make(setting, name, *also), printed(number)
+    setup, theirs = make(setting, name, *also, printed=True), printed(number)
     tuned = protocol.tuned(setting, setup)
     path = "data.target_noise" if setup.lower_is_better else "data.label_noise"
     chosen, changes = setup.printed_noises, {}
