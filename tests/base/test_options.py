@@ -48,7 +48,7 @@ def test_values_take_their_declared_type(value: Any, annotation: Any, expected: 
         ("ab", tuple[str, ...], r"^x must be a list; got 'ab'\. Write it in square brackets\.$"),
         ([1, "b"], tuple[int, ...], r"^x\[1\] must be of type int; got 'b'"),
         (3, Size, r"^x must be a table of settings; got 3\.$"),
-        ({"widht": 3}, Size, r"^x has no setting 'widht'; it knows width\. Did you mean 'width'\?$"),
+        ({"widht": 3}, Size, r"^x has no setting 'widht'; settings: width\. Did you mean 'width'\?$"),
         ([], dict[str, Any], "x must be of type dict"),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_wrong_type_is_refused_by_name(value: Any, annotation: Any, message: s
 def test_names_that_are_not_known() -> None:
     check_known("It", [], [])
     check_known("It", ["b"], ["a", "b"])
-    with pytest.raises(InvalidInput, match=r"^It has no table 'c'; it knows none\.$"):
+    with pytest.raises(InvalidInput, match=r"^It has no table 'c'; tables: none\.$"):
         check_known("It", ["c"], [], noun="table")
 
 

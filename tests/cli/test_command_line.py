@@ -95,7 +95,7 @@ def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signa
         stopper.join()
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert done.returncode == 130 and "run the same command again to continue" in done.stderr
+    assert done.returncode == 130 and "Run the same command again" in done.stderr
 
 
 @pytest.mark.slow

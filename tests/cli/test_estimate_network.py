@@ -47,7 +47,7 @@ def test_a_network_is_answered_at_once(factory: str) -> None:
 
 def test_a_refusal_says_why_and_ends_with_2(factory: str) -> None:
     done = CliRunner().invoke(app, ["estimate", f"{factory}:meaningless"])
-    assert done.exit_code == 2 and "no answer: without training its gradients tell no more" in done.output
+    assert done.exit_code == 2 and "no answer: before training its gradients predict no better" in done.output
 
 
 def test_a_table_of_known_networks_moves_the_answer(factory: str) -> None:

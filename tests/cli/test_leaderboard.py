@@ -23,7 +23,7 @@ def test_history_is_found_among_the_data_and_told_in_words(tmp_path: Path) -> No
     shown = CliRunner().invoke(app, ["leaderboard", "--data-root", str(tmp_path), *FAST], env={"COLUMNS": "80"})
     assert shown.exit_code == 0, shown.output
     lines = shown.stdout.splitlines()
-    assert lines[0] == "1 of 2 measures say more of the gap than the hyperparameters do: rbf."
+    assert lines[0] == "1 of 2 measures predict the gap beyond the hyperparameters: rbf."
     assert "96 networks, a training configuration each, 6 hyperparameters" in shown.stdout and "vc_dim" in shown.stdout
     assert max(len(line.rstrip()) for line in lines[1:]) <= 80
 

@@ -69,9 +69,9 @@ def test_options_reach_the_data_set(data_root: Path) -> None:
         (
             "two_circles",
             {"nose": 0.1},
-            "no option 'nose'; it knows n, factor, noise, test_size, seed. Did you mean 'noise'",
+            "no option 'nose'; options: n, factor, noise, test_size, seed. Did you mean 'noise'",
         ),
-        ("digits", {"seed": 1}, "'digits' has no option 'seed'; it knows none"),
+        ("digits", {"seed": 1}, "'digits' has no option 'seed'; options: none"),
         ("two_circles", {"n": "10"}, r"Option 'n' of data set 'two_circles' must be of type int; got '10' \(str\)"),
         ("two_circles", {"n": 1.5}, "must be of type int; got 1.5"),
         ("two_circles", {"n": True}, "must be of type int; got True"),

@@ -130,7 +130,7 @@ def test_margins_and_rivals_by_hand() -> None:
         alarm.update(torch.tensor([row] * 4, dtype=torch.float64), labels, false, epoch)
     seen = alarm.monitored_labels()
     assert torch.allclose(seen.margins, torch.full((4,), -7 / 3, dtype=torch.float64))
-    assert seen.rivals.tolist() == [2] * 4 and torch.equal(seen.is_canary, false)
+    assert seen.runner_up.tolist() == [2] * 4 and torch.equal(seen.is_canary, false)
     canaries.restore()  # what is learned from here on says nothing of wrong labels
     alarm.update(torch.zeros(4, 3, dtype=torch.float64), labels, false, 4)
     assert torch.equal(alarm.margins, seen.margins)
@@ -139,9 +139,9 @@ def test_margins_and_rivals_by_hand() -> None:
 def test_a_network_that_knows_nothing_is_refused() -> None:
     generator = torch.Generator().manual_seed(0)
     given = torch.randint(0, 5, (200,), generator=generator)
-    rivals = (given + torch.randint(1, 5, (200,), generator=generator)) % 5
+    runner_up = (given + torch.randint(1, 5, (200,), generator=generator)) % 5
     weak = MonitoredLabels(
-        torch.arange(200), given, rivals, torch.randn(200, generator=generator).double(), torch.arange(200) < 40, 5
+        torch.arange(200), given, runner_up, torch.randn(200, generator=generator).double(), torch.arange(200) < 40, 5
     )
 
     class Alarm:
@@ -158,9 +158,9 @@ def test_many_wrong_labels_are_not_told_from_a_network_that_knows_little() -> No
     generator = torch.Generator().manual_seed(0)
     given, canary = torch.randint(0, 5, (400,), generator=generator), torch.arange(400) < 50
     # six in ten look like the canaries, and the canaries' own labels are predicted at 36 %
-    rivals = torch.where(torch.arange(400) < 18, given, (given + 1) % 5)
+    runner_up = torch.where(torch.arange(400) < 18, given, (given + 1) % 5)
     margins = torch.where(torch.arange(400) < 260, -1.0, 1.0).double() + 0.1 * torch.randn(400, generator=generator)
-    seen = MonitoredLabels(torch.arange(400), given, rivals, margins, canary, 5)
+    seen = MonitoredLabels(torch.arange(400), given, runner_up, margins, canary, 5)
     found = seen.noise(generator)
     assert found.rate > 0.5 and found.clean_accuracy == pytest.approx(0.36) and found.unreliable_because
 

@@ -42,7 +42,7 @@ def test_history_has_the_reference_scores(board: gs.Leaderboard) -> None:
 
 def test_only_the_best_measure_says_more_than_the_hyperparameters(board: gs.Leaderboard) -> None:
     assert [row.measure for row in board.trusted] == ["m.rbf"]
-    assert board.verdict[0].startswith("1 of 3 measures say more of the gap than the hyperparameters do: rbf.")
+    assert board.verdict[0].startswith("1 of 3 measures predict the gap beyond the hyperparameters: rbf.")
     assert "wcv, smoothness_gap" in board.verdict[1]
     assert board.row("vc_dim").why.startswith("it is fixed by the hyperparameters: it never changes with hp.dropout_p")
     assert board.row(RANDOM).verdict == "no evidence" and board.row(RANDOM).role == "random"
@@ -103,7 +103,7 @@ def test_networks_without_a_number_are_left_out_and_measures_that_lack_many(pgdl
     holes = pgdl.assign(**{"m.wcv": pgdl["m.wcv"].where(pgdl.index > 0), "m.vr": pgdl["m.vr"].where(pgdl.index > 40)})
     found = gs.rank_measures(holes, measures=["m.wcv", "m.vr"], n_permutations=20, n_bootstrap=20)
     assert found.left_out == {"m.vr": "41 of 96 networks have no finite value"}
-    assert found.networks == 95 and found.dropped == 1 and "1 more left out" in found.facts
+    assert found.networks == 95 and found.dropped == 1 and "1 skipped" in found.facts
 
 
 def test_verdicts_alone_are_those_of_the_leaderboard(board: gs.Leaderboard, pgdl: pandas.DataFrame) -> None:
@@ -122,10 +122,10 @@ def test_verdicts_in_words() -> None:
     for given, why in (
         ({"recipes": 5}, "5 training configurations are too few; 12 at least"),
         ({"fixed": "it is fixed"}, "it is fixed"),
-        ({"kendall": Score(value=-0.97, p=0.01)}, "it orders networks as the gap itself does (tau -0.97)"),
-        ({"hyperparameters": 0}, "the table names no hyperparameters"),
-        ({"partial": weak, "kendall": strong}, "no more than hyperparameters tell already"),
-        ({"partial": weak}, "it does not go with the gap"),
+        ({"kendall": Score(value=-0.97, p=0.01)}, "its order is that of the gap (tau -0.97)"),
+        ({"hyperparameters": 0}, "the table has no hyperparameters"),
+        ({"partial": weak, "kendall": strong}, "as hyperparameters alone do"),
+        ({"partial": weak}, "it does not correlate with the gap"),
     ):
         changed: dict[str, Any] = {"partial": strong, "kendall": weak} | facts | given
         verdict, words = verdict_of(**changed)
@@ -159,7 +159,7 @@ def test_of_many_networks_whole_recipes_are_verdict_of(pgdl: pandas.DataFrame) -
     thrice["gap"] += numpy.random.default_rng(0).normal(size=len(thrice)) / 1000
     found = gs.rank_measures(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)
     assert found.networks == 99 and found.recipes == 33 and found.drawn_from == 288
-    assert found.facts.startswith("99 networks drawn from 288, 33 training configurations")
+    assert found.facts.startswith("99 networks sampled from 288, 33 training configurations")
     assert gs.Leaderboard.from_json(found.to_json()).drawn_from == 288
     with pytest.raises(InvalidInput, match="most_networks"):
         gs.rank_measures(thrice, most_networks=2)

@@ -43,7 +43,7 @@ def test_a_measure_of_the_users_own_yields_readings() -> None:
     readings = get_measure("two_numbers")(nn.Identity(), Samples(X), scale=2.0)
     assert readings["two_numbers.a"].value == 10 and readings["two_numbers.a"].units == "m"
     assert readings["two_numbers.b"].standard_error == 0.5
-    with pytest.raises(InvalidInput, match=r"two_numbers has no option 'scal'; it knows scale. Did you mean 'scale'"):
+    with pytest.raises(InvalidInput, match=r"two_numbers has no option 'scal'; options: scale. Did you mean 'scale'"):
         get_measure("two_numbers")(nn.Identity(), Samples(X), scal=1)
     with pytest.raises(InvalidInput, match="registered already"):
         register_measure("two_numbers", needs=(), cost="", reference="")(lambda network: 0.0)

@@ -61,7 +61,7 @@ def _inputs(name: str, n: int = 4, dtype: torch.dtype = torch.float32) -> Tensor
 def _options(name: str) -> list[str]:
     with pytest.raises(InvalidInput) as caught:
         check_network_options(name, {"?": 1})
-    return str(caught.value).partition("it knows ")[2].rstrip(".").split(", ")
+    return str(caught.value).partition("; options: ")[2].rstrip(".").split(", ")
 
 
 OPTIONS = [(name, option) for name in network_names() for option in _options(name)]
@@ -196,7 +196,7 @@ def test_initialization_reaches_the_weights(kind: str) -> None:
     ("name", "options", "message"),
     [
         ("lenet", {}, r"There is no network 'lenet'; known are .*lenet5.*\. Did you mean 'lenet5'\?$"),
-        ("lenet5", {"droput": 0.1}, r"Network 'lenet5' has no option 'droput'; it knows .* Did you mean 'dropout'\?$"),
+        ("lenet5", {"droput": 0.1}, r"Network 'lenet5' has no option 'droput'; options: .* Did you mean 'dropout'\?$"),
         ("lenet5", {"dropout": 1.0}, r"Option 'dropout' of network 'lenet5' must lie in \[0, 1\); got 1.0\.$"),
         ("lenet5", {"dropout": "x"}, r"Option 'dropout' of network 'lenet5' must be of type float; got 'x' \(str\)\.$"),
         ("lenet5", {"width_multiplier": 0}, r"'width_multiplier' of network 'lenet5' must lie in \(0, inf\); got 0\.$"),

@@ -119,7 +119,7 @@ def test_the_default_keeps_the_ids_of_older_runs() -> None:
 def test_messages() -> None:
     with pytest.raises(InvalidInput, match="Did you mean 'early_learning'"):
         make_loss(gs.LossSpec(name="early_learnin"))
-    with pytest.raises(InvalidInput, match="has no setting 'p'; it knows q"):
+    with pytest.raises(InvalidInput, match="has no setting 'p'; settings: q"):
         make_loss(gs.LossSpec(name="generalized_cross_entropy", options={"p": 1}))
     for made in LOSSES.values():
         with pytest.raises(InvalidInput, match="For regression use the squared error"):

@@ -196,7 +196,7 @@ def test_one_damaged_record_never_hides_the_others(pool: Pool, name: str) -> Non
     first, second = (pool.run_folder(spec.id) / "record.json" for spec in specs())
     content = first.read_bytes()
     first.write_text(json.dumps(RECORD_DAMAGES[name](json.loads(content))))
-    with pytest.warns(DamagedFileWarning, match="1 of 2 records of .* were left out; the first: "):
+    with pytest.warns(DamagedFileWarning, match="1 of 2 records of .* are damaged and skipped; the first: "):
         assert [record.id for record in pool.records()] == [second.parent.name]
     status = pool.status(specs())
     assert (status.finished, status.unreadable, status.total) == (1, 1, 2)

@@ -66,11 +66,11 @@ def test_measures_are_named_by_words() -> None:
     new = Reading(measure="zeta", number="zeta", value=0.5, title="units that a class needs")
     old = Reading(measure="my_own", number="first", value=0.5)
     records = [record(str(i), 0.9, 0.5, new, old) for i in range(12)]
-    assert "best here: units that a class needs." in said(*records, best="zeta")
-    assert "best here: my own: first." in said(*records, best="my_own.first")
+    assert "correlation with the gap: units that a class needs." in said(*records, best="zeta")
+    assert "correlation with the gap: my own: first." in said(*records, best="my_own.first")
 
 
-def test_whether_it_is_more_than_the_settings_tell_is_said() -> None:
+def test_the_verdict_says_what_the_hyperparameters_predict() -> None:
     zeta = Reading(measure="zeta", number="zeta", value=0.5, title="units that a class needs")
     records = [record(str(i), 0.9, 0.5, zeta) for i in range(12)]
     significant, not_so = Score(value=0.4, p=0.01), Score(value=0.1, p=0.5)
@@ -78,10 +78,10 @@ def test_whether_it_is_more_than_the_settings_tell_is_said() -> None:
     ranks = replace(both, verdict="no evidence", partial=not_so)
     chance = replace(ranks, kendall=not_so)
     size = replace(chance, role="size")
-    assert said(*records, best="zeta", judged={"zeta": both}).endswith("the gap goes with: units that a class needs.")
-    assert "at equal settings there is no evidence" in said(*records, best="zeta", judged={"zeta": ranks, "n": size})
-    assert said(*records, best="zeta", judged={"zeta": chance}).endswith("than a random one would: no evidence.")
-    assert "equal settings" not in said(*records, best="zeta")
+    assert said(*records, best="zeta", judged={"zeta": both}).endswith("too: units that a class needs.")
+    assert "better than the hyperparameters alone" in said(*records, best="zeta", judged={"zeta": ranks, "n": size})
+    assert said(*records, best="zeta", judged={"zeta": chance}).endswith("more than a random one would.")
+    assert "hyperparameters" not in said(*records, best="zeta")
 
 
 def test_readings_are_judged_at_equal_settings() -> None:

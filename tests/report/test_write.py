@@ -111,7 +111,7 @@ def test_the_numbers_on_the_page_are_those_of_the_records(page: str) -> None:
         assert name in parsed.text
     assert "zeta 0." in parsed.text
     assert "estimated, median standard error 3" in parsed.text
-    assert "higher goes with a smaller gap" in parsed.text
+    assert "higher predicts a smaller gap" in parsed.text
 
 
 def test_the_baselines_stand_beside_the_estimate(page: str) -> None:
@@ -141,7 +141,7 @@ def test_refused_networks_have_a_reason_instead_of_a_number(tmp_path: Path) -> N
     answers.loc[first, ["verdict", "reason"]] = ["outside", "zeta is 0.9, above <every> fitted network"]
     text = write_report(records, tmp_path / "report.html", title="All", held_out=answers).read_text()
     assert "zeta is 0.9, above &lt;every&gt; fitted network" in text
-    assert "1 refused as unlike the fitted ones" in text
+    assert "1 outside the fitted range" in text
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])

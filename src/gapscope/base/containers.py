@@ -186,8 +186,8 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     notes: list[str] = []
     if len(rest) > 1:
         notes.append(
-            f"A sample holds {1 + len(rest)} things: the first is taken as the input and the second as its target; "
-            f"left out: {_kinds(rest[1:])}. To pass several inputs give ((x1, x2), y)."
+            f"A sample holds {1 + len(rest)} items: the first is used as the input, the second as its target; "
+            f"ignored: {_kinds(rest[1:])}. To pass several inputs give ((x1, x2), y)."
         )
     labels, names = label_column(rest[0]) if rest else (None, ())
     return CollatedData(_inputs(x), labels, notes + _naming_note(names), names)

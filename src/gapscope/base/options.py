@@ -55,13 +55,13 @@ def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun:
     >>> check_known("Network 'lenet5'", ["droput"], ["dropout", "batch_norm"])
     Traceback (most recent call last):
     ...
-    gapscope.base.errors.InvalidInput: Network 'lenet5' has no option 'droput'; it knows dropout, batch_norm. Did you mean 'dropout'?
+    gapscope.base.errors.InvalidInput: Network 'lenet5' has no option 'droput'; options: dropout, batch_norm. Did you mean 'dropout'?
     """  # noqa: E501
     known = list(known)
     for name in given:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise InvalidInput(f"{owner} has no {noun} {name!r}; it knows {listed}.{did_you_mean(str(name), known)}")
+            raise InvalidInput(f"{owner} has no {noun} {name!r}; {noun}s: {listed}.{did_you_mean(str(name), known)}")
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:

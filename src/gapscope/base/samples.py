@@ -179,7 +179,7 @@ def _parse_targets(targets: Tensor, notes: list[str]) -> Tensor:
     zeros, ones = targets == 0, targets == 1
     if targets.shape[1:] == (1,) and bool((zeros | ones).all() & zeros.any() & ones.any()):
         notes.append(
-            "Targets that are all 0.0 or 1.0 are taken as two classes. For regression pass gs.Samples(x, y[:, None])."
+            "Targets that are all 0.0 or 1.0 are treated as two classes. For regression pass gs.Samples(x, y[:, None])."
         )
         return targets[:, 0].long()
     return targets
@@ -210,7 +210,7 @@ def as_samples(data: Any) -> Samples:
         is_labelled = targets != IGNORED
         if len(is_labelled) == len(inputs) and bool(is_labelled.any()) and not bool(is_labelled.all()):
             notes.append(
-                f"{int((~is_labelled).sum())} of {len(is_labelled)} samples have the label -100 and are left out."
+                f"{int((~is_labelled).sum())} of {len(is_labelled)} samples have the label -100 and are ignored."
             )
             inputs, targets = inputs[is_labelled], targets[is_labelled]
     return Samples(inputs, targets, form, tuple(notes), collated.class_names)

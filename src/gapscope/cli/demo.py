@@ -53,7 +53,7 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
                 "test": f"{record.scores['test_accuracy']:.0%}",
                 "training": f"{record.scores['train_accuracy']:.0%}",
                 "gap": record.gap,
-                "verdict": "trust" if trusted else "refused",
+                "verdict": "inside" if trusted else "outside",
             }
         )
     return pandas.DataFrame(rows).sort_values(by=["gap"]).drop(columns="gap")
@@ -75,12 +75,12 @@ def _estimate(records: Sequence[Record]) -> tuple[list[Record], pandas.DataFrame
 
 
 def _summary(records: Sequence[Record], held_out: Sequence[Record], assessed: pandas.DataFrame) -> list[str]:
-    """The closing lines: error beside the plain baseline, coverage, refusals."""
+    """The closing lines: error and that of the baseline, coverage, networks without an estimate."""
     seen = [record.gap for record in records if record.status == "finished" and record not in held_out]
     mean = sum(seen) / len(seen)
     rows = assessed.to_dict("index")
     answered = [(record.gap, rows[record.id]) for record in held_out if rows[record.id]["verdict"] == "inside"]
-    lines = [f"{len(held_out) - len(answered)} of {len(held_out)} networks are unlike the fitted ones and were refused"]
+    lines = [f"{len(held_out) - len(answered)} of {len(held_out)} networks are outside the fitted range: no estimate"]
     if answered:
         error = (sum((row["prediction"] - gap) ** 2 for gap, row in answered) / len(answered)) ** 0.5
         plain = (sum((mean - gap) ** 2 for gap, _ in answered) / len(answered)) ** 0.5

@@ -47,7 +47,7 @@ def torchvision_problem(torchvision: str | None, torch_version: str) -> str | No
         One sentence with the fix, or None.
 
     >>> torchvision_problem("0.28.0+cu130", "2.13.0+cpu").split(";")[0]
-    'torchvision 0.28.0+cu130 cannot be imported beside torch 2.13.0+cpu'
+    'torchvision 0.28.0+cu130 does not work with torch 2.13.0+cpu'
     >>> torchvision_problem("0.28.0+cu130", "2.13.0+cu130") is None
     True
     """
@@ -56,8 +56,8 @@ def torchvision_problem(torchvision: str | None, torch_version: str) -> str | No
     if torchvision.split("+")[1] == torch_version.split("+")[1]:
         return None
     return (
-        f"torchvision {torchvision} cannot be imported beside torch {torch_version}; it breaks lightning, timm and "
-        "torchmetrics by being installed. Run: pip uninstall torchvision"
+        f"torchvision {torchvision} does not work with torch {torch_version}; while it is installed, lightning, timm "
+        "and torchmetrics fail too. Run: pip uninstall torchvision"
     )
 
 
@@ -71,7 +71,7 @@ def _data_rows(data_root: Path | None) -> list[tuple[str, str, str]]:
     for name in dataset_names():
         here = find_dataset(name, root=data_root)
         by_hand = SOURCES[name].layout is not None and SOURCES[name].origin is None
-        missing = "by hand: gapscope data fetch {name} says how" if by_hand else "gapscope data fetch {name}"
+        missing = "by hand; for instructions: gapscope data fetch {name}" if by_hand else "gapscope data fetch {name}"
         rows.append((f"data {name}", "found" if here else "not here", "ok" if here else missing.format(name=name)))
     return rows
 

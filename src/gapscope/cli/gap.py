@@ -114,7 +114,7 @@ def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
         return ["gap: no answer", f"trust: no, {reason}", *remedy]
     interval = f"{level:.0%} interval {assessed['low']:.3f} to {assessed['high']:.3f}"
     if assessed["reason"]:  # it has no ends
-        interval = f"no interval: {assessed['reason']} (--level asks for another)"
+        interval = f"no interval: {assessed['reason']} (--level sets another)"
     return [
         f"gap {assessed['prediction']:.3f}, {interval}",
         "trust: yes, it is like the networks the estimator was fitted on",

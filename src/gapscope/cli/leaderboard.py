@@ -62,4 +62,4 @@ def leaderboard(
     for line in LEGEND:
         typer.echo(line)
     for name, why in found.left_out.items():
-        typer.echo(f"left out: {name}: {why}", err=True)
+        typer.echo(f"skipped: {name}: {why}", err=True)

@@ -54,9 +54,7 @@ def learning_curve(
     design: str = typer.Option(
         "auto", help="Design of the subset runs; auto selects the cheapest that reaches --max-width."
     ),
-    cache_dir: Path = typer.Option(
-        Path("gapscope-learning-curve"), help="Folder where finished training runs are kept."
-    ),
+    cache_dir: Path = typer.Option(Path("gapscope-learning-curve"), help="Folder of finished training runs."),
     workers: int = typer.Option(1, help="Number of training processes."),
     stack: str = typer.Option("never", help="Train the folds of a grid's runs in one stack: never, auto, always."),
     seed: int = typer.Option(0, help="Seed of the subsets and of the training runs."),

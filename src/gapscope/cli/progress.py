@@ -44,7 +44,7 @@ def handle_interrupts() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("\nstopped; everything finished is kept: run the same command again to continue.", err=True)
+        typer.echo("\nstopped; finished work is saved. Run the same command again to continue.", err=True)
         raise typer.Exit(130) from None
 
 

@@ -183,7 +183,7 @@ _TABLE = (
         "yours",
         image_folder,
         IMAGE_FOLDER,
-        by_hand="Put your own photographs into {path}/CLASS/*.jpg, and those of the test split into val beside train.",
+        by_hand="Put your photographs into {path}/CLASS/*.jpg, and those of the test split into val, next to train.",
     ),
 )
 SOURCES = {source.name: source for source in _TABLE}

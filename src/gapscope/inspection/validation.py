@@ -54,7 +54,7 @@ class Ready:
         n_outputs: K.
         notes: Conversions of the data, and warnings.
         positions: Whether outputs have positions (pixels, tokens), which are flattened.
-        refused: Reason why labels cannot be compared with the outputs; empty if they can.
+        mismatch: Reason why labels cannot be compared with the outputs; empty if they can.
     """
 
     bare: nn.Module
@@ -63,7 +63,7 @@ class Ready:
     n_outputs: int
     notes: tuple[str, ...] = ()
     positions: bool = False
-    refused: str = ""
+    mismatch: str = ""
 
     def with_samples(self, samples: Samples) -> Ready:
         """Return the same network with other samples of the same kind."""
@@ -98,8 +98,8 @@ class Ready:
         if {"targets", "labels"} & set(item.needs):
             if targets is None:
                 return "needs targets; pass data as (x, y)"
-            if self.refused:
-                return self.refused
+            if self.mismatch:
+                return self.mismatch
         if "labels" in item.needs and targets is not None:
             if targets.is_floating_point():
                 return "needs class labels; these are regression targets"
@@ -179,8 +179,8 @@ def _output_warning(outputs: Tensor, network: nn.Module) -> str:
         sums = flat.sum(1)
         if bool((flat >= 0).all()) and bool(((sums - 1).abs() < SUM_TOLERANCE).all()):
             return (
-                "Outputs look like probabilities (every row sums to 1), but measures use them as logits, the loss "
-                "too: return raw outputs, without the softmax."
+                "Outputs look like probabilities (every row sums to 1), but measures and the loss use them as "
+                "logits: return raw outputs, without the softmax."
             )
     leaves = [module for module in network.modules() if next(module.children(), None) is None]
     if leaves and isinstance(leaves[-1], nn.Sigmoid):
@@ -234,8 +234,8 @@ def _check_outputs(prepared: Ready) -> None:
     """Raise InvalidInput unless labels are below K, or regression targets have K columns."""
     targets, k = prepared.samples.targets, prepared.n_outputs
     assert targets is not None
-    if prepared.refused:
-        raise InvalidInput(f"Targets must fit the outputs; {prepared.refused}.")
+    if prepared.mismatch:
+        raise InvalidInput(f"Targets must fit the outputs; {prepared.mismatch}.")
     if targets.is_floating_point():
         if targets.shape[1] != k:
             raise InvalidInput(
@@ -256,31 +256,31 @@ def _adapt(network: Any, samples: Samples) -> Ready:
     if isinstance(network, NetworkAdapter):
         outputs, _ = _first_outputs(network, replace(samples, form=None))
         samples = _align_next_position(network, samples)
-        refused = _position_mismatch(network, samples)
-        return Ready(network.network, network, samples, outputs.shape[1], samples.notes, refused=refused)
+        mismatch = _position_mismatch(network, samples)
+        return Ready(network.network, network, samples, outputs.shape[1], samples.notes, mismatch=mismatch)
     bare = _check_network(network)
     outputs, plain = _first_outputs(bare, samples)
     if outputs.ndim == 2 and samples.form is None and plain:
-        return _with_notes(Ready(bare, bare, samples, outputs.shape[1], refused=_stray_positions(samples)), outputs)
-    axis, refused, causal = (1 if outputs.ndim > 2 else None), "", samples.is_dense and is_causal(bare)
+        return _with_notes(Ready(bare, bare, samples, outputs.shape[1], mismatch=_stray_positions(samples)), outputs)
+    axis, mismatch, causal = (1 if outputs.ndim > 2 else None), "", samples.is_dense and is_causal(bare)
     if samples.is_dense and outputs.ndim <= 2:
-        refused = _stray_positions(samples)
+        mismatch = _stray_positions(samples)
     elif samples.is_dense:
         assert samples.targets is not None
         try:
             axis = class_axis(outputs, samples.targets)
         except InvalidInput as error:
-            refused = str(error)
+            mismatch = str(error)
     elif outputs.ndim > 2 and samples.targets is not None:
         positions = list(outputs.shape[1:])
-        refused = f"outputs have positions, {positions} per sample, and targets have none; pass a label per position"
+        mismatch = f"outputs have positions, {positions} per sample, and targets have none; pass a label per position"
     k, squeezed = outputs[0].numel(), outputs.ndim == 1
     adapted = NetworkAdapter(bare, samples.form, squeezed=squeezed, class_axis=axis, next_position=causal)
-    if causal and not refused:
+    if causal and not mismatch:
         adapted.n_positions = outputs[0].numel() // outputs.shape[axis or 1] - 1
         k -= outputs.shape[axis or 1]
         samples = _align_next_position(adapted, samples)
-    return _with_notes(Ready(bare, adapted, samples, k, positions=outputs.ndim > 2, refused=refused), outputs)
+    return _with_notes(Ready(bare, adapted, samples, k, positions=outputs.ndim > 2, mismatch=mismatch), outputs)
 
 
 def _stray_positions(samples: Samples) -> str:

@@ -156,7 +156,7 @@ class MemorizationMonitor(TrainerCallback):
         flag = "not flagged" if self.flagged_at is None else f"flagged at epoch {self.flagged_at:g}"
         p_values = [row["canary_p_value"] for row in self.rows if "canary_p_value" in row]
         last = f", last p-value {p_values[-1]:.2g}" if p_values else ""
-        return f"MemorizationMonitor({flag} at level {self.level:g}; {len(self.rows)} looks{last})"
+        return f"MemorizationMonitor({flag} at level {self.level:g}; {len(self.rows)} observations{last})"
 
     def note(self, loss: Tensor) -> None:
         """Record the loss of a step (called by `add_memorization_monitor`)."""

@@ -32,7 +32,7 @@ class MonitoredLabels:
     Attributes:
         positions: Indices in the training data.
         given: Labels as given, also of the canaries.
-        rivals: The runner-up class, other than the trained label, most often with the largest logit.
+        runner_up: The runner-up class, other than the trained label, most often with the largest logit.
         margins: Mean margin of the trained label.
         is_canary: Which samples were trained on with a corrupted label.
         n_classes: Number of classes.
@@ -40,7 +40,7 @@ class MonitoredLabels:
 
     positions: Int[Tensor, " n"]
     given: Int[Tensor, " n"]
-    rivals: Int[Tensor, " n"]
+    runner_up: Int[Tensor, " n"]
     margins: Float[Tensor, " n"]
     is_canary: Bool[Tensor, " n"]
     n_classes: int
@@ -52,7 +52,7 @@ class MonitoredLabels:
         are predicted.
         """
         canaries, n_classes = self.is_canary, self.n_classes
-        accuracy = float((self.rivals == self.given)[canaries].double().mean())
+        accuracy = float((self.runner_up == self.given)[canaries].double().mean())
         margins = CanaryMargins(self.margins[~canaries][None], self.margins[canaries][None])
         rate, low, high = noise_rate_interval(margins, n_classes, quantile=QUANTILE, generator=generator)
         # a rate that is far too high would make the accuracy on clean labels look high too
@@ -69,7 +69,7 @@ class MonitoredLabels:
         ordinary = ~self.is_canary
         cut = float(self.margins[self.is_canary].quantile(RECALL))
         agreed = (self.margins > 0) & (self.margins > cut)
-        suggested = torch.where(agreed, self.given, self.rivals)
+        suggested = torch.where(agreed, self.given, self.runner_up)
         margins = self.margins
         if kernel is not None:
             margins = (_ranks(self.margins) + _ranks(kernel)) / 2 - 0.5

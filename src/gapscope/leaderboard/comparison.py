@@ -84,11 +84,11 @@ class LeaderboardEvidence:
         return dict(sorted(trusted.items(), key=lambda pair: -abs(pair[1].r)))
 
     @property
-    def rivals(self) -> str:
+    def baselines(self) -> str:
         """Describe the baselines, size and random measure, in words."""
-        rivals = {own.role: own for own in self.by_measure.values() if own.role != "measure"}
+        baselines = {own.role: own for own in self.by_measure.values() if own.role != "measure"}
         words = {"size": "the size", "random": "a random measure"}
-        return "; ".join(f"{words[role]}: {own}" for role, own in sorted(rivals.items(), reverse=True))
+        return "; ".join(f"{words[role]}: {own}" for role, own in sorted(baselines.items(), reverse=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-serializable values."""
@@ -256,26 +256,26 @@ class Comparison(StoredRows[ComparedReading]):
         """Return the evidence and baselines of measures at equal hyperparameters."""
         if self.evidence is None:
             return []
-        where, rivals = f"{self.evidence.networks} networks whose gap is known", self.evidence.rivals
+        where, baselines = f"{self.evidence.networks} networks whose gap is known", self.evidence.baselines
         if not self.trusted:
-            taken = {row.measure for row in self} & set(self.evidence.by_measure)
+            measured = {row.measure for row in self} & set(self.evidence.by_measure)
             return [
-                f"No evidence: none of the {len(taken)} numbers taken here says more of the gap than the "
-                f"hyperparameters do in {where} ({rivals}). What follows is what the measures say by their direction."
+                f"No evidence: in {where}, none of the {len(measured)} numbers measured here predicts the gap better "
+                f"than the hyperparameters ({baselines}). The lines below follow the stated direction of each measure."
             ]
         named = "; ".join(f"{name}: {own}" for name, own in list(self.trusted.items())[:4])
         more = f"; and {len(self.trusted) - 4} more" if len(self.trusted) > 4 else ""
-        return [f"Evidence at equal hyperparameters in {where}: {named}{more}. Beside them {rivals}."]
+        return [f"Evidence at equal hyperparameters in {where}: {named}{more}. Baselines: {baselines}."]
 
     def _about_no_evidence(self) -> list[str]:
         if self.evidence is not None or not self.votes():
             return []
-        return ["Whether these measures order such networks is not known here; pass evidence=gs.rank_measures(POOL)."]
+        return ["No evidence was passed that these measures rank networks; pass evidence=gs.rank_measures(POOL)."]
 
     def _about_the_best(self) -> list[str]:
         votes = self.votes()
         if not votes:
-            return ["No measure with a known direction was taken of all networks: there is nothing to rank them by."]
+            return ["No measure with a stated direction was computed for all networks, so they cannot be ranked."]
         firsts = {name: [vote for vote in votes if vote.first == name] for name in self.order()}
         best = max(firsts, key=lambda name: len(firsts[name]))
         own, settled = firsts[best], [vote for vote in firsts[best] if vote.settled]
@@ -294,7 +294,7 @@ class Comparison(StoredRows[ComparedReading]):
         rows = self.of(BASELINE)
         smallest = [row.network for row in rows if row.rank == 1]
         if not rows or len(smallest) == len(rows):
-            return ["All have the same size, so that size says nothing."] if rows else []
+            return ["All have the same size."] if rows else []
         return [f"By size alone it would be {' or '.join(smallest)}."]
 
     def _about_the_fit(self) -> list[str]:
@@ -310,7 +310,7 @@ class Comparison(StoredRows[ComparedReading]):
         lines: list[str] = []
         for name, whys in self.unmeasured.items():
             if whys:
-                lines.append(f"Not measured of {name}: {', '.join(whys)}; .unmeasured says why.")
+                lines.append(f"Not measured of {name}: {', '.join(whys)}; reasons: .unmeasured.")
         return lines
 
     def to_dict(self) -> dict[str, Any]:

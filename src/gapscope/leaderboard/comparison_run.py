@@ -257,7 +257,7 @@ def _compared(
             except KeyboardInterrupt:
                 if len(found) < 2:
                     raise
-                notify(f"stopped: {', '.join(found)} are kept")
+                notify(f"stopped: {', '.join(found)} are compared")
                 break
             found[name] = pairs
     z = statistics.NormalDist().inv_cdf((1 + level) / 2)

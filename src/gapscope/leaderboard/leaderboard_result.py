@@ -122,15 +122,15 @@ def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: i
     if fixed:
         return NO_EVIDENCE, fixed
     if abs(kendall.value) >= LEAKED:
-        return NO_EVIDENCE, f"it orders networks as the gap itself does (tau {kendall.value:.2f}): it knows test labels"
+        return NO_EVIDENCE, f"its order is that of the gap (tau {kendall.value:.2f}); it seems to use test labels"
     if not hyperparameters:
-        return NO_EVIDENCE, "the table names no hyperparameters, so that nothing is known beyond them"
+        return NO_EVIDENCE, "the table has no hyperparameters to control for"
     if partial.significant:
         way = "larger" if partial.value > 0 else "smaller"
-        return EVIDENCE, f"larger goes with a {way} gap at equal hyperparameters (partial r {partial.value:.2f})"
+        return EVIDENCE, f"larger values mean a {way} gap at equal hyperparameters (partial r {partial.value:.2f})"
     if kendall.significant:
-        return NO_EVIDENCE, f"it goes with the gap (tau {kendall.value:.2f}) no more than hyperparameters tell already"
-    return NO_EVIDENCE, "it does not go with the gap"
+        return NO_EVIDENCE, f"it correlates with the gap (tau {kendall.value:.2f}), as hyperparameters alone do"
+    return NO_EVIDENCE, "it does not correlate with the gap"
 
 
 MOST_ROWS = 10
@@ -218,16 +218,16 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         sentences: list[str] = []
         if trusted:
             sentences.append(
-                f"{len(trusted)} of {len(measures)} measures say more of the gap than the hyperparameters do: "
+                f"{len(trusted)} of {len(measures)} measures predict the gap beyond the hyperparameters: "
                 f"{_named(trusted)}."
             )
         else:
-            sentences.append(f"None of {len(measures)} measures says more of the gap than the hyperparameters do.")
+            sentences.append(f"None of {len(measures)} measures predicts the gap beyond the hyperparameters.")
         along = [row for row in measures if row.verdict != EVIDENCE and row.kendall.significant]
         along.sort(key=lambda row: -abs(row.kendall.value))
         if along:
-            sentences.append(f"No evidence beyond them, although the ranks go with the gap: {_named(along)}.")
-        return (*sentences, *self._about_unseen_recipes(), *self._about_rivals())
+            sentences.append(f"Correlated with the gap, but not beyond the hyperparameters: {_named(along)}.")
+        return (*sentences, *self._about_unseen_recipes(), *self._about_baselines())
 
     def _about_unseen_recipes(self) -> list[str]:
         """Name the measure that predicts best if the hyperparameters are unknown."""
@@ -238,7 +238,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         name = best.measure.removeprefix("m.")
         return [f"Where the hyperparameters are not known, {name} predicts best: R2 {best.r_squared.value:.2f}."]
 
-    def _about_rivals(self) -> list[str]:
+    def _about_baselines(self) -> list[str]:
         size = next((row for row in self if row.role == "size"), None)
         if size is None:
             return ["The table has no size (parameter_count) to compare with."]
@@ -320,13 +320,13 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     @property
     def facts(self) -> str:
         """Describe the networks in one line."""
-        dropped = f", {self.dropped} more left out" if self.dropped else ""
+        dropped = f", {self.dropped} skipped" if self.dropped else ""
         recipes = (
             f"{self.recipes} training configurations"
             if self.recipes < self.networks
             else "a training configuration each"
         )
-        drawn = f" drawn from {self.drawn_from:,}" if self.drawn_from else ""
+        drawn = f" sampled from {self.drawn_from:,}" if self.drawn_from else ""
         return f"{self.networks} networks{drawn}, {recipes}, {len(self.hyperparameters)} hyperparameters{dropped}"
 
     def table(self, rows: int | None = None, columns: int = 80) -> str:

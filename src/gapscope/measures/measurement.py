@@ -150,7 +150,7 @@ STOPPED = "stopped before it was finished"
 ALL = "all"
 SAME_STATE = (
     "initial_state equals the weights of the network. A state_dict() changes while the network trains: keep a "
-    "copy.deepcopy of it, taken before training."
+    "copy.deepcopy of it from before training."
 )
 Budget = float | Literal["auto"] | None
 

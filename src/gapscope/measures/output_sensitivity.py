@@ -32,8 +32,8 @@ def _warn_if_outputs_cancel(mean_output: float, per_output: float, n_outputs: in
     """Warn if the mean output moves far less than independent outputs would."""
     if n_outputs * mean_output < CANCELLATION_BELOW * per_output:
         warnings.warn(
-            f"The mean of the outputs must move with the input for S to see anything; its variance is "
-            f"{mean_output:.2g} beside {per_output:.2g} of a single output: the output head is centred, or nearly so. "
+            f"S measures the mean of the outputs, which hardly changes with the input here: its variance is "
+            f"{mean_output:.2g}, that of a single output {per_output:.2g}. The output layer is centred, or nearly so. "
             "Use per_output=True.",
             UserWarning,
             stacklevel=4,

@@ -98,7 +98,7 @@ def _from_config(config: Any, n_outputs: int | None, generator: torch.Generator 
             with seeded_by(resolve_generator(generator, "initial weights")):
                 return getattr(transformers, f"AutoModelFor{task}Classification").from_config(config)
     raise InvalidInput(
-        f"transformers must know an image or sequence classifier for the config; got {type(config).__name__}. "
+        f"transformers must have an image or sequence classifier for the config; got {type(config).__name__}. "
         "Build the model yourself and pass it instead of the config."
     )
 

@@ -85,7 +85,7 @@ def check_network_options(name: str, options: Mapping[str, Any]) -> None:
     >>> check_network_options("lenet5", {"droput": 0.5})
     Traceback (most recent call last):
     ...
-    gapscope.base.errors.InvalidInput: Network 'lenet5' has no option 'droput'; it knows width_multiplier, dropout, batch_norm. Did you mean 'dropout'?
+    gapscope.base.errors.InvalidInput: Network 'lenet5' has no option 'droput'; options: width_multiplier, dropout, batch_norm. Did you mean 'dropout'?
     """  # noqa: E501
     if name not in _FAMILIES:
         known = network_names()

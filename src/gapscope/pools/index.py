@@ -134,7 +134,7 @@ class IndexedRecords:
 
 def unreadable_warning(count: int, of: int, folder: Path, first: str) -> str:
     """The warning about records that cannot be read."""
-    return f"{count} of {of} records of {folder} were left out; the first: {first}"
+    return f"{count} of {of} records of {folder} are damaged and skipped; the first: {first}"
 
 
 def misnamed(folder: Path, record: Record) -> str:

@@ -15,7 +15,7 @@ Job = Callable[[], Any]
 
 
 def keep(answer: Any, path: Path) -> None:
-    """Write an answer where `remembered` looks for it: `folder/<name>.json`."""
+    """Write an answer where `run_cached` looks for it: `folder/<name>.json`."""
     write_atomically(path, to_json(answer) + "\n")
 
 
@@ -104,6 +104,6 @@ def run_cached(
         name, error = next(iter(failures.items()))
         raise GapscopeError(
             f"All jobs must succeed; {len(failures)} of {len(missing)} failed, first {name!r} "
-            f"({type(error).__name__}: {error}). The others are kept in {folder}: mend this one and call again."
+            f"({type(error).__name__}: {error}). The others are saved in {folder}: fix this one and call again."
         ) from error
     return {name: read_json(path) for name, path in paths.items()}

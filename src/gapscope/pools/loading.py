@@ -34,7 +34,7 @@ def _read_weights(weights: Path, data_root: str | None) -> tuple[RunSpec, dict[s
     tensors, facts = load_tensors(weights)
     if "spec" not in facts:
         raise UnreadableFile(
-            f"{weights} must carry the spec of its network; it holds weights alone. Pass weights that a pool wrote."
+            f"{weights} must contain the spec of its network; it contains weights only. Pass weights that a pool wrote."
         )
     spec = RunSpec.from_dict(facts["spec"])
     problem, corruption = prepared(spec, data_root)
@@ -88,8 +88,8 @@ def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float
         raise InvalidInput(f"The {split} data of a record need targets; got inputs alone. Pass (x, y).")
     with eager_mode():
         found = ready(network, samples)
-        if found.refused:
-            raise InvalidInput(f"The {split} data do not fit the network: {found.refused}.")
+        if found.mismatch:
+            raise InvalidInput(f"The {split} data do not fit the network: {found.mismatch}.")
         scores = evaluate(found.network, found.samples)
         labels = found.samples.targets
         if found.samples.is_classification and labels is not None and are_unequal(labels):

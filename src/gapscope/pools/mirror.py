@@ -41,7 +41,7 @@ class Mirror:
             raise InvalidInput(f"{self.address} needs a package that is not installed: {error}.") from None
         except ValueError as error:
             raise InvalidInput(
-                f"mirror must be an address that fsspec knows, such as 's3://bucket/pool'; got {self.address!r} "
+                f"mirror must be an address that fsspec supports, such as 's3://bucket/pool'; got {self.address!r} "
                 f"({error})."
             ) from None
         return files, folder.rstrip("/")
@@ -62,8 +62,8 @@ class Mirror:
         except Exception as error:
             raise NotWritten(
                 f"{self.address} must be an address that can be written to; copying {folder.name} failed "
-                f"({type(error).__name__}: {error}). What was trained is kept in {folder}; correct the address or its "
-                "permissions, then run the same command again."
+                f"({type(error).__name__}: {error}). Trained networks are saved in {folder}; correct the address or "
+                "its permissions, then run the same command again."
             ) from None
 
     def get(self, spec_id: str, folder: Path) -> bool:

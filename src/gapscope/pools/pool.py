@@ -73,7 +73,7 @@ class Pool:
                 )
         elif self.folder.exists() and not is_unmarked_pool(self.folder):
             raise UnreadableFile(
-                f"{self.folder} must be a pool, a new folder or an empty one; it holds other things. Choose another."
+                f"{self.folder} must be a pool, a new folder or an empty one; it contains other files. Choose another."
             )
 
     def run_folder(self, spec_id: str) -> Path:
@@ -268,7 +268,7 @@ class Pool:
         try:
             return self.get_record(spec_id)
         except UnreadableFile as error:
-            warnings.warn(f"{error} Its network is left out.", DamagedFileWarning, stacklevel=3)
+            warnings.warn(f"{error} Its network is skipped.", DamagedFileWarning, stacklevel=3)
             return None
 
     def _make(self) -> None:

@@ -60,8 +60,8 @@ def _ready_executor(workers: int) -> ProcessPoolExecutor:
                 'starts the run behind `if __name__ == "__main__":`, in a file.'
             )
     raise GapscopeError(
-        f"Worker processes must be able to start; {MAX_DEATHS_AT_START} in a row were killed as they did, perhaps for "
-        "lack of memory. Use fewer workers, then run the same command again: what is finished is kept."
+        f"Worker processes must be able to start; {MAX_DEATHS_AT_START} in a row were killed at the start, perhaps for "
+        "lack of memory. Use fewer workers, then run the same command again; finished networks are saved."
     )
 
 

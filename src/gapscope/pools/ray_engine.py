@@ -156,8 +156,8 @@ def run_ray(
                     suspects.append(job)
             except (exceptions.RayError, SystemExit) as error:
                 raise GapscopeError(
-                    f"The Ray cluster must stay there while a pool runs; it was lost ({type(error).__name__}). "
-                    "What is finished is kept; run the same command again."
+                    f"The Ray cluster must stay up while a pool runs; it was lost ({type(error).__name__}). "
+                    "Finished networks are saved; run the same command again."
                 ) from None
             else:
                 yield running.pop(done)[0], result, None

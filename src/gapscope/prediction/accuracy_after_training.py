@@ -262,7 +262,7 @@ def _known_state(network: nn.Module, initial_state: Mapping[str, Tensor]) -> dic
     if equals_trained_weights(network, state):
         raise InvalidInput(
             "initial_state must hold the weights before training; all of its tensors equal the trained ones. A "
-            "state_dict() changes while the network trains: keep a copy.deepcopy of it, taken before training."
+            "state_dict() changes while the network trains: keep a copy.deepcopy of it from before training."
         )
     return state
 

@@ -251,7 +251,7 @@ class AccuracyEstimator:
             f"{limits.alignment:.2f})" if not alignment >= limits.alignment else "",
             f"the untrained kernel can fit any labels (mean leverage {row['leverage']:.2f}, largest fitted "
             f"{limits.leverage:.2f})" if not row["leverage"] <= limits.leverage else "",
-            f"without training its gradients tell no more than the most frequent label (left-out accuracy "
+            f"before training its gradients predict no better than the most frequent label (leave-one-out accuracy "
             f"{row['left_out']:.2f}, that label {largest_class:.2f})"
             if not row["left_out"] > largest_class + 2 * error else "",
         ]  # fmt: skip

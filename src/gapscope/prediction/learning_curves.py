@@ -339,7 +339,7 @@ def _curve(
     reach = NORMAL_QUANTILE * found.standard_error
     lowest = 0.0 if samples.is_classification else -math.inf
     if len(samples) > LARGE and design is not HOLD_OUT:
-        note = f"Above {LARGE} samples a plain hold-out of a tenth is as good, and its network can be kept. {note}"
+        note = f"Above {LARGE} samples a hold-out of a tenth is as good, and its network is usable. {note}"
     runs = tuple(trainings.done.values())
     if (repeated := count_duplicates(samples)[0]) and len(np.unique(trainings.groups)) == len(samples):
         note = (

@@ -76,7 +76,7 @@ def _warn_of_caveats(initialization: str, training_only: list[str]) -> None:
         )
     if training_only:
         warnings.warn(
-            "S before training cannot see batch normalization and dropout, which act in training alone; "
+            "S before training does not depend on batch normalization and dropout, which act during training only; "
             f"{', '.join(training_only)} have them. Compare networks without them, or S after training.",
             UserWarning,
             stacklevel=3,

@@ -212,7 +212,7 @@ class NetworkRanking(RowResult[RankedNetwork]):
         tied = [row.name for row in self if row.tied_with_best]
         lines: list[str] = []
         if self.unreliable_because:
-            lines.append(f"The order means nothing: {self.unreliable_because}.")
+            lines.append(f"Do not use this order: {self.unreliable_because}.")
         if len(tied) > 1:
             lines.append(
                 f"Tied: {', '.join(tied)}. Their differences are not significant; any of them is a fair choice."

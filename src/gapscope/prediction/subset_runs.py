@@ -107,8 +107,8 @@ def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, roo
 def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
     """Return each sample's score: 1 or 0 for right or wrong, its R² for regression."""
     found = ready(network, samples)
-    if found.refused:
-        raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {found.refused}.")
+    if found.mismatch:
+        raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {found.mismatch}.")
     samples = found.samples
     with inspection_mode(found.network):
         outputs = network_outputs(found.network, samples.inputs)

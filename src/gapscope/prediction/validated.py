@@ -67,7 +67,7 @@ class ValidatedAccuracy(Result):
         lines = [
             f"Validated {what}: {self.score:.3f} ({self.low:.3f} to {self.high:.3f}, 90 % interval)",
             f"  validation samples alone: {self.plain_score:.3f} ({self.plain_low:.3f} to {self.plain_high:.3f})",
-            f"  {self.samples} samples, worth {self.effective_samples:.0f} (correlation {self.correlation:.2f})",
+            f"  {self.samples} samples, equal to {self.effective_samples:.0f} (correlation {self.correlation:.2f})",
         ]
         if self.difference is not None:
             d = self.difference

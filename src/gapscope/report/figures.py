@@ -31,7 +31,7 @@ class Prediction:
     prediction: float
     low: float
     high: float
-    refused: bool
+    outside: bool
 
     @property
     def covered(self) -> bool:
@@ -73,7 +73,7 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
                 x_label=f"true {gap_label}", y_label=f"predicted, {level:.0%} interval", kind="square")  # fmt: skip
     plot.segment((scale.low, scale.low), (scale.high, scale.high), kind="diagonal")
     for item in shown:
-        kind = "refused" if item.refused else "held" if item.covered else "missed"
+        kind = "outside" if item.outside else "held" if item.covered else "missed"
         low, high = max(item.low, scale.low), min(item.high, scale.high)
         plot.segment((item.gap, low), (item.gap, high), kind=f"interval {kind}")
         title = f"{item.name}: true {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
@@ -83,7 +83,7 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
 
 def interval_strip(item: Prediction, scale: Scale) -> Markup:
     """Plot one row: interval as a bar, estimate as a dot, true gap as a tick."""
-    kind = "refused" if item.refused else "held" if item.covered else "missed"
+    kind = "outside" if item.outside else "held" if item.covered else "missed"
     marks: list[Markup] = []
     if math.isfinite(item.prediction):
         low, high = (percent(scale.percent(min(max(end, scale.low), scale.high))) for end in (item.low, item.high))

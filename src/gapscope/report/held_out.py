@@ -74,7 +74,7 @@ def _row(item: Prediction, reason: str, scale: Scale, train_accuracy: Mapping[st
         "interval": f"{format_fixed(item.low)} to {format_fixed(item.high)}" if math.isfinite(item.prediction) else "–",
         "error": format_fixed(item.prediction - item.gap),
         "strip": interval_strip(item, scale),
-        "verdict": "refused" if item.refused else "held" if item.covered else "missed",
+        "verdict": "outside" if item.outside else "held" if item.covered else "missed",
         "reason": reason,
     }
 
@@ -99,7 +99,7 @@ def held_out_section(
     """
     items = _predictions(view, held_out)
     answered = [item for item in items if math.isfinite(item.prediction)]
-    accepted = [item for item in answered if not item.refused]
+    accepted = [item for item in answered if not item.outside]
     ends = [end for item in answered for end in (item.low, item.high) if math.isfinite(end)]
     scale = Scale.around([*(item.gap for item in items), *ends], padding=0.02)
     ordered = sorted(zip(items, held_out["reason"], strict=True), key=lambda pair: pair[0].gap)
@@ -115,7 +115,7 @@ def held_out_section(
         "of": len(ordered),
         "level": f"{level:.0%}",
         "answered": len(answered),
-        "refused": sum(item.refused for item in items),
+        "outside": sum(item.outside for item in items),
         "covered": sum(item.covered for item in accepted),
         "kept": len(accepted),
         "beaten_by": [model["name"] for model in models[1:] if model["share"] < own],

@@ -33,8 +33,8 @@ RESAMPLES, FEWEST_RESAMPLES, FULLY_RESAMPLED = 2000, 200, 500
 # the smoother's time grows with the cube of the networks
 MOST_JUDGED, JUDGING_PERMUTATIONS = 300, 400
 DIRECTIONS = {
-    "lower": "lower goes with a smaller gap",
-    "higher": "higher goes with a smaller gap",
+    "lower": "lower predicts a smaller gap",
+    "higher": "higher predicts a smaller gap",
     "none": "no direction stated",
 }
 

@@ -33,7 +33,7 @@ _PAIRS = {
     ("alarm.shared_probability", "alarm.own_probability"): (
         "at the neighbours in gradient space",
         "at the sample itself",
-        "Probability of the trained label. What the neighbours do not share is memorized.",
+        "Probability of the trained label. A sample whose neighbours have a lower probability is memorized.",
     ),
 }
 

@@ -111,20 +111,20 @@ def _expectation(view: PoolView, held_out: pandas.DataFrame) -> str:
 def _correlation_sentences(view: PoolView, best: str, judged: Mapping[str, Verdict]) -> list[str]:
     """Name the measures that order networks beyond chance and beyond the settings."""
     if best in judged and not judged[best].kendall.significant:
-        return ["No measure goes with the gap more than a random one would: no evidence."]
-    said = f"What goes with the gap best here: {view.titles[best]}."
+        return ["No measure correlates with the gap more than a random one would."]
+    said = f"Strongest correlation with the gap: {view.titles[best]}."
     measures = {name: found for name, found in judged.items() if found.role == "measure"}
     if not measures:
         return [said]
     evidence = [name for name, found in measures.items() if found.verdict == EVIDENCE]
     evidence.sort(key=lambda name: -abs(measures[name].partial.value))
     if not evidence:
-        nothing = (
-            "No measure says more of the gap than the settings do already: at equal settings there is no evidence."
-        )
-        return [said, nothing]
+        return [said, "No measure predicts the gap better than the hyperparameters alone."]
     named, more = "; ".join(view.titles[name] for name in evidence[:3]), len(evidence) - 3
-    return [said, f"At equal settings, too, the gap goes with: {named}{f'; and {more} more' if more > 0 else ''}."]
+    return [
+        said,
+        f"Correlated with it at equal hyperparameters, too: {named}{f'; and {more} more' if more > 0 else ''}.",
+    ]
 
 
 def verdict(
@@ -143,7 +143,7 @@ def verdict(
     if not view.all_finished:
         return []
     sentences = [_best(view), _memorizing(view)]
-    # what is known of new data leads where there is an estimate
+    # the estimate comes first if there is one
     sentences.insert(0 if held_out is not None else len(sentences), _estimator_sentence(view, held_out))
     if best_measure is not None and len(view.all_finished) >= ENOUGH:
         sentences += _correlation_sentences(view, best_measure, judged or {})

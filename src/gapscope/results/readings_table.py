@@ -89,7 +89,7 @@ def _missing_lines(unmeasured: Mapping[str, str], most: int) -> list[str]:
     lines = [f"not measured: {', '.join(names)}: {why}" for why, names in by_reason.items()]
     if len(lines) > most:
         rest = [name for names in list(by_reason.values())[most - 1 :] for name in names]
-        lines = [*lines[: most - 1], f"not measured: {', '.join(rest)}; .unmeasured says why"]
+        lines = [*lines[: most - 1], f"not measured: {', '.join(rest)}; reasons: .unmeasured"]
     return lines
 
 

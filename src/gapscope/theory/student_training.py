@@ -108,7 +108,7 @@ def _check(task: TeacherTask, method: str, batch: int, epochs: int, zeta: float,
     if not 1 <= batch <= samples:
         raise InvalidInput(f"batch_size must be in [1, {samples}], the number of samples; got {batch}. Lower it.")
     if method != "weight_norm" and zeta != 0:
-        raise InvalidInput(f"zeta must be 0 for method {method!r}; got {zeta}. Gamma decay goes with 'weight_norm'.")
+        raise InvalidInput(f"zeta must be 0 for method {method!r}; got {zeta}. Gamma decay needs method 'weight_norm'.")
     inside = all(0 <= epoch <= epochs for epoch in checkpoints)
     if not inside or any(later <= epoch for epoch, later in pairwise(checkpoints)):
         raise InvalidInput(f"checkpoints must increase within [0, {epochs}]; got {list(checkpoints)}. Or raise epochs.")

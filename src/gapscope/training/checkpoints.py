@@ -77,7 +77,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "the network again."
         ) from None
     if not isinstance(facts, dict):
-        raise DamagedFile(f"{path} must carry facts in a table; got {str(facts)[:60]!r}. Name another file.")
+        raise DamagedFile(f"{path} must contain a table of facts; got {str(facts)[:60]!r}. Name another file.")
     if facts.pop(CHECKSUM, _checksum(tensors)) != _checksum(tensors):  # older files have none
         raise DamagedFile(
             f"{path} must be a whole safetensors file; its numbers are corrupted. Train the network again."

@@ -184,8 +184,8 @@ def train(
 ) -> TrainingResult:
     """Train `network` in place; the same seed and machine give bit-identical weights.
 
-    The loss is `inspection.losses.loss_of` (or what `settings.loss` names) plus the penalties. With `folder` the state
-    is kept there after every epoch, short epochs once a second and when training ends or is interrupted
+    The loss is `inspection.losses.default_loss` (or the one in `settings.loss`) plus the penalties. With `folder`, the
+    state is kept there after every epoch, short epochs once a second and when training ends or is interrupted
     (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same arguments continues from the last
     finished epoch and ends with the weights that the unbroken run has; buffers that are not part of the state
     dictionary, and the random streams of torch, NumPy and Python, are kept too. Where these files are damaged the

@@ -60,7 +60,7 @@ def stacking_obstacle(training: Training) -> str:
     if penalties:
         return penalties[0]
     if hooked:
-        return f"{hooked[0]} has hooks, which see one network"
+        return f"{hooked[0]} has hooks, which expect one network"
     if run.device.type != "cpu" and any(isinstance(m, nn.modules.dropout._DropoutNd) for m in run.network.modules()):
         return "dropout masks on a GPU come from one stream"
     return ""

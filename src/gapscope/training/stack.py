@@ -28,7 +28,7 @@ class Stack:
     `Run.train_epoch` trains it, to rounding.
 
     Args:
-        runs: The training runs; networks, numbers of samples and batch sizes are alike (see `together.likeness`).
+        runs: The training runs, all with the same `multi_training.stacking_key`.
         streams: For each a generator in the state of its global random stream on the CPU.
     """
 

@@ -148,7 +148,7 @@ class StackedPenalties:
     """The penalties of all networks of a stack, for one batch after the other.
 
     Args:
-        penalties: Those of each network, alike by `penalty_likeness`.
+        penalties: Those of each network, all with the same `penalty_stacking_key`.
     """
 
     def __init__(self, penalties: Sequence[Sequence[Penalty]]) -> None:

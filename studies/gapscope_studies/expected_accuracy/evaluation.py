@@ -96,7 +96,7 @@ def evaluate(setting: RunSettings) -> Outcome:
     order = judged_in_turn()
     if setting.scale == "smoke":
         order = [item for item in order if item.data == "concrete_quartiles" and item.samples == 100][:4]
-    # small: what is kept, which `kept.take_up` adds to; paper: all that were drawn
+    # small: what is kept, which `stored_results.import_results` adds to; paper: all that were drawn
     rows = rows_of(setting, order, train=setting.scale != "small")
     networks = [row for row in rows if row["pool"] != REGRESSION.name]
     table, estimator = as_table(networks), load_default()

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import pandas
 
 _FROZEN = (
-    "these numbers are of the weights as they are; retrained, gammas and curvature change. The batch size also "
-    "changes the noise of the gradient and the number of steps, which nothing here restores."
+    "these numbers hold for the present weights; retraining changes gammas and curvature. The batch size also "
+    "changes the gradient noise and the number of steps, which this advice does not correct."
 )
 
 
@@ -192,9 +192,7 @@ def _change(advice: BatchNormAdvice) -> str:
         else f"Batches of {advice.new_batch_size} would add {_value(new)}"
     )
     if not advice.loses_regularization and not advice.gains_regularization:
-        return (
-            f"{where}; the difference, {_value(advice.missing)}, is no more than its error: nothing is to be restored."
-        )
+        return f"{where}; the difference, {_value(advice.missing)}, is within its error: no change is needed."
     if advice.gains_regularization:
         growth = Estimate(-advice.missing, advice.missing.standard_error)
         return f"{where}: the regularization would grow by {_value(growth)}."
