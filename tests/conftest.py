@@ -88,7 +88,7 @@ def without_workers() -> Iterator[None]:
     from engines import in_this_process
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gapscope.pools.processes.run_local", in_this_process)
+        patch.setattr("gapscope.pools.engines.run_local", in_this_process)
         yield
 
 

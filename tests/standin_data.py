@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from gapscope.data.regression_tables import BOSTON_HOUSING, CALIFORNIA_HOUSING
+from gapscope.data.built_in import BOSTON_HOUSING, CALIFORNIA_HOUSING
 
 
 def _idx(path: Path, shape: tuple[int, ...], content: bytes) -> None:

@@ -13,8 +13,8 @@ from torch.func import functional_call, grad, jacrev, vmap
 
 from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.penalties.base import Penalty
+from gapscope.penalties.gradient_norms import LossGradientPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from gapscope.penalties.loss_gradient import LossGradientPenalty
 from networks import batch, make
 
 Candidate = Callable[[], Any]

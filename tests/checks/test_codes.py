@@ -18,7 +18,7 @@ import gapscope as gs
 from cases import CLASSES, Encoder
 from door_networks import bert_classifier
 from gapscope.checks import list_checks
-from gapscope.results.readings_table import CHECKS_THAT_USE
+from gapscope.results.readings import CHECKS_THAT_USE
 from gapscope_studies.checks import faults
 
 

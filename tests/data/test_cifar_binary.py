@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import UnreadableFile
-from gapscope.data import cifar_binary
-from gapscope.data.cifar_binary import read_cifar
+from gapscope.data import file_formats
+from gapscope.data.file_formats import read_cifar
 
 
 def records(n: int, labels: list[int]) -> bytes:
@@ -49,7 +49,7 @@ def test_other_and_damaged_files_are_refused(tmp_path: Path, content: bytes, eac
 
 
 def test_no_more_is_unpacked_than_the_whole_set_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cifar_binary, "_MOST_RECORDS", 10)
+    monkeypatch.setattr(file_formats, "_MOST_CIFAR_RECORDS", 10)
     path = tmp_path / "bomb.bin.gz"
     path.write_bytes(gzip.compress(bytes(3073 * 11)))
     with pytest.raises(UnreadableFile, match="must hold at most 30,730 bytes; it holds more"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapscope.base.errors import DataNotFound, UnreadableFile
-from gapscope.data.compressed import check_capacity, open_maybe_gzip, read_bounded
+from gapscope.data.file_formats import check_capacity, open_maybe_gzip, read_bounded
 
 
 @pytest.mark.parametrize("name", ["file", "file.gz"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gapscope.base.errors import UnreadableFile
-from gapscope.data.csv_tables import read_table
+from gapscope.data.file_formats import read_table
 
 COLUMNS = ("size", "price")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapscope.base.errors import UnreadableFile
-from gapscope.data.idx import read_idx
+from gapscope.data.file_formats import read_idx
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
+from gapscope.data.catalogue import fetch, find_dataset, load_dataset
 from gapscope.data.image_folder import image_folder
-from gapscope.data.sources import fetch, find_dataset, load_dataset
 
 COLOURS = {"cat": (255, 0, 0), "ant": (0, 255, 0)}
 

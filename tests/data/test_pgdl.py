@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gapscope.base.errors import DataNotFound
-from gapscope.data.pgdl import pgdl_networks
+from gapscope.data.location import pgdl_networks
 
 
 def test_the_table_is_found_in_its_folder(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import DataSpec
+from gapscope.data.catalogue import load_dataset
 from gapscope.data.prepare import pack_mask, prepare, unpack_mask
 from gapscope.data.problem import Problem
-from gapscope.data.sources import load_dataset
 
 
 def targets(problem: Problem) -> torch.Tensor:

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from gapscope.base.errors import DataNotFound
-from gapscope.data.location import FileLayout
-from gapscope.data.problem import Problem
-from gapscope.data.regression_tables import (
+from gapscope.data.built_in import (
     BOSTON_HOUSING,
     CALIFORNIA_HOUSING,
     CONCRETE,
     RegressionTable,
     load_table,
 )
+from gapscope.data.location import FileLayout
+from gapscope.data.problem import Problem
 
 
 def all_targets(problem: Problem) -> torch.Tensor:

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from gapscope.base.errors import DataNotFound, InvalidInput
-from gapscope.data.catalogue import SOURCES
-from gapscope.data.sources import check_dataset_options, dataset_names, fetch, find_dataset, load_dataset
+from gapscope.data.catalogue import SOURCES, check_dataset_options, dataset_names, fetch, find_dataset, load_dataset
 from loopback import serving, stated_as_official
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapscope.base.errors import InvalidInput
-from gapscope.data.splits import split_indices
+from gapscope.data.problem import split_indices
 
 
 @given(n=st.integers(2, 300), test_fraction=st.floats(0.1, 0.9), seed=st.integers(0, 2**32 - 1))

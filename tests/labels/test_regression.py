@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from gapscope.base.random_streams import make_generator
-from gapscope.labels.noise_rate import MIN_CANARIES, ROUNDS, noise_rate_bound
-from gapscope.labels.regression import (
+from gapscope.labels.noise_rate import (
     CLIP,
+    MIN_CANARIES,
+    ROUNDS,
     fit_robustly,
+    noise_rate_bound,
     regression_canaries,
     residual_margins,
     robust_spread,

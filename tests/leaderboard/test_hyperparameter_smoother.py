@@ -6,7 +6,7 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.leaderboard.hyperparameter_smoother import HyperparameterSmoother, normal_scores
+from gapscope.leaderboard.association import HyperparameterSmoother, normal_scores
 from gapscope.statistics.intervals import configuration_ids
 
 

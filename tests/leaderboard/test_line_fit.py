@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from gapscope.leaderboard.line_fit import cross_validated_line
+from gapscope.leaderboard.association import cross_validated_line
 
 NONE = numpy.empty((0, 30), dtype=int)
 

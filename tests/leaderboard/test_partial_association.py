@@ -4,7 +4,7 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.leaderboard.partial_association import partial_association
+from gapscope.leaderboard.association import partial_association
 
 
 def _table(seed: int = 0, n: int = 90) -> pandas.DataFrame:

@@ -19,9 +19,8 @@ from gapscope.measures.margin_signature import margin_signature
 from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.measures.parameters import distance_from_initialization, parameter_norm
 from gapscope.measures.training_fit import accuracy
+from gapscope.penalties.gradient_norms import InputJacobianPenalty, LossGradientPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from gapscope.penalties.input_jacobian import InputJacobianPenalty
-from gapscope.penalties.loss_gradient import LossGradientPenalty
 from gapscope.penalties.weight import L2Penalty
 from gradients.reference import CASES, Wrapped, dense_jacobian, trainable
 

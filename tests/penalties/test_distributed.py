@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.penalties.base import Penalty, forward_with_penalties
+from gapscope.penalties.gradient_norms import InputJacobianPenalty, LossGradientPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from gapscope.penalties.input_jacobian import InputJacobianPenalty
-from gapscope.penalties.loss_gradient import LossGradientPenalty
 from gapscope.penalties.weight import L2Penalty
 from two_processes import together
 

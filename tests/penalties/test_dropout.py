@@ -7,7 +7,7 @@ from torch import nn
 import gapscope as gs
 from cases import CASES
 from gapscope.base.errors import InvalidInput
-from gapscope.penalties.registry import make_penalty
+from gapscope.penalties.base import make_penalty
 
 
 def rule(strength: float) -> gs.training.AutomaticStrength:

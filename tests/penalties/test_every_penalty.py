@@ -10,8 +10,7 @@ from torch import nn
 
 from cases import CASES, each
 from gapscope.base.errors import GapscopeError
-from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import make_penalty, penalties
+from gapscope.penalties.base import Penalty, make_penalty, penalties
 
 OPTIONS: dict[str, dict[str, Any]] = {"gamma_decay": {"batch_size": 4}}
 PENALTIES = [name for name in penalties() if name != "automatic_dropout"]  # that adds 0 to the loss

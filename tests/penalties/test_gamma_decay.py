@@ -15,9 +15,8 @@ from gapscope.base.specs import PenaltySpec, TrainingSpec
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.batch_norm.replace import replace_batch_norm
-from gapscope.penalties.base import forward_with_penalties
+from gapscope.penalties.base import forward_with_penalties, make_penalty
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
-from gapscope.penalties.registry import make_penalty
 from gapscope.training.loop import train
 
 

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.penalties.base import forward_with_penalties
+from gapscope.penalties.base import forward_with_penalties, make_penalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from gapscope.penalties.registry import make_penalty
 from gapscope.penalties.weight import L2Penalty
 from gradients.reference import CASES, dense_jacobian, gradient_of
 

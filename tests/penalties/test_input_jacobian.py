@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
 from gapscope.base.errors import InvalidInput
-from gapscope.penalties.input_jacobian import InputJacobianPenalty
-from gapscope.penalties.registry import make_penalty
+from gapscope.penalties.base import make_penalty
+from gapscope.penalties.gradient_norms import InputJacobianPenalty
 from gradients.reference import CASES, gradient_of
 
 

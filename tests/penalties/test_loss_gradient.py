@@ -8,10 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.penalties.base import forward_with_penalties
-from gapscope.penalties.input_jacobian import InputJacobianPenalty
-from gapscope.penalties.loss_gradient import LossGradientPenalty
-from gapscope.penalties.registry import make_penalty
+from gapscope.penalties.base import forward_with_penalties, make_penalty
+from gapscope.penalties.gradient_norms import InputJacobianPenalty, LossGradientPenalty
 
 
 def _network() -> nn.Module:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from gapscope.base.errors import InvalidInput
-from gapscope.penalties import registry
-from gapscope.penalties.registry import make_penalty, penalties, register_penalty
+from gapscope.penalties import base
+from gapscope.penalties.base import make_penalty, penalties, register_penalty
 from gapscope.penalties.weight import L2Penalty
 
 
@@ -39,7 +39,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
 
 
 def test_the_penalty_of_the_docs_stands_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_PENALTIES", dict(penalties()))
+    monkeypatch.setattr(base, "_PENALTIES", dict(penalties()))
     page = (Path(__file__).parents[2] / "docs" / "add-a-penalty.md").read_text(encoding="utf-8")
     exec(page.split("```python\n")[1].split("```")[0], {"__name__": "confidence"})  # as a user's own file would
     penalty = make_penalty("confidence", {"strength": 0.3})

@@ -27,9 +27,8 @@ from gapscope.gradients.backward import draw_probe, probe_scale
 from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.networks.adapters import from_transformers
 from gapscope.networks.resnet import resnet
+from gapscope.penalties.gradient_norms import InputJacobianPenalty, LossGradientPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from gapscope.penalties.input_jacobian import InputJacobianPenalty
-from gapscope.penalties.loss_gradient import LossGradientPenalty
 from two_processes import together
 
 KINDS: list[dict[str, Any]] = [

@@ -65,7 +65,7 @@ def test_a_worker_that_dies_before_its_folder_exists_leaves_a_record(
     def always_dead(function: object, jobs: Iterable[Any], workers: int) -> Iterator[Any]:
         yield from ((job, None, WorkerDied("killed")) for job in jobs)
 
-    monkeypatch.setattr("gapscope.pools.processes.run_local", always_dead)
+    monkeypatch.setattr("gapscope.pools.engines.run_local", always_dead)
     records = Pool(tmp_path / "pool").run(specs())
     assert [record.status for record in records] == ["failed", "failed"]
     assert "died twice on this network alone" in records[0].message
@@ -300,7 +300,7 @@ def test_a_record_that_is_written_elsewhere_is_noticed(tmp_path: Path, monkeypat
         for job in jobs:
             yield job, [(Record(id=job[0][0].id, spec={}, status="finished"), [])], None
 
-    monkeypatch.setattr("gapscope.pools.processes.run_local", elsewhere)
+    monkeypatch.setattr("gapscope.pools.engines.run_local", elsewhere)
     with pytest.raises(
         GapscopeError, match=r"must be one folder for all machines .*Use a folder that they share, or `copies`"
     ):
@@ -314,7 +314,7 @@ def test_workers_are_given_places_that_hold_from_everywhere(tmp_path: Path, monk
         given.extend(jobs)
         return iter(())
 
-    monkeypatch.setattr("gapscope.pools.processes.run_local", note)
+    monkeypatch.setattr("gapscope.pools.engines.run_local", note)
     monkeypatch.chdir(tmp_path)
     Pool("pool").run(specs(0), data_root="data")
     ((_, (folder,), options),) = given

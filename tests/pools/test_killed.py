@@ -127,7 +127,7 @@ def test_a_kill_between_two_networks_loses_nothing(tmp_path: Path, monkeypatch: 
     before = finished(tmp_path / "broken")
     assert len(before) == 1
     # the rest is run here: another process than the one that was killed, as after a crash of the machine
-    monkeypatch.setattr("gapscope.pools.processes.run_local", in_this_process)
+    monkeypatch.setattr("gapscope.pools.engines.run_local", in_this_process)
     for name in ("broken", "unbroken"):
         Pool(tmp_path / name).run(Grid.from_toml(tmp_path / "grid.toml"))
     assert before.items() <= finished(tmp_path / "broken").items()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gapscope.base.errors import GapscopeError, WorkerDied
-from gapscope.pools.processes import run_local
+from gapscope.pools.engines import run_local
 
 
 def work(job: tuple[str, str]) -> str:
@@ -37,7 +37,7 @@ def light_start() -> None:
 
 @pytest.fixture
 def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.pools.processes._start_worker", light_start)
+    monkeypatch.setattr("gapscope.pools.engines._start_worker", light_start)
 
 
 @pytest.mark.usefixtures("light_workers")
@@ -89,7 +89,7 @@ def test_a_worker_killed_while_it_starts_is_replaced(tmp_path: Path) -> None:
 def test_workers_that_always_die_as_they_start_are_no_jobs_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gapscope.pools.processes.MAX_DEATHS_AT_START", 3)
+    monkeypatch.setattr("gapscope.pools.engines.MAX_DEATHS_AT_START", 3)
     ended, killed = threading.Event(), set()
 
     def kill_all() -> None:
@@ -121,7 +121,7 @@ def test_a_worker_killed_with_nothing_to_do_is_replaced(tmp_path: Path) -> None:
 
 def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("from gapscope.pools.processes import run_local\nprint(list(run_local(abs, [-1], 1)))\n")
+    script.write_text("from gapscope.pools.engines import run_local\nprint(list(run_local(abs, [-1], 1)))\n")
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert ended.stdout == ""

@@ -24,7 +24,7 @@ FILES = {"history.jsonl", "record.json", "weights.safetensors"}
 
 @pytest.fixture(autouse=True)
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.pools.processes.run_local", in_this_process)
+    monkeypatch.setattr("gapscope.pools.engines.run_local", in_this_process)
 
 
 def nothing_may_run(function: Any, jobs: Any, workers: int) -> Iterator[Any]:
@@ -36,7 +36,7 @@ def check_copied(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """A pool that is run with copies is had whole by whoever names their address."""
     done = Pool(tmp_path / "first").run(SPECS, measures=(), mirror=address)
     assert Mirror(address).known() == {spec.id for spec in SPECS}
-    monkeypatch.setattr("gapscope.pools.processes.run_local", nothing_may_run)
+    monkeypatch.setattr("gapscope.pools.engines.run_local", nothing_may_run)
     again = Pool(tmp_path / "second").run(SPECS, measures=(), mirror=address)
     assert again == done
     for spec in SPECS:
@@ -73,7 +73,7 @@ def test_machines_need_not_share_the_folder_of_the_pool(tmp_path: Path, monkeypa
             elsewhere = [tmp_path / "other machine" / folder.relative_to(tmp_path) for folder in folders]
             yield job, function((specs, elsewhere, options)), None
 
-    monkeypatch.setattr("gapscope.pools.processes.run_local", on_another_machine)
+    monkeypatch.setattr("gapscope.pools.engines.run_local", on_another_machine)
     records = Pool(tmp_path / "pool").run(SPECS, measures=(), mirror=str(tmp_path / "there"))
     assert [record.status for record in records] == ["finished", "finished"]
     assert {path.name for path in (tmp_path / "pool" / "runs" / SPEC.id).iterdir()} == FILES

@@ -132,7 +132,7 @@ def counted(network: nn.Module, problem: Problem, row: dict[str, Any]) -> None:
 
 
 def test_a_function_can_look_at_every_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.pools.processes.run_local", in_this_process)
+    monkeypatch.setattr("gapscope.pools.engines.run_local", in_this_process)
     small = RunSpec.from_dict(
         {"data": {"train_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}
     )

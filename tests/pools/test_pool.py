@@ -35,7 +35,7 @@ def some_grid(**axes: list[object]) -> Grid:
 @pytest.fixture(autouse=True)
 def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker trains the networks of `done`, which is made before; what follows needs none."""
-    monkeypatch.setattr("gapscope.pools.processes.run_local", in_this_process)
+    monkeypatch.setattr("gapscope.pools.engines.run_local", in_this_process)
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,7 @@ def test_a_pool_hands_out_stacks(tmp_path: Path, alone: list[Record], monkeypatc
         sizes.extend(len(specs) for specs, *_ in jobs)
         return in_this_process(function, jobs, workers)
 
-    monkeypatch.setattr("gapscope.pools.processes.run_local", watched)
+    monkeypatch.setattr("gapscope.pools.engines.run_local", watched)
     seen: list[Record] = []
     records = Pool(tmp_path / "pool").run(GRID, workers=2, stack=10, on_record=seen.append)
     assert sizes == [2, 2] and len(seen) == 4
@@ -106,7 +106,7 @@ def test_networks_of_a_stack_that_kills_its_worker_run_alone(tmp_path: Path, mon
             else:
                 yield from in_this_process(function, [job], workers)
 
-    monkeypatch.setattr("gapscope.pools.processes.run_local", deadly)
+    monkeypatch.setattr("gapscope.pools.engines.run_local", deadly)
     records = Pool(tmp_path / "pool").run(GRID, workers=1, stack=4)
     assert sizes == [4, 1, 1, 1, 1]
     assert [record.status for record in records] == ["finished", "failed", "finished", "finished"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gapscope.report.png import data_uri, is_image
+from gapscope.report.svg import data_uri, is_image
 
 
 def read_uri(uri: str) -> numpy.ndarray:

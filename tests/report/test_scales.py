@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapscope.report.scales import Scale
+from gapscope.report.svg import Scale
 
 VALUES = st.lists(st.floats(min_value=-1e6, max_value=1e6).filter(lambda v: abs(v) > 1e-6), min_size=1, max_size=20)
 

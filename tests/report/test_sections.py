@@ -14,8 +14,7 @@ from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
 from gapscope.report.measures import cards, guide, ranked_measures, split_ranking
-from gapscope.report.networks import networks
-from gapscope.report.overview import overview
+from gapscope.report.networks import networks, overview
 from gapscope.report.pool_view import PoolView
 from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 
-from gapscope.report.scales import Scale
-from gapscope.report.svg import Plot, tag
+from gapscope.report.svg import Plot, Scale, tag
 
 
 def _plot() -> Plot:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import gapscope as gs
-from gapscope.penalties.registry import make_penalty, penalties
+from gapscope.penalties.base import make_penalty, penalties
 from gapscope.pools.readings import RunOptions
 from gapscope.pools.run import run
 from gapscope.training.alarms.base import alarms

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.theory.generalization import resolvent_trace, student_generalization
+from gapscope.theory.dynamics import resolvent_trace, student_generalization
 from gapscope.theory.statistical_mechanics import Student
 from gapscope.theory.teacher_students import draw_teacher_task, least_squares_students
 

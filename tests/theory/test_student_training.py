@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.theory.dynamics import learning_dynamics
+from gapscope.theory.dynamics import LossScale, learning_dynamics, student_generalization
 from gapscope.theory.fixed_points import batch_norm_gamma
-from gapscope.theory.generalization import LossScale, student_generalization
 from gapscope.theory.statistical_mechanics import Student
 from gapscope.theory.student_training import (
     TrainingMethod,

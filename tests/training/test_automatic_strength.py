@@ -15,9 +15,7 @@ import gapscope as gs
 from cases import CASES
 from gapscope.base.errors import InvalidInput
 from gapscope.data import inject_label_noise
-from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import make_penalty
-from gapscope.penalties.strength import LIMITS
+from gapscope.penalties.base import LIMITS, Penalty, make_penalty
 from gapscope.training.automatic_strength import FALL, RISE, AutomaticStrength, memorization_stats
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import LossSpec, PenaltySpec, TrainingSpec
-from gapscope.penalties.input_jacobian import InputJacobianPenalty
+from gapscope.penalties.gradient_norms import InputJacobianPenalty
 from gapscope.training.loop import TrainingResult, train
 from gapscope.training.multi_training import train_many
 

@@ -1,7 +1,8 @@
-"""Measurement of population statistics, layer by layer."""
+"""Recompute the statistics of batch norm on data."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from gapscope.base.samples import InputLayout, as_samples, pack_inputs, slices
 from gapscope.base.type_guards import is_mapping
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, in_forward_order
-from gapscope.inspection.hooks import forward_hooks
+from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
@@ -173,3 +174,29 @@ def refresh_population(
             layer.running_var.copy_(variance)
             if isinstance(layer, PopulationNorm):
                 layer.num_batches_tracked.add_(1)
+
+
+def _is_fresh(layer: nn.Module) -> bool:
+    """Return whether a batch norm layer still has its initial statistics (0 and 1)."""
+    mean, variance = getattr(layer, "running_mean", None), getattr(layer, "running_var", None)
+    return mean is not None and variance is not None and bool((mean == 0).all() & (variance == 1).all())
+
+
+def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
+    """Return the network with batch norm statistics of these inputs, if they were initial.
+
+    With its initial statistics a batch norm layer does not normalize, so that an untrained network in evaluation mode
+    is another function than the one that training starts from.
+
+    Returns:
+        The network itself if it has no fresh batch norm layer.
+    """
+    fresh = [
+        name for name, layer in named_modules(network).items() if isinstance(layer, BATCH_NORMS) and _is_fresh(layer)
+    ]
+    if not fresh:
+        return network
+    with torch.inference_mode(False):
+        network = copy.deepcopy(network)
+    refresh_population(network, x, layers=fresh)
+    return network

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
-from gapscope.batch_norm.data_statistics import with_data_statistics
+from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready

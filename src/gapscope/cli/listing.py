@@ -58,7 +58,7 @@ def measures(json: bool = JSON) -> None:
 @app.command("penalties")
 def penalties(json: bool = JSON) -> None:
     """List every penalty: name in specs, class, and settings with defaults."""
-    from gapscope.penalties.registry import penalties as registered
+    from gapscope.penalties.base import penalties as registered
 
     _show(
         [{"name": name, "class": penalty.__name__, "settings": _settings(inspect.signature(penalty).parameters)}

@@ -12,6 +12,11 @@ Common parameters:
     base_url: Another server that holds the same files.
 """
 
+from gapscope.data.catalogue import check_dataset_options as check_dataset_options
+from gapscope.data.catalogue import dataset_names as dataset_names
+from gapscope.data.catalogue import fetch as fetch
+from gapscope.data.catalogue import find_dataset as find_dataset
+from gapscope.data.catalogue import load_dataset as load_dataset
 from gapscope.data.corruptions import add_target_noise as add_target_noise
 from gapscope.data.corruptions import balanced_subset as balanced_subset
 from gapscope.data.corruptions import inject_label_noise as inject_label_noise
@@ -21,8 +26,3 @@ from gapscope.data.location import data_root as data_root
 from gapscope.data.prepare import prepare as prepare
 from gapscope.data.prepare import unpack_mask as unpack_mask
 from gapscope.data.problem import Problem as Problem
-from gapscope.data.sources import check_dataset_options as check_dataset_options
-from gapscope.data.sources import dataset_names as dataset_names
-from gapscope.data.sources import fetch as fetch
-from gapscope.data.sources import find_dataset as find_dataset
-from gapscope.data.sources import load_dataset as load_dataset

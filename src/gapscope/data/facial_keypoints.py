@@ -14,10 +14,9 @@ from torch import Tensor
 
 from gapscope.base.errors import UnreadableFile, check_choice
 from gapscope.base.samples import Samples
-from gapscope.data.compressed import open_maybe_gzip
+from gapscope.data.file_formats import open_maybe_gzip
 from gapscope.data.location import FileLayout, locate
-from gapscope.data.problem import Problem
-from gapscope.data.splits import split_indices
+from gapscope.data.problem import Problem, split_indices
 
 SIDE = 96
 KEYPOINTS = (
@@ -142,7 +141,7 @@ def facial_keypoints(
     Args:
         missing: "drop" omits rows with unknown coordinates; "mean" adds them to the training split, each unknown
             coordinate set to the mean of the known ones there.
-        test_fraction: Fraction of the complete rows to test on, see `gapscope.data.splits.split_indices`.
+        test_fraction: Fraction of the complete rows to test on, see `gapscope.data.problem.split_indices`.
 
     Raises:
         InvalidInput: An option is out of range, or there are too few complete rows.

@@ -9,9 +9,7 @@ from torch import Tensor
 
 from gapscope.base.errors import DataNotFound, UnreadableFile, check_choice
 from gapscope.base.samples import Samples
-from gapscope.data.cifar_binary import read_cifar
-from gapscope.data.compressed import read_bounded
-from gapscope.data.idx import read_idx
+from gapscope.data.file_formats import read_bounded, read_cifar, read_idx
 from gapscope.data.location import FileLayout, locate
 from gapscope.data.problem import Problem
 

@@ -1,4 +1,4 @@
-"""Location of the files of a data set."""
+"""Where the files of data sets are, and the files of the 2020 competition (PGDL)."""
 
 from __future__ import annotations
 
@@ -84,3 +84,21 @@ def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path
         f"{', '.join(layout.folders)} of {base}; they are not there. "
         f"Run `gapscope data fetch {layout.source}`, or name another data root with --data-root or GAPSCOPE_DATA."
     )
+
+
+PGDL = FileLayout("pgdl", ("pgdl",), {"networks": ("pgdl_task1_v4.csv",)})
+
+
+def pgdl_networks(root: str | Path | None = None) -> Path:
+    """Return the CSV file of VGG-like networks on CIFAR-10 with gaps and 13 measures.
+
+    Raises:
+        DataNotFound: It is not there (there is no download).
+    """
+    try:
+        return locate(PGDL, root)["networks"]
+    except DataNotFound:
+        raise DataNotFound(
+            f"The networks of the 2020 competition must lie in {data_root(root) / 'pgdl' / 'pgdl_task1_v4.csv'}; they "
+            "do not. Name another data root with --data-root or GAPSCOPE_DATA, or pass a table of your own."
+        ) from None

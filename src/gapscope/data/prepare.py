@@ -18,9 +18,9 @@ from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.base.specs import DataSpec
 from gapscope.data import corruptions
+from gapscope.data.catalogue import load_dataset
 from gapscope.data.corruptions import blur_settings, motion_blur
 from gapscope.data.problem import Problem
-from gapscope.data.sources import load_dataset
 
 Facts = dict[str, Any]
 

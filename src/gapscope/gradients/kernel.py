@@ -1,4 +1,4 @@
-"""Empirical kernel and its log-determinant."""
+"""Empirical kernel, its log-determinant, and the samples with the most similar gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -345,3 +345,22 @@ def log_determinant(parts: Sequence[Contribution], noise: float | None) -> Float
     sources = [source for part in parts for source in part.sources()]
     value: Any = _LogDeterminant.apply(parts, noise, *sources)
     return value
+
+
+def most_similar(kernel: Float[Tensor, "n n"], k: int) -> Int[Tensor, "n k"]:
+    r"""Return indices of the k samples of largest $K_{ij} / \sqrt{K_{ii} K_{jj}}$.
+
+    Raises:
+        InvalidInput: There are not enough samples.
+
+    >>> most_similar(torch.tensor([[1.0, 0.9, 0.1], [0.9, 1.0, 0.2], [0.1, 0.2, 1.0]]), 1).flatten().tolist()
+    [1, 0, 1]
+    """
+    n = len(kernel)
+    if k >= n:
+        raise InvalidInput(f"neighbours must be fewer than the samples, here {n}; got {k}. Pass more samples.")
+    kernel = kernel.double()
+    # a sample without any gradient has the similarity 0 to all others
+    norms = kernel.diagonal().sqrt().clamp_min(torch.finfo(torch.float64).tiny)
+    similarity = kernel / norms[:, None] / norms
+    return similarity.fill_diagonal_(-torch.inf).topk(k, dim=1).indices

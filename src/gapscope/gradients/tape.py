@@ -19,14 +19,13 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_flatten
 
 from gapscope.base.errors import GapscopeError, NotMeasurable, SlowGradients
-from gapscope.gradients.attention import attention, can_be_unfolded
 from gapscope.gradients.backward import differentiable_kernels, gradients_at, per_sample_gradients
 from gapscope.gradients.broadcasts import Broadcast, find_joins, merge_contributions
 from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats
 from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, accepts_leading_dims, apply_rule, rule_of
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
-from gapscope.gradients.rules import linear
+from gapscope.gradients.rules import attention, can_be_unfolded, linear
 from gapscope.inspection.outputs import checked_outputs, eager_mode, explain_torch_errors, raw_outputs, unwrapped
 from gapscope.inspection.substitution import ParameterSubstitution
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.batch_norm.data_statistics import with_data_statistics
+from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.validation import Ready, ready
-from gapscope.labels.regression import fit_robustly
+from gapscope.labels.noise_rate import fit_robustly
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import RIDGES, linear_spectrum, rbf_spectrum, sample_features, target_matrix

@@ -22,14 +22,17 @@ from gapscope.labels.kernel_views import (
 )
 from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_rate import (
+    RobustFit,
     canary_margins,
     clean_accuracy,
     margins_of,
     noise_rate_bound,
     noise_rate_interval,
+    regression_canaries,
+    residual_margins,
+    robust_spread,
     smallest_ratio,
 )
-from gapscope.labels.regression import RobustFit, regression_canaries, residual_margins, robust_spread
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate, rank_label_issues
 from gapscope.statistics.baselines import rbf_spectrum, sample_features, target_matrix
 
@@ -206,7 +209,7 @@ def estimate_label_noise(
     labels are predicted well. Where fewer than 85 % are, the lower end of the interval is 0, because a hard problem
     looks the same as label noise.
 
-    Regression targets are predicted likewise, by a fit that gross errors do not pull (`gapscope.labels.regression`).
+    Regression targets are predicted likewise, by a fit that gross errors do not pull (`gapscope.labels.noise_rate`).
     Their rate is an upper bound always: of targets that differ from the right ones as those of two samples do.
 
     From a monitored run, margins are means over its epochs and the corrupted samples are its canaries

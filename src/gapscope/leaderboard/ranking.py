@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
+from gapscope.leaderboard.association import HeldOutLine, PartialAssociation, PartialAssociations, cross_validated_line
 from gapscope.leaderboard.criteria import (
     RobustSignError,
     conditional_mutual_information,
@@ -19,10 +20,8 @@ from gapscope.leaderboard.criteria import (
     robust_sign_error,
 )
 from gapscope.leaderboard.leaderboard_result import Leaderboard, LeaderboardRow, Score, Verdict, verdict_of
-from gapscope.leaderboard.line_fit import HeldOutLine, cross_validated_line
 from gapscope.leaderboard.network_tables import NetworkTable, network_table
 from gapscope.leaderboard.paired_scores import PAIRED, PairedScores
-from gapscope.leaderboard.partial_association import PartialAssociation, PartialAssociations
 from gapscope.statistics.intervals import cluster_weights, configuration_ids, percentile_interval, permutations
 
 if TYPE_CHECKING:
@@ -281,7 +280,7 @@ def rank_measures(
     if most_networks is not None:
         check_range("most_networks", most_networks, 3)
     if source is None:
-        from gapscope.data.pgdl import pgdl_networks
+        from gapscope.data.location import pgdl_networks
 
         source = pgdl_networks(data_root)
     table = network_table(source, measures=measures, hyperparameters=hyperparameters, target=target, baseline=baseline)

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
-from gapscope.gradients.neighbours import most_similar
+from gapscope.gradients.kernel import most_similar
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs
 from gapscope.measures._forward import Labels
 from gapscope.measures.ntk import empirical_ntk

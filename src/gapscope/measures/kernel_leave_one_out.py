@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.batch_norm.data_statistics import with_data_statistics
+from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure

@@ -1,22 +1,95 @@
-"""Base of penalties: terms added to the loss, computed from the forward pass of the loss."""
+"""What a penalty is: its base class, its strength and its name in the registry."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.environment import import_all
+from gapscope.base.errors import InvalidInput, check_range, did_you_mean
+from gapscope.base.options import add_common_parameters, check_known
+from gapscope.base.samples import InputLayout
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.execution import network_lock
 from gapscope.inspection.independence import check_finite, check_hookable, check_module
 from gapscope.inspection.outputs import explain_torch_errors, unwrapped
 from gapscope.penalties.batches import Batch, as_batch
-from gapscope.penalties.strength import StrengthRule
+
+# start, least, most of "auto", by the penalty's registered class
+LIMITS = {
+    "GradientSimilarityPenalty": (0.003, 0.0005, 0.0125),
+    "L2Penalty": (0.003, 0.0005, 0.0125),
+    "LossGradientPenalty": (0.1, 0.01, 0.5),
+    "AutomaticDropout": (0.3, 0.05, 0.7),
+}
+
+
+@runtime_checkable
+class StrengthRule(Protocol):
+    """Rule that controls a penalty's strength, as `gapscope.training.AutomaticStrength` does.
+
+    Attributes:
+        strength: The current strength.
+        most: Largest strength that the rule sets.
+        check: Called with the network before its first pass; raises if the rule is not for this network.
+    """
+
+    strength: float
+    most: float
+    check: Callable[[nn.Module], None]
+
+    def before_pass(self, network: nn.Module) -> float:
+        """Return the strength of the next pass."""
+        ...
+
+    def after_pass(self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None) -> None:
+        """Update from the mini-batch of the pass (`layout` describes several `inputs`)."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state as tensors by name."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Load what `state_dict` returned."""
+        ...
+
+
+def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float, StrengthRule | None]:
+    """Return the initial strength, and the rule that controls it (None for a number).
+
+    Raises:
+        InvalidInput: It is a negative number or another word.
+    """
+    if isinstance(value, str):
+        if value != "auto":
+            raise InvalidInput(f"strength of {penalty} must be a number, 0 or larger, or 'auto'; got {value!r}.")
+        start, least, most = LIMITS[penalty]
+        # by name: the rule predicts labels, which packages above this one do
+        rule = importlib.import_module("gapscope.training.automatic_strength").AutomaticStrength
+        made: StrengthRule = rule(start=start, least=least, most=most)
+        return made.strength, made
+    if isinstance(value, StrengthRule):
+        return value.strength, value
+    check_range(f"strength of {penalty}", value, 0)
+    return value, None
+
+
+def check_fixed(value: object, penalty: str) -> None:
+    """Raise InvalidInput unless a strength without a rule is a number, 0 or larger."""
+    if value == "auto" or isinstance(value, StrengthRule):
+        raise InvalidInput(
+            f"strength of {penalty} must be a number, 0 or larger; got 'auto', which {', '.join(LIMITS)} have."
+        )
+    check_range(f"strength of {penalty}", value, 0)  # type: ignore[arg-type]
+
 
 # Networks that have been checked once.
 _CHECKED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -141,3 +214,51 @@ def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> 
         if penalty.automatic is not None:
             penalty.automatic.after_pass(batch.inputs, batch.targets, getattr(batch.network, "form", None))
     return result, total
+
+
+AnyClass = TypeVar("AnyClass", bound=type)
+
+_PENALTIES: dict[str, type] = {}
+
+
+def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
+    """Register the decorated class as a penalty, and complete its docstring.
+
+    Common parameters that the docstring of the class does not list are added to it.
+    """
+
+    def register(cls: AnyClass) -> AnyClass:
+        registered = _PENALTIES.get(name, cls)
+        if (registered.__module__, registered.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise InvalidInput(f"A penalty called {name!r} is registered already; choose another name.")
+        add_common_parameters(cls, "gapscope.penalties")
+        _PENALTIES[name] = cls
+        return cls
+
+    return register
+
+
+def penalties() -> dict[str, type]:
+    """Return all registered penalties by name, sorted (those of gapscope are imported first)."""
+    import_all("gapscope.penalties")
+    return dict(sorted(_PENALTIES.items()))
+
+
+def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
+    """Build a penalty from its registered name and keyword settings.
+
+    Raises:
+        InvalidInput: The name or a setting is unknown (the nearest is named), or a setting without default is missing.
+    """
+    known = penalties()
+    if name not in known:
+        raise InvalidInput(f"There is no penalty {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")
+    settings = inspect.signature(known[name]).parameters
+    check_known(f"Penalty {name!r}", options, settings, noun="setting")
+    missing = [key for key, item in settings.items() if item.default is item.empty and key not in options]
+    if missing:
+        raise InvalidInput(
+            f"Penalty {name!r} needs the setting {missing[0]!r}; got {', '.join(options) or 'no settings'}. Give it a "
+            "value."
+        )
+    return known[name](**options)

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from gapscope.base.errors import InvalidInput
-from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import register_penalty
-from gapscope.penalties.strength import StrengthRule, strength_of
+from gapscope.penalties.base import Penalty, StrengthRule, register_penalty, strength_of
 
 
 @register_penalty("automatic_dropout")

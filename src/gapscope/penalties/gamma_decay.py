@@ -13,9 +13,7 @@ from gapscope.batch_norm.gamma_decay.decay import Covariance, Metric, gamma_deca
 from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
 from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.outputs import checked_outputs
-from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import register_penalty
-from gapscope.penalties.strength import check_fixed
+from gapscope.penalties.base import Penalty, check_fixed, register_penalty
 
 
 @register_penalty("gamma_decay")

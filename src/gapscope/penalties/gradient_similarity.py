@@ -21,9 +21,7 @@ from gapscope.gradients.tape import Tape, record_calls
 from gapscope.gradients.traces import one_hot_cotangents, square_norms
 from gapscope.gradients.verification import verify
 from gapscope.inspection.outputs import checked_outputs
-from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import register_penalty
-from gapscope.penalties.strength import StrengthRule, strength_of
+from gapscope.penalties.base import Penalty, StrengthRule, register_penalty, strength_of
 
 # Applied steps between two tests for a collapsed network; number of tests in a row, and least mean difference of the
 # probabilities between samples, before the warning. BatchNorm in training mode keeps even a dead network's outputs

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.inspection.outputs import as_real
-from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import register_penalty
-from gapscope.penalties.strength import StrengthRule, strength_of
+from gapscope.penalties.base import Penalty, StrengthRule, register_penalty, strength_of
 
 
 @register_penalty("weight")

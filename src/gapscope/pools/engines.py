@@ -1,12 +1,19 @@
-"""Engines that run a pool: local processes or a Ray cluster."""
+"""Engines that run a pool: worker processes on this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import GapscopeError, InvalidInput, WorkerDied, check_choice, check_range
 
 ENGINES = ("local", "ray")
 # (function, jobs, workers) -> (job, what the function returned, what it raised) as they end
@@ -41,6 +48,123 @@ def chosen_engine(engine: str, address: str | None = None, gpus: float = 0.0) ->
         raise InvalidInput(
             "address and gpus must go with a Ray cluster; got them with engine 'local'. Add engine='ray'."
         )
-    from gapscope.pools.processes import run_local
+    from gapscope.pools.engines import run_local
 
     return run_local
+
+
+Job = TypeVar("Job")
+MAX_DEATHS = 2
+MAX_DEATHS_AT_START = 10
+
+
+def _start_worker() -> None:
+    """Initialize a worker: one thread, no interrupts, end with the parent."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _executor(workers: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+
+
+def _ready_executor(workers: int) -> ProcessPoolExecutor:
+    """Return an executor with one running worker, replacing workers that die at start."""
+    for _ in range(MAX_DEATHS_AT_START):
+        executor = _executor(workers)
+        try:
+            done, _ = wait([executor.submit(int) for _ in range(workers)], return_when=FIRST_COMPLETED)
+            done.pop().result()
+            return executor
+        except BrokenProcessPool:
+            started = list((executor._processes or {}).values())
+        # the executor ends the workers that it knows when it breaks, and would wait for one that was just being started
+        _terminate(executor)
+        if any(process.exitcode == 1 for process in started):  # an exception; a kill gives a negative code
+            raise GapscopeError(
+                "Worker processes must be able to import the main script; they ended while they did so. Put what "
+                'starts the run behind `if __name__ == "__main__":`, in a file.'
+            )
+    raise GapscopeError(
+        f"Worker processes must be able to start; {MAX_DEATHS_AT_START} in a row were killed at the start, perhaps for "
+        "lack of memory. Use fewer workers, then run the same command again; finished networks are saved."
+    )
+
+
+def _terminate(executor: ProcessPoolExecutor) -> None:
+    for process in list((executor._processes or {}).values()):
+        process.terminate()
+    executor.shutdown(wait=True, cancel_futures=True)
+
+
+def run_local(
+    function: Callable[[Job], Any], jobs: Iterable[Job], workers: int
+) -> Iterator[tuple[Job, Any, BaseException | None]]:
+    """Run `function` on jobs in worker processes; yield (job, result, error) as they end.
+
+    A worker that is killed takes down only what ran at that moment: those jobs run again, each alone, so that the
+    one which kills its worker is found; after `MAX_DEATHS` deaths alone it is yielded with its error. A worker that is
+    killed before it is ready is replaced. Leaving the iteration early (an exception, Ctrl-C) ends the workers at once.
+
+    Yields:
+        The job, what the function returned, and None or what it raised.
+
+    Raises:
+        GapscopeError: Workers cannot start: the main script starts the run when it is imported, or
+            `MAX_DEATHS_AT_START` in a row were killed.
+    """
+    waiting, suspects = deque(jobs), deque()
+    if not waiting:
+        return
+    deaths: Counter[int] = Counter()
+    executor, size = _ready_executor(workers), workers
+    running: dict[Future[Any], Job] = {}
+    broken = ended = False
+    try:
+        while waiting or suspects or running:
+            queue, most = (suspects, 1) if suspects else (waiting, workers)
+            # a suspect gets an executor of one worker, so that no other's death is taken for its own
+            if not running and (broken or size != most):
+                _terminate(executor)
+                executor, size, broken = _ready_executor(most), most, False
+            try:
+                while queue and len(running) < most:
+                    running[executor.submit(function, queue[0])] = queue[0]
+                    queue.popleft()
+            except BrokenProcessPool:  # a worker was killed that had nothing to do
+                broken = True
+                if not running:
+                    continue
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            lost = [future for future in done if isinstance(future.exception(), BrokenProcessPool)]
+            for future in done:
+                if future not in lost:
+                    yield running.pop(future), None if future.exception() else future.result(), future.exception()
+            if lost:
+                broken = True
+                for job in running.values():
+                    deaths[id(job)] += len(running) == most == 1
+                    if deaths[id(job)] >= MAX_DEATHS:
+                        yield job, None, WorkerDied(str(lost[0].exception()))
+                    else:
+                        suspects.append(job)
+                running.clear()
+        ended = not broken
+    finally:
+        if ended:  # idle workers end by themselves, and put away what they registered
+            executor.shutdown()
+        else:
+            _terminate(executor)

@@ -9,7 +9,7 @@ from typing import Any
 
 from gapscope.base.errors import GapscopeError, InvalidInput, NotWritten, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
-from gapscope.pools.processes import run_local
+from gapscope.pools.engines import run_local
 
 Job = Callable[[], Any]
 

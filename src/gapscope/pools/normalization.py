@@ -16,9 +16,8 @@ from gapscope.base.specs import NormalizationSpec, RunSpec
 from gapscope.batch_norm import initialize_from_data, refresh_population, replace_batch_norm, weight_normalize
 from gapscope.batch_norm.norm_layers import BATCH_NORMS
 from gapscope.data import Problem
-from gapscope.penalties.base import Penalty
+from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
-from gapscope.penalties.registry import make_penalty
 
 INITIALIZED_ON = 500
 DECAYS_AN_EPOCH, DECAY_DRAWS = 2, 2

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gapscope.base.errors import GapscopeError, WorkerDied, require_extra
-from gapscope.pools.processes import MAX_DEATHS
+from gapscope.pools.engines import MAX_DEATHS
 
 Job = TypeVar("Job")
 _SECONDS_TO_ANSWER = 3.0

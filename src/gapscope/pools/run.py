@@ -46,7 +46,7 @@ from gapscope.data import Problem, check_dataset_options
 from gapscope.inspection.losses import evaluate
 from gapscope.measures.registry import get_measure
 from gapscope.networks import check_network_options
-from gapscope.penalties.registry import make_penalty
+from gapscope.penalties.base import make_penalty
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.pools.loading import measure_stored_network
 from gapscope.pools.normalization import PopulationStatistics, penalties_of

@@ -17,7 +17,7 @@ from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, chec
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.samples import Samples
 from gapscope.base.type_guards import is_dict
-from gapscope.batch_norm.data_statistics import with_data_statistics
+from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.measures.gradient_neighbours import neighbours_from_kernel
 from gapscope.measures.kernel_leave_one_out import kernel_alignment, kernel_leave_one_out, loo_from_kernel

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
-from gapscope.batch_norm.data_statistics import with_data_statistics
+from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.execution import RANDOM_STREAMS
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass

@@ -16,7 +16,7 @@ from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, che
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import INITIALIZATIONS, NetworkSpec
-from gapscope.batch_norm.data_statistics import with_data_statistics
+from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.inspection.validation import Ready, ready

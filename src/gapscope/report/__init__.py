@@ -12,6 +12,6 @@ Common parameters:
     level: Nominal coverage of intervals.
 """
 
-from gapscope.report.summary import summary as summary
 from gapscope.report.training import write_training_report as write_training_report
+from gapscope.report.verdict import summary as summary
 from gapscope.report.write import write_report as write_report

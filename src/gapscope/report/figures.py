@@ -12,8 +12,7 @@ from jaxtyping import Float
 from markupsafe import Markup
 
 from gapscope.report.formatting import format_fixed, format_number
-from gapscope.report.scales import Scale, clip_to_drawable
-from gapscope.report.svg import Plot, percent, tag
+from gapscope.report.svg import Plot, Scale, clip_to_drawable, percent, tag
 
 Array = numpy.ndarray
 CURVE_POINTS = 60

@@ -15,7 +15,7 @@ from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.report.figures import Prediction, interval_strip, predicted_against_true
 from gapscope.report.formatting import expected_test_accuracy, format_fixed, format_number
 from gapscope.report.pool_view import PoolView
-from gapscope.report.scales import Scale
+from gapscope.report.svg import Scale
 
 if TYPE_CHECKING:
     import pandas

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gapscope.report.formatting import format_number
-from gapscope.report.png import data_uri, is_image
+from gapscope.report.svg import data_uri, is_image
 
 if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues

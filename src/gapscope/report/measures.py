@@ -17,8 +17,7 @@ from gapscope.prediction.correlations import correlations
 from gapscope.report.figures import correlation_strip, measure_against_gap
 from gapscope.report.formatting import format_fixed, format_number
 from gapscope.report.pool_view import PoolView
-from gapscope.results.readings import BASELINE, Reading
-from gapscope.results.readings_table import FOLDED_FROM
+from gapscope.results.readings import BASELINE, FOLDED_FROM, Reading
 from gapscope.statistics.intervals import configuration_ids
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Responsive SVG plots, coloured by the style sheet of the page.
+"""Responsive SVG plots with their scales, coloured by the style sheet of the page, and images as PNG data URIs.
 
 Positions are percentages of the plot and sizes are pixels, so that on a phone a plot gets narrower but its text, dots
 and lines keep their size. Paths cannot have percentages: they are in a stretched inner drawing, where strokes do not
@@ -7,13 +7,82 @@ scale.
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy
 from markupsafe import Markup, escape
 
 from gapscope.report.formatting import format_number
-from gapscope.report.scales import Scale
+
+# Larger numbers are plotted at this one: their squares and differences overflow.
+LARGEST = 1e100
+
+
+def clip_to_drawable(value: float) -> float:
+    """Return the value, or the largest of its sign that can be drawn."""
+    return min(max(value, -LARGEST), LARGEST)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An axis from `low` to `high`.
+
+    >>> Scale(0.0, 2.0).percent(0.5), Scale(1.0, 100.0, logarithmic=True).percent(10.0)
+    (25.0, 50.0)
+    """
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    @classmethod
+    def around(cls, values: Iterable[float], *, logarithmic: bool = False, padding: float = 0.06) -> Scale:
+        """Return a scale around all finite values (positive ones if logarithmic; else around 0 to 1).
+
+        `padding` on each side is a fraction of the range.
+        """
+        finite = [
+            clip_to_drawable(value) for value in values if math.isfinite(value) and (value > 0 or not logarithmic)
+        ]
+        low, high = (min(finite), max(finite)) if finite else (1.0, 10.0) if logarithmic else (0.0, 1.0)
+        if logarithmic:
+            margin = padding * math.log(high / low) or math.log(2)
+            return cls(low * math.exp(-margin), high * math.exp(margin), logarithmic=True)
+        margin = padding * (high - low) or abs(high) * 0.1 or 1.0
+        return cls(low - margin, high + margin)
+
+    def percent(self, value: float) -> float:
+        """Position of a value, in percent of the axis."""
+        value = clip_to_drawable(value)
+        if self.logarithmic:
+            return 100 * math.log(value / self.low) / math.log(self.high / self.low)
+        return 100 * (value - self.low) / (self.high - self.low)
+
+    def ticks(self, about: int = 5) -> list[float]:
+        """Return about that many round values inside the scale.
+
+        >>> Scale(-0.03, 0.62).ticks(), Scale(0.5, 2000.0, logarithmic=True).ticks()
+        ([0.0, 0.2, 0.4, 0.6], [1.0, 10.0, 100.0, 1000.0])
+        """
+        # matplotlib's locators give ticks outside the scale too, and load matplotlib for every report
+        if self.logarithmic:
+            decades = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
+            if len(decades) >= 3:
+                return [10.0**k for k in decades][:: math.ceil(len(decades) / about)]
+            finer = [m * 10.0**k for k in range(decades.start - 1, decades.stop + 1) for m in (1, 2, 5)]
+            inside = [value for value in finer if self.low <= value <= self.high]
+            if len(inside) >= 2:
+                return inside
+        step = 10 ** math.floor(math.log10((self.high - self.low) / about))
+        step *= next(m for m in (1, 2, 5, 10) if (self.high - self.low) / (m * step) <= about)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
+
 
 SIDE = 1000
 
@@ -171,3 +240,30 @@ class Plot:
             tag("span", self.x_label, class_="x") if self.x_label else "",
             class_=f"figure {self.kind}".strip(),
         )
+
+
+LARGEST_SIDE = 64
+
+
+def is_image(sample: Any) -> bool:
+    """Return True for an image: [h, w], or [c, h, w] of one or three channels, sides above 1."""
+    shape = numpy.shape(sample)
+    return len(shape) in (2, 3) and min(shape[-2:]) >= 2 and (len(shape) == 2 or shape[0] in (1, 3))
+
+
+def data_uri(sample: Any) -> str:
+    """Encode an image as a PNG data URI, scaled from black to white, at most 64 pixels wide.
+
+    Values that are not finite become black.
+    """
+    from PIL import Image
+
+    image = numpy.asarray(sample, dtype=numpy.float64)
+    image = image if image.ndim == 2 else image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+    step = -(-max(image.shape[:2]) // LARGEST_SIDE)
+    image, finite = image[::step, ::step], numpy.isfinite(image[::step, ::step])
+    low, high = (image[finite].min(), image[finite].max()) if finite.any() else (0.0, 1.0)
+    scaled = numpy.where(finite, (image - low) / (high - low or 1.0), 0.0)
+    file = io.BytesIO()
+    Image.fromarray((scaled * 255).round().astype(numpy.uint8)).save(file, "png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

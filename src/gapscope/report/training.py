@@ -13,8 +13,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.report.figures import ALARM
 from gapscope.report.formatting import format_number, pluralize
 from gapscope.report.label_issues import suspects_section
-from gapscope.report.scales import Scale
-from gapscope.report.svg import Plot
+from gapscope.report.svg import Plot, Scale
 from gapscope.report.write import write_page
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_section
 from gapscope.report.label_issues import suspects_section
 from gapscope.report.measures import cards, guide, leaderboard_verdicts, ranked_measures, split_ranking
-from gapscope.report.networks import networks
+from gapscope.report.networks import networks, overview
 from gapscope.report.next_steps import next_steps
-from gapscope.report.overview import overview
 from gapscope.report.pool_view import PoolView, make_view
 from gapscope.report.verdict import verdict
 from gapscope.results.records import Record
@@ -98,7 +97,7 @@ def write_report(
         check: Run id of one network and what `gapscope.check` returned for it, to open the page with what to do next.
         suspects: What `gs.find_label_issues` returned for the pool's training data, to show the most suspicious
             samples.
-        images: These training data by position, to show them as pictures; see `gapscope.report.label_issues`.
+        images: These training data by position, to show them as pictures; see `gapscope.report.training`.
 
     Raises:
         InvalidInput: There are no records, or `held_out` does not belong to them.

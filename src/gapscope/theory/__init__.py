@@ -26,6 +26,8 @@ from gapscope.theory.dynamics import OrderParameters as OrderParameters
 from gapscope.theory.dynamics import Trajectory as Trajectory
 from gapscope.theory.dynamics import learning_dynamics as learning_dynamics
 from gapscope.theory.dynamics import order_parameter_flow as order_parameter_flow
+from gapscope.theory.dynamics import resolvent_trace as resolvent_trace
+from gapscope.theory.dynamics import student_generalization as student_generalization
 from gapscope.theory.fixed_points import Eigenvalues as Eigenvalues
 from gapscope.theory.fixed_points import batch_norm_gamma as batch_norm_gamma
 from gapscope.theory.fixed_points import batch_norm_zeta as batch_norm_zeta
@@ -34,8 +36,6 @@ from gapscope.theory.fixed_points import effective_learning_rate as effective_le
 from gapscope.theory.fixed_points import fixed_point as fixed_point
 from gapscope.theory.fixed_points import max_learning_rate as max_learning_rate
 from gapscope.theory.fixed_points import stability_eigenvalues as stability_eigenvalues
-from gapscope.theory.generalization import resolvent_trace as resolvent_trace
-from gapscope.theory.generalization import student_generalization as student_generalization
 from gapscope.theory.sensitivity import WeightLayer as WeightLayer
 from gapscope.theory.sensitivity import bias_contribution as bias_contribution
 from gapscope.theory.sensitivity import expected_sensitivity as expected_sensitivity

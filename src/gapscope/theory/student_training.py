@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.randomness import resolve_numpy_generator
-from gapscope.theory.dynamics import Method, Trajectory, check_method, checked_times, start_length
-from gapscope.theory.generalization import LossScale
+from gapscope.theory.dynamics import LossScale, Method, Trajectory, check_method, checked_times, start_length
 from gapscope.theory.statistical_mechanics import Student, activity, checked_order_parameters
 from gapscope.theory.teacher_students import StudentWeights, TeacherTask, draw_teachers, ridge_constant
 

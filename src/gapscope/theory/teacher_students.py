@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 
 from gapscope.base.errors import check_choice, check_range
 from gapscope.base.randomness import resolve_numpy_generator
-from gapscope.theory.generalization import LossScale
+from gapscope.theory.dynamics import LossScale
 from gapscope.theory.statistical_mechanics import Student, activity, generalization_error
 
 

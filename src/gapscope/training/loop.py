@@ -19,8 +19,7 @@ from gapscope.inspection.independence import check_module
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import device_of
 from gapscope.inspection.validation import ready
-from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import make_penalty
+from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.results.records import Status
 from gapscope.training.checkpoint_writer import CheckpointWriter, resume
 from gapscope.training.randomness import RngState, reproducible

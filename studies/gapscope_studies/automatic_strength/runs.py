@@ -18,8 +18,7 @@ from gapscope.data import Problem
 from gapscope.data.corruptions import inject_label_noise
 from gapscope.inspection.losses import evaluate
 from gapscope.networks import build_network
-from gapscope.penalties.base import Penalty
-from gapscope.penalties.registry import make_penalty
+from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.pools.from_spec import prepared
 from gapscope.training.automatic_strength import AutomaticStrength
 from gapscope.training.loop import train

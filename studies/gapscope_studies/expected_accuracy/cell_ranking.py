@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError
 from gapscope.base.randomness import derive_seed
-from gapscope.batch_norm.data_statistics import with_data_statistics
+from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.data import load_dataset
 from gapscope.data.location import data_root
 from gapscope.measures._forward import forward_pass

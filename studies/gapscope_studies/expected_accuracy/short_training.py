@@ -16,7 +16,7 @@ from torch.func import functional_call, grad, vmap
 
 import gapscope as gs
 from gapscope.base.randomness import derive_seed
-from gapscope.batch_norm.data_statistics import with_data_statistics
+from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.statistics.baselines import feature_matrix, rbf_ridge
 from gapscope.statistics.kernel_ridge import select_ridge, spectrum
 from gapscope_studies.expected_accuracy.pools import (

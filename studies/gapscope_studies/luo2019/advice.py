@@ -24,7 +24,7 @@ from gapscope.batch_norm.advice.batch_norm import DropoutLoss, advise_batch_norm
 from gapscope.batch_norm.gamma_decay.measured_excess import batch_norm_excess
 from gapscope.data import Problem
 from gapscope.inspection.losses import evaluate
-from gapscope.penalties.registry import make_penalty
+from gapscope.penalties.base import make_penalty
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.results.estimate import Estimate
 from gapscope.training.loop import train

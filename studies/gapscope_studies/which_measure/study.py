@@ -20,8 +20,8 @@ import numpy
 import pandas
 
 from gapscope.base.specs import RunSpec
+from gapscope.leaderboard.association import held_out_errors
 from gapscope.leaderboard.leaderboard_result import EVIDENCE, Leaderboard, LeaderboardRow
-from gapscope.leaderboard.line_fit import held_out_errors
 from gapscope.leaderboard.ranking import rank_measures
 from gapscope.prediction.correlations import kendall_tau
 from gapscope.results.records import Record

@@ -12,7 +12,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import DataSpec, TrainingSpec
 from gapscope.data import prepare
-from gapscope.gradients.neighbours import most_similar
+from gapscope.gradients.kernel import most_similar
 from gapscope.networks import build_network
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train

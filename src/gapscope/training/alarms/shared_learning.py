@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.base.samples import Samples
-from gapscope.gradients.neighbours import most_similar
+from gapscope.gradients.kernel import most_similar
 from gapscope.measures.gradient_neighbours import conflict_fraction
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.training.alarms.base import Alarm, outputs_of, register_alarm
