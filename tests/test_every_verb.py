@@ -363,7 +363,7 @@ CASES = [
 @pytest.mark.parametrize(("subject", "function", "form"), CASES)
 @pytest.mark.filterwarnings("ignore::gapscope.base.errors.SlowGradients")
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-@pytest.mark.filterwarnings("ignore:S before training cannot see:UserWarning")
+@pytest.mark.filterwarnings("ignore:S before training does not depend:UserWarning")
 def test_every_function_takes_every_form_of_data(subject: str, function: str, form: str) -> None:
     check_equal(subject, function, form)
 

@@ -52,7 +52,7 @@ def test_another_folder_and_a_test_split_of_the_other_name(root: Path) -> None:
     assert len(image_folder(folder=str(root / "birds")).test) == 2
     with pytest.raises(DataNotFound, match=r"must hold the folders train/CLASS and val/CLASS with your images; it"):
         image_folder(root)
-    with pytest.raises(DataNotFound, match=r"cannot be fetched. Put your own photographs into .*images.train.CLASS"):
+    with pytest.raises(DataNotFound, match=r"cannot be fetched. Put your photographs into .*images.train.CLASS"):
         fetch("image_folder", root=root)
     assert find_dataset("image_folder", root=root) == ""
 

@@ -28,7 +28,7 @@ def test_the_same_as_by_unfolding(
     x = torch.randn(4, 2, *[9] * dims, dtype=torch.float64, requires_grad=True)
     places = math.prod(layout.places((9,) * dims))
     g = torch.randn(2, 4, 3, places, dtype=torch.float64, requires_grad=True)
-    monkeypatch.setattr("gapscope.gradients.rules._WINDOWS", threshold)
+    monkeypatch.setattr("gapscope.gradients.grouped_convolutions._WINDOWS", threshold)
     results = []
     for used in (True, False):
         monkeypatch.setattr(square_norms, "is_faster", lambda *_, used=used: used)

@@ -118,7 +118,7 @@ def test_without_evidence_the_verdict_says_so_first() -> None:
     assert found.verdict[0].startswith("No evidence: in ") and "none of the 2 numbers" in found.verdict[0]
     assert found.verdict[1].startswith("flat is expected") and not found.trusted
     nothing = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"])
-    assert nothing.verdict[-1].endswith("is not known here; pass evidence=gs.rank_measures(POOL).")
+    assert nothing.verdict[-1].endswith("rank networks; pass evidence=gs.rank_measures(POOL).")
     with pytest.raises(InvalidInput, match="evidence must be a leaderboard; got str"):
         gs.compare(NETWORKS, (X, Y), ["loss"], evidence="pool")
 

@@ -176,7 +176,7 @@ def test_a_config_becomes_a_model(fake: Fake) -> None:
 
 def test_a_config_without_classifier_is_refused(fake: Fake) -> None:
     fake("transformers", FAKE_TRANSFORMERS)
-    with pytest.raises(InvalidInput, match="must know an image or sequence classifier for the config; got dict"):
+    with pytest.raises(InvalidInput, match="must have an image or sequence classifier for the config; got dict"):
         from_transformers({})
 
 

@@ -101,7 +101,7 @@ def test_workers_that_always_die_as_they_start_are_no_jobs_fault(
 
     killer = threading.Thread(target=kill_all)
     killer.start()
-    with pytest.raises(GapscopeError, match="3 in a row were killed as they did, perhaps for lack of memory"):
+    with pytest.raises(GapscopeError, match="3 in a row were killed at the start, perhaps for lack of memory"):
         list(run_local(work, [("a", str(tmp_path))], 1))
     ended.set()
     killer.join()

@@ -102,7 +102,7 @@ def test_a_run_that_is_copied_in_part_counts_as_not_there(tmp_path: Path, monkey
         put(path, target)
 
     monkeypatch.setattr(files, "put_file", full)
-    with pytest.raises(NotWritten, match=r"copying \w+ failed \(OSError: no space\). What was trained is kept in"):
+    with pytest.raises(NotWritten, match=r"copying \w+ failed \(OSError: no space\). Trained networks are saved in"):
         copies.put(folder)
     assert copies.known() == {SPEC.id} and not copies.get(SPEC.id, tmp_path / "fetched")
     assert not (tmp_path / "fetched").exists()

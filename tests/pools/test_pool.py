@@ -195,7 +195,7 @@ def test_weights_are_measured_only_on_the_data_they_were_trained_on(tmp_path: Pa
     with pytest.raises(UnreadableFile, match="The data must be those that"):
         measure_stored_network(weights, RunOptions(measures=MEASURES))
     save_tensors(weights, tensors)
-    with pytest.raises(UnreadableFile, match="must carry the spec of its network"):
+    with pytest.raises(UnreadableFile, match="must contain the spec of its network"):
         measure_stored_network(weights, RunOptions(measures=MEASURES))
 
 

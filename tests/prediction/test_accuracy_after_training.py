@@ -87,7 +87,7 @@ def test_labels_without_meaning_are_refused(trained: Trained) -> None:
     shuffled = train.targets[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
     found = estimate_accuracy(network, (train.inputs, shuffled), initial_state=initial)
     assert found.same_noise is None and found.to_pandas().empty
-    assert "tell no more than the most frequent label" in repr(found)
+    assert "predict no better than the most frequent label" in repr(found)
 
 
 def test_features_far_from_their_start_are_refused(trained: Trained) -> None:

@@ -113,7 +113,7 @@ def test_an_interval_out_of_reach_is_said_and_costs_nothing_more() -> None:
 def test_many_samples_are_held_out_plainly() -> None:
     x, y = two_blobs(21000)
     assert gs.learning_curve(least_squares, (x, y)).design == "hold-out"
-    assert "plain hold-out" in gs.learning_curve(least_squares, (x, y), design="half and quarter").note
+    assert "hold-out of a tenth" in gs.learning_curve(least_squares, (x, y), design="half and quarter").note
 
 
 def test_groups_are_never_on_both_sides() -> None:

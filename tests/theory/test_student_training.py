@@ -277,7 +277,7 @@ def test_a_relu_student_without_positive_targets_cannot_start_along_them() -> No
         ({"batch_size": 9}, r"batch_size must be in \[1, 8\], the number of samples; got 9"),
         (
             {"method": "batch_norm", "zeta": 0.1},
-            "zeta must be 0 for method 'batch_norm'; got 0.1. Gamma decay goes with",
+            "zeta must be 0 for method 'batch_norm'; got 0.1. Gamma decay needs method",
         ),
         ({"checkpoints": [3]}, r"checkpoints must increase within \[0, 2\]; got \[3\]"),
         ({"checkpoints": [1, 1]}, "checkpoints must increase"),

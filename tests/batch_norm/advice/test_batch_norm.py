@@ -82,7 +82,7 @@ def test_gammas_of_zero_regularize_nothing(signs: Data) -> None:
     advice = gapscope.advise_batch_norm(one_layer(gamma=0.0), signs, batch_size=20, new_batch_size=100)
     assert advice.total.excess == advice.total.decay == advice.missing == 0
     assert advice.dropout is None and advice.decay_strength is None and not advice.loses_regularization
-    assert "nothing is to be restored" in advice.sentences[1] and len(advice.sentences) == 2
+    assert "no change is needed" in advice.sentences[1] and len(advice.sentences) == 2
 
 
 def test_smaller_batches_regularize_more_and_nothing_takes_it_away(signs: Data) -> None:
@@ -112,7 +112,7 @@ def test_says_when_not_to_trust_it() -> None:
     advice = gapscope.advise_batch_norm(stale, data, batch_size=8, new_batch_size=32, passes=2)
     text = " ".join(advice.caveats)
     assert "running statistics are stale" in text and "large part of the 40 samples" in text
-    assert advice.caveats[-1].startswith("these numbers are of the weights as they are")
+    assert advice.caveats[-1].startswith("these numbers hold for the present weights")
 
 
 @pytest.mark.parametrize(

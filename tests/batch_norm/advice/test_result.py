@@ -40,7 +40,7 @@ def test_what_is_there_what_is_lost_and_what_restores_it(advice: BatchNormAdvice
     assert "replace_batch_norm(network, 'ghost', ghost_size=32)" in ghost
     assert dropout == "A dropout rate of 0.1 ± 0.01 before head adds as much to the loss."
     assert "GammaDecayPenalty(1.1, batch_size=32, batch_norm_size=64)" in decay
-    assert len(advice.caveats) == 1 and advice.caveats[0].startswith("these numbers are of the weights as they are")
+    assert len(advice.caveats) == 1 and advice.caveats[0].startswith("these numbers hold for the present weights")
 
 
 def test_no_rate_that_fits_is_said(advice: BatchNormAdvice) -> None:
