@@ -201,7 +201,9 @@ def as_users_call(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_centred_head_predicts_the_same_and_makes_s_blind_which_is_said(network, x, method, as_users_call):
     blind = centred(network)
     assert torch.allclose(network(x).softmax(1), blind(x).softmax(1), atol=1e-14)
-    with pytest.warns(UserWarning, match=r"The output layer is centred, or nearly so\. Use per_output=True\.") as caught:
+    with pytest.warns(
+        UserWarning, match=r"The output layer is centred, or nearly so\. Use per_output=True\."
+    ) as caught:
         value = as_users_call.output_sensitivity(blind, x, method=method)
     assert caught[0].filename == __file__
     assert value < 1e-25 < 1e-6 < output_sensitivity(network, x, method=method)
