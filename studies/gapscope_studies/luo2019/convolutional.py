@@ -79,6 +79,7 @@ def figure_2ab(setting: RunSettings) -> Outcome:
 def figure_2cd(setting: RunSettings) -> Outcome:
     """BN, WN, WN with mean-only or variance-only BN, and SGD without any, in the CNN of six layers."""
     normal, _ = _sizes(setting)
+    seeds = setting.read(__file__).get("fig2cd", {}).get("seeds")
     kinds: dict[str, dict[str, Any]] = {
         "SGD": {"options": PLAIN},
         "WN": {"options": PLAIN, "weight_norm": True},
@@ -86,7 +87,9 @@ def figure_2cd(setting: RunSettings) -> Outcome:
         "WN + variance-only BN": {"kind": "variance_only", "weight_norm": True},
         "BN": {},
     }
-    methods = trained(setting, {name: method(setting, "cnn", normal, **kind) for name, kind in kinds.items()})
+    methods = trained(
+        setting, {name: method(setting, "cnn", normal, seeds=seeds, **kind) for name, kind in kinds.items()}
+    )
     sgd, wn, mean_only, variance_only, bn = methods.values()
     source = "Fig. 2c-d"
     claims = [
