@@ -79,7 +79,7 @@ def figure_2ab(setting: RunSettings) -> Outcome:
 def figure_2cd(setting: RunSettings) -> Outcome:
     """BN, WN, WN with mean-only or variance-only BN, and SGD without any, in the CNN of six layers."""
     normal, _ = _sizes(setting)
-    seeds = setting.read(__file__).get("fig2cd", {}).get("seeds")
+    seeds = setting.read(__file__)["fig2cd"]["seeds"]
     kinds: dict[str, dict[str, Any]] = {
         "SGD": {"options": PLAIN},
         "WN": {"options": PLAIN, "weight_norm": True},
