@@ -4,14 +4,110 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
-from gapscope.measures.registry import COST_CLASSES, REPARAMETRIZATIONS, Measure, list_measures
+from gapscope.measures.registry import COST_CLASSES, Measure, list_measures
 
 PAGE = Path(__file__).parent / "measures.md"
 COMPARED = PAGE.parents[1] / "benchmarks" / "measures" / "peers.json"
 # compared by the benchmarks of gradient similarity; differences are in benchmarks/results
 ELSEWHERE = {("ntk_trace", "torch.func"), ("ntk_trace", "neural-tangents")}
-SHORT = {"layer rescaling": "rescaling", "unit permutation": "permutation", "head shift": "shift"}
+REPARAMETRIZATIONS = {
+    "rescaling": "a layer before a ReLU times a factor, the next one divided by it: the same outputs",
+    "permutation": "the hidden units of a layer in another order: the same outputs",
+    "shift": "the same number added to every logit: the same probabilities",
+}
+ALL = tuple(REPARAMETRIZATIONS)
+NOT_RESCALING, NOT_SHIFT = ALL[1:], ALL[:2]
+# file in `gapscope.measures` -> family of its measures; the other files hold the four papers and baselines
+FAMILIES = {
+    "before_training": "before training",
+    "curvature": "curvature",
+    "margins": "margins",
+    "norms": "norms",
+    "pacbayes": "sharpness",
+    "path_norms": "norms",
+    "representations": "representations",
+    "robustness": "robustness",
+    "sharpness": "sharpness",
+    "sizes": "sizes",
+    "spectra": "spectra",
+    "training_speed": "training speed",
+}
+
+
+class Verified(NamedTuple):
+    """What the tests and benchmarks compare a measure with."""
+
+    oracle: str
+    invariances: tuple[str, ...]
+    cross_checks: tuple[str, ...] = ()
+
+
+VERIFIED = {
+    "accuracy": Verified("closed form", ALL),
+    "adaptive_sharpness": Verified("closed form of a quadratic loss", NOT_SHIFT),
+    "augmentation_margin": Verified("distance to a linear boundary", ALL, ("PGDL first place",)),
+    "augmentation_robustness": Verified(
+        "enumerated on a network whose predictions are known", ALL, ("PGDL second place",)
+    ),
+    "connection_sensitivity": Verified("closed form", ALL),
+    "davies_bouldin_mixup": Verified("scikit-learn's Davies-Bouldin index", ALL, ("PGDL first place",)),
+    "distance_from_initialization": Verified("closed form", ()),
+    "fisher_rao_norm": Verified("closed form of homogeneous networks; dense per-sample gradients", ALL),
+    "fisher_trace": Verified("dense per-sample gradients", NOT_RESCALING),
+    "frobenius_norms": Verified("closed form", ALL, ("robust-generalization-measures",)),
+    "gradient_disparity": Verified("closed form", NOT_RESCALING),
+    "gradient_neighbours": Verified("dense kernel in float64", NOT_RESCALING),
+    "gradient_noise": Verified("dense per-sample gradients", NOT_RESCALING),
+    "gradient_norm": Verified("closed form", NOT_RESCALING),
+    "gradient_weight_alignment": Verified("gradients of the last layer by autograd", ALL, ("gwa",)),
+    "graph_label_variation": Verified("the quadratic form of a dense Laplacian", NOT_SHIFT, ("PGDL third place",)),
+    "hessian_density": Verified("dense Hessian", NOT_RESCALING, ("PyHessian",)),
+    "hessian_top_eigenvalue": Verified("dense Hessian", NOT_RESCALING, ("PyHessian",)),
+    "hessian_trace": Verified("dense Hessian", NOT_RESCALING, ("PyHessian",)),
+    "input_jacobian_norm": Verified("dense Jacobian in float64", ALL),
+    "jacobian_covariance": Verified("dense correlations", ALL),
+    "kernel_leave_one_out": Verified("the regression solved again without each sample", NOT_RESCALING),
+    "local_learning_coefficient": Verified("closed form of a quadratic loss", NOT_RESCALING),
+    "loss": Verified("closed form", ALL),
+    "margin_signature": Verified("distance to a linear boundary", ALL, ("the authors' program",)),
+    "mixup_margin": Verified("distance to a linear boundary", ALL, ("PGDL first place",)),
+    "mixup_robustness": Verified("closed form of a linear network", ALL, ("PGDL first place",)),
+    "multiply_accumulates": Verified("closed form", ALL),
+    "neural_collapse": Verified("closed form of a simplex; dense matrices", ALL),
+    "ntk_logdet": Verified("dense kernel in float64", NOT_RESCALING, ("torch.func", "neural-tangents")),
+    "ntk_trace": Verified("dense Jacobian in float64", NOT_RESCALING, ("torch.func", "neural-tangents")),
+    "operator_norms": Verified("the operator as a dense matrix", ALL, ("robust-generalization-measures",)),
+    "output_margin": Verified("closed form", ALL, ("robust-generalization-measures",)),
+    "output_sensitivity": Verified("closed form of random ReLU networks", ALL),
+    "pacbayes_distance": Verified("closed form of a linear network", (), ("robust-generalization-measures",)),
+    "pacbayes_flatness": Verified(
+        "closed form of a linear network", NOT_RESCALING, ("robust-generalization-measures",)
+    ),
+    "pacbayes_magnitude_distance": Verified("closed form of a linear network", (), ("robust-generalization-measures",)),
+    "pacbayes_magnitude_flatness": Verified(
+        "closed form of a linear network", NOT_SHIFT, ("robust-generalization-measures",)
+    ),
+    "pacbayes_magnitude_norm": Verified("closed form of a linear network", (), ("robust-generalization-measures",)),
+    "pacbayes_norm": Verified("closed form of a linear network", (), ("robust-generalization-measures",)),
+    "parameter_count": Verified("closed form", ALL),
+    "parameter_norm": Verified("closed form", ("permutation",)),
+    "path_norm": Verified("sum over all paths, enumerated", NOT_SHIFT, ("robust-generalization-measures",)),
+    "path_norm_over_margin": Verified("closed form", NOT_SHIFT, ("robust-generalization-measures",)),
+    "power_law_alpha": Verified("exact quantiles of a power law", NOT_RESCALING, ("WeightWatcher",)),
+    "spectral_complexity": Verified("closed form", ALL, ("robust-generalization-measures",)),
+    "spectral_distance_complexity": Verified("closed form", ("shift",), ("robust-generalization-measures",)),
+    "spectral_norms": Verified("closed form; singular values by LAPACK", ALL, ("robust-generalization-measures",)),
+    "stable_rank": Verified("closed form", ALL, ("robust-generalization-measures", "WeightWatcher")),
+    "synaptic_flow": Verified("closed form of homogeneous networks", ALL),
+    "training_loss_sum": Verified("closed form", ALL),
+    "unit_sparsity": Verified("a loop that masks one unit after the other", ALL, ("the authors' program",)),
+    "vc_dimension_bound": Verified(
+        "closed form, and values of the competition's own networks", ALL, ("PGDL baseline",)
+    ),
+    "worst_case_sharpness": Verified("closed form of a quadratic loss", NOT_RESCALING),
+}
 HEAD = """# All measures
 
 `gs.measure(network, data)` computes the measures in bold. Name others, or pass `measures="all"`; shared work is done
@@ -54,7 +150,9 @@ def _peers(item: Measure, known: dict[tuple[str, str], bool]) -> str:
     """Return each cross-check with its outcome."""
     outcomes = {True: "agrees", False: "differs", None: "not run"}
     by_name = {(name, _plain(peer)): agrees for (name, peer), agrees in known.items()}
-    return ", ".join(f"{peer} ({outcomes[by_name.get((item.name, _plain(peer)))]})" for peer in item.cross_checks)
+    return ", ".join(
+        f"{peer} ({outcomes[by_name.get((item.name, _plain(peer)))]})" for peer in VERIFIED[item.name].cross_checks
+    )
 
 
 def _plain(peer: str) -> str:
@@ -69,10 +167,10 @@ def _not_run() -> list[str]:
 def _row(item: Measure, known: dict[tuple[str, str], bool]) -> str:
     name = f"**`{item.name}`**" if item.default else f"`{item.name}`"
     directions = "; ".join(dict.fromkeys(number.direction for number in item.numbers.values()))
-    unchanged = ", ".join(SHORT[change] for change in item.invariances)
+    oracle, invariances, _ = VERIFIED[item.name]
     cells = [
-        name, _cell(item.title), directions, _cell(", ".join(item.needs)), item.cost_class, _cell(item.oracle),
-        _cell(unchanged), _cell(_peers(item, known)), _cell(item.reference),
+        name, _cell(item.title), directions, _cell(", ".join(item.needs)), item.cost_class, _cell(oracle),
+        _cell(", ".join(invariances)), _cell(_peers(item, known)), _cell(item.reference),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -84,7 +182,7 @@ def page() -> str:
     lines = [f"{HEAD}Cost classes:", ""]
     lines += [f"- {name}: {meaning}." for name, meaning in COST_CLASSES.items()]
     lines += ["", "Invariances are checked both ways by one test; the initial weights are not reparametrized:", ""]
-    lines += [f"- {SHORT[name]}: {meaning}." for name, meaning in REPARAMETRIZATIONS.items()]
+    lines += [f"- {name}: {meaning}." for name, meaning in REPARAMETRIZATIONS.items()]
     lines += ["", '"better" is the direction that predicts a smaller generalization gap.']
     lines += ["", PEERS, "", *_not_run()]
     columns = (
@@ -98,10 +196,11 @@ def page() -> str:
         "cross-checks",
         "reference",
     )
-    for family in sorted({item.family for item in known}):
+    family_of = {item.name: FAMILIES.get(item.function.__module__.rpartition(".")[2], "") for item in known}
+    for family in sorted(set(family_of.values())):
         lines += ["", f"## {(family or 'the four papers and baselines').capitalize()}", ""]
         lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-        lines += [_row(item, peers) for item in known if item.family == family]
+        lines += [_row(item, peers) for item in known if family_of[item.name] == family]
     return "\n".join(lines) + "\n"
 
 

@@ -20,7 +20,7 @@ from gapscope.measures import budget as planning
 from gapscope.measures import measurement as front_door
 from gapscope.measures.budget import Allocation, _fit_to_budget
 from gapscope.measures.measurement import _mean, _with_group_error, evaluate_on_subset, subsample
-from gapscope.measures.registry import get_measure, list_measures, register_measure
+from gapscope.measures.registry import ScalarInfo, get_measure, list_measures, register_measure
 
 SAMPLINGS = {
     name: item.sampling for name, item in list_measures().items() if item.sampling is not None and item.default
@@ -229,7 +229,7 @@ def interrupted() -> Any:
     """Two measures, between accuracy and the rest: one that is stopped by Ctrl-C, and one that would come after it."""
     known = list_measures()
 
-    @register_measure("axle", needs=("inputs",), cost="", reference="")
+    @register_measure(numbers=ScalarInfo("1"), title="", reference="")
     def axle(network: nn.Module, x: Tensor) -> float:
         raise KeyboardInterrupt
 

@@ -1,9 +1,10 @@
-"""The registry of measures: look-up, facts, options."""
+"""The registry of measures: look-up, metadata, options, and its pages in the docs."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -14,19 +15,17 @@ from gapscope.base.samples import Samples
 from gapscope.measures import registry
 from gapscope.measures.registry import ScalarInfo, get_measure, list_measures, register_measure
 from gapscope.results.estimate import Estimate
+from measures_small import TABLE
 
 X, Y = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
 
 
+own = partial(register_measure, numbers=ScalarInfo("1"), title="", reference="")
+
+
 @pytest.fixture
 def own_measure() -> Iterator[None]:
-    @register_measure(
-        "two_numbers",
-        needs=("inputs",),
-        cost="none",
-        reference="",
-        numbers={"a": ScalarInfo("m"), "b": ScalarInfo("s")},
-    )
+    @register_measure(title="", reference="", numbers={"a": ScalarInfo("m"), "b": ScalarInfo("s")})
     def two_numbers(network: nn.Module, x: torch.Tensor, *, scale: float = 1.0) -> object:
         class Result:
             def scalars(self) -> dict[str, float]:
@@ -46,14 +45,14 @@ def test_a_measure_of_the_users_own_yields_readings() -> None:
     with pytest.raises(InvalidInput, match=r"two_numbers has no option 'scal'; options: scale. Did you mean 'scale'"):
         get_measure("two_numbers")(nn.Identity(), Samples(X), scal=1)
     with pytest.raises(InvalidInput, match="registered already"):
-        register_measure("two_numbers", needs=(), cost="", reference="")(lambda network: 0.0)
+        own("two_numbers")(lambda network: 0.0)
 
 
 def test_names_and_needs_are_checked() -> None:
     with pytest.raises(InvalidInput, match=r"no measure 'parameter_cont'.*Did you mean 'parameter_count'"):
         get_measure("parameter_cont")
-    with pytest.raises(InvalidInput, match="needs must name any of"):
-        register_measure("x", needs=("input",), cost="", reference="")
+    with pytest.raises(InvalidInput, match="any of x, y, initial_state, history; other has 'inputs'"):
+        own("other")(lambda network, inputs: 0.0)
     with pytest.raises(InvalidInput, match="accuracy needs inputs, labels"):
         get_measure("accuracy")(nn.Identity(), Samples(X))
     with pytest.raises(InvalidInput, match="initial_state=state_dict before training"):
@@ -63,9 +62,23 @@ def test_names_and_needs_are_checked() -> None:
 @pytest.mark.parametrize("name", sorted(list_measures()))
 def test_every_measure_states_its_facts(name: str) -> None:
     item = list_measures()[name]
-    assert item.cost and item.numbers and item.function.__doc__
-    assert item.title and len(item.title) <= 85
+    assert item.numbers and item.function.__doc__ and item.title and len(item.title) <= 85
+    assert TABLE.VERIFIED[name].oracle
     for number in item.numbers.values():
         assert number.units and number.direction in ("lower", "higher", "none")
     for parameter in inspect.signature(item.function).parameters:
         assert f"\n    {parameter}: " in item.function.__doc__, f"help() must describe {parameter}"
+
+
+def test_the_table_is_up_to_date() -> None:
+    text = TABLE.PAGE.read_text()
+    assert text == TABLE.page(), "run: python docs/measures_table.py"
+    assert all(f"`{name}`" in text for name in list_measures())
+
+
+def test_the_measure_of_the_docs_stands_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_MEASURES", dict(list_measures()))
+    page = TABLE.PAGE.with_name("add-a-measure.md").read_text(encoding="utf-8")
+    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "confidence"})  # as a user's own file would
+    logits = torch.tensor([[1.0, 1.0], [0.0, 1000.0]])
+    assert float(get_measure("mean_confidence").function(torch.nn.Identity(), logits)) == pytest.approx(0.75)

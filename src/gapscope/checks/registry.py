@@ -80,9 +80,6 @@ def register_check(
         title: Noun phrase for the finding.
         seconds: Rough time for 500 samples and a small network; checks run in this order.
         information: Whether it is information only: its evaluation on planted faults did not meet the bar.
-
-    Raises:
-        InvalidInput: Another check has that code.
     """
 
     def register(function: Callable[[Context], Outcome]) -> Callable[[Context], Outcome]:
@@ -102,11 +99,7 @@ def list_checks() -> dict[str, Check]:
 
 
 def get_checks(codes: tuple[str, ...] | list[str]) -> list[Check]:
-    """Return checks by code.
-
-    Raises:
-        InvalidInput: A code is unknown; the nearest is named.
-    """
+    """Return checks by code."""
     known = list_checks()
     for code in codes:
         if code not in known:

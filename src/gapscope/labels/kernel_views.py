@@ -70,9 +70,6 @@ def kernel_views(
     """Return every kernel machine that applies, the number of classes (or targets), and notes.
 
     The machine of the smallest error comes first. `options` are `max_exact`, `landmarks` and `chunk_size` of the NTK.
-
-    Raises:
-        InvalidInput: The network does not fit the samples.
     """
     assert samples.targets is not None
     prepared = None if network is None else ready(network, samples, needs=("outputs",))
@@ -152,11 +149,7 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
 
 
 def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int], ...]:
-    """Return pairs (i, j) of test samples j that repeat training sample i.
-
-    Raises:
-        InvalidInput: The two have inputs of different shapes.
-    """
+    """Return pairs (i, j) of test samples j that repeat training sample i."""
     if samples.inputs.shape[1:] != test.inputs.shape[1:]:
         got, needed = list(test.inputs.shape[1:]), list(samples.inputs.shape[1:])
         raise InvalidInput(f"Got test inputs of shape {got}; {needed} is needed. Pass the test set of the same data.")

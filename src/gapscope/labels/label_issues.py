@@ -219,7 +219,6 @@ def estimate_label_noise(
     Common parameters: see `gapscope.labels`.
 
     Raises:
-        InvalidInput: There are no labels, fewer than 50 samples, or no canaries in what was monitored.
         NotMeasurable: The labels cannot be predicted well enough to distinguish label errors from a hard problem.
 
     >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))

@@ -94,11 +94,7 @@ class RecordsLabels(Protocol):
 
 
 def get_monitored_labels(source: Any) -> MonitoredLabels:
-    """Return the monitored labels of a monitor, its callback or its alarm.
-
-    Raises:
-        InvalidInput: It has no canaries, or has recorded nothing yet.
-    """
+    """Return the monitored labels of a monitor, its callback or its alarm."""
     monitor = getattr(source, "monitor", source)
     alarm = getattr(monitor, "alarm", None)
     for candidate in (monitor, alarm):
@@ -201,9 +197,6 @@ class PairedCanaries:
             n_classes: Number of classes.
             number: Number of canaries; their own labels are not trained on.
             seed: Seed of the samples and classes.
-
-        Raises:
-            InvalidInput: There are fewer samples or classes than needed.
         """
         check_range("number", number, 2, len(dataset) // 2)
         check_range("n_classes", n_classes, 2)

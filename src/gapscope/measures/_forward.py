@@ -119,11 +119,7 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
 
 
 def check_labelled(measure: str, x: Tensor, y: Tensor) -> Samples:
-    """Return checked samples with one class label each.
-
-    Raises:
-        InvalidInput: The labels are none.
-    """
+    """Return checked samples with one class label each."""
     samples = Samples(x, y)
     if not samples.is_classification:
         raise InvalidInput(f"{measure} needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
@@ -131,11 +127,7 @@ def check_labelled(measure: str, x: Tensor, y: Tensor) -> Samples:
 
 
 def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:
-    r"""Return $f_y - \max_{j \ne y} f_j$ of every sample.
-
-    Raises:
-        NotMeasurable: There is one class only.
-    """
+    r"""Return $f_y - \max_{j \ne y} f_j$ of every sample."""
     check_labels(y, logits.shape[1])
     if logits.shape[1] < 2:
         raise NotMeasurable(

@@ -34,11 +34,7 @@ _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def continuous_inputs(network: nn.Module, x: Tensor) -> Tensor:
-    """Return floating-point `x` on the network's device, or raise InvalidInput.
-
-    Raises:
-        InvalidInput: The inputs are integers, not finite, or of another type than the weights.
-    """
+    """Return floating-point `x` on the network's device, or raise InvalidInput."""
     x = as_samples(x).inputs
     if not x.is_floating_point():
         raise InvalidInput(

@@ -106,7 +106,6 @@ def layer_weights(
 
     Raises:
         NotMeasurable: There is no such weight.
-        InvalidInput: `initial_state` is of another network.
     """
     with measurement_mode(network) as network:
         places = _places(network, prepare_inputs(network, x[:1]))

@@ -21,26 +21,15 @@ from gapscope.measures._forward import FloatInputs, Inputs, Scalars, Targets
 from gapscope.measures._gradients import mean_gradient, norm_of
 from gapscope.measures._noise import continuous_inputs
 from gapscope.measures.path_norms import with_powered_weights
-from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
-_register = partial(
-    register_measure,
-    cost="1 forward and 1 backward pass",
-    cost_class="backward",
-    default=False,
-    invariances=EVERYTHING,
-)
+_register = partial(register_measure, cost_class="backward", default=False)
 
 
 @_register(
-    "connection_sensitivity",
     title="first-order change of the loss if single weights are removed (SNIP)",
-    needs=("inputs", "targets"),
-    units="nats (cross-entropy) or squared target units (regression)",
-    direction="none",
-    aggregation="sum over weights",
-    oracle="closed form",
+    numbers=ScalarInfo("nats (cross-entropy) or squared target units (regression)", "none", "sum over weights"),
     sampling=Sampling("whole", 256, lambda k: 4),
     reference="Lee, Ajanthan and Torr 2019 (arXiv:1810.02340), eq. 5; Abdelfattah et al. 2021, eq. 1",
 )
@@ -64,15 +53,11 @@ def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_s
 
 
 @_register(
-    "gradient_norm",
     title="size of the gradient of the loss",
-    needs=("inputs", "targets"),
     numbers={
         "whole": ScalarInfo("loss / weight units", "none", "L2 norm over all trainable parameters"),
         "sum": ScalarInfo("loss / weight units", "none", "sum over matrices of their Frobenius norms"),
     },
-    invariances=("unit permutation", "head shift"),
-    oracle="closed form",
     sampling=Sampling("whole", 256, lambda k: 4),
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2 (grad_norm)",
 )
@@ -103,13 +88,8 @@ def correlation_score(rows: Float[Tensor, "n d"]) -> float:
 
 
 @_register(
-    "jacobian_covariance",
     title="how differently the samples' outputs depend on their inputs",
-    needs=("inputs",),
-    units="1",
-    direction="none",
-    aggregation="mean over eigenvalues, and over groups of samples",
-    oracle="dense correlations",
+    numbers=ScalarInfo("1", "none", "mean over eigenvalues, and over groups of samples"),
     sampling=Sampling("own", 256, lambda k: 4),
     stream="Jacobian groups",
     reference="Mellor et al. 2020 (arXiv:2006.04647v1), eq. 3; Abdelfattah et al. 2021, Sec. 3.2",
@@ -136,7 +116,6 @@ def jacobian_covariance(
 
     Raises:
         InvalidInput: Inputs are token ids, or there are fewer than two samples.
-        NotMeasurable: The graph of the outputs does not reach the inputs.
     """
     check_range("group_size", group_size, 2)
     if len(x) < 2:
@@ -161,15 +140,9 @@ def jacobian_covariance(
 
 
 @_register(
-    "synaptic_flow",
     title="flow through all weights, without data",
-    needs=("inputs",),
-    units="nats",
-    direction="none",
-    aggregation="log of the sum over weights",
-    cost="1 forward and 1 backward pass of one input",
+    numbers=ScalarInfo("nats", "none", "log of the sum over weights"),
     cost_class="weights",
-    oracle="closed form of homogeneous networks",
     reference="Tanaka et al. 2020 (arXiv:2006.05467), eq. 2; Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2",
 )
 def synaptic_flow(network: nn.Module, x: Inputs) -> Estimate:

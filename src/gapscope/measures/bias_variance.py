@@ -93,9 +93,6 @@ def bias_variance(
         predictions: Predictions of every run.
         targets: Class labels [n] (compared as one-hot rows), or targets [n, K].
 
-    Raises:
-        InvalidInput: The shapes do not fit together.
-
     >>> parts = bias_variance(torch.tensor([[[0.0]], [[2.0]]]), torch.tensor([[3.0]]))
     >>> parts.bias, parts.variance, parts.mse
     (4.0, 1.0, 5.0)
@@ -123,9 +120,6 @@ def approximate_cross_entropy(
     Args:
         predictions: Probabilities of every run.
         targets: Class labels [n], or one-hot targets [n, K].
-
-    Raises:
-        InvalidInput: The shapes do not fit together.
 
     >>> round(approximate_cross_entropy(torch.tensor([[[0.9, 0.1]]], dtype=torch.float64), torch.tensor([0])), 12)
     0.1

@@ -25,14 +25,7 @@ from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.measures.spectra import STREAM, krylov
 from gapscope.results.estimate import Estimate
 
-_register = partial(
-    register_measure,
-    needs=("inputs", "targets"),
-    cost_class="many",
-    default=False,
-    invariances=("unit permutation", "head shift"),
-    oracle="dense Hessian",
-)
+_register = partial(register_measure, cost_class="many", default=False)
 
 
 def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[Tensor, " n"]:
@@ -43,14 +36,9 @@ def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[T
 
 
 @_register(
-    "fisher_trace",
     title="mean squared norm of the per-sample loss gradients",
-    units="squared loss / squared weight units",
-    direction="lower",
-    aggregation="mean over samples, sum over weights",
-    cost="1 forward pass and 2 backward passes",
+    numbers=ScalarInfo("squared loss / squared weight units", "lower", "mean over samples, sum over weights"),
     cost_class="backward",
-    oracle="dense per-sample gradients",
     sampling=Sampling("mean", 64, lambda k: 6),
     reference="Jastrzebski et al. 2021 (arXiv:2012.14193), eq. 1, with the labels given",
 )
@@ -81,7 +69,6 @@ def fisher_trace(
 
     Raises:
         InvalidInput: An option is unknown, or there are no targets.
-        NotMeasurable: The network has no trainable parameters.
 
     >>> import torch
     >>> network = nn.Linear(1, 1, bias=False)  # loss (w x - y)^2, gradient 2 (w x - y) x
@@ -101,7 +88,6 @@ def fisher_trace(
 
 
 @_register(
-    "hessian_density",
     title="spread of the curvature over directions",
     numbers={
         "smallest": ScalarInfo("loss / squared weight units", "higher", "of the mean loss over samples"),
@@ -110,8 +96,6 @@ def fisher_trace(
             "eigenvalues", "none", "squared sum over sum of squares", "number of curved directions"
         ),
     },
-    cost="40 Hessian-vector products, each about 3 forward and backward passes",
-    cross_checks=("PyHessian",),
     sampling=Sampling("whole", 64, lambda k: 430),
     stream=STREAM,
     reference="Ghorbani, Krishnan and Xiao 2019 (arXiv:1901.10159), Sec. 2; quadrature of Golub and Welsch 1969",
@@ -140,7 +124,6 @@ def hessian_density(
         steps: Products with the Hessian a run.
 
     Raises:
-        InvalidInput: An option is out of range.
         NotMeasurable: The network has no trainable parameters, or the loss is linear in them.
 
     >>> network = nn.Linear(1, 1, bias=False)
@@ -176,13 +159,8 @@ def hessian_density(
 
 
 @_register(
-    "hessian_top_eigenvalue",
     title="largest curvature of the loss (top Hessian eigenvalue)",
-    units="loss / squared weight units",
-    direction="lower",
-    aggregation="of the mean loss over samples",
-    cost="up to 30 Hessian-vector products, each about 3 forward and backward passes",
-    cross_checks=("PyHessian",),
+    numbers=ScalarInfo("loss / squared weight units", "lower", "of the mean loss over samples"),
     sampling=Sampling("whole", 64, lambda k: 250),
     stream=STREAM,
     reference="Lanczos 1950; Yao et al. 2020 (arXiv:1912.07145), Sec. III-B",
@@ -223,13 +201,8 @@ def hessian_top_eigenvalue(
 
 
 @_register(
-    "hessian_trace",
     title="summed curvature of the loss (Hessian trace)",
-    units="loss / squared weight units",
-    direction="lower",
-    aggregation="sum over weights, of the mean loss over samples",
-    cost="10 Hessian-vector products, each about 3 forward and backward passes",
-    cross_checks=("PyHessian",),
+    numbers=ScalarInfo("loss / squared weight units", "lower", "sum over weights, of the mean loss over samples"),
     sampling=Sampling("whole", 64, lambda k: 90),
     stream=STREAM,
     reference="Hutchinson 1990, eq. 2.1; Yao et al. 2020 (arXiv:1912.07145), Sec. III-C",
@@ -269,13 +242,8 @@ def _losses_at_the_weights(network: nn.Module, samples: Samples, size: int) -> F
 
 
 @_register(
-    "local_learning_coefficient",
     title="effective number of parameters around the weights",
-    units="half parameters",
-    direction="lower",
-    aggregation="mean over steps and chains",
-    cost="1 forward and 1 backward pass of a batch per step, 400 steps",
-    oracle="closed form of a quadratic loss",
+    numbers=ScalarInfo("half parameters", "lower", "mean over steps and chains"),
     sampling=Sampling("whole", 256, lambda k: 600),
     reference="Lau et al. 2023 (arXiv:2308.12108), Sec. 4: estimator and sampler",
 )

@@ -61,19 +61,15 @@ def conflict_fraction(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, "
 
 
 @register_measure(
-    "gradient_neighbours",
     title="labels of the samples with the most similar gradients",
-    needs=("inputs", "labels"),
-    cost="a traced kernel: n^2 inner products of gradients, n backward passes per output",
-    reference="own; kernel of Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.1",
-    default=False,
+    labels=True,
     numbers={
         "agreement": ScalarInfo("fraction of samples", "higher", "mean over samples"),
         "conflict": ScalarInfo("fraction of samples", "lower", "mean over samples"),
     },
     cost_class="superlinear",
-    invariances=("unit permutation", "head shift"),
-    oracle="dense kernel in float64",
+    default=False,
+    reference="own; kernel of Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.1",
 )
 def gradient_neighbours(
     network: nn.Module,
@@ -96,10 +92,6 @@ def gradient_neighbours(
     Args:
         neighbours: Neighbours a sample; fewer than the samples of a class.
         voters: How many of them vote, the most similar ones.
-
-    Raises:
-        InvalidInput: There are not more samples than neighbours, labels do not fit the outputs, or an option is out of
-            range.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> gradient_neighbours(nn.Linear(2, 2), x, torch.tensor([0, 0, 1, 0]), neighbours=1).agreement
@@ -124,9 +116,6 @@ def neighbours_from_kernel(
         kernel: `empirical_ntk(network, x, outputs="traced")`.
         neighbours: Neighbours a sample; fewer than the samples.
         voters: How many of them vote.
-
-    Raises:
-        InvalidInput: There are not more samples than neighbours, labels do not fit, or an option is out of range.
     """
     check_range("neighbours", neighbours, 1)
     check_range("voters", voters, 1)

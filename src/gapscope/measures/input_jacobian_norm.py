@@ -17,7 +17,7 @@ from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs, samples_per_pass
 from gapscope.measures._forward import FloatInputs
 from gapscope.measures._noise import NOISE, SPACES, Space, continuous_inputs, in_space
-from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 
@@ -86,18 +86,13 @@ def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
 
 
 @register_measure(
-    "input_jacobian_norm",
     title="response of the outputs to small changes of the input",
-    needs=("inputs",),
-    units="output units / input unit",
-    direction="lower",
-    aggregation="mean over samples of the Frobenius norm over outputs and input entries",
-    cost="1 forward pass and one backward pass per output",
-    reference="Novak et al., Sensitivity and Generalization in Neural Networks, 2018, section 3.1",
+    numbers=ScalarInfo(
+        "output units / input unit", "lower", "mean over samples of the Frobenius norm over outputs and input entries"
+    ),
     cost_class="many",
-    invariances=EVERYTHING,
-    oracle="dense Jacobian in float64",
     sampling=Sampling("mean", 64, lambda k: 1 + 2 * k),
+    reference="Novak et al., Sensitivity and Generalization in Neural Networks, 2018, section 3.1",
 )
 def input_jacobian_norm(
     network: nn.Module,

@@ -246,9 +246,6 @@ def kernel_leave_one_out(
         landmarks: Number of landmarks beyond `max_exact` samples.
         combinations: Number of combinations of the outputs; None for all outputs.
 
-    Raises:
-        InvalidInput: There are fewer than three samples, or an option is out of range.
-
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> found = kernel_leave_one_out(nn.Linear(1, 2), x, torch.tensor([0, 0, 1, 1]))
     >>> found.accuracy, found.predictions.argmax(1).tolist()
@@ -327,18 +324,14 @@ _FACTS = {
 @register_measure(
     "kernel_leave_one_out",
     title="prediction of each sample from the gradients of all others",
-    needs=("inputs", "targets", "initial"),
-    cost="two traced kernels (n^2 inner products of gradients, n backward passes per output) and their eigenvalues",
-    reference="Bachmann, Hofmann and Lucchi 2022 (arXiv:2203.03443)",
-    default=False,
     numbers={
         **{f"{weights}.{name}": facts for weights in ("initial", "trained") for name, facts in _FACTS.items()},
         "memorised": ScalarInfo("accuracy or R²", "lower", "trained minus initial"),
         "alignment": ScalarInfo("cosine", "none", "over pairs of samples"),
     },
     cost_class="superlinear",
-    invariances=("unit permutation", "head shift"),
-    oracle="the regression solved again without each sample",
+    default=False,
+    reference="Bachmann, Hofmann and Lucchi 2022 (arXiv:2203.03443)",
 )
 def kernel_leave_one_out_at_both_weights(
     network: nn.Module,
@@ -358,9 +351,6 @@ def kernel_leave_one_out_at_both_weights(
         ridges: As for `kernel_leave_one_out`.
         max_exact: As for `kernel_leave_one_out`.
         landmarks: As for `kernel_leave_one_out`.
-
-    Raises:
-        InvalidInput: As for `kernel_leave_one_out`.
     """
     _check(x, ridges, max_exact, landmarks)
     with torch.inference_mode(False):

@@ -17,7 +17,7 @@ from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import check_labels, checked_outputs, measurement_mode, prepare_inputs
 from gapscope.measures._forward import FloatInputs, Labels
-from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 
 if TYPE_CHECKING:
@@ -102,9 +102,8 @@ def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | 
 
 
 @register_measure(
-    "margin_signature",
     title="distance of the samples from the class boundary",
-    needs=("inputs", "labels"),
+    labels=True,
     numbers={
         f"{tap}.{feature}": ScalarInfo(
             "log of distance / spread of the layer",
@@ -115,13 +114,9 @@ def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | 
         for tap, where in zip(TAPS, PLACES, strict=True)
         for feature in FEATURES["quartiles"]
     },
-    cost="1 forward and 1 backward pass",
-    reference="Jiang, Krishnan, Mobahi and Bengio 2019, arXiv 1810.00113",
     cost_class="backward",
-    invariances=EVERYTHING,
-    oracle="distance to a linear boundary",
-    cross_checks=("the authors' program",),
     sampling=Sampling("whole", 256, lambda k: 4),
+    reference="Jiang, Krishnan, Mobahi and Bengio 2019, arXiv 1810.00113",
 )
 def margin_signature(
     network: nn.Module,

@@ -29,28 +29,16 @@ from gapscope.measures._forward import (
 )
 from gapscope.measures._noise import STREAM, continuous_inputs, mixup, same_class_partners
 from gapscope.measures.path_norms import first_layer_margin
-from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.measures.robustness import Draws, UnitRange, check_images, cropped, erased, flipped, saturated
 from gapscope.results.estimate import Estimate
 
-_register = partial(
-    register_measure,
-    needs=("inputs", "labels"),
-    cost="1 forward and 1 backward pass",
-    default=False,
-    invariances=EVERYTHING,
-    oracle="distance to a linear boundary",
-    cross_checks=("PGDL first place",),
-    sampling=Sampling("own", 128, lambda k: 4),
-)
+_register = partial(register_measure, labels=True, default=False, sampling=Sampling("own", 128, lambda k: 4))
 
 
 @_register(
-    "augmentation_margin",
     title="distance of augmented images from the class boundary",
-    units="trimmed standard deviations of the first layer's features",
-    direction="higher",
-    aggregation="mean over samples",
+    numbers=ScalarInfo("trimmed standard deviations of the first layer's features", "higher", "mean over samples"),
     cost_class="backward",
     stream="augmentation",
     reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.2; after Jiang et al. 2019 (arXiv:1810.00113)",
@@ -65,9 +53,6 @@ def augmentation_margin(
 
     Args:
         x: Images [n, channels, height, width].
-
-    Raises:
-        NotMeasurable: The inputs are no images, there is no first layer, or it does not vary.
     """
     samples = check_labelled("augmentation_margin", x, y)
     check_images(x)
@@ -81,11 +66,8 @@ def augmentation_margin(
 
 
 @_register(
-    "mixup_margin",
     title="distance of mixtures of two samples of a class from the class boundary",
-    units="trimmed standard deviations of the first layer's features",
-    direction="higher",
-    aggregation="mean over samples",
+    numbers=ScalarInfo("trimmed standard deviations of the first layer's features", "higher", "mean over samples"),
     cost_class="backward",
     stream=STREAM,
     reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.2; after Jiang et al. 2019 (arXiv:1810.00113)",
@@ -104,10 +86,6 @@ def mixup_margin(
 
     Args:
         x: Inputs, floating point.
-
-    Raises:
-        InvalidInput: The inputs are token ids.
-        NotMeasurable: There is no first layer, or it does not vary.
     """
     samples = check_labelled("mixup_margin", x, y)
     pairs = same_class_partners(y, generator)
@@ -116,7 +94,6 @@ def mixup_margin(
 
 
 @_register(
-    "output_margin",
     title="margin between the labelled class and the runner-up",
     numbers={
         "percentile_10": ScalarInfo(
@@ -125,9 +102,6 @@ def mixup_margin(
         "median": ScalarInfo("logits", "higher", "median over samples"),
         "inverse_square": ScalarInfo("1 / squared logits", "lower", "of the 10th percentile"),
     },
-    cost="1 forward pass",
-    oracle="closed form",
-    cross_checks=("robust-generalization-measures",),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 22",
 )
@@ -137,9 +111,6 @@ def output_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int |
     The margin of a sample is $f_y - \max_{j \ne y} f_j$. "percentile_10" is the k-th smallest margin, k = n // 10 (at
     least 1), negative if more than a tenth of the samples are misclassified. "inverse_square" is $1 / \gamma^2$ of that
     percentile, which loses its sign.
-
-    Raises:
-        NotMeasurable: There is one class only.
 
     >>> margins = output_margin(nn.Identity(), torch.tensor([[3.0, 1.0], [1.0, 0.5]]), torch.tensor([0, 0]))
     >>> margins["percentile_10"], margins["median"], margins["inverse_square"]

@@ -70,7 +70,7 @@ def evaluate_on_subset(
     def take(samples: Samples, purpose: str = "") -> Readings:
         given = {**share.options, **options}
         if "generator" in item.options:
-            generator = torch.Generator().manual_seed(derive_seed(seed, (item.stream or item.name) + purpose))
+            generator = torch.Generator().manual_seed(derive_seed(seed, item.stream + purpose))
             given.setdefault("generator", generator)
         return item(ready.network_for(item), samples, initial_state=before, history=history, **given)
 
@@ -252,10 +252,6 @@ def measure(
 
     Returns:
         The readings, in the order of the measures.
-
-    Raises:
-        InvalidInput: Names, options, data and network do not fit together.
-        GapscopeError: No measure has a value for this network; a note says which was tried.
 
     >>> import torch
     >>> readings = measure(nn.Linear(3, 2), torch.ones(4, 3), ["parameter_count"])

@@ -29,35 +29,23 @@ from gapscope.measures._weights import (
     squared_frobenius_norms,
     squared_singular_values,
 )
-from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
-_register = partial(
-    register_measure,
-    needs=("inputs",),
-    default=False,
-    invariances=EVERYTHING,
-    oracle="closed form",
-    cross_checks=("robust-generalization-measures",),
-)
+_register = partial(register_measure, default=False)
 
 
 @_register(
-    "frobenius_norms",
     title="Frobenius norms of the layers",
     numbers={
         "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
         "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
     },
-    cost="no pass (1 sample, to find batch norms)",
     cost_class="weights",
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 37 and 39; Dziugaite et al. 2020 (arXiv:2010.11924)",
 )
 def frobenius_norms(network: nn.Module, x: Inputs) -> Scalars:
     """Compute the log product and the balanced log sum of squared Frobenius norms (exact).
-
-    Raises:
-        NotMeasurable: There is no such weight, or one is zero.
 
     >>> import torch
     >>> network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
@@ -70,22 +58,16 @@ def frobenius_norms(network: nn.Module, x: Inputs) -> Scalars:
 
 
 @_register(
-    "spectral_norms",
     title="spectral norms of the layers",
     numbers={
         "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
         "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
     },
-    cost="no pass; eigenvalues of every layer's smaller Gram matrix",
     cost_class="weights",
-    oracle="closed form; singular values by LAPACK",
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 32 and 35; reshaped as in Yoshida and Miyato 2017, Sec. 3.2",
 )
 def spectral_norms(network: nn.Module, x: Inputs) -> Scalars:
     """Compute the log product and the balanced log sum of squared spectral norms (exact).
-
-    Raises:
-        NotMeasurable: There is no such weight, or one is zero.
 
     >>> network = nn.Linear(2, 2)
     >>> _ = network.weight.data.copy_(torch.diag(torch.tensor([3.0, 1.0])))
@@ -174,15 +156,12 @@ def squared_operator_norms(network: nn.Module, x: Tensor) -> Float[Tensor, " l"]
 
 
 @_register(
-    "operator_norms",
     title="spectral norms of the layers as operators on whole inputs",
     numbers={
         "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
         "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
     },
-    cost="no pass; eigenvalues of every layer's Gram matrix at every frequency of its input",
     cost_class="weights",
-    oracle="the operator as a dense matrix",
     reference="Sedghi, Gupta and Long 2019 (arXiv:1805.10408), Theorem 6",
 )
 def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
@@ -191,9 +170,6 @@ def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
     A convolution counts as the linear map of whole feature maps, at the positions that its input has for these data.
     With circular padding this norm is exact (strides, dilation and groups included); zero padding changes only the
     border.
-
-    Raises:
-        NotMeasurable: There is no weight matrix, or one is zero.
 
     >>> network = nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular")
     >>> _ = nn.init.ones_(network.weight)
@@ -204,15 +180,12 @@ def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
 
 
 @_register(
-    "stable_rank",
     title="number of directions that the weights use",
     numbers={
         "sum": ScalarInfo("singular values", "lower", "sum over layers"),
         "mean": ScalarInfo("singular values", "lower", "mean over layers"),
     },
-    cost="no pass; eigenvalues of every layer's smaller Gram matrix",
     cost_class="weights",
-    cross_checks=("robust-generalization-measures", "WeightWatcher"),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 33; Dziugaite et al. 2020, fro-over-spec",
 )
 def stable_rank(network: nn.Module, x: Inputs) -> Scalars:
@@ -249,13 +222,9 @@ def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor
 
 
 @_register(
-    "spectral_complexity",
     title="spectral norms relative to the margin",
-    needs=("inputs", "labels"),
-    units="nats",
-    direction="lower",
-    aggregation="log of a product and a sum over layers, over the squared margin",
-    cost="1 forward pass",
+    labels=True,
+    numbers=ScalarInfo("nats", "lower", "log of a product and a sum over layers, over the squared margin"),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 30 (orig-main)",
 )
@@ -266,9 +235,6 @@ def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size:
               \log \sum_l \frac{\lVert W_l \rVert_F^2}{\sigma_1(W_l)^2}
 
     $\gamma$ is the tenth percentile of the margins $f_y - \max_{j \ne y} f_j$ (the k-th smallest, k = n // 10).
-
-    Raises:
-        NotMeasurable: The margin or a weight is zero.
 
     >>> network = nn.Linear(2, 2, bias=False)
     >>> _ = nn.init.eye_(network.weight)
@@ -282,14 +248,9 @@ def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size:
 
 
 @_register(
-    "spectral_distance_complexity",
     title="spectral norms and distance from the initial weights relative to the margin",
-    needs=("inputs", "labels", "initial"),
-    units="nats",
-    direction="lower",
-    aggregation="log of a product and a sum over layers, over the squared margin",
-    cost="1 forward pass",
-    invariances=("head shift",),
+    labels=True,
+    numbers=ScalarInfo("nats", "lower", "log of a product and a sum over layers, over the squared margin"),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 29 (init-main)",
 )
@@ -300,10 +261,6 @@ def spectral_distance_complexity(
 
     As `spectral_complexity`, with $\lVert W_l - W_l^0 \rVert_F^2$ in place of $\lVert W_l \rVert_F^2$; batch norm is
     folded into both.
-
-    Raises:
-        NotMeasurable: The margin is zero, or no weight has moved.
-        InvalidInput: `initial_state` is of another network.
 
     >>> network = nn.Linear(2, 2, bias=False)
     >>> _ = nn.init.eye_(network.weight)

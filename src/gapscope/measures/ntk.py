@@ -61,10 +61,6 @@ def empirical_ntk(
     Returns:
         K [n, C, m, C], or [n, m] for "traced", in squared output / squared weight.
 
-    Raises:
-        InvalidInput: An option is unknown or out of range, or inputs and weights differ in dtype.
-        UnsupportedLayer: The network mixes samples, for example by BatchNorm without running statistics.
-
     >>> network = nn.Linear(2, 3)
     >>> x = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
     >>> empirical_ntk(network, x, outputs="traced")  # 3 (x_n . x_m + 1)
@@ -123,22 +119,11 @@ def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
 
 
 @register_measure(
-    "ntk_trace",
     title="NTK trace: summed squared gradient norms of the outputs",
-    needs=("inputs",),
-    cost="as many backward passes as the network has outputs; one per probe",
-    reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",
-    units="squared output / squared weight",
-    direction="lower",
-    aggregation="sum over samples and outputs",
+    numbers=ScalarInfo("squared output / squared weight", "lower", "sum over samples and outputs"),
     cost_class="many",
-    invariances=("unit permutation", "head shift"),
-    oracle="dense Jacobian in float64",
-    cross_checks=(
-        "torch.func",
-        "neural-tangents",
-    ),
     sampling=Sampling("sum", 64, lambda k: 4 * k, {"method": "probe"}),
+    reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",
 )
 def ntk_trace(
     network: nn.Module,
@@ -179,10 +164,6 @@ def ntk_trace(
         The trace, in squared output / squared weight. The standard error of probes is the spread among them; with one
         probe, the spread among samples, which is too large rather than too small; with one probe that gives only one
         number, the largest possible.
-
-    Raises:
-        InvalidInput: An option is unknown or out of range.
-        UnsupportedLayer: The network mixes samples, for example by BatchNorm without running statistics.
 
     >>> network = nn.Linear(2, 3)
     >>> ntk_trace(network, torch.tensor([[1.0, 2.0]]))  # 3 outputs, each |x|^2 + 1
@@ -262,24 +243,15 @@ class LogDeterminant(Estimate):
 
 
 @register_measure(
-    "ntk_logdet",
     title="NTK log determinant: diversity of the samples' gradients",
-    needs=("inputs",),
-    cost="as many backward passes as the network has outputs, and the eigenvalues of the kernel, all in float64",
-    reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",
-    default=False,
     numbers={
         "ntk_logdet": ScalarInfo("nats (log of squared output / squared weight)", "lower", "sum over eigenvalues"),
         "rank": ScalarInfo("eigenvalues", "none", "count"),
         "effective_rank": ScalarInfo("eigenvalues", "none", "exponential of the entropy of the spectrum"),
     },
     cost_class="superlinear",
-    invariances=("unit permutation", "head shift"),
-    oracle="dense kernel in float64",
-    cross_checks=(
-        "torch.func",
-        "neural-tangents",
-    ),
+    default=False,
+    reference="Szolnoky et al. 2022 (arXiv:2205.12642), Sec. 2.3",
 )
 def ntk_logdet(
     network: nn.Module,
@@ -306,10 +278,6 @@ def ntk_logdet(
 
     Returns:
         The log determinant in nats, with `eigenvalues`, `rank` and `effective_rank`.
-
-    Raises:
-        InvalidInput: An option is unknown or out of range.
-        UnsupportedLayer: The network mixes samples, for example by BatchNorm without running statistics.
 
     >>> network = nn.Linear(2, 1, bias=False)
     >>> round(ntk_logdet(network, torch.tensor([[1.0, 0.0], [1.0, 2.0]])), 6)  # det [[1, 1], [1, 5]] = 4

@@ -22,7 +22,7 @@ from gapscope.measures.input_jacobian_norm import (
     squared_jacobian_norms,
     squared_products,
 )
-from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 CANCELLATION_BELOW = 1e-3
@@ -73,18 +73,11 @@ def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool
 
 
 @register_measure(
-    "output_sensitivity",
     title="shift of the outputs under noise on the input",
-    needs=("inputs",),
-    units="squared output units",
-    direction="lower",
-    aggregation="variance over samples and noise of the mean over outputs",
-    cost="1 forward pass, and 1 per noise sample",
-    reference="Forouzesh, Salehi and Thiran 2021, eq. 2",
+    numbers=ScalarInfo("squared output units", "lower", "variance over samples and noise of the mean over outputs"),
     cost_class="forward",
-    invariances=EVERYTHING,
-    oracle="closed form of random ReLU networks",
     sampling=Sampling("own", 128, lambda k: 2),
+    reference="Forouzesh, Salehi and Thiran 2021, eq. 2",
 )
 def output_sensitivity(
     network: nn.Module,
@@ -131,9 +124,6 @@ def output_sensitivity(
 
     Returns:
         S, 0 or larger; without a standard error for `method="zero_noise"`.
-
-    Raises:
-        InvalidInput: An option or the inputs cannot be used, or there is one noisy sample only.
 
     >>> layer = nn.Linear(4, 2, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 1.5)

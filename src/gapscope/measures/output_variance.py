@@ -96,9 +96,6 @@ def output_variance(
     Returns:
         One variance an input, in squared output units, float64 on the CPU.
 
-    Raises:
-        InvalidInput: An option or the inputs cannot be used.
-
     >>> constant = nn.Linear(4, 3)
     >>> _ = nn.init.zeros_(constant.weight)
     >>> output_variance(constant, torch.zeros(2, 4)).tolist()
@@ -170,7 +167,6 @@ def error_detection(
         Both areas, their difference, and the number of wrong predictions.
 
     Raises:
-        InvalidInput: Options, inputs and labels do not fit together.
         NotMeasurable: Fewer than two predictions are wrong, or fewer than two are right.
 
     >>> data = torch.tensor([[0.0, 9.0], [0.0, 8.0], [0.0, 2.0], [0.0, 1.0]])

@@ -28,7 +28,7 @@ from gapscope.inspection.outputs import as_real, check_labels, measurement_mode,
 from gapscope.measures._forward import Inputs, Labels, check_labelled
 from gapscope.measures._gradients import at_weights, norm_of, on_device, trainable
 from gapscope.measures.parameters import distance_from_initialization
-from gapscope.measures.registry import Sampling, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 # all six perturb by the same noise samples, so that each kind of noise is searched once
@@ -40,17 +40,9 @@ TOLERANCE = 0.01
 _NEYSHABUR = "Neyshabur et al. 2017 (arXiv:1706.08947)"
 
 _register = partial(
-    register_measure,
-    direction="lower",
-    cost="up to 15 forward passes per noise sample",
-    cost_class="many",
-    default=False,
-    oracle="closed form of a linear network",
-    cross_checks=("robust-generalization-measures",),
-    sampling=Sampling("whole", 256, lambda k: 75),
-    stream=STREAM,
+    register_measure, cost_class="many", default=False, sampling=Sampling("whole", 256, lambda k: 75), stream=STREAM
 )
-_register_bound = partial(_register, units="nats", aggregation="sum over all trainable weights")
+_register_bound = partial(_register)
 
 
 def _noisy(weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool) -> list[Tensor]:
@@ -160,12 +152,9 @@ def _magnitude_bound(differences: Sequence[Tensor], squares: float, factor: floa
 
 
 @_register(
-    "pacbayes_flatness",
     title="sensitivity of the accuracy to noise on the weights",
-    needs=("inputs", "labels"),
-    units="1 / squared weight units",
-    aggregation="of the accuracy, a mean over samples and draws",
-    invariances=("unit permutation", "head shift"),
+    labels=True,
+    numbers=ScalarInfo("1 / squared weight units", "lower", "of the accuracy, a mean over samples and draws"),
     reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 53; {_NEYSHABUR}",
 )
 def pacbayes_flatness(
@@ -188,9 +177,9 @@ def pacbayes_flatness(
 
 
 @_register_bound(
-    "pacbayes_norm",
     title="weight norm relative to the tolerated weight noise",
-    needs=("inputs", "labels"),
+    labels=True,
+    numbers=ScalarInfo("nats", "lower", "sum over all trainable weights"),
     reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 49; {_NEYSHABUR}",
 )
 def pacbayes_norm(
@@ -212,9 +201,9 @@ def pacbayes_norm(
 
 
 @_register_bound(
-    "pacbayes_distance",
     title="distance from the initial weights relative to the tolerated weight noise",
-    needs=("inputs", "labels", "initial"),
+    labels=True,
+    numbers=ScalarInfo("nats", "lower", "sum over all trainable weights"),
     reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 48; {_NEYSHABUR}",
 )
 def pacbayes_distance(
@@ -237,12 +226,9 @@ def pacbayes_distance(
 
 
 @_register(
-    "pacbayes_magnitude_flatness",
     title="sensitivity of the accuracy to noise in proportion to the weights",
-    needs=("inputs", "labels"),
-    units="1",
-    aggregation="of the accuracy, a mean over samples and draws",
-    invariances=("layer rescaling", "unit permutation"),
+    labels=True,
+    numbers=ScalarInfo("1", "lower", "of the accuracy, a mean over samples and draws"),
     reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 61; {_NEYSHABUR}",
 )
 def pacbayes_magnitude_flatness(
@@ -264,9 +250,9 @@ def pacbayes_magnitude_flatness(
 
 
 @_register_bound(
-    "pacbayes_magnitude_norm",
     title="weight norm relative to the tolerated noise in proportion to the weights",
-    needs=("inputs", "labels", "initial"),
+    labels=True,
+    numbers=ScalarInfo("nats", "lower", "sum over all trainable weights"),
     reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 57; {_NEYSHABUR}",
 )
 def pacbayes_magnitude_norm(
@@ -291,9 +277,9 @@ def pacbayes_magnitude_norm(
 
 
 @_register_bound(
-    "pacbayes_magnitude_distance",
     title="distance from the initial weights relative to the tolerated proportional noise",
-    needs=("inputs", "labels", "initial"),
+    labels=True,
+    numbers=ScalarInfo("nats", "lower", "sum over all trainable weights"),
     reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 56; {_NEYSHABUR}",
 )
 def pacbayes_magnitude_distance(

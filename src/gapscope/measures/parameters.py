@@ -9,22 +9,15 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection.independence import check_finite
 from gapscope.inspection.outputs import as_real
-from gapscope.measures.registry import EVERYTHING, register_measure
+from gapscope.measures.registry import ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 
 @register_measure(
-    "parameter_count",
     title="number of parameters",
-    needs=(),
-    units="parameters",
-    direction="lower",
-    aggregation="sum over all trainable parameters",
-    cost="no pass",
-    reference="",
+    numbers=ScalarInfo("parameters", "lower", "sum over all trainable parameters"),
     cost_class="weights",
-    invariances=EVERYTHING,
-    oracle="closed form",
+    reference="",
 )
 def parameter_count(network: nn.Module) -> Estimate:
     """Count the trainable parameters, shared ones once (exact).
@@ -36,17 +29,10 @@ def parameter_count(network: nn.Module) -> Estimate:
 
 
 @register_measure(
-    "parameter_norm",
     title="size of the weights",
-    needs=(),
-    units="squared weight units",
-    direction="lower",
-    aggregation="sum over all trainable parameters",
-    cost="no pass",
-    reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.2",
+    numbers=ScalarInfo("squared weight units", "lower", "sum over all trainable parameters"),
     cost_class="weights",
-    invariances=("unit permutation",),
-    oracle="closed form",
+    reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.2",
 )
 def parameter_norm(network: nn.Module) -> Estimate:
     r"""Compute the squared L2 norm of all trainable parameters, biases included (exact).
@@ -64,16 +50,10 @@ def parameter_norm(network: nn.Module) -> Estimate:
 
 
 @register_measure(
-    "distance_from_initialization",
     title="distance of the weights from their initial values",
-    needs=("initial",),
-    units="weight units",
-    direction="lower",
-    aggregation="L2 norm over all trainable parameters",
-    cost="no pass",
-    reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.3",
+    numbers=ScalarInfo("weight units", "lower", "L2 norm over all trainable parameters"),
     cost_class="weights",
-    oracle="closed form",
+    reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.3",
 )
 def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[str, Tensor]) -> Estimate:
     r"""Compute the L2 distance of all trainable parameters from their initial values (exact).

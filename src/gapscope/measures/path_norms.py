@@ -29,7 +29,7 @@ from gapscope.inspection.outputs import (
 )
 from gapscope.inspection.substitution import ParameterSubstitution, cast_network
 from gapscope.measures._forward import Inputs, Labels, check_labelled, forward_pass, low_margin, margins_of
-from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 
@@ -92,11 +92,7 @@ class PoweredNetwork:
         return checked_outputs(self.network(ones), 1).sum()
 
     def check_homogeneous(self, shape: tuple[int, ...]) -> None:
-        """Raise unless the network without its shifts doubles its outputs with its inputs.
-
-        Raises:
-            NotMeasurable: It does not: a sum over paths is then not what it computes.
-        """
+        """Raise unless the network without its shifts doubles its outputs with its inputs."""
         with torch.no_grad():
             for shift in self.shifts:
                 self.stand_in[shift].zero_()
@@ -148,25 +144,13 @@ def path_sum(network: nn.Module, x: Tensor) -> Float[Tensor, ""]:
     return total
 
 
-_register = partial(
-    register_measure,
-    needs=("inputs", "labels"),
-    direction="lower",
-    default=False,
-    invariances=("layer rescaling", "unit permutation"),
-)
+_register = partial(register_measure, labels=True, default=False)
 
 
 @_register(
-    "path_norm",
     title="sum over all paths of the squared product of their weights",
-    needs=("inputs",),
-    units="squared output / squared input",
-    aggregation="sum over paths of the squared product of weights",
-    cost="1 forward pass of one input",
+    numbers=ScalarInfo("squared output / squared input", "lower", "sum over paths of the squared product of weights"),
     cost_class="weights",
-    oracle="sum over all paths, enumerated",
-    cross_checks=("robust-generalization-measures",),
     reference="Neyshabur, Tomioka and Srebro 2015 (arXiv:1503.00036), eq. 7; Jiang et al. 2020, eq. 44",
 )
 def path_norm(network: nn.Module, x: Inputs) -> Estimate:
@@ -180,9 +164,6 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
     Args:
         network: A network that is piecewise linear.
 
-    Raises:
-        NotMeasurable: The network is not piecewise linear, or its inputs are token ids.
-
     >>> import torch
     >>> network = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
     >>> for layer, weight in ((network[0], [[1.0], [2.0]]), (network[2], [[3.0, 1.0]])):
@@ -194,13 +175,8 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
 
 
 @_register(
-    "path_norm_over_margin",
     title="path norm relative to the margin",
-    units="1 / squared input",
-    aggregation="sum over paths, over the squared margin",
-    cost="1 forward pass",
-    oracle="closed form",
-    cross_checks=("robust-generalization-measures",),
+    numbers=ScalarInfo("1 / squared input", "lower", "sum over paths, over the squared margin"),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 43; Dziugaite et al. 2020",
 )
@@ -244,14 +220,9 @@ def _output_change(
 
 
 @_register(
-    "fisher_rao_norm",
     title="change of the loss if all weights grow",
-    units="squared nats",
-    aggregation="mean over samples",
-    cost="1 forward pass and 2 backward passes",
+    numbers=ScalarInfo("squared nats", "lower", "mean over samples"),
     cost_class="backward",
-    invariances=EVERYTHING,
-    oracle="closed form of homogeneous networks; dense per-sample gradients",
     sampling=Sampling("mean", 64, lambda k: 5),
     reference="Liang, Poggio, Rakhlin and Stokes 2019 (arXiv:1711.01530), Sec. 3",
 )
@@ -302,11 +273,7 @@ EPSILON = 1e-14
 
 
 def first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
-    """Return the first convolution or linear layer that a forward pass of one sample calls.
-
-    Raises:
-        NotMeasurable: There is none.
-    """
+    """Return the first convolution or linear layer that a forward pass of one sample calls."""
     for call in record_module_calls(network, prepare_inputs(network, x[:1])):
         if isinstance(call.module, Weighted):
             return call.name, call.module
@@ -320,11 +287,7 @@ def trimmed_mean(values: Float[Tensor, " d"], share: float = 0.05) -> float:
 
 
 def first_layer_margin(network: nn.Module, samples: Samples, chunk_size: int | None) -> Estimate:
-    r"""Compute the mean margin at the first layer in units of its features' trimmed deviation.
-
-    Raises:
-        NotMeasurable: There is no first layer, it does not vary, or it is the last one and constant.
-    """
+    r"""Compute the mean margin at the first layer in units of its features' trimmed deviation."""
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
         name, _ = first_layer(network, samples.inputs)

@@ -24,7 +24,6 @@ from gapscope.base.samples import Samples
 from gapscope.results.estimate import Estimate
 from gapscope.results.readings import Direction, Reading, Readings
 
-NEEDS = ("inputs", "targets", "labels", "initial", "history")
 COST_CLASSES = {
     "weights": "no pass over the samples",
     "forward": "a few forward passes",
@@ -32,27 +31,8 @@ COST_CLASSES = {
     "many": "tens of passes, or one backward pass per output",
     "superlinear": "grows faster than the number of samples",
 }
-REPARAMETRIZATIONS = {
-    "layer rescaling": "a layer before a ReLU times a factor, the next one divided by it: the same outputs",
-    "unit permutation": "the hidden units of a layer in another order: the same outputs",
-    "head shift": "the same number added to every logit: the same probabilities",
-}
-EVERYTHING = tuple(REPARAMETRIZATIONS)
-# file in `gapscope.measures` -> family of its measures
-FAMILIES = {
-    "before_training": "before training",
-    "curvature": "curvature",
-    "margins": "margins",
-    "norms": "norms",
-    "pacbayes": "sharpness",
-    "path_norms": "norms",
-    "representations": "representations",
-    "robustness": "robustness",
-    "sharpness": "sharpness",
-    "sizes": "sizes",
-    "spectra": "spectra",
-    "training_speed": "training speed",
-}
+# argument of a measure -> what it needs
+_NEEDS = {"x": "inputs", "y": "targets", "initial_state": "initial", "history": "history"}
 
 
 @dataclass(frozen=True)
@@ -101,50 +81,32 @@ class Measure:
         needs: Arguments besides the network: "inputs", "targets" (labels or regression targets), "labels" (class
             labels only), "initial" (state dictionary before training), "history" (one mapping per epoch).
         numbers: Description of each number that it returns.
-        cost: Cost in passes through the network.
         reference: Source, with equation number.
-        default: Whether it is measured when no measures are named.
-        supports_dense: Whether it also accepts one label per position (pixels, tokens).
         title: Quantity in plain words, shown beside the name in reports.
         cost_class: Key of `COST_CLASSES`.
-        invariances: Keys of `REPARAMETRIZATIONS` that leave all its numbers unchanged (up to random draws); the initial
-            weights are not reparametrized.
-        oracle: Reference computation that its tests compare it with.
-        cross_checks: Other programs that compute it; the table of all measures states which were run.
+        default: Whether it is measured when no measures are named.
+        supports_dense: Whether it also accepts one label per position (pixels, tokens).
         sampling: Evaluation on a subset; None if a subset is not informative.
-        stream: Name of its random stream; measures of one stream draw the same numbers and share work. Empty for its
-            own name.
+        stream: Name of its random stream; measures of one stream draw the same numbers and share work.
     """
 
     name: str
     function: Callable[..., Any]
     needs: tuple[str, ...]
     numbers: Mapping[str, ScalarInfo]
-    cost: str
     reference: str
-    default: bool = True
-    supports_dense: bool = False
-    title: str = ""
-    cost_class: str = "forward"
-    invariances: tuple[str, ...] = ()
-    oracle: str = ""
-    cross_checks: tuple[str, ...] = ()
-    sampling: Sampling | None = None
-    stream: str = ""
-
-    @property
-    def family(self) -> str:
-        """Family of its file (empty for the four papers, baselines and other packages)."""
-        package, _, file = self.function.__module__.rpartition(".")
-        return FAMILIES.get(file, "") if package == "gapscope.measures" else ""
+    title: str
+    cost_class: str
+    default: bool
+    supports_dense: bool
+    sampling: Sampling | None
+    stream: str
 
     @property
     def options(self) -> tuple[str, ...]:
         """Names of the keyword options of the function."""
         parameters = inspect.signature(self.function).parameters.values()
-        return tuple(
-            p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("initial_state", "history")
-        )
+        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NEEDS)
 
     def applies_to(self, samples: Samples, *, has_initial: bool, has_history: bool = False) -> bool:
         """Return whether all data that the measure needs are available."""
@@ -170,11 +132,7 @@ class Measure:
         history: Sequence[Mapping[str, Any]] = (),
         **options: Any,
     ) -> Readings:
-        """Measure a network and return one reading per number.
-
-        Raises:
-            InvalidInput: Data that the measure needs are missing, or an option is unknown.
-        """
+        """Measure a network and return one reading per number."""
         self.check_options(options)
         if not self.applies_to(samples, has_initial=initial_state is not None, has_history=bool(history)):
             raise InvalidInput(
@@ -182,7 +140,7 @@ class Measure:
                 f"{' and initial_state=state_dict before training' if 'initial' in self.needs else ''}"
                 f"{' and history=what training returned, one mapping per epoch' if 'history' in self.needs else ''}."
             )
-        arguments = [samples.inputs] if {"inputs", "targets", "labels"} & set(self.needs) else []
+        arguments = [samples.inputs] if "inputs" in self.needs else []
         if {"targets", "labels"} & set(self.needs):
             arguments.append(samples.targets)  # type: ignore[arg-type]
         if "initial" in self.needs:
@@ -191,10 +149,11 @@ class Measure:
             options["history"] = history
         start = time.perf_counter()
         result = self.function(network, *arguments, **options)
-        numbers, missing = _numbers(self.name, result), getattr(result, "missing", dict)()
-        seconds = time.perf_counter() - start
-        pairs = numbers.items()
-        return Readings(self._reading(name, value, seconds, missing.get(name, "")) for name, value in pairs)
+        if isinstance(result, torch.Tensor):
+            result = result.item()
+        numbers = dict(result.scalars()) if hasattr(result, "scalars") else {self.name: result}
+        missing, seconds = getattr(result, "missing", dict)(), time.perf_counter() - start
+        return Readings(self._reading(name, value, seconds, missing.get(name, "")) for name, value in numbers.items())
 
     def title_of(self, number: str) -> str:
         """Return the title of one number (empty for a measure without a title)."""
@@ -219,62 +178,60 @@ class Measure:
         )
 
 
-def _numbers(name: str, result: Any) -> dict[str, Any]:
-    if hasattr(result, "scalars"):
-        return dict(result.scalars())
-    if isinstance(result, torch.Tensor):
-        return {name: result.item()}
-    return {name: result}
-
-
 _MEASURES: dict[str, Measure] = {}
 
 
 def register_measure(
-    name: str,
+    name: str = "",
     *,
-    needs: tuple[str, ...],
-    cost: str,
+    numbers: ScalarInfo | Mapping[str, ScalarInfo],
     reference: str,
-    units: str = "",
-    direction: Direction = "none",
-    aggregation: str = "",
-    numbers: Mapping[str, ScalarInfo] | None = None,
+    title: str,
+    cost_class: str = "forward",
+    labels: bool = False,
     default: bool = True,
     supports_dense: bool = False,
-    title: str = "",
-    cost_class: str = "forward",
-    invariances: tuple[str, ...] = (),
-    oracle: str = "",
-    cross_checks: tuple[str, ...] = (),
     sampling: Sampling | None = None,
     stream: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as a measure, and complete its docstring.
 
-    The parameters are the attributes of `Measure`; `units`, `direction` and `aggregation` describe the only number of
-    a measure without `numbers`. Common parameters that the docstring of the function does not list are added to it.
+    The parameters are attributes of `Measure`. Its needs follow from the names of the function's arguments: `x`, `y`,
+    `initial_state` and `history`. Common parameters that its docstring does not list are added to it.
 
-    Raises:
-        InvalidInput: The name is in use, or a need, a cost class or a reparametrization is unknown.
+    Args:
+        name: Name in the registry; that of the function by default.
+        numbers: Description of its only number, or of each by name.
+        labels: Whether `y` must hold class labels.
     """
     check_choice("cost_class", cost_class, COST_CLASSES)
-    for change in invariances:
-        check_choice("invariances", change, REPARAMETRIZATIONS)
-    for need in needs:
-        if need not in NEEDS:
-            raise InvalidInput(f"needs must name any of {', '.join(NEEDS)}; got {need!r}.{did_you_mean(need, NEEDS)}")
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        other = _MEASURES[name].function if name in _MEASURES else function
+        own, (_, *parameters) = name or function.__name__, inspect.signature(function).parameters.values()
+        for item in parameters:
+            if item.default is item.empty and item.name not in _NEEDS:
+                raise InvalidInput(
+                    f"Required arguments of a measure must be the network and any of {', '.join(_NEEDS)}; {own} has "
+                    f"{item.name!r}. Rename it, or give it a default."
+                )
+        other = _MEASURES[own].function if own in _MEASURES else function
         if (other.__module__, other.__qualname__) != (function.__module__, function.__qualname__):
-            raise InvalidInput(f"A measure called {name!r} is registered already; choose another name.")
-        infos = dict(numbers) if numbers else {name: ScalarInfo(units, direction, aggregation)}
+            raise InvalidInput(f"A measure called {own!r} is registered already; choose another name.")
         add_common_parameters(function, "gapscope.measures")
-        _MEASURES[name] = Measure(
-            name, function, needs, infos, cost, reference, default, supports_dense, title,
-            cost_class, invariances, oracle, cross_checks, sampling, stream,
-        )  # fmt: skip
+        needs = [_NEEDS[item.name] for item in parameters if item.name in _NEEDS]
+        _MEASURES[own] = Measure(
+            own,
+            function,
+            tuple("labels" if labels and need == "targets" else need for need in needs),
+            {own: numbers} if isinstance(numbers, ScalarInfo) else dict(numbers),
+            reference,
+            title,
+            cost_class,
+            default,
+            supports_dense,
+            sampling,
+            stream or own,
+        )
         return function
 
     return register
@@ -287,11 +244,7 @@ def list_measures() -> dict[str, Measure]:
 
 
 def get_measure(name: str) -> Measure:
-    """Return the measure of this name.
-
-    Raises:
-        InvalidInput: The name is unknown; the nearest is named.
-    """
+    """Return the measure of this name."""
     known = list_measures()
     if name not in known:
         raise InvalidInput(f"There is no measure {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")

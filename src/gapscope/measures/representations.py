@@ -20,7 +20,7 @@ from gapscope.inspection.outputs import measurement_mode, prepare_inputs, sample
 from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, check_labelled, features_of, forward_pass
 from gapscope.measures._noise import STREAM, mixed_logits
 from gapscope.measures.path_norms import first_layer
-from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.measures.robustness import mean_with_error
 from gapscope.results.estimate import Estimate
 
@@ -28,13 +28,7 @@ from gapscope.results.estimate import Estimate
 _RANK = 1e-6
 
 
-_register = partial(
-    register_measure,
-    needs=("inputs", "labels"),
-    cost="1 forward pass",
-    default=False,
-    invariances=EVERYTHING,
-)
+_register = partial(register_measure, labels=True, default=False)
 
 
 def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d"]) -> float:
@@ -46,7 +40,6 @@ def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d
 
 
 @_register(
-    "neural_collapse",
     title="neural collapse: tightness and symmetry of the class features",
     numbers={
         "within_over_between": ScalarInfo("variance ratio", "lower", "mean over samples", "spread within classes"),
@@ -59,7 +52,6 @@ def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d
             "fraction of samples", "lower", "mean over samples", "predictions other than the nearest class mean"
         ),
     },
-    oracle="closed form of a simplex; dense matrices",
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Papyan, Han and Donoho 2020 (arXiv:2008.08186), NC1-NC4",
 )
@@ -136,16 +128,12 @@ def label_variation(features: Float[Tensor, "n d"], y: Labels, neighbours: int) 
 
 
 @_register(
-    "graph_label_variation",
     title="labels of samples with similar features",
     numbers={
         "features": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the last hidden layer"),
         "outputs": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the outputs"),
         "change": ScalarInfo("fraction of edges", "lower", "magnitude of the difference", "from one to the other"),
     },
-    invariances=("layer rescaling", "unit permutation"),
-    oracle="the quadratic form of a dense Laplacian",
-    cross_checks=("PGDL third place",),
     sampling=Sampling("own", 500, lambda k: 2),
     stream="feature graphs",
     reference="Lassance et al. 2020 (arXiv:2011.12737), label variation",
@@ -170,9 +158,6 @@ def graph_label_variation(
     Args:
         neighbours: Nearest neighbours per sample.
         group_size: Samples per graph.
-
-    Raises:
-        NotMeasurable: There is no last linear or convolutional layer.
     """
     check_range("neighbours", neighbours, 1)
     check_range("group_size", group_size, 2)
@@ -238,16 +223,12 @@ def _pooled(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
 
 
 @_register(
-    "davies_bouldin_mixup",
     title="overlap of the classes at the first layer, times the error on mixtures",
     numbers={
         "product": ScalarInfo("index", "lower", "of the two below"),
         "davies_bouldin": ScalarInfo("index", "lower", "mean over batches", "overlap of the classes"),
         "mixup_error": ScalarInfo("fraction of samples", "lower", "mean over samples", "error on mixtures"),
     },
-    cost="2 forward passes",
-    oracle="scikit-learn's Davies-Bouldin index",
-    cross_checks=("PGDL first place",),
     sampling=Sampling("whole", 256, lambda k: 3),
     stream=STREAM,
     reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.1 and 3.3; Davies and Bouldin 1979, eq. 5",
@@ -274,7 +255,6 @@ def davies_bouldin_mixup(
         batch_size: Samples per batch of the index; incomplete batches are not used.
 
     Raises:
-        InvalidInput: The inputs are token ids, or an option is out of range.
         NotMeasurable: There is no first layer, or one class only.
     """
     check_range("batch_size", batch_size, 2)

@@ -18,7 +18,7 @@ from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, check_labelled, forward_pass
 from gapscope.measures._noise import STREAM, mixed_logits
-from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 Images = Float[Tensor, "n c h w"]
@@ -148,11 +148,7 @@ class UnitRange:
         return transform((x - self.low) / self.span, draws) * self.span + self.low
 
 
-_register = partial(
-    register_measure,
-    default=False,
-    invariances=EVERYTHING,
-)
+_register = partial(register_measure, default=False)
 
 
 def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
@@ -162,16 +158,12 @@ def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
 
 
 @_register(
-    "mixup_robustness",
     title="predictions on mixtures of two samples of a class",
-    needs=("inputs", "labels"),
+    labels=True,
     numbers={
         "accuracy": ScalarInfo("fraction of samples", "higher", "mean over samples"),
         "loss": ScalarInfo("nats", "lower", "mean over samples"),
     },
-    cost="1 forward pass",
-    oracle="closed form of a linear network",
-    cross_checks=("PGDL first place",),
     sampling=Sampling("own", 128, lambda k: 1),
     stream=STREAM,
     reference="Natekar and Sharma 2020 (arXiv:2012.02775), Sec. 3.3",
@@ -192,9 +184,6 @@ def mixup_robustness(
     Args:
         x: Inputs, floating point.
 
-    Raises:
-        InvalidInput: The inputs are token ids, or labels do not fit.
-
     >>> network = nn.Linear(1, 2, bias=False)  # class 1 where x > 0
     >>> _ = network.weight.data.copy_(torch.tensor([[0.0], [1.0]]))
     >>> x, y = torch.tensor([[3.0], [-1.0], [-2.0]]), torch.tensor([1, 1, 0])
@@ -209,16 +198,11 @@ def mixup_robustness(
 
 
 @_register(
-    "augmentation_robustness",
     title="change of the predictions under augmentation",
-    needs=("inputs",),
     numbers={
         "penalty": ScalarInfo("weighted changes", "lower", "sum over 7 transformations, mean over samples"),
         "agreement": ScalarInfo("fraction of predictions", "higher", "mean over samples and transformations"),
     },
-    cost="8 forward passes",
-    oracle="enumerated on a network whose predictions are known",
-    cross_checks=("PGDL second place",),
     sampling=Sampling("own", 128, lambda k: 8),
     stream="augmentation",
     reference="Aithal K, Kashyap and Subramanyam 2021 (arXiv:2101.06459), Sec. 3",
@@ -236,9 +220,6 @@ def augmentation_robustness(
 
     Args:
         x: Images [n, channels, height, width].
-
-    Raises:
-        NotMeasurable: The inputs are no images.
 
     >>> network = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
     >>> _ = nn.init.zeros_(network[1].weight)  # always the same prediction

@@ -13,27 +13,20 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_range
 from gapscope.measures._forward import Inputs, Targets
 from gapscope.measures._gradients import loss_rise, norm_of
-from gapscope.measures.registry import Sampling, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 _register = partial(
     register_measure,
-    needs=("inputs", "targets"),
-    units="nats (cross-entropy) or squared target units (regression)",
-    direction="lower",
-    aggregation="mean over samples",
-    cost="1 forward and 1 backward pass per step, and 1 forward pass",
+    numbers=ScalarInfo("nats (cross-entropy) or squared target units (regression)", "lower", "mean over samples"),
     cost_class="backward",
     default=False,
-    oracle="closed form of a quadratic loss",
     sampling=Sampling("whole", 256, lambda k: 15),
 )
 
 
 @_register(
-    "worst_case_sharpness",
     title="worst-case rise of the loss in a ball around the weights",
-    invariances=("unit permutation", "head shift"),
     reference="Keskar et al. 2017 (arXiv:1609.04836), Metric 2.1; step of Foret et al. 2021 (arXiv:2010.01412), eq. 2",
 )
 def worst_case_sharpness(
@@ -71,9 +64,7 @@ def worst_case_sharpness(
 
 
 @_register(
-    "adaptive_sharpness",
     title="worst-case rise of the loss under changes in proportion to the weights",
-    invariances=("layer rescaling", "unit permutation"),
     reference="Kwon et al. 2021 (arXiv:2102.11600), eq. 5; Andriushchenko et al. 2023 (arXiv:2302.07011), eq. 2",
 )
 def adaptive_sharpness(

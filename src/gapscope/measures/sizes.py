@@ -15,26 +15,15 @@ from gapscope.base.errors import NotMeasurable
 from gapscope.gradients.backward import differentiable_kernels
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.measures._forward import Inputs
-from gapscope.measures.registry import EVERYTHING, register_measure
+from gapscope.measures.registry import ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
-_register = partial(
-    register_measure,
-    cost_class="weights",
-    default=False,
-    invariances=EVERYTHING,
-)
+_register = partial(register_measure, cost_class="weights", default=False)
 
 
 @_register(
-    "multiply_accumulates",
     title="multiply-accumulate operations of one forward pass",
-    needs=("inputs",),
-    units="multiplications with an addition",
-    direction="none",
-    aggregation="sum over layers, of one sample",
-    cost="1 forward pass of one sample",
-    oracle="closed form",
+    numbers=ScalarInfo("multiplications with an addition", "none", "sum over layers, of one sample"),
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), the baseline of zero-cost proxies",
 )
 def multiply_accumulates(network: nn.Module, x: Inputs) -> Estimate:
@@ -57,15 +46,8 @@ def multiply_accumulates(network: nn.Module, x: Inputs) -> Estimate:
 
 
 @_register(
-    "vc_dimension_bound",
     title="size and depth, as counted by the baseline of the 2020 competition",
-    needs=(),
-    units="samples",
-    direction="lower",
-    aggregation="sum over weight matrices",
-    cost="no pass",
-    oracle="closed form, and values of the competition's own networks",
-    cross_checks=("PGDL baseline",),
+    numbers=ScalarInfo("samples", "lower", "sum over weight matrices"),
     reference="Jiang et al. 2020 (arXiv:2012.07976), baseline; after Bartlett et al. 2019, JMLR 20(63), Theorem 7",
 )
 def vc_dimension_bound(network: nn.Module, *, input_size: int = 32) -> Estimate:

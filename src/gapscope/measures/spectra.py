@@ -185,21 +185,15 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
 
 
 @register_measure(
-    "power_law_alpha",
     title="power-law exponent of the weights' spectra",
-    needs=("inputs",),
     numbers={
         "alpha": ScalarInfo("exponent", "lower", "mean over layers"),
         "weighted": ScalarInfo(
             "exponent times decades", "lower", "mean over layers", "weighted by the largest eigenvalue"
         ),
     },
-    cost="no pass; eigenvalues of every layer's smaller Gram matrix",
     cost_class="weights",
     default=False,
-    invariances=("unit permutation", "head shift"),
-    oracle="exact quantiles of a power law",
-    cross_checks=("WeightWatcher",),
     reference="Martin, Peng and Mahoney 2021 (arXiv:2002.06716), eq. 5 and 6; Clauset, Shalizi and Newman 2009",
 )
 def power_law_alpha(network: nn.Module, x: Inputs, *, min_eigenvalues: int = 20) -> Scalars:
@@ -214,7 +208,6 @@ def power_law_alpha(network: nn.Module, x: Inputs, *, min_eigenvalues: int = 20)
         min_eigenvalues: Smallest number of eigenvalues of a layer that counts, at least 3; WeightWatcher uses 50.
 
     Raises:
-        InvalidInput: `min_eigenvalues` is out of range.
         NotMeasurable: No layer has so many eigenvalues.
     """
     check_range("min_eigenvalues", min_eigenvalues, 3)

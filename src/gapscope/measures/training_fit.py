@@ -9,33 +9,24 @@ from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_finite
 from gapscope.inspection.losses import evaluate
 from gapscope.measures._forward import FloatInputs, Targets
-from gapscope.measures.registry import EVERYTHING, Sampling, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 
 @register_measure(
-    "accuracy",
     title="fraction of samples classified as labelled",
-    needs=("inputs", "labels"),
-    units="fraction of samples",
-    direction="none",
-    aggregation="mean over samples",
-    cost="1 forward pass",
-    supports_dense=True,
-    reference="",
+    labels=True,
+    numbers=ScalarInfo("fraction of samples", "none", "mean over samples"),
     cost_class="forward",
-    invariances=EVERYTHING,
-    oracle="closed form",
+    supports_dense=True,
     sampling=Sampling("mean", 256, lambda k: 1),
+    reference="",
 )
 def accuracy(network: nn.Module, x: FloatInputs, y: Int64[Tensor, " n"], *, chunk_size: int | None = None) -> Estimate:
     r"""Compute the accuracy: fraction of samples whose largest output is their label (exact).
 
     $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$. Exact; in evaluation mode. On training samples it is the training
     accuracy against the labels as given.
-
-    Raises:
-        InvalidInput: Inputs, labels and outputs do not fit together.
 
     >>> import torch
     >>> accuracy(nn.Identity(), torch.eye(4), torch.tensor([0, 1, 2, 0]))
@@ -46,27 +37,21 @@ def accuracy(network: nn.Module, x: FloatInputs, y: Int64[Tensor, " n"], *, chun
 
 
 @register_measure(
-    "loss",
     title="loss on the samples",
-    needs=("inputs", "targets"),
-    units="nats (cross-entropy) or squared target units (regression)",
-    direction="none",
-    aggregation="mean over samples (and outputs, for regression)",
-    cost="1 forward pass",
-    supports_dense=True,
-    reference="",
+    numbers=ScalarInfo(
+        "nats (cross-entropy) or squared target units (regression)",
+        "none",
+        "mean over samples (and outputs, for regression)",
+    ),
     cost_class="forward",
-    invariances=EVERYTHING,
-    oracle="closed form",
+    supports_dense=True,
     sampling=Sampling("mean", 256, lambda k: 1),
+    reference="",
 )
 def loss(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
     r"""Compute the mean cross-entropy, or the mean squared error for regression (exact).
 
     $-\frac1n \sum_i \log \mathrm{softmax}(f(x_i))_{y_i}$. In evaluation mode; accumulated in float64.
-
-    Raises:
-        InvalidInput: Inputs, targets and outputs do not fit together.
 
     >>> import torch
     >>> loss(nn.Identity(), torch.zeros(3, 2), torch.tensor([0, 1, 1]))  # log 2

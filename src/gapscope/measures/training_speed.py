@@ -19,22 +19,15 @@ from gapscope.base.samples import Samples
 from gapscope.inspection.outputs import check_labels, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._forward import Inputs, Labels, Scalars, Targets, check_labelled, features_of, forward_pass
 from gapscope.measures._gradients import loss_and_gradient, mean_gradient, norm_of, sample_square_norms, trainable
-from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 
 @register_measure(
-    "gradient_disparity",
     title="distance between the gradients of batches",
-    needs=("inputs", "targets"),
-    units="loss / weight units",
-    direction="lower",
-    aggregation="mean over pairs of batches",
-    cost="1 forward and 1 backward pass of 5 batches",
+    numbers=ScalarInfo("loss / weight units", "lower", "mean over pairs of batches"),
     cost_class="backward",
     default=False,
-    invariances=("unit permutation", "head shift"),
-    oracle="closed form",
     sampling=Sampling("own", 320, lambda k: 4),
     reference="Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 3",
 )
@@ -60,7 +53,6 @@ def gradient_disparity(
 
     Raises:
         InvalidInput: An option is out of range, or there are fewer samples than batches.
-        NotMeasurable: The network has no trainable parameters.
     """
     check_range("batches", batches, 3)
     check_range("batch_size", batch_size, 1)
@@ -87,17 +79,10 @@ def gradient_disparity(
 
 
 @register_measure(
-    "gradient_noise",
     title="variance of the per-sample gradients",
-    needs=("inputs", "targets"),
-    units="squared loss / squared weight units",
-    direction="lower",
-    aggregation="variance over samples, sum over weights",
-    cost="2 forward and 3 backward passes",
+    numbers=ScalarInfo("squared loss / squared weight units", "lower", "variance over samples, sum over weights"),
     cost_class="backward",
     default=False,
-    invariances=("unit permutation", "head shift"),
-    oracle="dense per-sample gradients",
     sampling=Sampling("whole", 64, lambda k: 10),
     reference="Jiang et al. 2020 (arXiv:1912.02178), gradient noise at the end of training",
 )
@@ -118,18 +103,13 @@ def gradient_noise(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int
 
 
 @register_measure(
-    "gradient_weight_alignment",
     title="cosine between per-sample gradients and weights",
-    needs=("inputs", "labels"),
+    labels=True,
     numbers={
         "alignment": ScalarInfo("cosine", "higher", "mean over samples over (excess kurtosis + 1.2)"),
         "mean": ScalarInfo("cosine", "higher", "mean over samples"),
     },
-    cost="1 forward pass",
     default=False,
-    invariances=EVERYTHING,
-    oracle="gradients of the last layer by autograd",
-    cross_checks=("gwa",),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Holzl, Rueckert and Kaissis 2025 (arXiv:2510.25480), Sec. 3; constants of the authors' program",
 )
@@ -174,18 +154,13 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
 
 
 @register_measure(
-    "training_loss_sum",
     title="sum of the training losses over the epochs",
-    needs=("history",),
     numbers={
         "all": ScalarInfo("nats (cross-entropy) or squared target units", "lower", "sum over epochs", "all epochs"),
         "last": ScalarInfo("nats (cross-entropy) or squared target units", "lower", "sum over epochs", "last epochs"),
     },
-    cost="no pass",
     cost_class="weights",
     default=False,
-    invariances=EVERYTHING,
-    oracle="closed form",
     reference="Lyle et al. 2020 (arXiv:2010.14499), Sec. 3; Ru et al. 2021 (arXiv:2006.04492), eq. 1",
 )
 def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]], last: int = 10) -> Scalars:

@@ -25,7 +25,7 @@ from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, prepare_inputs
 from gapscope.measures._forward import Inputs, Labels
-from gapscope.measures.registry import EVERYTHING, Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 
 if TYPE_CHECKING:
@@ -172,20 +172,15 @@ def unit_sparsity(
 
 
 @register_measure(
-    "unit_sparsity",
     title="hidden units that each class needs",
-    needs=("inputs", "labels"),
+    labels=True,
     numbers={
         "zeta": ScalarInfo("fraction of units", "lower", "mean over classes"),
         "kappa": ScalarInfo("accuracy", "higher", "mean over classes, area over fraction of units"),
     },
-    cost="1 forward pass up to the layer; 2 of the rest per sample and active unit, less behind a linear layer",
-    reference="Zhao, Zhang and Hu 2022, eq. 2-6",
     cost_class="many",
-    invariances=EVERYTHING,
-    oracle="a loop that masks one unit after the other",
-    cross_checks=("the authors' program",),
     sampling=Sampling("whole", 256, lambda k: 50),
+    reference="Zhao, Zhang and Hu 2022, eq. 2-6",
 )
 def unit_sparsity(
     network: nn.Module,
@@ -258,7 +253,6 @@ def unit_sparsity(
 
     Raises:
         InvalidInput: An option, the layer's name or the data cannot be used.
-        NotMeasurable: There is no hidden layer, or it is not plain which one is meant.
 
     >>> network = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 4))
     >>> for layer in (network[0], network[2]):

@@ -63,11 +63,7 @@ class StrengthRule(Protocol):
 
 
 def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float, StrengthRule | None]:
-    """Return the initial strength, and the rule that controls it (None for a number).
-
-    Raises:
-        InvalidInput: It is a negative number or another word.
-    """
+    """Return the initial strength, and the rule that controls it (None for a number)."""
     if isinstance(value, str):
         if value != "auto":
             raise InvalidInput(f"strength of {penalty} must be a number, 0 or larger, or 'auto'; got {value!r}.")
@@ -153,9 +149,6 @@ class Penalty(ABC):
             x: A tensor, a tuple of tensors, or a mapping as a Hugging Face model takes it, which may hold the labels.
             y: Targets, for penalties that need them; None takes the labels of the mapping. Labels of a causal language
                 model are shifted by one token, as its own loss shifts them.
-
-        Raises:
-            InvalidInput: The batch has another form, or targets are missing.
         """
         return forward_with_penalties(network, x, y, [self])
 
@@ -179,9 +172,6 @@ def forward_with_penalties(
     """Run one forward pass and return its result with the sum of several penalties.
 
     `penalties` may be empty. `x` and `y` are those of `Penalty.forward_with_penalty`.
-
-    Raises:
-        InvalidInput: The batch has another form, or the network returned no outputs.
     """
     _check_once(network)
     with network_lock(unwrapped(network)):
@@ -245,11 +235,7 @@ def penalties() -> dict[str, type]:
 
 
 def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
-    """Build a penalty from its registered name and keyword settings.
-
-    Raises:
-        InvalidInput: The name or a setting is unknown (the nearest is named), or a setting without default is missing.
-    """
+    """Build a penalty from its registered name and keyword settings."""
     known = penalties()
     if name not in known:
         raise InvalidInput(f"There is no penalty {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")

@@ -25,10 +25,6 @@ class AutomaticDropout(Penalty):
     Args:
         strength: "auto" (from 0.3, between 0.05 and 0.7), or an `AutomaticStrength` with limits of its own.
 
-    Raises:
-        InvalidInput: `strength` is a number, or its `most` is 1 or more; or, at the first call, the
-            network has no dropout layer.
-
     >>> import torch
     >>> network = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 2))
     >>> _, added = AutomaticDropout().forward_with_penalty(network, torch.rand(4, 2), torch.tensor([0, 1, 0, 1]))

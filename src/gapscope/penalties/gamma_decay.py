@@ -84,11 +84,7 @@ class GammaDecayPenalty(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
-        """Return the penalty, differentiable by gamma (zeta is measured first if due).
-
-        Raises:
-            InvalidInput: Targets are missing.
-        """
+        """Return the penalty, differentiable by gamma (zeta is measured first if due)."""
         checked_outputs(outputs, len(inputs))
         if self._calls % self.every == 0:
             if self.data is None and targets is None:

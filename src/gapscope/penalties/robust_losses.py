@@ -147,11 +147,7 @@ LOSSES: dict[str, type[RobustLoss]] = {
 
 
 def make_loss(spec: LossSpec) -> RobustLoss | None:
-    """Build the loss that a spec names (None for the default loss).
-
-    Raises:
-        InvalidInput: The name or a setting is unknown; the nearest is named.
-    """
+    """Build the loss that a spec names (None for the default loss)."""
     if spec.name == "default":
         return None
     if spec.name not in LOSSES:
