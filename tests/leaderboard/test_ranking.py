@@ -13,8 +13,8 @@ from scipy.stats import kendalltau
 
 import gapscope as gs
 from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
-from gapscope.leaderboard.criteria import conditional_mutual_information, granulated_kendall, robust_sign_error
 from gapscope.leaderboard.leaderboard_result import Score, verdict_of
+from gapscope.leaderboard.paired_scores import sign_errors
 from gapscope.leaderboard.ranking import RANDOM, explain_by_settings, verdicts
 from tables import rows_of
 
@@ -50,19 +50,10 @@ def test_only_the_best_measure_says_more_than_the_hyperparameters(board: gs.Lead
 
 def test_scores_equal_those_of_the_single_functions(board: gs.Leaderboard, pgdl: pandas.DataFrame) -> None:
     settings = [str(name) for name in pgdl if str(name).startswith("hp.")]
-    by: dict[str, Any] = {"hyperparameters": settings}
-    granulated = granulated_kendall(pgdl, "m.wcv", "gap", **by)
-    errors = robust_sign_error(pgdl, "m.wcv", "gap", n_test=10_000, least_evidence=1.0, **by)
-    exact = conditional_mutual_information(pgdl, "m.wcv", "gap", version="pgdl_exact", **by)
-    row = board.row("wcv")
+    row, errors = board.row("wcv"), sign_errors(pgdl, "m.wcv", "gap", settings, 10_000)[:, 2]
     assert row.kendall.value == pytest.approx(kendalltau(pgdl["m.wcv"], pgdl["gap"])[0])
-    assert row.granulated.value == pytest.approx(granulated.value)
-    assert row.granulated_dropped == granulated.by_hyperparameter["dropped"].sum()
-    symmetric = conditional_mutual_information(pgdl, "m.wcv", "gap", **by)
-    assert row.mutual_information.value == pytest.approx(symmetric.value)
-    assert row.competition == pytest.approx(100 * exact.value)
-    assert row.sign_error.value == pytest.approx(errors.mean)
-    assert (row.worst_sign_error, row.environments) == (errors.maximum, errors.environments)
+    assert row.sign_error.value == pytest.approx(errors.mean())
+    assert (row.worst_sign_error, row.environments) == (errors.max(), len(errors))
 
 
 def test_every_score_has_an_interval_and_what_decides_a_p_value(board: gs.Leaderboard) -> None:
@@ -150,6 +141,8 @@ def test_what_is_wrong_is_said(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
         gs.rank_measures(pgdl, measures=["m.rbg"])
     with pytest.raises(InvalidInput, match=r"Column 'm.wcv' must hold numbers"):
         gs.rank_measures(pgdl.assign(**{"m.wcv": "many"}), measures=["m.wcv"])
+    with pytest.raises(InvalidInput, match=r"n_test must lie in \[1, inf\); got 0"):
+        gs.rank_measures(pgdl, n_test=0)
     with pytest.raises(DataNotFound, match="The networks of the 2020 competition must lie in"):
         gs.rank_measures(data_root=tmp_path)
 

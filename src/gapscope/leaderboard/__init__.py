@@ -14,11 +14,5 @@ Common parameters:
     path: File to read or write.
 """
 
-from gapscope.leaderboard.association import partial_association as partial_association
-from gapscope.leaderboard.criteria import (
-    conditional_mutual_information as conditional_mutual_information,
-)
-from gapscope.leaderboard.criteria import granulated_kendall as granulated_kendall
-from gapscope.leaderboard.criteria import robust_sign_error as robust_sign_error
 from gapscope.leaderboard.ranking import rank_measures as rank_measures
 from gapscope.prediction.correlations import correlations as correlations

@@ -25,8 +25,9 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.leaderboard.leaderboard_result import Score
-from gapscope.prediction.columns import as_texts, complete_rows
-from gapscope.statistics.intervals import cluster_weights, members, percentile_interval
+from gapscope.prediction.columns import as_texts
+from gapscope.prediction.correlations import weighted_pearson
+from gapscope.statistics.intervals import members, percentile_interval
 
 if TYPE_CHECKING:
     import pandas
@@ -65,23 +66,14 @@ def _kernel(column: Any) -> Float[Array, "n n"]:
 
 @dataclass(frozen=True)
 class Residuals:
-    """Linear maps of a column to its residuals given the hyperparameters.
+    """Linear maps of a column to its residuals given the hyperparameters."""
 
-    Attributes:
-        inside: Residuals of the fit to all rows.
-        held_out: Residuals of the fits without each row's own training configuration.
-    """
-
-    inside: Float[Array, "n n"]
-    held_out: Float[Array, "n n"]
+    inside: Float[Array, "n n"]  # of the fit to all rows
+    held_out: Float[Array, "n n"]  # of the fits without each row's own training configuration
 
 
 class HyperparameterSmoother:
-    """Fit columns by hyperparameters, with the flexibility of best leave-one-out error.
-
-    Args:
-        hyperparameters: Columns of the hyperparameters; none fits the mean.
-    """
+    """Fit columns by hyperparameters (none fits the mean), with the least held-out error."""
 
     def __init__(self, table: pandas.DataFrame, hyperparameters: Sequence[str], clusters: Int[Array, " n"]) -> None:
         self.n, self._members = len(table), members(clusters)
@@ -97,15 +89,13 @@ class HyperparameterSmoother:
             values, vectors = numpy.linalg.eigh(kernel / kernel.diagonal().mean())
             for ridge in RIDGES if self._kernels else (1e-9,):
                 shrinkage = numpy.maximum(values, 0.0) / (numpy.maximum(values, 0.0) + ridge * self.n)
-                candidates.append(self._residuals(numpy.eye(self.n) - (vectors * shrinkage) @ vectors.T))
+                inside = numpy.eye(self.n) - (vectors * shrinkage) @ vectors.T
+                # y - fit without the rows c of a configuration is (I - S)_cc^-1 ((I - S) y)_c, as for any ridge
+                held_out = inside.copy()
+                for rows in self._members:
+                    held_out[rows] = numpy.linalg.solve(inside[numpy.ix_(rows, rows)], inside[rows])
+                candidates.append(Residuals(inside, held_out))
         return candidates
-
-    def _residuals(self, inside: Float[Array, "n n"]) -> Residuals:
-        # y - fit without the rows c of a configuration is (I - S)_cc^-1 ((I - S) y)_c, as for any ridge regression
-        held_out = inside.copy()
-        for rows in self._members:
-            held_out[rows] = numpy.linalg.solve(inside[numpy.ix_(rows, rows)], inside[rows])
-        return Residuals(inside, held_out)
 
     def residuals(self, values: Float[Array, " n"]) -> Residuals:
         """Return the maps whose held-out residuals of these values are smallest."""
@@ -117,36 +107,11 @@ NOTHING_LEFT = 1e-6
 
 @dataclass(frozen=True)
 class PartialAssociation:
-    """Correlation of residuals.
+    """Correlation of residuals, NaN where the hyperparameters leave nothing of the measure."""
 
-    Attributes:
-        value: The correlation, -1 to 1; NaN where the hyperparameters leave nothing of the measure.
-        low: Lower end of its 95 % interval over resampled training configurations.
-        high: Upper end.
-        explained: Fraction of the variance of the measure that the hyperparameters explain on held-out training
-            configurations.
-        permuted: The correlation under each permutation, for p-values.
-    """
-
-    value: float
-    low: float
-    high: float
-    explained: float
-    permuted: Float[Array, " d"]
-
-
-def _correlation(x: Float[Array, "n d"], y: Float[Array, "n 1"]) -> Float[Array, " d"]:
-    x, y = x - x.mean(0), y - y.mean(0)
-    spread = numpy.sqrt((x**2).sum(0) * (y**2).sum(0))
-    return numpy.where(spread > 0, (x * y).sum(0) / numpy.where(spread > 0, spread, 1.0), numpy.nan)
-
-
-def _resampled(x: Float[Array, " n"], y: Float[Array, " n"], weights: Float[Array, "b n"]) -> Float[Array, " b"]:
-    total = weights.sum(1)
-    x_mean, y_mean = weights @ x / total, weights @ y / total
-    covariance = weights @ (x * y) / total - x_mean * y_mean
-    variances = (weights @ x**2 / total - x_mean**2) * (weights @ y**2 / total - y_mean**2)
-    return covariance / numpy.sqrt(numpy.maximum(variances, 1e-300))
+    score: Score
+    explained: float  # fraction of the measure's variance that they explain on held-out configurations
+    permuted: Float[Array, " d"]  # the correlation under each permutation
 
 
 class PartialAssociations:
@@ -164,7 +129,7 @@ class PartialAssociations:
     is the gap's own smooth function of the hyperparameters plus a little noise is the hardest case ("shadow" in
     `results/protocols`).
 
-    `orders` are permutations of the rows, the same for all measures.
+    `orders` are permutations of the rows, `weights` the counts of each network in each resample.
 
     Freedman and Lane, "A nonstochastic interpretation of reported significance levels", 1983; Chernozhukov et al.,
     "Double/debiased machine learning for treatment and structural parameters", 2018.
@@ -177,12 +142,10 @@ class PartialAssociations:
         hyperparameters: Sequence[str],
         clusters: Int[Array, " n"],
         orders: Sequence[Int[Array, " n"]],
-        *,
-        n_bootstrap: int = 2000,
-        seed: int = 0,
+        weights: Float[Array, "b n"],
     ) -> None:
         self._smoother = HyperparameterSmoother(table, hyperparameters, clusters)
-        self._orders, self._weights = orders, cluster_weights(clusters, n_bootstrap, seed)
+        self._orders, self._weights = orders, weights
         gap = normal_scores(table[target].to_numpy(dtype=float))
         self._gap = self._smoother.residuals(gap).held_out @ gap
 
@@ -193,62 +156,21 @@ class PartialAssociations:
         inside, held_out = maps.inside @ scores, maps.held_out @ scores
         explained = 1 - float((held_out**2).sum() / max(float((scores**2).sum()), 1e-300))
         if inside.std() < NOTHING_LEFT:
-            permuted = numpy.full(len(self._orders), numpy.nan)
-            return PartialAssociation(numpy.nan, numpy.nan, numpy.nan, explained, permuted)
-        permuted = maps.held_out @ numpy.stack([inside[order] for order in self._orders], axis=1)
-        return PartialAssociation(
-            float(_correlation(held_out[:, None], self._gap[:, None])[0]),
-            *percentile_interval(_resampled(held_out, self._gap, self._weights), 0.95),
-            explained,
-            _correlation(permuted, self._gap[:, None]),
-        )
-
-
-def partial_association(
-    table: pandas.DataFrame, measure: str, target: str = "gap", *, hyperparameters: Sequence[str],
-    n_permutations: int = 1000, seed: int = 0,
-) -> tuple[PartialAssociation, float]:  # fmt: skip
-    """Return the correlation of measure and gap given hyperparameters, with its permutation p.
-
-    The association is that of `PartialAssociations`, the p-value two-sided (1 if the hyperparameters explain the
-    measure completely).
-
-    Args:
-        n_permutations: Permutations of the training configurations.
-
-    >>> import pandas
-    >>> rng = numpy.random.default_rng(0)
-    >>> table = pandas.DataFrame({"width": numpy.arange(60) % 30, "noise": rng.normal(size=60)})
-    >>> table = table.assign(gap=table["width"] / 30 + table["noise"], norm=table["noise"] - table["width"] / 30)
-    >>> result, p = partial_association(table, "norm", hyperparameters=["width"], n_permutations=200)
-    >>> bool(result.value > 0.9 and p < 0.01)
-    True
-    """
-    from gapscope.statistics.intervals import configuration_ids, permutations
-
-    table = complete_rows(table, [measure], target=target)
-    clusters = configuration_ids(table, hyperparameters)
-    orders = list(permutations(clusters, n_permutations, seed))
-    associations = PartialAssociations(table, target, hyperparameters, clusters, orders, seed=seed)
-    result = associations.of(table[measure].to_numpy(dtype=float))
-    beyond = int((numpy.abs(result.permuted) >= abs(result.value) - 1e-12).sum())
-    return result, 1.0 if numpy.isnan(result.value) else (1 + beyond) / (1 + n_permutations)
+            return PartialAssociation(Score(value=numpy.nan), explained, numpy.full(len(self._orders), numpy.nan))
+        permuted = numpy.stack([inside[order] for order in self._orders]) @ maps.held_out.T
+        held_out, gap, once = held_out[None], self._gap[None], numpy.ones((1, len(scores)))
+        interval = percentile_interval(weighted_pearson(self._weights, held_out, gap), 0.95)
+        value = float(weighted_pearson(once, held_out, gap)[0])
+        return PartialAssociation(Score.of(value, interval), explained, weighted_pearson(once, permuted, gap))
 
 
 @dataclass(frozen=True)
 class HeldOutLine:
-    """Error of a line that predicts the gap of networks of other training configurations.
+    """Error of a line that predicts the gap of networks of other training configurations."""
 
-    Attributes:
-        r_squared: 1 minus the squared errors over those of the mean gap of the other training configurations; at most
-            1, below 0 if the line is worse than that mean.
-        mae: Mean absolute error, in units of the gap.
-        permuted: R2 under each permutation, for p-values.
-    """
-
-    r_squared: Score
+    r_squared: Score  # below 0 if the line is worse than the mean gap of the other configurations
     mae: Score
-    permuted: Float[Array, " d"]
+    permuted: Float[Array, " d"]  # R2 under each permutation
 
 
 def _left_out(columns: Float[Array, "n p"], clusters: Int[Array, " n"]) -> Float[Array, "n n"]:
@@ -268,12 +190,7 @@ def _columns(values: Float[Array, " n"]) -> Float[Array, "n 2"]:
 def held_out_errors(
     values: Float[Array, " n"], gaps: Float[Array, " n"], clusters: Int[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Return each gap minus its prediction by the line of the other training configurations.
-
-    >>> errors = held_out_errors(numpy.arange(6.0), 2 * numpy.arange(6.0), numpy.arange(6))
-    >>> bool(numpy.abs(errors).max() < 1e-9)
-    True
-    """
+    """Return each gap minus its prediction by the line of the other training configurations."""
     return _left_out(_columns(values), clusters) @ gaps
 
 
@@ -282,9 +199,7 @@ def cross_validated_line(
     gaps: Float[Array, " n"],
     clusters: Int[Array, " n"],
     orders: Float[Array, "d n"],
-    *,
-    n_bootstrap: int = 2000,
-    seed: int = 0,
+    weights: Float[Array, "b n"],
 ) -> HeldOutLine:
     r"""Predict each gap by the line of the other training configurations.
 
@@ -292,17 +207,11 @@ def cross_validated_line(
 
     with c the training configuration of network i: the mean gap, too, is that of the others, so that R2 of an
     uninformative measure is slightly below 0. Exact, by the closed form of least squares with held-out rows. `orders`
-    are permutations of the rows.
-
-    >>> numbers, none = numpy.arange(6), numpy.empty((0, 6), dtype=int)
-    >>> line = cross_validated_line(numbers.astype(float), 2.0 * numbers, numbers, none)
-    >>> round(line.r_squared.value, 6), round(line.mae.value, 6)
-    (1.0, 0.0)
+    are permutations of the rows, `weights` the counts of each network in each resample.
     """
     line = _left_out(_columns(values), clusters)
     mean = _left_out(numpy.ones((len(values), 1)), clusters)
     errors, baseline = line @ gaps, mean @ gaps
-    weights = cluster_weights(clusters, n_bootstrap, seed)
     permuted = gaps[numpy.asarray(orders, dtype=int)].T if len(orders) else numpy.empty((len(gaps), 0))
 
     def explained(of_line: Array, of_mean: Array) -> Array:

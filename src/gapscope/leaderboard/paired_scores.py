@@ -1,8 +1,7 @@
-r"""Kendall's tau, granulated tau and mutual information of many resamples at once.
+r"""Scores of a measure that are sums over pairs of networks.
 
-All three are sums over pairs of networks. A resample is a weight of each pair, a permutation another column of signs:
-either way the sums of all resamples are a few matrix products. The single values are those of `kendall_tau`,
-`granulated_kendall` and `conditional_mutual_information` (tested).
+Kendall's tau, granulated tau and conditional mutual information are computed for many resamples at once: a resample is
+a weight of each pair, a permutation another column of signs, and the sums of all are a few matrix products.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.prediction.columns import as_texts
-from gapscope.statistics.intervals import configuration_ids
+from gapscope.statistics.intervals import configuration_ids, members
 
 if TYPE_CHECKING:
     import pandas
@@ -70,19 +69,12 @@ def _product(matrix: csr_array, values: Float[Array, "p d"]) -> Float[Array, "c 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Weights of pairs by kind (two configurations and the gap's sign) and resample.
+    """Weights of pairs by kind (two configurations and the gap's sign) and resample."""
 
-    Attributes:
-        above: Those in which the measure of the first network is larger.
-        below: Those in which it is smaller.
-        every: All of them; one column if they are equal in all resamples.
-        sign: Sign of the difference in the gap of each kind.
-    """
-
-    above: Float[Array, "k d"]
-    below: Float[Array, "k d"]
-    every: Float[Array, "k e"]
-    sign: Float[Array, "k 1"]
+    above: Float[Array, "k d"]  # of pairs in which the measure of the first network is larger
+    below: Float[Array, "k d"]  # in which it is smaller
+    every: Float[Array, "k e"]  # of all pairs; one column if they are equal in all resamples
+    sign: Float[Array, "k 1"]  # of the difference in the gap
 
     def for_tau(self) -> tuple[Array, Array, Array]:
         """Agreement, pairs that differ in the measure, pairs that differ in the gap."""
@@ -92,17 +84,11 @@ class _Counts:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Pairs in which only one hyperparameter (and the seed) may differ, by the other settings.
+    """Pairs in which only one hyperparameter (and the seed) may differ, by the other settings."""
 
-    Attributes:
-        sums: The map from kinds of pairs to sums over each group.
-        count: Number of groups.
-        differ: In which kinds the hyperparameter differs.
-    """
-
-    sums: csr_array
+    sums: csr_array  # from kinds of pairs to sums over each group
     count: int
-    differ: Float[Array, "k 1"]
+    differ: Float[Array, "k 1"]  # in which kinds the hyperparameter differs
 
 
 @dataclass(frozen=True)
@@ -134,10 +120,18 @@ def _indicator(rows: Int[Array, " p"], columns: Int[Array, " p"], shape: tuple[i
 
 
 class PairedScores:
-    """Sums over pairs of the networks of one table.
+    r"""Scores over pairs of the networks of one table.
 
-    All three scores depend on pairs only through sums over those of the same two training configurations and the same
-    sign of the gap, which are far fewer where training configurations have several seeds.
+    All depend on pairs only through sums over those of the same two training configurations and the same sign of the
+    gap, which are far fewer where training configurations have several seeds.
+
+    "granulated" is the mean over hyperparameters of the mean tau-b of the groups in which that hyperparameter alone
+    varies; a group in which measure or gap is constant has no tau and is dropped. "mutual_information" is
+    $\min_S I(V_\mu; V_g \mid U_S) / H(V_g \mid U_S)$ over pairs with different gaps, with $V_\mu$, $V_g$ the signs of
+    the differences, ties of the measure a third value, and $U_S$ what both networks have in up to two hyperparameters
+    S: 0 if the measure adds nothing to S, 1 if it decides every pair.
+
+    Jiang et al., "Fantastic generalization measures and where to find them", 2020, eq. 5, 6 and 8 to 11.
     """
 
     def __init__(self, table: pandas.DataFrame, target: str, hyperparameters: Sequence[str]) -> None:
@@ -195,19 +189,22 @@ class PairedScores:
 
         `weights` are the counts of each network in each resample. Undefined scores are NaN.
         """
+        counts = self._counts(values, weights)
+        score: dict[str, Callable[[_Counts], Array]] = {
+            "kendall": lambda counts: _ratio(*(part.sum(0, dtype=float) for part in counts.for_tau())),
+            "granulated": self._granulated,
+            "mutual_information": self._information,
+        }
+        return {name: score[name](counts) for name in only}
+
+    def _counts(self, values: Float[Array, "n d"], weights: Float[Array, "b n"] | None) -> _Counts:
         ranks = _ranks(values)
         higher, lower = ranks[self.first], ranks[self.second]
         above, below = (higher > lower).astype(numpy.float32), (higher < lower).astype(numpy.float32)
         paired, every = self._weighted(weights)
         if weights is not None:
             above, below = above * paired, below * paired
-        counts = _Counts(self._summed(above), self._summed(below), every, self._sign)
-        score: dict[str, Callable[[_Counts], Array]] = {
-            "kendall": _kendall,
-            "granulated": self._granulated,
-            "mutual_information": self._information,
-        }
-        return {name: score[name](counts) for name in only}
+        return _Counts(self._summed(above), self._summed(below), every, self._sign)
 
     def _weighted(self, weights: Float[Array, "b n"] | None) -> tuple[Array, Array]:
         """Return weights of all pairs and their sums by kind, cached for the next measure."""
@@ -223,17 +220,27 @@ class PairedScores:
     def _summed(self, pairs: Float[Array, "p d"]) -> Float[Array, "k d"]:
         return pairs if self._sums is None else _product(self._sums, pairs)
 
+    def _group_taus(self, counts: _Counts) -> list[tuple[Array, Array]]:
+        """Return per hyperparameter the tau of each group, and whether the hyperparameter varies in it."""
+        parts = counts.for_tau()
+        return [
+            (
+                _ratio(*(_product(groups.sums, part) for part in parts)),
+                _product(groups.sums, counts.every * groups.differ) > 0,
+            )
+            for groups in self._groups
+            if groups.count
+        ]
+
     def _granulated(self, counts: _Counts) -> Float[Array, " d"]:
-        by_name: list[Float[Array, " d"]] = []
-        parts: tuple[Array, Array, Array] = counts.for_tau()
-        for groups in self._groups:
-            if groups.count:
-                taus = _ratio(*(_product(groups.sums, part) for part in parts))
-                varied = _product(groups.sums, counts.every * groups.differ) > 0
-                by_name.append(_mean_of_known(numpy.where(varied, taus, numpy.nan)))
-        if not by_name:
-            return numpy.full(len(counts.above.T), numpy.nan)
-        return _mean_of_known(numpy.stack(by_name))
+        by_name = [_mean_of_known(numpy.where(varied, taus, numpy.nan)) for taus, varied in self._group_taus(counts)]
+        return _mean_of_known(numpy.stack(by_name)) if by_name else numpy.full(counts.above.shape[1], numpy.nan)
+
+    def count_groups(self, values: Float[Array, " n"]) -> tuple[int, int]:
+        """Return the number of groups with a tau, and of those that are dropped."""
+        taus = self._group_taus(self._counts(values[:, None], None))
+        known = [numpy.isfinite(tau[varied]) for tau, varied in taus]
+        return sum(int(each.sum()) for each in known), sum(int((~each).sum()) for each in known)
 
     def _information(self, counts: _Counts) -> Float[Array, " d"]:
         least = numpy.full(counts.above.shape[1], numpy.inf)
@@ -248,5 +255,63 @@ class PairedScores:
         return numpy.where(numpy.isfinite(least), numpy.clip(least, 0.0, 1.0), numpy.nan)
 
 
-def _kendall(counts: _Counts) -> Float[Array, " d"]:
-    return _ratio(*(part.sum(0, dtype=float) for part in counts.for_tau()))
+def _entropy(counts: Float[Array, "cells k"], slack: float = 0.0) -> Float[Array, " cells"]:
+    """Entropy in bits of each row of counts."""
+    p = counts / counts.sum(1, keepdims=True)
+    return -(p * numpy.log2(numpy.where(p + slack > 0, p + slack, 1.0))).sum(1)
+
+
+def competition_score(table: pandas.DataFrame, measure: str, target: str, hyperparameters: Sequence[str]) -> float:
+    """Return the score of the 2020 competition as its code computes it (NaN with one hyperparameter or none).
+
+    It conditions on two hyperparameters only, every cell weighs the same, and self-pairs and ties count as "not
+    larger". Hence it changes when the measure is negated. The competition reports 100 times this value.
+
+    Jiang et al., "NeurIPS 2020 competition: Predicting generalization in deep learning", 2020.
+    """
+    x, y = (table[name].to_numpy(dtype=float) for name in (measure, target))
+    first, second = (part.ravel() for part in numpy.indices((len(x), len(x))))
+    larger, wider = (x[first] > x[second]).astype(int), (y[first] > y[second]).astype(int)
+    values = [numpy.inf]
+    for names in combinations(hyperparameters, 2):
+        # pairs of networks by the values that both have
+        cell = configuration_ids(table, names)
+        cell = numpy.unique(cell[first] * len(cell) + cell[second], return_inverse=True)[1]
+        counts = numpy.zeros((int(cell.max()) + 1, 2, 2))
+        numpy.add.at(counts, (cell, wider, larger), 1.0)
+        information = _entropy(counts.sum(2)) + _entropy(counts.sum(1)) - _entropy(counts.reshape(-1, 4))
+        # the competition adds 1e-12 inside the logarithm of this entropy only
+        values.append(float(information.mean() / _entropy(counts.sum(2), slack=1e-12).mean()))
+    return max(min(values), 0.0) if numpy.isfinite(min(values)) else numpy.nan
+
+
+def sign_errors(
+    table: pandas.DataFrame, measure: str, target: str, hyperparameters: Sequence[str], n_test: int | None
+) -> Float[Array, "e 3"]:
+    r"""Return the sign error of each environment: two configurations that differ in one hyperparameter.
+
+    $$e = \frac{\sum w\,\tfrac12\big(1 - \operatorname{sign}(\Delta\mu)\operatorname{sign}(\Delta g)\big)}{\sum w},
+    \qquad w = \Big(\max\big(0,\, 1 - 2 e^{-2 n (|\Delta g|/2)^2}\big)^2 - \tfrac12\Big)_+$$
+
+    summed over all pairs of networks (seeds) of the two configurations. The weight is a Hoeffding bound: it excludes
+    pairs whose gaps may differ only because the test set of n samples is finite (None weighs all alike). Environments
+    without weight are dropped. Rows hold the numbers of the two configurations and the error.
+
+    Dziugaite et al., "In search of robust measures of generalization", 2020, section 4 and appendix B.
+    """
+    x, y = (table[name].to_numpy(dtype=float) for name in (measure, target))
+    settings = numpy.array([as_texts(table[name]) for name in hyperparameters]).T
+    errors: list[tuple[float, float, float]] = []
+    configurations = members(configuration_ids(table, hyperparameters)) if hyperparameters else []
+    for (a, ones), (b, others) in combinations(enumerate(configurations), 2):
+        if (settings[ones[0]] != settings[others[0]]).sum() != 1:
+            continue
+        gaps, values = y[ones][:, None] - y[others], x[ones][:, None] - x[others]
+        weights = numpy.ones_like(gaps)
+        if n_test is not None:
+            sure = numpy.maximum(0.0, 1 - 2 * numpy.exp(-2 * n_test * (numpy.abs(gaps) / 2) ** 2)) ** 2
+            weights = numpy.maximum(0.0, sure - 0.5)
+        if weights.any():
+            wrong = (1 - numpy.sign(values) * numpy.sign(gaps)) / 2
+            errors.append((a, b, float((weights * wrong).sum() / weights.sum())))
+    return numpy.array(errors).reshape(-1, 3)

@@ -12,17 +12,11 @@ from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
-from gapscope.leaderboard.association import HeldOutLine, PartialAssociation, PartialAssociations, cross_validated_line
-from gapscope.leaderboard.criteria import (
-    RobustSignError,
-    conditional_mutual_information,
-    granulated_kendall,
-    robust_sign_error,
-)
+from gapscope.leaderboard.association import PartialAssociations, cross_validated_line
 from gapscope.leaderboard.leaderboard_result import Leaderboard, LeaderboardRow, Score, Verdict, verdict_of
 from gapscope.leaderboard.network_tables import NetworkTable, network_table
-from gapscope.leaderboard.paired_scores import PAIRED, PairedScores
-from gapscope.statistics.intervals import cluster_weights, configuration_ids, percentile_interval, permutations
+from gapscope.leaderboard.paired_scores import PAIRED, PairedScores, competition_score, sign_errors
+from gapscope.statistics.intervals import configuration_ids, percentile_interval, permutations, resample_weights
 
 if TYPE_CHECKING:
     import pandas
@@ -81,39 +75,26 @@ def _corrected(scored: Sequence[Scored], *, two_sided: bool) -> list[Score]:
     return scores
 
 
-def _interval(name: str, value: float, resampled: Float[Array, " b"]) -> tuple[float, float]:
-    """Return percentile intervals, shifted back for mutual information (biased upwards)."""
-    if name != "mutual_information":
-        return percentile_interval(resampled, 0.95)
-    low, high = percentile_interval(resampled - numpy.nanmean(resampled) + value, 0.95)
-    return max(low, 0.0), high
-
-
-def _scored(association: PartialAssociation) -> Scored:
-    return Score.of(association.value, (association.low, association.high)), association.permuted
-
-
 class _LeaderboardContext:
     """Common parts of the measures of one table: configurations, permutations, resamples."""
 
     def __init__(self, table: NetworkTable, target: str, n_permutations: int, n_bootstrap: int, seed: int) -> None:
-        self.table, self.target, self.seed, self.n_bootstrap = table, target, seed, n_bootstrap
+        self.table, self.target = table, target
         self.settings = list(table.hyperparameters)
         noise = numpy.random.default_rng(derive_seed(seed, RANDOM)).normal(size=len(table.rows))
         self.rows = table.rows.assign(**{RANDOM: noise})
         self.names = [*table.measures, RANDOM]
         self.clusters = configuration_ids(table.rows, self.settings)
+        self.n_configurations = int(self.clusters.max()) + 1
         self.gaps = table.rows[target].to_numpy(dtype=float)
         self.orders = numpy.array(list(permutations(self.clusters, n_permutations, seed)))
-        self.weights = cluster_weights(self.clusters, min(n_bootstrap, PAIRED_DRAWS), seed)
+        self.resamples = resample_weights(self.n_configurations, n_bootstrap, seed)
+        self.weights = self.resamples[:, self.clusters]
+        self.paired_weights = self.weights[:PAIRED_DRAWS]
         self.pairs = PairedScores(table.rows, target, self.settings)
         self.associations = PartialAssociations(
-            table.rows, target, self.settings, self.clusters, list(self.orders), n_bootstrap=n_bootstrap, seed=seed
+            table.rows, target, self.settings, self.clusters, list(self.orders), self.weights
         )
-
-    @property
-    def n_configurations(self) -> int:
-        return len(set(self.clusters.tolist()))
 
     def values(self, name: str) -> Float[Array, " n"]:
         return self.rows[name].to_numpy(dtype=float)
@@ -124,33 +105,28 @@ class _LeaderboardContext:
     def paired(self, values: Float[Array, " n"], names: Sequence[str] = PAIRED) -> dict[str, Scored]:
         """Return scores over pairs, by name."""
         plain = self.pairs.of(values[:, None], only=names)
-        resampled = self.pairs.of(values[:, None], self.weights, only=names)
+        resampled = self.pairs.of(values[:, None], self.paired_weights, only=names)
         permuted = self.pairs.of(values[self.orders[:PAIRED_DRAWS]].T, only=names)
         scored: dict[str, Scored] = {}
         for name in names:
-            value = float(plain[name][0])
-            scored[name] = Score.of(value, _interval(name, value, resampled[name])), permuted[name]
+            value, draws = float(plain[name][0]), resampled[name]
+            if name == "mutual_information":  # biased upwards: the interval is shifted back
+                low, high = percentile_interval(draws - numpy.nanmean(draws) + value, 0.95)
+                scored[name] = Score.of(value, (max(low, 0.0), high)), permuted[name]
+            else:
+                scored[name] = Score.of(value, percentile_interval(draws, 0.95)), permuted[name]
         return scored
 
-    def line(self, values: Float[Array, " n"]) -> HeldOutLine:
-        return cross_validated_line(
-            values, self.gaps, self.clusters, self.orders, n_bootstrap=self.n_bootstrap, seed=self.seed
-        )
-
-    def signs(self, name: str, tau: float, n_test: int | None) -> tuple[Score, RobustSignError]:
-        """Return the mean sign error with its interval, and the errors by environment."""
+    def signs(self, name: str, tau: float, n_test: int | None) -> tuple[Score, Float[Array, " e"]]:
+        """Return the mean sign error in the direction of tau with its interval, and the errors by environment."""
         directed = self.rows.assign(**{name: -self.rows[name]}) if tau < 0 else self.rows
-        errors = robust_sign_error(
-            directed, name, self.target, hyperparameters=self.settings, n_test=n_test, least_evidence=1.0
-        )
-        parts = errors.by_environment
-        if not len(parts):
-            return Score(value=errors.mean), errors
-        by_configuration = cluster_weights(numpy.arange(int(self.clusters.max()) + 1), self.n_bootstrap, self.seed)
-        weights = by_configuration[:, parts["first"].to_numpy()] * by_configuration[:, parts["second"].to_numpy()]
+        first, second, errors = sign_errors(directed, name, self.target, self.settings, n_test).T
+        if not len(errors):
+            return Score(value=numpy.nan), errors
+        weights = self.resamples[:, first.astype(int)] * self.resamples[:, second.astype(int)]
         with numpy.errstate(invalid="ignore", divide="ignore"):
-            resampled = weights @ parts["error"].to_numpy(dtype=float) / weights.sum(1)
-        return Score.of(errors.mean, percentile_interval(resampled, 0.95)), errors
+            resampled = weights @ errors / weights.sum(1)
+        return Score.of(float(errors.mean()), percentile_interval(resampled, 0.95)), errors
 
     def verdict(self, name: str, partial: Score, kendall: Score) -> tuple[str, str]:
         """Return the verdict on one measure, and why."""
@@ -166,13 +142,7 @@ class _LeaderboardContext:
 def _row(
     context: _LeaderboardContext, name: str, scores: dict[str, Score], *, explained: float, n_test: int | None
 ) -> LeaderboardRow:
-    rows, settings, target = context.rows, context.settings, context.target
-    groups = granulated_kendall(rows, name, target, hyperparameters=settings).by_hyperparameter if settings else None
-    exact = numpy.nan
-    if len(settings) > 1:
-        exact = 100 * conditional_mutual_information(
-            rows, name, target, hyperparameters=settings, version="pgdl_exact"
-        ).value  # fmt: skip
+    groups, dropped = context.pairs.count_groups(context.values(name))
     sign_error, errors = context.signs(name, scores["kendall"].value, n_test)
     verdict, why = context.verdict(name, scores["partial"], scores["kendall"])
     return LeaderboardRow(
@@ -181,12 +151,12 @@ def _row(
         verdict=verdict,
         why=why,
         **scores,
-        granulated_groups=0 if groups is None else sum(groups["groups"].tolist()),
-        granulated_dropped=0 if groups is None else sum(groups["dropped"].tolist()),
-        competition=exact,
+        granulated_groups=groups,
+        granulated_dropped=dropped,
+        competition=100 * competition_score(context.rows, name, context.target, context.settings),
         sign_error=sign_error,
-        worst_sign_error=errors.maximum,
-        environments=errors.environments,
+        worst_sign_error=float(errors.max()) if len(errors) else numpy.nan,
+        environments=len(errors),
         explained=explained,
     )
 
@@ -210,7 +180,8 @@ def verdicts(
     context = _LeaderboardContext(table.sampled(most_networks, seed), target, n_permutations, n_bootstrap, seed)
     columns = [context.values(name) for name in context.names]
     kendalls = _corrected([context.paired(values, ("kendall",))["kendall"] for values in columns], two_sided=True)
-    partials = _corrected([_scored(context.associations.of(values)) for values in columns], two_sided=True)
+    associations = [context.associations.of(values) for values in columns]
+    partials = _corrected([(each.score, each.permuted) for each in associations], two_sided=True)
     result: dict[str, Verdict] = {}
     for name, partial, kendall in zip(context.names, partials, kendalls, strict=True):
         verdict, why = context.verdict(name, partial, kendall)
@@ -277,6 +248,8 @@ def rank_measures(
     """
     check_range("n_permutations", n_permutations, 20)
     check_range("n_bootstrap", n_bootstrap, 20)
+    if n_test is not None:
+        check_range("n_test", n_test, 1)
     if most_networks is not None:
         check_range("most_networks", most_networks, 3)
     if source is None:
@@ -292,9 +265,13 @@ def rank_measures(
     explained: list[float] = []
     for number, name in enumerate(context.names, start=1):
         values = context.values(name)
-        line, association = context.line(values), context.associations.of(values)
+        line = cross_validated_line(values, context.gaps, context.clusters, context.orders, context.weights)
+        association = context.associations.of(values)
         pairs = context.paired(values)
-        pairs |= {"r_squared": (line.r_squared, line.permuted), "partial": _scored(association)}
+        pairs |= {
+            "r_squared": (line.r_squared, line.permuted),
+            "partial": (association.score, association.permuted),
+        }
         for key, pair in pairs.items():
             scored[key].append(pair)
         maes.append(line.mae)

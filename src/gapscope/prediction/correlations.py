@@ -30,9 +30,10 @@ def _ratio(numerator: Float[Array, " b"], first: Float[Array, " b"], second: Flo
     return numpy.where(varies, numpy.clip(numerator / root, -1.0, 1.0), numpy.nan)
 
 
-def _weighted_pearson(
-    weights: Float[Array, "b n"], x: Float[Array, "#b n"], y: Float[Array, "#b n"]
+def weighted_pearson(
+    weights: Float[Array, "#b n"], x: Float[Array, "#b n"], y: Float[Array, "#b n"]
 ) -> Float[Array, " b"]:
+    """Return Pearson's correlation of each row of x and y under its row of weights."""
     total = weights.sum(1, keepdims=True)
     x = x - (weights * x).sum(1, keepdims=True) / total
     y = y - (weights * y).sum(1, keepdims=True) / total
@@ -46,7 +47,7 @@ def _standardized(values: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 def _pearson(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
-    return _weighted_pearson(weights, _standardized(x)[None], _standardized(y)[None])
+    return weighted_pearson(weights, _standardized(x)[None], _standardized(y)[None])
 
 
 def _ties(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> tuple[Float[Array, "b g"], Int[Array, " n"]]:
@@ -64,7 +65,7 @@ def _ranks(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> Float[Array, 
 
 
 def _spearman(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
-    return _weighted_pearson(weights, _ranks(weights, x), _ranks(weights, y))
+    return weighted_pearson(weights, _ranks(weights, x), _ranks(weights, y))
 
 
 def _kendall(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
