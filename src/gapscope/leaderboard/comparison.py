@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
 from gapscope.results.readings import BASELINE, Direction
-from gapscope.results.result import StoredRows
+from gapscope.results.result import StoredRows, panels, to_builtin
 
 if TYPE_CHECKING:
     import pandas
@@ -22,23 +22,14 @@ PREFIX = "m."
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureEvidence:
-    """Evidence of the leaderboard about one measure.
+    """Evidence of the leaderboard about one measure."""
 
-    Attributes:
-        role: "measure", "size" or "random".
-        verdict: "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters.
-        r: Correlation with the gap given the hyperparameters.
-        low: Lower end of its 95 % bootstrap interval over training configurations.
-        high: Upper end.
-        p: Permutation p-value, corrected over all measures.
-    """
-
-    role: str
-    verdict: str
-    r: float
+    role: str  # "measure", "size" or "random"
+    verdict: str  # "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters
+    r: float  # correlation with the gap given the hyperparameters, with its 95 % bootstrap interval
     low: float
     high: float
-    p: float
+    p: float  # permutation p-value, corrected over all measures
 
     @property
     def trusted(self) -> bool:
@@ -90,10 +81,6 @@ class LeaderboardEvidence:
         words = {"size": "the size", "random": "a random measure"}
         return "; ".join(f"{words[role]}: {own}" for role, own in sorted(baselines.items(), reverse=True))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-serializable values."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> LeaderboardEvidence:
         """Build from what `to_dict` returned (numbers that are not finite arrive as strings)."""
@@ -113,29 +100,17 @@ NUMBERS = ("value", "standard_error", "low", "high", "rank")
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedReading:
-    """One number of one network.
+    """One number of one network, with its interval."""
 
-    Attributes:
-        measure: Name of the number, such as "ntk_trace" or "unit_sparsity.zeta".
-        network: Name of the network.
-        value: The number.
-        standard_error: Its standard error over samples; NaN where it is not known.
-        low: Lower end of its interval.
-        high: Upper end.
-        direction: Which direction goes with a smaller generalization gap.
-        rank: 1 for the network that goes with the smallest gap; NaN where no direction is known.
-        note: Method of the estimate, or the reason why there is no number.
-    """
-
-    measure: str
+    measure: str  # such as "ntk_trace" or "unit_sparsity.zeta"
     network: str
     value: float
-    standard_error: float
+    standard_error: float  # over samples; NaN where it is not known
     low: float
     high: float
     direction: Direction
-    rank: float
-    note: str = ""
+    rank: float  # 1 for the network that goes with the smallest gap; NaN where no direction is known
+    note: str = ""  # method of the estimate, or why there is no number
 
 
 @dataclass(frozen=True)
@@ -148,29 +123,19 @@ class _Vote:
     settled: bool
 
 
-def _is_separated(rows: Sequence[ComparedReading], first: str) -> bool:
-    """True if the first network's interval overlaps no other."""
-    best = next(row for row in rows if row.network == first)
-    return all(row.high < best.low or row.low > best.high for row in rows if row.network != first)
-
-
-def _ranked(rows: Sequence[ComparedReading], r: float) -> list[ComparedReading]:
-    """Return the rows with ranks in the direction that the evidence gives the measure."""
-    signed = {row.network: math.copysign(1.0, r) * row.value for row in rows}
-    return [replace(row, rank=1.0 + sum(other < signed[row.network] for other in signed.values())) for row in rows]
-
-
 def _vote(measure: str, numbers: Sequence[Sequence[ComparedReading]]) -> _Vote:
     """Return one vote per measure, by the mean rank of its numbers."""
     networks = [row.network for row in numbers[0]]
-    ranks = {
-        name: fmean(row.rank for rows in numbers for row in rows if row.network == name) for name in networks
-    }  # fmt: skip
-    best = min(ranks.values())
-    firsts = [name for name, rank in ranks.items() if rank == best]
+    ranks = {name: fmean(row.rank for rows in numbers for row in rows if row.network == name) for name in networks}
+    firsts = [name for name, rank in ranks.items() if rank == min(ranks.values())]
     if len(firsts) > 1:
         return _Vote(measure, ranks, None, False)
-    return _Vote(measure, ranks, firsts[0], all(_is_separated(rows, firsts[0]) for rows in numbers))
+    settled = True  # if the interval of the first network overlaps no other
+    for rows in numbers:
+        best = next(row for row in rows if row.network == firsts[0])
+        others = [row for row in rows if row is not best]
+        settled &= all(row.high < best.low or row.low > best.high for row in others)
+    return _Vote(measure, ranks, firsts[0], settled)
 
 
 class Comparison(StoredRows[ComparedReading]):
@@ -222,7 +187,13 @@ class Comparison(StoredRows[ComparedReading]):
     def votes(self) -> list[_Vote]:
         """Return the network that each number with evidence, or with a known direction, puts first."""
         if self.trusted:
-            return [_vote(name, [_ranked(self.of(name), own.r)]) for name, own in self.trusted.items()]
+            votes: list[_Vote] = []
+            for name, own in self.trusted.items():
+                # ranked in the direction that the evidence gives the measure
+                signed = {row.network: math.copysign(1.0, own.r) * row.value for row in self.of(name)}
+                ranks = {network: 1.0 + sum(v < value for v in signed.values()) for network, value in signed.items()}
+                votes.append(_vote(name, [[replace(row, rank=ranks[row.network]) for row in self.of(name)]]))
+            return votes
         families: dict[str, list[str]] = {}
         for name in dict.fromkeys(row.measure for row in self):
             rows = self.of(name)
@@ -243,14 +214,25 @@ class Comparison(StoredRows[ComparedReading]):
     @property
     def verdict(self) -> tuple[str, ...]:
         """Conclusions in sentences."""
-        return (
-            *self._about_evidence(),
-            *self._about_the_best(),
-            *self._about_size(),
-            *self._about_the_fit(),
-            *self._about_reasons(),
-            *self._about_no_evidence(),
-        )
+        lines = [*self._about_evidence(), self._about_the_best()]
+        rows, values = self.of(BASELINE), [row.value for row in self.of("accuracy")]
+        smallest = [row.network for row in rows if row.rank == 1]
+        if rows:
+            same = len(smallest) == len(rows)
+            lines.append("All have the same size." if same else f"By size alone it would be {' or '.join(smallest)}.")
+        if values and max(values) - min(values) > LIKE_FIT:
+            lines.append(
+                f"Training accuracies differ ({min(values):.3f} to {max(values):.3f}): a small gap is easy for a "
+                "network that fits little, so read this with care."
+            )
+        for name, whys in self.unmeasured.items():
+            if whys:
+                lines.append(f"Not measured of {name}: {', '.join(whys)}; reasons: .unmeasured.")
+        if self.evidence is None and self.votes():
+            lines.append(
+                "No evidence was passed that these measures rank networks; pass evidence=gs.rank_measures(POOL)."
+            )
+        return tuple(lines)
 
     def _about_evidence(self) -> list[str]:
         """Return the evidence and baselines of measures at equal hyperparameters."""
@@ -267,51 +249,23 @@ class Comparison(StoredRows[ComparedReading]):
         more = f"; and {len(self.trusted) - 4} more" if len(self.trusted) > 4 else ""
         return [f"Evidence at equal hyperparameters in {where}: {named}{more}. Baselines: {baselines}."]
 
-    def _about_no_evidence(self) -> list[str]:
-        if self.evidence is not None or not self.votes():
-            return []
-        return ["No evidence was passed that these measures rank networks; pass evidence=gs.rank_measures(POOL)."]
-
-    def _about_the_best(self) -> list[str]:
+    def _about_the_best(self) -> str:
         votes = self.votes()
         if not votes:
-            return ["No measure with a stated direction was computed for all networks, so they cannot be ranked."]
+            return "No measure with a stated direction was computed for all networks, so they cannot be ranked."
         firsts = {name: [vote for vote in votes if vote.first == name] for name in self.order()}
         best = max(firsts, key=lambda name: len(firsts[name]))
         own, settled = firsts[best], [vote for vote in firsts[best] if vote.settled]
         count = f"{len(own)} of {len(votes)} measures put it first"
         if 2 * len(own) <= len(votes):
             tied = [name for name, given in firsts.items() if given] or self.order()[:2]
-            return [f"{' and '.join(tied)} are tied: none is put first by more than half of the {len(votes)} measures."]
+            return f"{' and '.join(tied)} are tied: none is put first by more than half of the {len(votes)} measures."
         if not settled:
-            return [f"{best} is ahead, but within the intervals: {count}, none beyond them. Take more samples."]
+            return f"{best} is ahead, but within the intervals: {count}, none beyond them. Take more samples."
         names = ", ".join(vote.measure for vote in settled)
-        return [
+        return (
             f"{best} is expected to have the smallest gap: {count}, beyond the {self.level:.0%} intervals by {names}."
-        ]
-
-    def _about_size(self) -> list[str]:
-        rows = self.of(BASELINE)
-        smallest = [row.network for row in rows if row.rank == 1]
-        if not rows or len(smallest) == len(rows):
-            return ["All have the same size."] if rows else []
-        return [f"By size alone it would be {' or '.join(smallest)}."]
-
-    def _about_the_fit(self) -> list[str]:
-        values = [row.value for row in self.of("accuracy")]
-        if not values or max(values) - min(values) <= LIKE_FIT:
-            return []
-        return [
-            f"Training accuracies differ ({min(values):.3f} to {max(values):.3f}): a small gap is easy for a network "
-            "that fits little, so read this with care."
-        ]
-
-    def _about_reasons(self) -> list[str]:
-        lines: list[str] = []
-        for name, whys in self.unmeasured.items():
-            if whys:
-                lines.append(f"Not measured of {name}: {', '.join(whys)}; reasons: .unmeasured.")
-        return lines
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return rows, verdict, level and reasons as JSON-serializable values."""
@@ -320,7 +274,7 @@ class Comparison(StoredRows[ComparedReading]):
             "verdict": list(self.verdict),
             "level": self.level,
             "unmeasured": self.unmeasured,
-            "evidence": None if self.evidence is None else self.evidence.to_dict(),
+            "evidence": to_builtin(self.evidence),
         }
 
     @classmethod
@@ -357,19 +311,12 @@ class Comparison(StoredRows[ComparedReading]):
         table = self.summary().to_string(float_format="{:.4g}".format)
         return "\n".join([table, *self.verdict])
 
-    def _repr_html_(self) -> str:
-        from gapscope.results.result import to_html
-
-        return to_html(self, self.verdict, self.summary())
-
     def plot(self, measures: Sequence[str] | None = None) -> list[Any]:
         """Plot each network's values with intervals, one panel per measure; return the axes.
 
         Args:
             measures: Names of numbers; None takes those that vote, margins by their medians.
         """
-        from gapscope.results.result import panels
-
         known = list(dict.fromkeys(row.measure for row in self))
         chosen = [name for name in known if not name.startswith("margin_") or name.endswith(".median")]
         names = list(measures) if measures is not None else [n for n in chosen if self.of(n)[0].rank == 1]

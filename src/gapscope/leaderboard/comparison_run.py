@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.samples import Samples, as_samples
+from gapscope.base.samples import as_samples
 from gapscope.base.type_guards import is_mapping
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, ready
@@ -28,26 +29,7 @@ from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import BASELINE, Reading, Readings
 
 RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": math.nan}
-
-
-def _repeats(item: Measure, n_groups: int, *, own_options: bool) -> float:
-    """Count the passes over all samples of a measure and its standard error."""
-    if not {"inputs", "targets", "labels"} & set(item.needs):
-        return 1.0
-    kind = item.sampling.kind if item.sampling is not None and not own_options else ""
-    return {"mean": 2.0, "sum": 2.0, "own": 1.0}.get(kind, float(n_groups))
-
-
-def _jackknife(values: Sequence[float]) -> float:
-    r"""Return $\sqrt{\frac{g-1}{g} \sum_j (\theta_{(j)} - \bar\theta)^2}$ for g groups."""
-    return ((len(values) - 1) * statistics.pvariance(values)) ** 0.5
-
-
-def _without(samples: Samples, groups: Sequence[Samples], j: int) -> Samples:
-    import torch
-
-    keep = torch.arange(len(samples)) % len(groups) != j
-    return samples.subset(torch.nonzero(keep)[:, 0])
+OF_SAMPLES = {"inputs", "targets", "labels"}
 
 
 class _ComparisonRun:
@@ -55,6 +37,16 @@ class _ComparisonRun:
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], n_groups: int, seed: int) -> None:
         self.options, self.n_groups, self.seed = options, n_groups, seed
+
+    def _kind(self, item: Measure) -> str:
+        """Return how a measure depends on its samples, "" if that is not known."""
+        return item.sampling.kind if item.sampling is not None and item.name not in self.options else ""
+
+    def count_passes(self, item: Measure) -> float:
+        """Count the passes over all samples of a measure and its standard error."""
+        if not OF_SAMPLES & set(item.needs):
+            return 1.0
+        return {"mean": 2.0, "sum": 2.0, "own": 1.0}.get(self._kind(item), float(self.n_groups))
 
     def evaluate(self, item: Measure, subject: Ready, share: Allocation) -> Readings:
         """Evaluate one measure."""
@@ -69,36 +61,41 @@ class _ComparisonRun:
     def with_errors(self, item: Measure, subject: Ready, share: Allocation) -> list[tuple[Reading, float]]:
         """Return readings with standard errors: their own, or the jackknife over groups."""
         readings = self.evaluate(item, subject, share)
-        if not {"inputs", "targets", "labels"} & set(item.needs):
+        if not OF_SAMPLES & set(item.needs):
             return [(reading, 0.0) for reading in readings]
-        if all(reading.standard_error is not None for reading in readings):
-            return [(reading, reading.standard_error or 0.0) for reading in readings]
-        left_out = self._left_out(item, subject, share, readings)
-        return [
-            (reading, _jackknife([values[i] for values in left_out]) if reading.standard_error is None
-             else reading.standard_error)
-            for i, reading in enumerate(readings)
-        ]  # fmt: skip
+        pairs = [(reading, reading.standard_error) for reading in readings]
+        if any(error is None for _, error in pairs):
+            # sqrt((g - 1) / g sum_j (theta_(j) - mean)^2) for g groups
+            left_out = zip(*self._left_out(item, subject, share, readings), strict=True)
+            jackknife = [((self.n_groups - 1) * statistics.pvariance(values)) ** 0.5 for values in left_out]
+            pairs = [
+                (reading, own if error is None else error)
+                for (reading, error), own in zip(pairs, jackknife, strict=True)
+            ]
+        return [(reading, error or 0.0) for reading, error in pairs]
 
     def _left_out(self, item: Measure, subject: Ready, share: Allocation, whole: Readings) -> list[list[float]]:
         """Return the numbers without each group."""
-        samples, groups = subject.samples, interleaved_groups(subject.samples, self.n_groups)
-        kind = item.sampling.kind if item.sampling is not None and item.name not in self.options else ""
+        samples, kind = subject.samples, self._kind(item)
+        groups = interleaved_groups(samples, self.n_groups)
         if kind not in ("mean", "sum"):
-            parts = [subject.with_samples(_without(samples, groups, j)) for j in range(self.n_groups)]
-            return [self._values(item, part, share) for part in parts]
-        of_groups = [self._values(item, subject.with_samples(group), share) for group in groups]
+            group_of = torch.arange(len(samples)) % len(groups)
+            groups = [samples.subset(torch.nonzero(group_of != j)[:, 0]) for j in range(len(groups))]
+        parts = [subject.with_samples(group) for group in groups]
+        values = [
+            [reading.value for reading in self.evaluate(item, part, Allocation(len(part.samples), share.options))]
+            for part in parts
+        ]
+        if kind not in ("mean", "sum"):
+            return values
         n = len(samples)
         return [
             [
-                (n * all_of - len(group) * own) / (n - len(group)) if kind == "mean" else all_of - own
-                for all_of, own in zip([reading.value for reading in whole], values, strict=True)
+                (n * reading.value - len(group) * own) / (n - len(group)) if kind == "mean" else reading.value - own
+                for reading, own in zip(whole, of_group, strict=True)
             ]
-            for group, values in zip(groups, of_groups, strict=True)
+            for group, of_group in zip(groups, values, strict=True)
         ]
-
-    def _values(self, item: Measure, part: Ready, share: Allocation) -> list[float]:
-        return [reading.value for reading in self.evaluate(item, part, Allocation(len(part.samples), share.options))]
 
 
 def _merged(plans: Sequence[Plan]) -> dict[str, Allocation]:
@@ -112,21 +109,14 @@ def _merged(plans: Sequence[Plan]) -> dict[str, Allocation]:
     return shares
 
 
-def _ranks(values: Mapping[str, float], direction: str) -> dict[str, float]:
-    """Rank values, 1 for the smallest expected gap; equal values get the better rank."""
-    signed = {name: RANK_SIGNS[direction] * value for name, value in values.items()}
-    return {
-        name: math.nan if math.isnan(own) else 1.0 + sum(other < own for other in signed.values())
-        for name, own in signed.items()
-    }
-
-
 def _rows(found: Mapping[str, list[tuple[Reading, float]]], z: float) -> list[ComparedReading]:
+    """Return the numbers of all networks with intervals and ranks; equal values get the better rank."""
     names = list(dict.fromkeys(reading.name for pairs in found.values() for reading, _ in pairs))
     rows: list[ComparedReading] = []
     for name in names:
         own = {network: pair for network, pairs in found.items() for pair in pairs if pair[0].name == name}
-        ranks = _ranks({network: pair[0].value for network, pair in own.items()}, next(iter(own.values()))[0].direction)
+        sign = RANK_SIGNS[next(iter(own.values()))[0].direction]
+        signed = {network: sign * reading.value for network, (reading, _) in own.items()}
         of_name = [
             ComparedReading(
                 measure=name,
@@ -136,7 +126,9 @@ def _rows(found: Mapping[str, list[tuple[Reading, float]]], z: float) -> list[Co
                 low=reading.value - z * error,
                 high=reading.value + z * error,
                 direction=reading.direction,
-                rank=ranks[network],
+                rank=math.nan
+                if math.isnan(signed[network])
+                else 1.0 + sum(other < signed[network] for other in signed.values()),
                 note=reading.note,
             )
             for network, (reading, error) in own.items()
@@ -176,7 +168,6 @@ def compare(
         measures: Names of measures; None takes all whose cost is linear in the number of samples.
         n_groups: Groups of the jackknife.
         options: Measure name -> keyword options of that measure.
-        seed: Seed of the measures that draw noise or probes, and of the choice of samples.
         time_budget: Seconds for each network, as for `measure`; all networks are measured on the same samples.
         progress: Whether to show a bar where it lasts over two seconds on a terminal or in a notebook.
         evidence: A leaderboard of networks whose gap is known; None for none.
@@ -210,35 +201,28 @@ def compare(
     evidence = None if evidence is None else LeaderboardEvidence.of(evidence)
     with eager_mode():
         prepared = {name: ready(network, samples) for name, network in networks.items()}
-        first = next(iter(prepared.values()))
-        items, inapplicable = select_applicable(names, first, has_initial=False)
+        items, inapplicable = select_applicable(names, next(iter(prepared.values())), has_initial=False)
         check_options(comparing.options, items, inapplicable)
-        repeats = {item.name: _repeats(item, n_groups, own_options=item.name in comparing.options) for item in items}
+        repeats = {item.name: comparing.count_passes(item) for item in items}
         plans = {
-            name: plan_budget(
-                items,
-                found,
-                budget=seconds,
-                options=comparing.options,
-                take=comparing.trial,
-                repeats=repeats,
-                shown=progress,
-            )
-            for name, found in prepared.items()
-        }
-        found = _compared(prepared, items, plans, comparing, level, shown=progress)
-    return Comparison(found, level, found.unmeasured, evidence)
+            name: plan_budget(items, subject, budget=seconds, options=comparing.options, take=comparing.trial,
+                              repeats=repeats, shown=progress)
+            for name, subject in prepared.items()
+        }  # fmt: skip
+        found, unmeasured = _evaluate(prepared, items, plans, comparing, shown=progress)
+    z = statistics.NormalDist().inv_cdf((1 + level) / 2)
+    return Comparison(_rows(found, z), level, unmeasured, evidence)
 
 
-def _compared(
+def _evaluate(
     prepared: Mapping[str, Ready],
     items: Sequence[Measure],
     plans: Mapping[str, Plan],
     comparing: _ComparisonRun,
-    level: float,
     *,
     shown: bool,
-) -> Comparison:
+) -> tuple[dict[str, list[tuple[Reading, float]]], dict[str, dict[str, str]]]:
+    """Return the readings of each network with their errors, and why others are missing."""
     shares = _merged(list(plans.values()))
     expected = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     if shown and expected > SHOW_AFTER_SECONDS:
@@ -252,7 +236,13 @@ def _compared(
                 for item in items:
                     bar.step(f"{item.name} of {name}")
                     if item.name not in unmeasured[name] and item.name in shares:
-                        _one(comparing, item, subject, shares[item.name], pairs, unmeasured[name])
+                        why = subject.inapplicable_reason(item)
+                        try:
+                            pairs += [] if why else comparing.with_errors(item, subject, shares[item.name])
+                        except Exception as error:  # what a measure raises must not end the comparison
+                            why = reason(error)
+                        if why:
+                            unmeasured[name][item.name] = why
                     bar.advance()
             except KeyboardInterrupt:
                 if len(found) < 2:
@@ -260,23 +250,4 @@ def _compared(
                 notify(f"stopped: {', '.join(found)} are compared")
                 break
             found[name] = pairs
-    z = statistics.NormalDist().inv_cdf((1 + level) / 2)
-    return Comparison(_rows(found, z), level, {name: unmeasured[name] for name in found})
-
-
-def _one(
-    comparing: _ComparisonRun,
-    item: Measure,
-    subject: Ready,
-    share: Allocation,
-    pairs: list[tuple[Reading, float]],
-    unmeasured: dict[str, str],
-) -> None:
-    why = subject.inapplicable_reason(item)
-    if why:
-        unmeasured[item.name] = why
-        return
-    try:
-        pairs.extend(comparing.with_errors(item, subject, share))
-    except Exception as error:  # whatever a measure raises of one network must not end the comparison
-        unmeasured[item.name] = reason(error)
+    return found, {name: unmeasured[name] for name in found}

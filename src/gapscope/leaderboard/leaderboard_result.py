@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from gapscope.results.result import StoredRows, to_builtin
+from gapscope.results.result import StoredRows, axes_or_new, to_html
 
 if TYPE_CHECKING:
     import pandas
@@ -22,19 +22,12 @@ FEWEST_RECIPES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A number with its interval and p-value.
+    """A number with its 95 % bootstrap interval over training configurations and its p-value."""
 
-    Attributes:
-        value: The number; NaN where it is not defined.
-        low: Lower end of the 95 % bootstrap interval over training configurations.
-        high: Upper end.
-        p: Permutation p-value, corrected over all rows; NaN if there is none.
-    """
-
-    value: float
+    value: float  # NaN where it is not defined
     low: float = math.nan
     high: float = math.nan
-    p: float = math.nan
+    p: float = math.nan  # of permutations, corrected over all rows; NaN if there is none
 
     @classmethod
     def of(cls, value: float, interval: tuple[float, float]) -> Score:
@@ -49,60 +42,30 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardRow:
-    """Scores of one measure on a table of networks.
-
-    Attributes:
-        measure: Its column.
-        role: "measure", "size" (the baseline) or "random" (random numbers, a baseline).
-        verdict: "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters.
-        why: The reason, in words.
-        partial: Correlation with the gap given the hyperparameters, cross-fitted; the verdict rests on its p-value.
-        kendall: Kendall's tau-b over all networks.
-        granulated: Mean tau-b where one hyperparameter varies.
-        granulated_groups: Groups it is a mean of.
-        granulated_dropped: Groups without a tau, because measure or gap is constant in them.
-        mutual_information: Conditional mutual information, symmetric and with ties, 0 to 1.
-        competition: 100 times the score of the 2020 competition, defects included; NaN with fewer than two
-            hyperparameters.
-        r_squared: R2 of the straight line on training configurations that it was not fitted on.
-        mae: Its mean absolute error there, in units of the gap.
-        sign_error: Mean sign error over environments, of the measure in the direction of its tau.
-        worst_sign_error: That of the worst environment.
-        environments: Environments with enough evidence.
-        explained: Fraction of the measure's variance that the hyperparameters explain on held-out training
-            configurations.
-    """
+    """Scores of one measure on a table of networks."""
 
     measure: str
-    role: str
-    verdict: str
+    role: str  # "measure", "size" (the baseline) or "random" (random numbers, a baseline)
+    verdict: str  # "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters
     why: str
-    partial: Score
-    kendall: Score
-    granulated: Score
+    partial: Score  # correlation with the gap given the hyperparameters, on whose p-value the verdict rests
+    kendall: Score  # tau-b over all networks
+    granulated: Score  # mean tau-b where one hyperparameter varies
     granulated_groups: int
-    granulated_dropped: int
-    mutual_information: Score
-    competition: float
-    r_squared: Score
-    mae: Score
-    sign_error: Score
+    granulated_dropped: int  # groups without a tau, because measure or gap is constant in them
+    mutual_information: Score  # conditional mutual information, symmetric and with ties, 0 to 1
+    competition: float  # 100 times the score of the 2020 competition; NaN with fewer than two hyperparameters
+    r_squared: Score  # of the straight line, on training configurations that it was not fitted on
+    mae: Score  # mean absolute error there, in units of the gap
+    sign_error: Score  # mean over environments, of the measure in the direction of its tau
     worst_sign_error: float
-    environments: int
-    explained: float
+    environments: int  # those with enough evidence
+    explained: float  # fraction of its variance that hyperparameters explain on held-out training configurations
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Scores of one measure that its verdict rests on.
-
-    Attributes:
-        role: "measure", "size" or "random", as on the leaderboard.
-        verdict: "evidence" or "no evidence".
-        why: The reason, in words.
-        partial: Correlation with the gap given the hyperparameters.
-        kendall: Tau over all networks.
-    """
+    """Scores of one measure that its verdict rests on, as in `LeaderboardRow`."""
 
     role: str
     verdict: str
@@ -213,38 +176,28 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     @property
     def verdict(self) -> tuple[str, ...]:
         """Conclusions in sentences."""
-        measures = [row for row in self if row.role == "measure"]
-        trusted = self.trusted
-        sentences: list[str] = []
+        measures, trusted = [row for row in self if row.role == "measure"], self.trusted
+        sentences = [f"None of {len(measures)} measures predicts the gap beyond the hyperparameters."]
         if trusted:
-            sentences.append(
-                f"{len(trusted)} of {len(measures)} measures predict the gap beyond the hyperparameters: "
-                f"{_named(trusted)}."
-            )
-        else:
-            sentences.append(f"None of {len(measures)} measures predicts the gap beyond the hyperparameters.")
+            what = f"measures predict the gap beyond the hyperparameters: {_named(trusted)}."
+            sentences = [f"{len(trusted)} of {len(measures)} {what}"]
         along = [row for row in measures if row.verdict != EVIDENCE and row.kendall.significant]
         along.sort(key=lambda row: -abs(row.kendall.value))
         if along:
             sentences.append(f"Correlated with the gap, but not beyond the hyperparameters: {_named(along)}.")
-        return (*sentences, *self._about_unseen_recipes(), *self._about_baselines())
-
-    def _about_unseen_recipes(self) -> list[str]:
-        """Name the measure that predicts best if the hyperparameters are unknown."""
-        able = [row for row in self if row.role == "measure" and row.r_squared.significant and row.r_squared.value > 0]
-        if not able:
-            return []
-        best = max(able, key=lambda row: row.r_squared.value)
-        name = best.measure.removeprefix("m.")
-        return [f"Where the hyperparameters are not known, {name} predicts best: R2 {best.r_squared.value:.2f}."]
-
-    def _about_baselines(self) -> list[str]:
+        able = [row for row in measures if row.r_squared.significant and row.r_squared.value > 0]
+        if able:
+            best = max(able, key=lambda row: row.r_squared.value)
+            sentences.append(
+                f"Where the hyperparameters are not known, {_named([best])} predicts best: R2 "
+                f"{best.r_squared.value:.2f}."
+            )
         size = next((row for row in self if row.role == "size"), None)
         if size is None:
-            return ["The table has no size (parameter_count) to compare with."]
-        better = [row for row in self.trusted if row.r_squared.value > size.r_squared.value]
+            return (*sentences, "The table has no size (parameter_count) to compare with.")
         said = f"Size alone has R2 {size.r_squared.value:.2f} on training configurations held out"
-        return [f"{said}; {len(better)} of the {len(self.trusted)} have more." if self.trusted else f"{said}."]
+        better = sum(row.r_squared.value > size.r_squared.value for row in trusted)
+        return (*sentences, f"{said}; {better} of the {len(trusted)} have more." if trusted else f"{said}.")
 
     def _ordered(self) -> list[LeaderboardRow]:
         """Sort rows: baselines, then by association beyond the hyperparameters, evidence first."""
@@ -303,7 +256,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             **facts,
             "hyperparameters": list(self.hyperparameters),
             "correction": "Westfall-Young single-step max-T over all rows",
-            "rows": [to_builtin(row) for row in self],
+            **super().to_dict(),
         }
 
     @classmethod
@@ -347,14 +300,10 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         return "\n".join([*self.verdict[:2], self.table(MOST_ROWS), *rest])
 
     def _repr_html_(self) -> str:
-        from gapscope.results.result import to_html
-
         return to_html(self, (*self.verdict, self.facts), self.summary())
 
     def plot(self, axes: Any = None) -> Any:
         """Plot each measure's partial correlation with its interval, filled if there is evidence."""
-        from gapscope.results.result import axes_or_new
-
         rows = [row for row in self._ordered() if math.isfinite(row.partial.value)][::-1]
         axes = axes_or_new(axes, height=1 + 0.28 * len(rows))
         axes.axvline(0.0, color="0.6", linewidth=0.8)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from gapscope.pools import Pool
 
-SETTING, MEASURE = "hp.", "m."
 SEEDS = ("seed", "data.seed", "hp.seed")
 SIZES = (BASELINE, f"m.{BASELINE}", "m.params", "m.vc_dim")
 # A measure without values for a larger fraction of networks is excluded, so that all use the same networks.
@@ -28,27 +27,16 @@ MOST_MISSING = 0.1
 
 @dataclass(frozen=True)
 class NetworkTable:
-    """Networks with finite gaps and measures, and which column is what.
-
-    Attributes:
-        rows: One row per network.
-        measures: Columns of the measures.
-        hyperparameters: Columns of the hyperparameters that vary, without seeds.
-        baseline: Column of the parameter count; None without one.
-        left_out: Measure -> why it is not among `measures`.
-        dropped: Number of networks that were excluded because a number is not finite.
-        source: Description of the table.
-        sampled_from: Number of networks from which the rows were sampled; 0 if they are all.
-    """
+    """Networks with finite gaps and measures, and which column is what."""
 
     rows: pandas.DataFrame
     measures: tuple[str, ...]
-    hyperparameters: tuple[str, ...]
-    baseline: str | None
-    left_out: dict[str, str]
-    dropped: int
+    hyperparameters: tuple[str, ...]  # those that vary, without seeds
+    baseline: str | None  # column of the parameter count
+    left_out: dict[str, str]  # measure -> why it is not among `measures`
+    dropped: int  # networks that were excluded because a number is not finite
     source: str
-    sampled_from: int = 0
+    sampled_from: int = 0  # networks from which the rows were sampled; 0 if they are all
 
     def sampled(self, most: int | None, seed: int = 0) -> NetworkTable:
         """Return a random sample of whole training configurations, at most `most` networks (None for all)."""
@@ -76,38 +64,22 @@ def read_csv_table(path: Path) -> pandas.DataFrame:
     return table
 
 
-def _settings_of(table: pandas.DataFrame) -> list[str]:
-    return [name for name in hyperparameter_columns(table) if name not in SEEDS]
-
-
 def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
-    measures = [str(name) for name in table.columns if str(name).startswith(MEASURE)]
-    if not measures:
+    """Return the columns of the measures: readings if it is the table of a pool, else m.NAME."""
+    columns = [str(name) for name in table.columns]
+    if "gap_kind" in columns:
+        from gapscope.measures.registry import list_measures
+
+        measures = set(list_measures())
+        names = [name for name in columns if name.split(".")[0] in measures and not name.endswith(".se")]
+        return [name for name in names if table[name].nunique() > 1]
+    names = [name for name in columns if name.startswith("m.")]
+    if not names:
         raise InvalidInput(
             f"{where} must have measures, columns named m.NAME, in addition to gap and hp.NAME; it has "
-            f"{', '.join(map(str, table.columns))[:200]}. Rename its columns, or pass measures=[...]."
+            f"{', '.join(columns)[:200]}. Rename its columns, or pass measures=[...]."
         )
-    return measures
-
-
-def _pool_readings(table: pandas.DataFrame) -> list[str]:
-    """Return the columns whose names begin with that of a registered measure."""
-    from gapscope.measures.registry import list_measures
-
-    measures = set(list_measures())
-    names = [str(name) for name in table.columns if str(name).split(".")[0] in measures]
-    return [name for name in names if not name.endswith(".se")]
-
-
-def _numbers(table: pandas.DataFrame, names: Sequence[str]) -> pandas.DataFrame:
-    import pandas
-
-    for name in names:
-        try:
-            table = table.assign(**{name: pandas.to_numeric(table[name])})
-        except (ValueError, TypeError) as error:
-            raise InvalidInput(f"Column {name!r} must hold numbers; {error}. Correct or drop it.") from None
-    return table
+    return names
 
 
 def network_table(
@@ -131,29 +103,36 @@ def network_table(
         UnreadableFile: There is no such file or pool, or it is no table.
         InvalidInput: A column is missing, or holds something else than numbers.
     """
+    import pandas
+
     from gapscope.pools import Pool, open_pool
 
     if isinstance(source, str | Path) and Path(source).is_dir():
         source = open_pool(source)
+    where, known = "the table", measures
     if isinstance(source, Pool):
         records = source.index()
         table, where = records.table(), f"pool {source.folder}"
-        known = [name for name in records.readings() if table[name].nunique() > 1]
-    elif not isinstance(source, str | Path) and "gap_kind" in source:  # Pool.to_pandas()
-        table, where = source, "the table"
-        # the names of all measures, whose import loads torch, are read only if needed
-        known = [] if measures is not None else [name for name in _pool_readings(table) if table[name].nunique() > 1]
+        if known is None:
+            known = [name for name in records.readings() if table[name].nunique() > 1]
+    elif isinstance(source, str | Path):
+        table, where = read_csv_table(Path(source)), str(source)
     else:
-        table = read_csv_table(Path(source)) if isinstance(source, str | Path) else source
-        where = str(source) if isinstance(source, str | Path) else "the table"
-        known = list(measures) if measures is not None else _measures_of(table, where)
-    names = list(measures if measures is not None else known)
+        table = source
+    # the names of all measures, whose import loads torch, are read only if needed
+    names = list(_measures_of(table, where) if known is None else known)
     size = baseline or next((name for name in SIZES if name in table.columns), None)
     if size is not None and size not in names:
         names.append(size)
-    settings = list(hyperparameters if hyperparameters is not None else _settings_of(table))
-    check_columns(table, [target, *names, *settings])
-    table = complete_rows(_numbers(table, [*names, target]), target=target)
+    if hyperparameters is None:
+        hyperparameters = [name for name in hyperparameter_columns(table) if name not in SEEDS]
+    check_columns(table, [target, *names, *hyperparameters])
+    for name in [*names, target]:
+        try:
+            table = table.assign(**{name: pandas.to_numeric(table[name])})
+        except (ValueError, TypeError) as error:
+            raise InvalidInput(f"Column {name!r} must hold numbers; {error}. Correct or drop it.") from None
+    table = complete_rows(table, target=target)
     finite = {name: numpy.isfinite(table[name].to_numpy(dtype=float)) for name in names}
     left_out = {
         name: f"{int((~is_finite).sum())} of {len(table)} networks have no finite value"
@@ -164,7 +143,7 @@ def network_table(
     if not complete:
         raise InvalidInput(f"{where} must have a measure with finite values; it has none.")
     rows = complete_rows(table, complete, target=target)
-    settings = [name for name in settings if takes_several(rows[name])]
+    settings = [name for name in hyperparameters if takes_several(rows[name])]
     return NetworkTable(
         rows.reset_index(drop=True), tuple(complete), tuple(settings), size, left_out, len(table) - len(rows), where
     )

@@ -102,7 +102,8 @@ class Result:
         return self.to_pandas().to_string(float_format="{:.4g}".format)
 
     def _repr_html_(self) -> str:
-        return to_html(self, getattr(self, "sentences", ()))
+        table = self.summary() if hasattr(self, "summary") else None
+        return to_html(self, getattr(self, "sentences", None) or getattr(self, "verdict", ()), table)
 
 
 class RowResult(tuple[Row, ...], Result):
