@@ -302,7 +302,7 @@ def test_a_record_that_is_written_elsewhere_is_noticed(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("gapscope.pools.engines.run_local", elsewhere)
     with pytest.raises(
-        GapscopeError, match=r"must be one folder for all machines .*Use a folder that they share, or `copies`"
+        GapscopeError, match=r"must be one folder for all machines .*Use a folder that they share, or `mirror`"
     ):
         Pool(tmp_path / "pool").run(specs())
 

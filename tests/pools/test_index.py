@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import sys
 from collections.abc import Iterator
@@ -126,7 +127,7 @@ def test_an_index_that_is_not_as_it_was_written_is_made_anew(pool: Pool, damage:
     if damage == "cut":
         path.write_bytes(content[:-9])
     elif damage == "flipped":
-        path.write_bytes(content.replace(b"floats", b"fl0ats", 1))
+        path.write_bytes(content.replace(b"bytes", b"byt3s", 1))
     elif damage == "other version":
         head = json.loads(content.split(b"\n")[0]) | {"schema": 99}
         path.write_bytes(json.dumps(head).encode() + b"\n" + content.split(b"\n", 1)[1])
@@ -134,6 +135,27 @@ def test_an_index_that_is_not_as_it_was_written_is_made_anew(pool: Pool, damage:
         path.unlink()
         path.mkdir()
     pandas.testing.assert_frame_equal(pool.to_pandas(), expected, check_exact=True)
+
+
+VALUES: dict[str, list[Any]] = {
+    "whole": [1, 2, None], "float": [1.5, 2.0], "text": ["x", None, "y"], "truth": [True, False],
+    "mixed": [1, 2.5], "equal": [1, True], "not finite": [float("nan"), 1.0, float("-inf")], "none": [None],
+    "anything": [1, "x"], "huge": [2**70, 1], "third": [0.1 + 0.2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("share", [1.0, 0.7])
+def test_what_is_stored_is_the_table_of_pandas(tmp_path: Path, share: float) -> None:
+    drawn = random.Random(0)
+    rows = [
+        {"id": str(k), **{name: drawn.choice(of) for name, of in VALUES.items() if drawn.random() < share}}
+        for k in range(60)
+    ]
+    expected, stamps = pandas.DataFrame(rows).set_index("id"), [(k, 2**60 + k) for k in range(60)]
+    index_module._write(tmp_path / "index.json", expected, stamps)
+    stored, known = index_module._stored(tmp_path / "index.json")
+    pandas.testing.assert_frame_equal(stored, expected, check_exact=True)
+    assert known == dict(zip(expected.index, stamps, strict=True))
 
 
 def test_a_file_just_written_is_not_trusted_by_its_times(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from gapscope.data import Problem, prepare
 from gapscope.pools import Pool
 from gapscope.pools.from_spec import network_from_spec
 from gapscope.pools.loading import load_network
-from gapscope.pools.normalization import PopulationStatistics, penalties_of, population
+from gapscope.pools.normalization import penalties_of, population, population_statistics
 from gapscope.pools.readings import RunOptions
 from gapscope.pools.run import run
 
@@ -70,7 +70,7 @@ def test_batch_norm_in_one_layer_alone(problem: Problem) -> None:
     assert [name for name, layer in network.named_modules() if isinstance(layer, BATCH_NORMS)] == ["conv3_norm"]
     x = problem.train.inputs[:3]
     torch.testing.assert_close(network.eval()(x), network_from_spec(BASE, problem).eval()(x), atol=1e-4, rtol=1e-4)
-    with pytest.raises(InvalidInput, match=r"must name a batch-norm layer.*got 'conv3'. Did you mean 'conv3_norm'"):
+    with pytest.raises(InvalidInput, match=r"only_in must be one of .*got 'conv3'. Did you mean 'conv3_norm'"):
         network_from_spec(spec(only_in="conv3"), problem)
 
 
@@ -104,11 +104,10 @@ def test_a_network_with_batch_norm_is_trained_under_the_gradient_similarity_pena
 def test_statistics_of_other_kinds_are_left_alone(problem: Problem) -> None:
     network = network_from_spec(BASE, problem)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    statistics = PopulationStatistics(network, BASE, problem)
-    with statistics.refresh_before_steps():
-        statistics.refresh()
+    with population_statistics(network, BASE, problem) as refresh:
+        refresh()
+        assert not network._forward_pre_hooks
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-    assert not network._forward_pre_hooks
 
 
 def test_the_population_is_a_random_part_of_the_training_samples(problem: Problem) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapscope.base.errors import DamagedFileWarning
+from gapscope.base.errors import DamagedFileWarning, WorkerDied
 from gapscope.base.files import make_folder, to_json
 from gapscope.base.specs import RunSpec
-from gapscope.results.records import Record
+from gapscope.pools.engines import Engine
+from gapscope.pools.mirror import Mirror
+from gapscope.results.records import RECORD, Record
 
 if TYPE_CHECKING:
     from gapscope.pools.readings import RunOptions
@@ -18,16 +21,29 @@ if TYPE_CHECKING:
 Batch = tuple[list[RunSpec], list[Path], "RunOptions"]
 
 
-def run_batch(batch: Batch) -> list[tuple[Record | Exception, list[str]]]:
-    """Run a batch in a worker; return records or faults of the machine, and notes."""
+def run_batch(batch: Batch, mirror: Mirror | None = None) -> list[tuple[Record | Exception, list[str]]]:
+    """Run a batch in a worker; return records or faults of the machine, and notes.
+
+    With a mirror, a run that is there already (and lacks a measure) is fetched, so that it is not trained again, and
+    finished runs are copied to it.
+    """
     from gapscope.pools.run import run_together
 
+    specs, folders, options = batch
+    if mirror is not None:
+        for folder in folders:
+            make_folder(folder.parent)
+            if not (folder / RECORD).exists():
+                mirror.get(folder.name, folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DamagedFileWarning)
-        outcomes = run_together(*batch)
+        outcomes = run_together(specs, folders, options)
     for item in caught:
         if not issubclass(item.category, DamagedFileWarning):
             warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
+    for folder, outcome in zip(folders, outcomes, strict=True):
+        if mirror is not None and not isinstance(outcome, Exception):
+            mirror.put(folder)
     notes = [str(item.message) for item in caught if issubclass(item.category, DamagedFileWarning)]
     return [(outcome, [] if number else notes) for number, outcome in enumerate(outcomes)]
 
@@ -52,14 +68,31 @@ def group_specs(specs: Sequence[RunSpec], stack: int, workers: int) -> list[list
     return [group[start : start + most] for group in groups.values() for start in range(0, len(group), most)]
 
 
-def dead_worker_record(spec: RunSpec, folder: Path) -> Record:
-    """Write and return the record of a network that killed its worker."""
-    record = Record(
-        id=spec.id,
-        spec=spec.to_dict(),
-        status="failed",
-        message="the worker process died twice on this network alone (killed, perhaps for lack of memory)",
-    )
-    make_folder(folder)
-    record.write(folder)
-    return record
+def run_batches(
+    missing: Sequence[RunSpec],
+    folders: Mapping[str, Path],
+    options: RunOptions,
+    run_jobs: Engine,
+    workers: int,
+    stack: int,
+    mirror: Mirror | None,
+) -> Iterator[tuple[RunSpec, Record | Exception]]:
+    """Run specs in workers; yield each with its record, a fault of the machine or the death of its worker."""
+    waiting = group_specs(missing, stack, workers)
+    while waiting:
+        jobs: list[Batch] = [(specs, [folders[spec.id] for spec in specs], options) for specs in waiting]
+        waiting = []
+        for (specs, _, _), outcomes, error in run_jobs(
+            partial(run_batch, mirror=mirror), jobs, min(workers, len(jobs))
+        ):
+            if isinstance(error, WorkerDied) and len(specs) > 1:
+                waiting += [[spec] for spec in specs]  # each alone, so that the one which kills its worker is found
+            elif isinstance(error, WorkerDied):
+                yield specs[0], error
+            elif error is not None:
+                raise error
+            else:
+                for spec, (outcome, notes) in zip(specs, outcomes, strict=True):
+                    for note in notes:
+                        warnings.warn(note, DamagedFileWarning, stacklevel=2)
+                    yield spec, outcome

@@ -21,19 +21,7 @@ Engine = Callable[..., Iterator[tuple[Any, Any, BaseException | None]]]
 
 
 def chosen_engine(engine: str, address: str | None = None, gpus: float = 0.0) -> Engine:
-    """Engine that runs a function on many jobs (see `Pool.run` for the arguments).
-
-    Args:
-        engine: "local" or "ray".
-        address: Of a running Ray cluster.
-        gpus: GPUs of each job on a Ray cluster.
-
-    Returns:
-        `run_local` or `run_ray` with its settings.
-
-    Raises:
-        InvalidInput: There is no such engine, or the settings are not of this one.
-    """
+    """Return `run_local` or `run_ray` with its settings (see `Pool.run`), else raise InvalidInput."""
     check_choice("engine", engine, ENGINES)
     check_range("gpus", gpus, 0)
     if gpus > 1 and gpus != int(gpus):
@@ -48,8 +36,6 @@ def chosen_engine(engine: str, address: str | None = None, gpus: float = 0.0) ->
         raise InvalidInput(
             "address and gpus must go with a Ray cluster; got them with engine 'local'. Add engine='ray'."
         )
-    from gapscope.pools.engines import run_local
-
     return run_local
 
 
@@ -76,15 +62,11 @@ def _start_worker() -> None:
     torch.set_num_threads(1)
 
 
-def _executor(workers: int) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
-
-
 def _ready_executor(workers: int) -> ProcessPoolExecutor:
     """Return an executor with one running worker, replacing workers that die at start."""
     for _ in range(MAX_DEATHS_AT_START):
-        executor = _executor(workers)
+        context = multiprocessing.get_context("spawn")
+        executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
         try:
             done, _ = wait([executor.submit(int) for _ in range(workers)], return_when=FIRST_COMPLETED)
             done.pop().result()

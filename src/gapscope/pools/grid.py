@@ -6,7 +6,7 @@ import itertools
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from gapscope.base.errors import InvalidInput, UnreadableFile, check_range, did_
 from gapscope.base.files import check_file
 from gapscope.base.options import check_known
 from gapscope.base.specs import RunSpec, setting_paths
-
-_TABLES = ("base", "cases", "axes", "measures", "max_networks")
+from gapscope.base.type_guards import is_list_or_tuple
 
 
 def _check_path(path: str, where: str) -> None:
@@ -26,15 +25,6 @@ def _check_path(path: str, where: str) -> None:
         return
     raise InvalidInput(f"{where} must name settings by their path, such as 'data.label_noise'; got {path!r}."
                        f"{did_you_mean(path, known)}")  # fmt: skip
-
-
-def _check_tables(cases: Any, axes: Any, measures: Any) -> None:
-    if isinstance(cases, str) or not isinstance(cases, Sequence) or not all(isinstance(c, Mapping) for c in cases):
-        raise InvalidInput(f"cases must be tables of settings; got {cases!r}. Write each below a line [[cases]].")
-    if not isinstance(axes, Mapping):
-        raise InvalidInput(f"axes must be a table of lists; got {axes!r}. Write them below a line [axes].")
-    if measures is not None and not all(isinstance(name, str) for name in measures):
-        raise InvalidInput(f'measures must be a list of names; got {list(measures)!r}. Write measures = ["accuracy"].')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +50,17 @@ class Grid:
     max_networks: int = 100_000
 
     def __post_init__(self) -> None:
-        _check_tables(self.cases, self.axes, self.measures)
+        cases, measures = self.cases, self.measures
+        if isinstance(cases, str) or not isinstance(cases, Sequence) or not all(isinstance(c, Mapping) for c in cases):
+            raise InvalidInput(f"cases must be tables of settings; got {cases!r}. Write each below a line [[cases]].")
+        if not isinstance(self.axes, Mapping):
+            raise InvalidInput(f"axes must be a table of lists; got {self.axes!r}. Write them below a line [axes].")
+        if measures is not None:
+            if not is_list_or_tuple(measures) or not all(isinstance(name, str) for name in measures):
+                raise InvalidInput(
+                    f'measures must be a list of names; got {measures!r}. Write measures = ["accuracy"].'
+                )
+            object.__setattr__(self, "measures", tuple(measures))
         check_range("max_networks", self.max_networks, 1)
         for number, case in enumerate(self.cases):
             for path in case:
@@ -103,40 +103,19 @@ class Grid:
             content: Tables "base" (a spec), "cases" (a list of changes), "axes", a list "measures" and a number
                 "max_networks".
             where: What to call it in messages.
-
-        Raises:
-            InvalidInput: A key or a value is wrong; the nearest right key is named.
         """
-        check_known(where, content, _TABLES, noun="table")
-        measures = content.get("measures")
-        if measures is not None and not isinstance(measures, list | tuple):
-            raise InvalidInput(f'measures must be a list of names; got {measures!r}. Write measures = ["accuracy"].')
-        return cls(
-            base=RunSpec.from_dict(content.get("base", {})),
-            cases=content.get("cases", ()),
-            axes=content.get("axes", {}),
-            measures=None if measures is None else tuple(measures),
-            max_networks=content.get("max_networks", cls.max_networks),
-        )
+        check_known(where, content, [item.name for item in fields(cls)], noun="table")
+        return cls(**{**content, "base": RunSpec.from_dict(content.get("base", {}))})
 
     @classmethod
     def from_toml(cls, path: Path | str) -> Grid:
-        """Read a grid from a TOML file (tables `base`, `[[cases]]`, `axes`, list `measures`).
-
-        Args:
-            path: The file.
-
-        Raises:
-            UnreadableFile: The file is missing or is no TOML.
-        """
+        """Read a grid from a TOML file (tables `base`, `[[cases]]`, `axes`, list `measures`), else UnreadableFile."""
         path = Path(path)
         check_file(path)
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise UnreadableFile(f"{path} must be a TOML file with a grid; there is no such file.") from None
-        except RecursionError:
-            raise UnreadableFile(f"{path} must be a TOML file with a grid; it is nested too deeply.") from None
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise UnreadableFile(f"{path} must be a TOML file with a grid; reading it failed: {error}.") from None
         return cls.from_dict(content, str(path))

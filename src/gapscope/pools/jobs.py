@@ -42,14 +42,6 @@ def _in_this_process(
             torch.set_num_threads(threads)
 
 
-def _check_names(jobs: Mapping[str, Job]) -> None:
-    for name in jobs:
-        if not name or name.startswith(".") or "/" in name or "\\" in name:
-            raise InvalidInput(
-                f"A job's name must be usable as the name of a file; got {name!r}. Leave out slashes and a leading dot."
-            )
-
-
 def run_cached(
     jobs: Mapping[str, Job],
     folder: str | Path,
@@ -76,7 +68,7 @@ def run_cached(
         of `jobs`.
 
     Raises:
-        InvalidInput: A name cannot be that of a file, or `workers` is below 1.
+        InvalidInput: A name cannot be that of a file.
         GapscopeError: Some jobs failed; the first failure is the cause.
         NotWritten: An answer could not be written; nothing further was tried.
 
@@ -86,7 +78,11 @@ def run_cached(
     {'third': 8}
     """
     check_range("workers", workers, 1)
-    _check_names(jobs)
+    for name in jobs:
+        if not name or name.startswith(".") or "/" in name or "\\" in name:
+            raise InvalidInput(
+                f"A job's name must be usable as the name of a file; got {name!r}. Leave out slashes and a leading dot."
+            )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = {name: folder / f"{name}.json" for name in jobs}

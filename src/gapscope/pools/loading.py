@@ -29,43 +29,41 @@ from gapscope.statistics.kernel_ridge import are_unequal, class_scores
 from gapscope.training.checkpoints import load_tensors, set_weights
 
 
-def _read_weights(weights: Path, data_root: str | None) -> tuple[RunSpec, dict[str, Tensor], Problem, dict[str, Any]]:
-    """Spec and weights of a stored network with the data it was trained on."""
+def copied_state(network: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of the state dictionary."""
+    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+
+
+def _load(weights: Path, options: RunOptions) -> tuple[Record, nn.Module, dict[str, Tensor], Problem]:
+    """Return a stored network with a record without numbers, its state before training, and its problem."""
     tensors, facts = load_tensors(weights)
     if "spec" not in facts:
         raise UnreadableFile(
             f"{weights} must contain the spec of its network; it contains weights only. Pass weights that a pool wrote."
         )
     spec = RunSpec.from_dict(facts["spec"])
-    problem, corruption = prepared(spec, data_root)
+    problem, corruption = prepared(spec, options.data_root)
     if json.loads(to_json(corruption)) != facts.get("corruption"):
         raise UnreadableFile(
             f"The data must be those that {weights} was trained on; their subset or corruption is another now. "
             "Use the data root and the version of gapscope that it was trained with."
         )
-    return spec, tensors, problem, corruption
+    network = network_from_spec(spec, problem).to(options.device)
+    initial = copied_state(network)
+    set_weights(network, tensors, str(weights))
+    record = Record(id=spec.id, spec=spec.to_dict(), status="finished", corruption=corruption)
+    return record, network, initial, problem
 
 
 def load_network(weights: Path, data_root: str | None = None) -> tuple[nn.Module, Problem]:
-    """Return a stored network with the data it was trained on.
-
-    Returns:
-        The network on the CPU, and its problem with the training data as they were corrupted.
-    """
+    """Return a stored network on the CPU, and its problem with the training data as they were corrupted."""
     network, _, problem = load_with_initial(weights, data_root)
     return network, problem
 
 
 def load_with_initial(weights: Path, data_root: str | None = None) -> tuple[nn.Module, dict[str, Tensor], Problem]:
-    """As `load_network`, with the weights before training, which the spec draws again.
-
-    Returns:
-        The network, its state dictionary before training, and its problem.
-    """
-    spec, tensors, problem, _ = _read_weights(weights, data_root)
-    network = network_from_spec(spec, problem)
-    initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
-    set_weights(network, tensors, str(weights))
+    """Return network, weights before training (which the spec draws again), and problem."""
+    _, network, initial, problem = _load(weights, RunOptions(data_root=data_root))
     return network, initial, problem
 
 
@@ -75,12 +73,8 @@ def measure_stored_network(weights: Path, options: RunOptions, record: Record | 
     Args:
         record: A record to complete by the measures that it lacks; None starts one without scores.
     """
-    spec, tensors, problem, corruption = _read_weights(weights, options.data_root)
-    network = network_from_spec(spec, problem).to(options.device)
-    initial = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
-    set_weights(network, tensors, str(weights))
-    record = record or Record(id=spec.id, spec=spec.to_dict(), status="finished", corruption=corruption)
-    return measure_record(record, network, initial, problem, options)
+    without_numbers, network, initial, problem = _load(weights, options)
+    return measure_record(record or without_numbers, network, initial, problem, options)
 
 
 def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float]:
@@ -142,13 +136,10 @@ def record_network(
     (0.0, 'finished', ['parameter_norm'])
     """
     start = time.perf_counter()
-    test = None if test is None else unwrap_estimator(network, test)[1]
+    test = None if test is None else as_samples(unwrap_estimator(network, test)[1])
     network, data = unwrap_estimator(network, data)
-    samples = as_samples(data)
-    settings = dict(settings or {})
-    own_scores = _scores(network, samples, "train")
-    if test is not None:
-        own_scores |= _scores(network, as_samples(test), "test")
+    samples, settings = as_samples(data), dict(settings or {})
+    scores = _scores(network, samples, "train") | ({} if test is None else _scores(network, test, "test"))
     readings = measure(
         network,
         samples,
@@ -160,13 +151,11 @@ def record_network(
         progress=progress,
     )
     spec: dict[str, Any] = {"name": name, "network": {"name": family or type(network).__name__}}
-    if settings:
-        spec["hp"] = settings
     return Record(
         id=hashlib.sha256(to_json([name, settings]).encode()).hexdigest()[:16],
-        spec=spec,
+        spec=spec | ({"hp": settings} if settings else {}),
         status="finished",
-        scores=own_scores,
+        scores=scores,
         readings=readings,
         measured_samples=len(samples),
         unmeasured=readings.unmeasured,

@@ -9,8 +9,7 @@ from typing import Any
 
 from gapscope.base.errors import InvalidInput, NotWritten
 from gapscope.base.files import atomic_writer, make_folder
-from gapscope.pools.batches import Batch, run_batch
-from gapscope.results.records import RECORD, Record
+from gapscope.results.records import RECORD
 
 
 class Mirror:
@@ -47,11 +46,7 @@ class Mirror:
         return files, folder.rstrip("/")
 
     def put(self, folder: Path) -> None:
-        """Copy a finished run, its record last: a run is there whole, or counts as not there.
-
-        Raises:
-            NotWritten: It cannot be copied; what is in the folder stays.
-        """
+        """Copy a finished run, its record last: a run is there whole, or counts as not there."""
         files, root = self._there
         there = f"{root}/{folder.name}"
         try:
@@ -67,11 +62,7 @@ class Mirror:
             ) from None
 
     def get(self, spec_id: str, folder: Path) -> bool:
-        """Fetch a run into a folder, its record last, unless there is none.
-
-        Args:
-            spec_id: Of the network.
-        """
+        """Fetch a run into a folder, its record last; return False if there is none."""
         files, root = self._there
         there = f"{root}/{spec_id}"
         if not files.exists(f"{there}/{RECORD}"):
@@ -89,23 +80,3 @@ class Mirror:
         files, root = self._there
         files.invalidate_cache()
         return {Path(path).name for path in files.ls(root, detail=False)} if files.exists(root) else set()
-
-
-def run_and_copy(copies: Mirror, batch: Batch) -> list[tuple[Record | Exception, list[str]]]:
-    """Run a batch in a worker and copy the finished runs to the mirror.
-
-    A run that is there already (and lacks a measure) is fetched, so that it is not trained again.
-
-    Args:
-        copies: Where.
-    """
-    _, folders, _ = batch
-    for folder in folders:
-        make_folder(folder.parent)
-        if not (folder / RECORD).exists():
-            copies.get(folder.name, folder)
-    outcomes = run_batch(batch)
-    for folder, (outcome, _) in zip(folders, outcomes, strict=True):
-        if not isinstance(outcome, Exception):
-            copies.put(folder)
-    return outcomes

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable, did_you_mean
+from gapscope.base.errors import NotMeasurable, check_choice
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import NormalizationSpec, RunSpec
@@ -36,7 +36,10 @@ def apply_normalization(network: nn.Module, spec: RunSpec, problem: Problem) -> 
     if chosen == NormalizationSpec():
         return network
     if chosen.only_in:
-        network = replace_batch_norm(network, "none", layers=_all_but(network, chosen.only_in), inputs=inputs[:2])
+        names = [name for name, layer in network.named_modules() if isinstance(layer, BATCH_NORMS)]
+        check_choice("normalization.only_in", chosen.only_in, names)
+        others = [name for name in names if name != chosen.only_in]
+        network = replace_batch_norm(network, "none", layers=others, inputs=inputs[:2])
     if chosen.kind != "batch":
         options: dict[str, Any] = {"ghost_size": chosen.emulated_size} if chosen.kind == "ghost" else {}
         network = replace_batch_norm(network, chosen.kind, weight_norm=chosen.weight_norm, inputs=inputs[:2], **options)
@@ -45,16 +48,6 @@ def apply_normalization(network: nn.Module, spec: RunSpec, problem: Problem) -> 
         weight_normalize(network).eval()
         initialize_from_data(network, inputs, std=chosen.directions_std, generator=directions)
     return network
-
-
-def _all_but(network: nn.Module, name: str) -> list[str]:
-    names = [there for there, layer in network.named_modules() if isinstance(layer, BATCH_NORMS)]
-    if name not in names:
-        raise InvalidInput(
-            f"normalization.only_in must name a batch-norm layer of the network, {', '.join(names)}; got {name!r}."
-            f"{did_you_mean(name, names)}"
-        )
-    return [there for there in names if there != name]
 
 
 def population(spec: RunSpec, train: Samples) -> Samples:
@@ -77,39 +70,32 @@ def penalties_of(spec: RunSpec, problem: Problem) -> list[Penalty]:
     return penalties
 
 
-class PopulationStatistics:
-    """Keep population statistics up to date with the weights in the body.
+@contextmanager
+def population_statistics(network: nn.Module, spec: RunSpec, problem: Problem) -> Iterator[Callable[[], None]]:
+    """Measure population statistics before every forward pass in training mode within the body.
 
     The paper (Luo et al. 2019) does not say how often they are measured. Once an epoch, or every eighth step, a
     ResNet-18 diverges at the paper's learning rates: statistics that are a few steps old no longer normalize, layer
     upon layer. So they are measured before every step.
+
+    Yields:
+        A function that measures the statistics of all layers again (nothing for other kinds of normalization).
     """
+    if spec.normalization.kind != "population":
+        yield lambda: None
+        return
+    samples = population(spec, problem.train)
 
-    def __init__(self, network: nn.Module, spec: RunSpec, problem: Problem) -> None:
-        self.network = network
-        self.samples = population(spec, problem.train) if spec.normalization.kind == "population" else None
+    def refresh() -> None:
+        with suppress(NotMeasurable):  # the network has diverged, as its loss will say
+            refresh_population(network, samples, samples=len(samples))
 
-    def refresh(self) -> None:
-        """Measure the statistics of all layers again."""
-        if self.samples is None:
-            return
-        try:
-            refresh_population(self.network, self.samples, samples=len(self.samples))
-        except NotMeasurable:  # the network has diverged, as its loss will say
-            return
-
-    def _before_step(self, network: nn.Module, inputs: Any) -> None:
+    def before_step(network: nn.Module, inputs: Any) -> None:
         if network.training:
-            self.refresh()
+            refresh()
 
-    @contextmanager
-    def refresh_before_steps(self) -> Iterator[None]:
-        """Within it, a forward pass in training mode measures the statistics first."""
-        if self.samples is None:
-            yield
-            return
-        hook = self.network.register_forward_pre_hook(self._before_step)
-        try:
-            yield
-        finally:
-            hook.remove()
+    hook = network.register_forward_pre_hook(before_step)
+    try:
+        yield refresh
+    finally:
+        hook.remove()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +25,10 @@ from gapscope.base.errors import (
 )
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.specs import RunSpec
-from gapscope.pools.batches import Batch, dead_worker_record, group_specs, run_batch
-from gapscope.pools.cleanup import is_unmarked_pool, remove_temporary_files, superseded_checkpoints
-from gapscope.pools.engines import Engine, chosen_engine
-from gapscope.pools.index import IndexedRecords, load_index, misnamed, unreadable_warning
-from gapscope.pools.mirror import Mirror, run_and_copy
-from gapscope.pools.status import PoolStatus, missing_specs, pool_status
+from gapscope.pools.batches import run_batches
+from gapscope.pools.engines import chosen_engine
+from gapscope.pools.index import INDEX, IndexedRecords, load_index, misnamed, unreadable_warning
+from gapscope.pools.mirror import Mirror
 from gapscope.results.readings import SCHEMA
 from gapscope.results.records import RECORD, Record
 
@@ -36,12 +37,37 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gapscope.data import Problem
-    from gapscope.pools.readings import RunOptions
 
 
-def _absolute(path: str | Path | None) -> str | None:
-    """Return an absolute path (None stays None)."""
-    return None if path is None else str(Path(path).expanduser().absolute())
+MARKER = "pool.json"
+SECONDS_TO_WRITE = 60
+
+
+def _is_temporary(name: str) -> bool:
+    return re.fullmatch(r"\.(pool|index)\.json\..*\.tmp", name) is not None
+
+
+def _is_unmarked_pool(folder: Path) -> bool:
+    """Return True for a folder that is empty, or a pool without pool.json as a killed run leaves it."""
+    known = ("runs", "pool.lock", "pool.pid", INDEX, "report.html", "estimator.json")
+    return folder.is_dir() and all(path.name in known or _is_temporary(path.name) for path in folder.iterdir())
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    """Number of specs of a grid by state."""
+
+    finished: int = 0
+    diverged: int = 0
+    failed: int = 0
+    started: int = 0
+    waiting: int = 0
+    unreadable: int = 0
+
+    @property
+    def total(self) -> int:
+        """Number of specs."""
+        return sum(astuple(self))
 
 
 class Pool:
@@ -59,19 +85,20 @@ class Pool:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        marker = self.folder / "pool.json"
+        marker = self.folder / MARKER
         if marker.exists():
             content = read_json(marker)
             schema = content.get("schema") if isinstance(content, dict) else None
             if not isinstance(schema, int):
-                raise DamagedFile(f"{marker} must name the schema of the pool; it is damaged. Delete it; the next run "
-                                  "recreates it.")  # fmt: skip
+                raise DamagedFile(
+                    f"{marker} must name the schema of the pool; it is damaged. Delete it; the next run recreates it."
+                )
             if schema > SCHEMA:
                 raise UnreadableFile(
                     f"{self.folder} must be a pool of schema {SCHEMA} or older; got {schema}, written by a newer "
                     "gapscope. Upgrade gapscope, or use another folder."
                 )
-        elif self.folder.exists() and not is_unmarked_pool(self.folder):
+        elif self.folder.exists() and not _is_unmarked_pool(self.folder):
             raise UnreadableFile(
                 f"{self.folder} must be a pool, a new folder or an empty one; it contains other files. Choose another."
             )
@@ -86,12 +113,7 @@ class Pool:
         return Record.read(folder) if (folder / RECORD).exists() else None
 
     def records(self) -> list[Record]:
-        """All records that can be read, sorted by id.
-
-        Returns:
-            The records. Of the others one warning (a `DamagedFileWarning`) says how many there are and what is wrong
-            with the first.
-        """
+        """All records that can be read, sorted by id (one `DamagedFileWarning` about the others)."""
         records, wrong = [], []
         for path in sorted(self.folder.glob("runs/*/record.json")):
             try:
@@ -121,11 +143,7 @@ class Pool:
         return f"Pool({str(self.folder)!r}, {len(self)} networks)"
 
     def index(self) -> IndexedRecords:
-        """Return the records as columns from the index, reading only new and changed files.
-
-        Returns:
-            One row per record; warnings (`DamagedFileWarning`) say what was left out and why.
-        """
+        """Return the records as a table from the index, reading only new and changed files (`DamagedFileWarning`s)."""
         found = load_index(self.folder)
         found.warn(self.folder, stacklevel=2)
         return found
@@ -136,7 +154,13 @@ class Pool:
 
     def status(self, specs: Iterable[RunSpec]) -> PoolStatus:
         """Count the runs of `specs` by state."""
-        return pool_status(self.folder, specs)
+        found, counts = load_index(self.folder), Counter[str]()
+        for spec in specs:
+            state = "unreadable" if spec.id in found.unreadable else found.status_of.get(spec.id)
+            if state is None:
+                state = "started" if (self.run_folder(spec.id) / "checkpoint.safetensors").exists() else "waiting"
+            counts[state] += 1
+        return PoolStatus(**counts)
 
     def missing(
         self, specs: Iterable[RunSpec], *, measures: Sequence[str] | None = None, retry_failed: bool = False
@@ -145,16 +169,18 @@ class Pool:
 
         A damaged record is none; one that cannot be read for another reason (permissions, a newer gapscope) is left
         alone.
-
-        Args:
-            specs: The specs.
-            measures: Names of measures.
-            retry_failed: Whether failed networks count.
-
-        Returns:
-            Those of the specs that a run would work on.
         """
-        return missing_specs(self.folder, specs, measures=measures or (), retry_failed=retry_failed)
+        found, wanted = load_index(self.folder), frozenset(measures or ())
+
+        def is_missing(key: str) -> bool:
+            if key in found.unreadable:
+                return key in found.damaged
+            status = found.status_of.get(key)
+            if status is None or (status == "failed" and retry_failed):
+                return True
+            return status == "finished" and not wanted <= found.tried[key]
+
+        return [spec for spec in specs if is_missing(spec.id)]
 
     def run(
         self,
@@ -189,8 +215,7 @@ class Pool:
             gpus: GPUs that each network has to itself on a Ray cluster, with `device="cuda"`; a fraction shares one
                 among several networks.
             mirror: Address that every machine reaches and fsspec knows (`"s3://bucket/pool"`), where finished runs are
-                copied to, and fetched from if they are not here: then the machines need not share the pool's folder,
-                and whoever runs the pool next has all that is finished. None keeps them in the folder alone.
+                copied to, and fetched from if they are not here: then machines need not share the pool's folder.
             measures: Names of measures; None takes the grid's, or all that apply.
             measure_options: Measure name -> its keyword options.
             measure_samples: Number of training samples that are measured; None takes all.
@@ -202,13 +227,12 @@ class Pool:
                 which it may extend with numbers; a picklable function of a module.
 
         Returns:
-            One record a spec, in the order of the grid.
+            One record per spec, in the order of the grid.
 
         Raises:
             InvalidInput: A setting of the grid is unknown, before anything is trained.
-            GapscopeError: The pool is being run by another process, a record cannot be written, or (when all others
-                are done) networks could not be run on this machine, because data or device are absent; nothing is
-                recorded of those, and the same call tries them again.
+            GapscopeError: Another process runs the pool, a record cannot be written, or (when all others are done)
+                networks could not be run because data or device are absent; the same call tries them again.
         """
         from gapscope.base.environment import check_device
         from gapscope.pools.readings import RunOptions
@@ -217,42 +241,41 @@ class Pool:
         check_range("workers", workers, 1)
         check_range("stack", stack, 1)
         run_jobs = chosen_engine(engine, address, gpus)
-        copied = None if mirror is None else Mirror(mirror)
+        copies = None if mirror is None else Mirror(mirror)
         measures = measures if measures is not None else getattr(grid, "measures", None)
         specs = list(grid)
+        data_root = data_root if data_root is not None else os.environ.get("GAPSCOPE_DATA") or None
         options = RunOptions(
             measures=None if measures is None else tuple(measures),
             measure_options=dict(measure_options or {}),
             measure_samples=measure_samples,
-            data_root=_absolute(data_root if data_root is not None else os.environ.get("GAPSCOPE_DATA") or None),
+            # workers may have another working folder
+            data_root=None if data_root is None else str(Path(data_root).expanduser().absolute()),
             device=device,
             on_epoch=on_epoch,
         )
         check_specs(specs, options)
         if engine == "local":
             check_device(device)
-        if copied is not None:
-            self._fetch(copied, specs)
+        if copies is not None:
+            self._fetch(copies, specs)
         if missing := self.missing(specs, measures=options.measures, retry_failed=retry_failed):
             self._make()
+            folders = {spec.id: self.run_folder(spec.id).absolute() for spec in missing}
             with self._locked():
-                self._run_missing(
-                    missing, options, workers, stack, run_jobs, copied, on_record or (lambda record: None)
-                )
+                outcomes = run_batches(missing, folders, options, run_jobs, workers, stack, copies)
+                self._announce(outcomes, copies, on_record or (lambda record: None))
             load_index(self.folder)  # so that whoever asks next need not open every file
         self._remove_superseded()
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
     def add(self, network: Record | nn.Module, data: Any = None, **about: Any) -> Record:
-        """Add a network trained elsewhere, replacing one of the same name and settings.
+        """Add a network trained elsewhere, replacing one of the same name and settings, and return its record.
 
         Args:
             network: A record (from `gapscope.record`), or the network itself.
             data: Training data of the network; not for a record.
             **about: What `gapscope.record` takes: test data, name, ...
-
-        Returns:
-            The record, as written.
         """
         if not isinstance(network, Record):
             from gapscope.pools.loading import record_network
@@ -273,84 +296,71 @@ class Pool:
 
     def _make(self) -> None:
         make_folder(self.folder / "runs")
-        marker = self.folder / "pool.json"
+        marker = self.folder / MARKER
         if not marker.exists():
             write_atomically(marker, to_json({"schema": SCHEMA}) + "\n")
-        remove_temporary_files(self.folder)
+        for path in self.folder.iterdir():  # of processes that were killed, not those being written
+            if _is_temporary(path.name) and time.time() - path.stat().st_mtime > SECONDS_TO_WRITE:
+                path.unlink(missing_ok=True)
 
-    def _fetch(self, copied: Mirror, specs: Sequence[RunSpec]) -> None:
+    def _fetch(self, copies: Mirror, specs: Sequence[RunSpec]) -> None:
         """Fetch what is finished there and not here."""
-        there = copied.known()
+        there = copies.known()
         absent = [spec.id for spec in specs if spec.id in there and not (self.run_folder(spec.id) / RECORD).exists()]
         if absent:
             self._make()
         for spec_id in absent:
-            copied.get(spec_id, self.run_folder(spec_id))
-
-    def _run_missing(
-        self,
-        missing: Sequence[RunSpec],
-        options: RunOptions,
-        workers: int,
-        stack: int,
-        run_jobs: Engine,
-        copied: Mirror | None,
-        on_record: Callable[[Record], None],
-    ) -> None:
-        work = run_batch if copied is None else partial(run_and_copy, copied)
-        not_run: list[GapscopeError] = []
-        waiting = group_specs(missing, stack, workers)
-        while waiting:
-            jobs: list[Batch] = [
-                (specs, [self.run_folder(spec.id).absolute() for spec in specs], options) for specs in waiting
-            ]
-            killed: list[RunSpec] = []
-            for (specs, folders, _), outcomes, error in run_jobs(work, jobs, min(workers, len(jobs))):
-                if isinstance(error, WorkerDied) and len(specs) > 1:
-                    killed += specs  # each by itself, so that the one which kills its worker is found
-                elif isinstance(error, WorkerDied):
-                    on_record(dead_worker_record(specs[0], folders[0]))
-                elif error is not None:
-                    raise error
-                else:
-                    for spec, (outcome, notes) in zip(specs, outcomes, strict=True):
-                        for note in notes:
-                            warnings.warn(note, DamagedFileWarning, stacklevel=3)
-                        self._announce(spec, outcome, copied, on_record, not_run)
-            waiting = [[spec] for spec in self.missing(killed, measures=options.measures)]
-        if not_run:
-            raise type(not_run[0])(
-                f"{not_run[0]} ({len(not_run)} of {len(missing)} networks were not run for such reasons. Nothing is "
-                "recorded of them; the same command tries them again.)"
-            )
+            copies.get(spec_id, self.run_folder(spec_id))
 
     def _announce(
         self,
-        spec: RunSpec,
-        outcome: Record | Exception,
-        copied: Mirror | None,
+        outcomes: Iterator[tuple[RunSpec, Record | Exception]],
+        copies: Mirror | None,
         on_record: Callable[[Record], None],
-        not_run: list[GapscopeError],
     ) -> None:
-        if isinstance(outcome, GapscopeError) and not isinstance(outcome, NotWritten):
-            not_run.append(outcome)
-        elif isinstance(outcome, Exception):
-            raise outcome
-        elif not (self.run_folder(spec.id) / RECORD).exists() and not (
-            copied is not None and copied.get(spec.id, self.run_folder(spec.id))
-        ):
-            raise GapscopeError(
-                f"{self.folder} must be one folder for all machines that run it; the record of {spec.id} was "
-                "written, but it is not here. Use a folder that they share, or `copies` at an address that all reach."
+        """Hand on each record as it is finished; raise faults of the machine when all others are done."""
+        not_run: list[GapscopeError] = []
+        n_missing = 0
+        for spec, outcome in outcomes:
+            n_missing += 1
+            if isinstance(outcome, WorkerDied):
+                message = "the worker process died twice on this network alone (killed, perhaps for lack of memory)"
+                on_record(self.add(Record(id=spec.id, spec=spec.to_dict(), status="failed", message=message)))
+            elif isinstance(outcome, GapscopeError) and not isinstance(outcome, NotWritten):
+                not_run.append(outcome)
+            elif isinstance(outcome, Exception):
+                raise outcome
+            else:
+                self._check_arrived(spec.id, copies)
+                on_record(outcome)
+        if not_run:
+            raise type(not_run[0])(
+                f"{not_run[0]} ({len(not_run)} of {n_missing} networks were not run for such reasons. Nothing is "
+                "recorded of them; the same command tries them again.)"
             )
-        else:
-            on_record(outcome)
+
+    def _check_arrived(self, spec_id: str, copies: Mirror | None) -> None:
+        """Raise unless the record that a worker wrote is in this folder, or in the mirror."""
+        folder = self.run_folder(spec_id)
+        if (folder / RECORD).exists() or (copies is not None and copies.get(spec_id, folder)):
+            return
+        raise GapscopeError(
+            f"{self.folder} must be one folder for all machines that run it; the record of {spec_id} was "
+            "written, but it is not here. Use a folder that they share, or `mirror` at an address that all reach."
+        )
+
+    def _superseded(self) -> Iterator[Path]:
+        """Yield the checkpoints of networks with a whole record (a failed network, run again, continues from its)."""
+        for path in sorted(self.folder.glob("runs/*/checkpoint.safetensors")):
+            with suppress(UnreadableFile):
+                if (path.parent / RECORD).exists() and Record.read(path.parent).status != "failed":
+                    yield path
 
     def _remove_superseded(self) -> None:
         """Remove checkpoints of finished networks, unless the pool is read-only."""
-        if next(superseded_checkpoints(self.folder), None) is not None:
+        if next(self._superseded(), None) is not None:
             with suppress(GapscopeError, OSError), self._locked():
-                for path in superseded_checkpoints(self.folder):
+                for path in self._superseded():
                     path.unlink()
 
     @contextmanager
@@ -382,18 +392,8 @@ class Pool:
 
 
 def open_pool(folder: str | Path) -> Pool:
-    """Open a pool that exists.
-
-    Args:
-        folder: Its folder.
-
-    Returns:
-        The pool.
-
-    Raises:
-        InvalidInput: There is no pool.
-    """
+    """Open a pool that exists (else InvalidInput)."""
     folder = Path(folder)
-    if not (folder / "pool.json").exists() and not (is_unmarked_pool(folder) and (folder / "runs").is_dir()):
+    if not (folder / MARKER).exists() and not (_is_unmarked_pool(folder) and (folder / "runs").is_dir()):
         raise InvalidInput(f"{folder} must be a pool folder; it holds no pool.json. Make one with: gapscope pool run.")
     return Pool(folder)

@@ -31,11 +31,7 @@ def _answers(address: str) -> bool:
 
 
 def running_cluster() -> str | None:
-    """Return the address of a running cluster (RAY_ADDRESS or `ray start`), or None.
-
-    Raises:
-        GapscopeError: Nothing answers at RAY_ADDRESS.
-    """
+    """Return the address of a running cluster (RAY_ADDRESS or `ray start`), or None."""
     named = os.environ.get("RAY_ADDRESS", "")
     if named and named not in ("auto", "local"):
         if not _answers(named):
@@ -51,16 +47,6 @@ def running_cluster() -> str | None:
     return None
 
 
-def _named_cluster(address: str) -> str:
-    """The address of a cluster that is asked for, once something answers there."""
-    if not _answers(address):
-        raise GapscopeError(
-            f"address must be that of a running Ray cluster, such as '10.0.0.1:6379' or 'ray://10.0.0.1:10001'; "
-            f"nothing answers at {address!r}. Start the cluster with: ray start --head."
-        )
-    return address
-
-
 @contextmanager
 def _connected(workers: int, address: str | None) -> Iterator[Any]:
     """Return Ray, connected to a running cluster or to a local one of `workers` CPUs."""
@@ -70,7 +56,12 @@ def _connected(workers: int, address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    address = _named_cluster(address) if address else running_cluster()
+    if address and not _answers(address):
+        raise GapscopeError(
+            f"address must be that of a running Ray cluster, such as '10.0.0.1:6379' or 'ray://10.0.0.1:10001'; "
+            f"nothing answers at {address!r}. Start the cluster with: ray start --head."
+        )
+    address = address or running_cluster()
     own = {"address": "local", "num_cpus": workers, "include_dashboard": False}
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
@@ -86,11 +77,6 @@ def _connected(workers: int, address: str | None) -> Iterator[Any]:
             signal.signal(signal.SIGTERM, handler)
 
 
-def _gpus_of_largest_machine(ray: Any) -> float:
-    """A task runs on one machine, and Ray waits for ever for one that is large enough."""
-    return max((node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
-
-
 def _in_folder(function: Callable[[Any], Any], folder: str, job: Any) -> Any:
     """Initialize a worker: the driver's working folder, one thread."""
     import torch
@@ -102,12 +88,7 @@ def _in_folder(function: Callable[[Any], Any], folder: str, job: Any) -> Any:
 
 
 def run_ray(
-    function: Callable[[Job], Any],
-    jobs: Iterable[Job],
-    workers: int,
-    *,
-    address: str | None = None,
-    gpus: float = 0.0,
+    function: Callable[[Job], Any], jobs: Iterable[Job], workers: int, *, address: str | None = None, gpus: float = 0.0
 ) -> Iterator[tuple[Job, Any, BaseException | None]]:
     """Run `function` on every job as a Ray task and yield (job, result, error) as they end.
 
@@ -128,7 +109,9 @@ def run_ray(
     with _connected(workers, address) as ray:
         from ray import exceptions  # pyright: ignore[reportMissingImports]
 
-        if gpus and (largest := _gpus_of_largest_machine(ray)) < gpus:
+        # a task runs on one machine, and Ray waits for ever for one that is large enough
+        largest = max((node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
+        if largest < gpus:
             raise GapscopeError(
                 f"gpus must be what one machine of the cluster has; got {gpus:g}, and the largest has {largest:g}. "
                 "Ask for fewer, or add a machine with more GPUs."
