@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.validation import eager_mode, ready
-from gapscope.measures.budget import Allocation, Plan, plan_budget
+from gapscope.measures.budget import Plan, plan_budget
 from gapscope.measures.measurement import evaluate_on_subset
-from gapscope.measures.registry import Measure, get_measure, list_measures
+from gapscope.measures.registry import get_measure, list_measures
 from gapscope.training.loop import train
 
 # their cost grows faster than the number of samples, or they need no network
@@ -91,14 +92,11 @@ def planned_taking(network: Any, data: Any, initial: Any, chosen: Sequence[str],
     """Plan once for a budget; the names that fit, and what takes some of them as planned."""
     found, history = ready(network, as_samples(data)), ()
 
-    def trial(item: Measure, part: Any, given: Any) -> gs.Readings:
-        share = Allocation(len(part.samples), given)
-        return evaluate_on_subset(item, part, share, initial_state=initial, history=history, options={}, seed=0)
-
+    evaluate = partial(evaluate_on_subset, initial_state=initial, history=history)
     items = [get_measure(name) for name in chosen]
     start = time.process_time()
     with eager_mode(), memo_scope():
-        plan = plan_budget(items, found, budget=budget, options={}, take=trial, dispensable=chosen)
+        plan = plan_budget(items, found, evaluate, budget=budget, options={}, dispensable=chosen)
     spent = time.process_time() - start
 
     def take(names: Sequence[str]) -> dict[str, float]:
@@ -106,10 +104,7 @@ def planned_taking(network: Any, data: Any, initial: Any, chosen: Sequence[str],
         with eager_mode(), memo_scope():
             for item in map(get_measure, names):
                 share = plan.shares[item.name]
-                readings = evaluate_on_subset(
-                    item, found, share, initial_state=initial, history=history, options={}, seed=0
-                )
-                values |= readings.values()
+                values |= evaluate(item, found, share).values()
         return values
 
     return Planned(list(plan.shares), take, plan, spent)

@@ -49,11 +49,11 @@ def network() -> nn.Module:
 @pytest.mark.parametrize("name", list(SAMPLINGS))
 def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
     item, found = get_measure(name), ready(network(), as_samples((X, Y)))
-    exact = evaluate_on_subset(item, found, Allocation(2000), initial_state=None, options={}, seed=0).values()
+    exact = evaluate_on_subset(item, found, Allocation(2000)).values()
     off = []
     for seed in range(12):
         share = Allocation(500, SAMPLINGS[name].probe)
-        for reading in evaluate_on_subset(item, found, share, initial_state=None, options={}, seed=seed):
+        for reading in evaluate_on_subset(item, found, share, seed=seed):
             if reading.number.endswith("fence"):  # extremes of a part lie inside those of the whole
                 continue
             if math.isfinite(exact[reading.name]):
@@ -65,9 +65,7 @@ def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
 
 def test_a_sum_is_scaled_to_all_samples() -> None:
     found = ready(nn.Linear(6, 3), as_samples(X))
-    reading = evaluate_on_subset(
-        get_measure("ntk_trace"), found, Allocation(500, {"method": "probe"}), initial_state=None, options={}, seed=0
-    )[0]
+    reading = evaluate_on_subset(get_measure("ntk_trace"), found, Allocation(500, {"method": "probe"}))[0]
     expected = 3 * (X.square().sum().item() + 2000)
     assert reading.value == pytest.approx(expected, abs=4 * (reading.standard_error or 0.0))
     assert reading.note == "probes on 500 of 2,000 samples"
@@ -82,7 +80,7 @@ def test_an_infinite_number_of_a_group_leaves_the_error_unknown() -> None:
 
     reading = gs.measure(network(), (X, Y), ["loss"])[0]
     part = gs.Samples(X[:40], Y[:40])
-    assert math.isnan(_with_group_error(take, part, 100)[0].standard_error or 0)
+    assert math.isnan(_with_group_error(take, part)[0].standard_error or 0)
     assert math.isnan(_mean(take, part, 100)[0].standard_error or 0)
 
 
@@ -109,8 +107,8 @@ def test_what_is_paid_once_does_not_count_for_every_sample(clock: Clock) -> None
         paid.append(len(part.samples))
 
     paid: list[int] = []
-    cost = planning._cost(get_measure("loss"), ready(nn.Linear(6, 3), as_samples((X, Y))), {}, take, 0.0)
-    assert paid == [10, 10] and cost.once > 0.03 and 1e-3 <= cost.a_sample < 4e-3
+    cost = planning._trial_of(get_measure("loss"), ready(nn.Linear(6, 3), as_samples((X, Y))), take, 0.0)
+    assert paid == [10, 10] and cost.once > 0.03 and 1e-3 <= cost.per_sample < 4e-3
 
 
 def test_what_a_pass_costs_whatever_its_size_does_not_count_for_every_sample(clock: Clock) -> None:
@@ -120,10 +118,10 @@ def test_what_a_pass_costs_whatever_its_size_does_not_count_for_every_sample(clo
 
     tried: list[int] = []
     found, item = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400]))), get_measure("loss")
-    assert planning._cost(item, found, {}, take, 1.0).a_sample < 5e-4  # .02 / 160 + 1e-5, and .002 of ten samples
+    assert planning._trial_of(item, found, take, 1.0).per_sample < 5e-4  # .02 / 160 + 1e-5, and .002 of ten samples
     assert tried == [10, 10, 40, 40, 160, 160]
     tried.clear()
-    assert planning._cost(item, found, {}, take, 0.1).a_sample > 2e-3 and tried == [
+    assert planning._trial_of(item, found, take, 0.1).per_sample > 2e-3 and tried == [
         10,
         10,
     ]  # more would be too expensive

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,12 +52,7 @@ class _ComparisonRun:
     def evaluate(self, item: Measure, subject: Ready, share: Allocation) -> Readings:
         """Evaluate one measure."""
         options = self.options.get(item.name, {})
-        return evaluate_on_subset(item, subject, share, initial_state=None, options=options, seed=self.seed)
-
-    def trial(self, item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:
-        """Evaluate one measure on few samples, to estimate its cost."""
-        share = Allocation(len(part.samples), given)
-        return evaluate_on_subset(item, part, share, initial_state=None, options={}, seed=self.seed)
+        return evaluate_on_subset(item, subject, share, options=options, seed=self.seed)
 
     def with_errors(self, item: Measure, subject: Ready, share: Allocation) -> list[tuple[Reading, float]]:
         """Return readings with standard errors: their own, or the jackknife over groups."""
@@ -205,8 +201,8 @@ def compare(
         check_options(comparing.options, items, inapplicable)
         repeats = {item.name: comparing.count_passes(item) for item in items}
         plans = {
-            name: plan_budget(items, subject, budget=seconds, options=comparing.options, take=comparing.trial,
-                              repeats=repeats, shown=progress)
+            name: plan_budget(items, subject, partial(evaluate_on_subset, seed=seed), budget=seconds,
+                              options=comparing.options, repeats=repeats, shown=progress)
             for name, subject in prepared.items()
         }  # fmt: skip
         found, unmeasured = _evaluate(prepared, items, plans, comparing, shown=progress)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -47,13 +47,9 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Plan:
-    """Allocation of every measure, and the measures that failed in the trial.
+    """Allocation of every measure by name, and reasons of those that failed in the trial.
 
-    Attributes:
-        shares: Measure name -> its allocation.
-        failed: Measure name -> reason of its missing value.
-        total: Number of all samples.
-        seconds: Estimated duration of all together; NaN if it is certainly short.
+    `total` is the number of all samples, `seconds` the estimated duration, NaN if it is certainly short.
     """
 
     shares: Mapping[str, Allocation]
@@ -62,76 +58,61 @@ class Plan:
     seconds: float = math.nan
 
     def __str__(self) -> str:
-        said = f"about {self.seconds:.0f} s on {self.total:,} samples"
+        text = f"about {self.seconds:.0f} s on {self.total:,} samples"
         parts = [
             f"{name} on {share.n:,}{' by probes' if share.options else ''}"
             for name, share in self.shares.items()
             if share.n < self.total or share.options
         ]
-        return said + (f"; to keep the budget, {', '.join(parts)}" if parts else "")
+        return text + (f"; to keep the budget, {', '.join(parts)}" if parts else "")
 
 
-# how often a part's samples are gone through: the groups of a "whole" one once more, for the standard error
+# passes over the samples of a part: the groups of a "whole" one once more, for the standard error
 _GROUPED = {"mean": 1, "sum": 1, "own": 1, "whole": 2}
-Take = Callable[[Measure, Ready, Mapping[str, Any]], Any]
+Evaluate = Callable[[Measure, Ready, Allocation], Any]
 
 
-def _timed(work: Callable[[], Any]) -> float:
+def _seconds(run: Callable[[Ready], Any], ready: Ready, n: int) -> float:
+    """Return the seconds of a run on n samples spread over all."""
+    total = len(ready.samples)
+    part = ready.with_samples(ready.samples.subset(torch.arange(min(n, total)) * (total // min(n, total))))
     start = time.perf_counter()
-    work()
+    run(part)
     return time.perf_counter() - start
 
 
-def _part(ready: Ready, n: int) -> Ready:
-    """Return the same network with n samples spread over all."""
-    total = len(ready.samples)
-    return ready.with_samples(ready.samples.subset(torch.arange(min(n, total)) * (total // min(n, total))))
-
-
-@dataclass(frozen=True)
-class _Cost:
-    """Cost of a measure: seconds paid once (cached work), and seconds per sample."""
+class _Cost(NamedTuple):
+    """Seconds paid once (cached work), and seconds per sample."""
 
     once: float
-    a_sample: float
+    per_sample: float
 
 
-def _cost(item: Measure, ready: Ready, options: Mapping[str, Any], take: Take, allowed: float) -> _Cost:
-    """Return the cost of one measure from trials."""
-
-    def run(part: Ready) -> None:
-        take(item, part, options)
-
-    return _time_growing_subsets(run, ready, allowed)
-
-
-def _time_growing_subsets(run: Callable[[Ready], None], ready: Ready, allowed: float) -> _Cost:
+def _trial(run: Callable[[Ready], Any], ready: Ready, allowed: float) -> _Cost:
     """Return the cost from two trials on a few samples, and on more while samples get cheaper."""
-
+    # two parts of equal size: what is cached for a part of the samples is not computed again
+    n, first, again = TRIAL, _seconds(run, ready, TRIAL), _seconds(run, ready, TRIAL)
+    once, per_sample = max(0.0, first - again), again / TRIAL
     # a pass of a recurrent network takes as long for ten samples as for a hundred
-    def two(n: int) -> tuple[float, float]:
-        # two parts: what is known of a part of samples is not worked out again
-        first, again = (_timed(lambda: run(_part(ready, n))) for _ in range(2))
-        return max(0.0, first - again), again / n
-
-    n = TRIAL
-    once, a_sample = two(n)
-    while MORE * n <= len(ready.samples) and once + 2 * MORE * n * a_sample <= allowed:
+    while MORE * n <= len(ready.samples) and once + 2 * MORE * n * per_sample <= allowed:
         n *= MORE
-        before, a_sample = a_sample, min(a_sample, two(n)[1])
-        if a_sample > CHEAPER * before:
+        _seconds(run, ready, n)
+        before, per_sample = per_sample, min(per_sample, _seconds(run, ready, n) / n)
+        if per_sample > CHEAPER * before:
             break
-    return _Cost(once, a_sample)
+    return _Cost(once, per_sample)
 
 
-def _forward_seconds(ready: Ready, allowed: float) -> float:
-    """Return the seconds per sample of one forward pass."""
+def _trial_of(
+    item: Measure, ready: Ready, evaluate: Evaluate, allowed: float, options: Mapping[str, Any] | None = None
+) -> _Cost:
+    """Return the cost of one measure with options from trials."""
+    return _trial(lambda part: evaluate(item, part, Allocation(len(part.samples), options or {})), ready, allowed)
 
-    def run(part: Ready) -> None:
-        with inspection_mode(ready.network):
-            network_outputs(ready.network, part.samples.inputs)
 
-    return _time_growing_subsets(run, ready, allowed).a_sample
+def _one_pass(part: Ready) -> None:
+    with inspection_mode(part.network):
+        network_outputs(part.network, part.samples.inputs)
 
 
 def _fewer(n: int) -> int:
@@ -154,75 +135,72 @@ def _fit_to_budget(costs: Mapping[str, float], fewest: Mapping[str, int], total:
 def plan_budget(
     items: Sequence[Measure],
     ready: Ready,
+    evaluate: Evaluate,
     *,
     budget: float | None,
     options: Mapping[str, Mapping[str, Any]],
-    take: Take,
     repeats: Mapping[str, float] | None = None,
     dispensable: Collection[str] = (),
     shown: bool = False,
 ) -> Plan:
     """Choose the number of samples and the method of each measure under a time budget.
 
-    Measures with options of the caller's own, and those of which it is not known how they depend on the number of
-    samples, are taken on all samples as they are. Dispensable ones that would not fit on the fewest samples either
-    are left out before a trial, which would cost as much.
+    Measures with options of the caller's own, and those without `sampling`, are evaluated on all samples as they are.
+    Dispensable ones that would not fit on the fewest samples either are omitted before a trial, which would cost as
+    much.
 
     Args:
         items: The measures.
         ready: The network and all samples.
-        budget: Seconds; None takes everything on all samples.
+        evaluate: Evaluates one measure.
+        budget: Seconds; None evaluates everything on all samples.
         options: Measure name -> the caller's options.
-        take: Takes one measure.
-        repeats: Measure name -> how often all samples go through it; None for once.
-        dispensable: Names of measures that may be left out.
-        shown: Whether to show a bar while it is tried what they cost, where that lasts over two seconds.
+        repeats: Measure name -> number of evaluations on all samples; None for one.
+        dispensable: Names of measures that may be omitted.
+        shown: Whether to show a bar during the trials, if they last over two seconds.
 
     Raises:
         InvalidInput: The budget is not positive.
     """
-    total = len(ready.samples)
-    everything = {item.name: Allocation(total) for item in items}
+    total, repeats = len(ready.samples), repeats or {}
+    shares = {item.name: Allocation(total) for item in items}
     if budget is None:
-        return Plan(everything, total)
+        return Plan(shares, total)
     if not budget > 0:
         raise InvalidInput(f"budget must be a positive number of seconds, or None; got {budget}.")
-    repeats = repeats or {}
-    start, forward = time.perf_counter(), _forward_seconds(ready, PART_OF_LARGER * budget)
+    start, forward = time.perf_counter(), _trial(_one_pass, ready, PART_OF_LARGER * budget).per_sample
     samplings = {item.name: item.sampling for item in items if item.sampling is not None}
-    known = [item for item in items if item.name in samplings]
+    times = {name: repeats.get(name, 1.0) for name in samplings}
     rough = {name: forward * sampling.passes(ready.n_outputs) for name, sampling in samplings.items()}
-    times = {name: repeats.get(name, 1.0) for name in rough}
-    surely_little = sum(rough[name] * times[name] for name in rough) * total < SKIP_TRIAL_BELOW * budget
-    if total < 2 * TRIAL or surely_little:
-        return Plan(everything, total)
-    costs: dict[str, float] = {}
-    once = 0.0
+    if total < 2 * TRIAL or sum(rough[name] * times[name] for name in rough) * total < SKIP_TRIAL_BELOW * budget:
+        return Plan(shares, total)
     least = {
-        name: rough[name] * times[name] * min(total, found.fewest) * _GROUPED[found.kind]
-        for name, found in samplings.items()
+        name: rough[name] * times[name] * min(total, sampling.fewest) * _GROUPED[sampling.kind]
+        for name, sampling in samplings.items()
     }
     failed = _over_budget(least, budget, [name for name in dispensable if name not in options])
-    shares = dict(everything)
-    with progress("trying what it costs", len(known), shown=shown) as bar:
-        for item in known:
+    costs: dict[str, float] = {}
+    once = 0.0
+    with progress("trying what it costs", len(samplings), shown=shown) as bar:
+        for item in items:
+            if item.sampling is None:
+                continue
             bar.step(item.name)
             bar.advance()
             if item.name in options or item.name in failed:
                 continue
             try:
-                cost, shares[item.name] = _tried(item, samplings[item.name], ready, budget, take)
+                cost, shares[item.name] = _cheapest(item, item.sampling, ready, budget, evaluate)
             except NotMeasurable:  # perhaps of these few samples only: none of them may be right
                 cost = _Cost(0.0, rough[item.name])
             except Exception as error:  # whatever else it raises here it would raise on all samples
                 failed[item.name] = reason(error)
                 continue
-            costs[item.name] = times[item.name] * cost.a_sample
+            costs[item.name] = times[item.name] * cost.per_sample
             once += cost.once  # once more, for passes of another size
-    growing = [item for item in items if item.name in dispensable and item.cost_class == "superlinear"]
-    for item in growing:
-        if item.name not in options:
-            failed |= _superlinear_over_budget(item, ready, forward, PART_OF_ONE * budget, take)
+    for item in items:
+        if item.name in dispensable and item.cost_class == "superlinear" and item.name not in options:
+            failed |= _superlinear_over_budget(item, ready, forward, PART_OF_ONE * budget, evaluate)
     left = max((1 - RESERVE_FRACTION) * (budget - once - (time.perf_counter() - start)), 0.05 * budget)
     fewest = {name: sampling.fewest for name, sampling in samplings.items()}
     for name, n in _fit_to_budget(costs, fewest, total, left).items():
@@ -246,18 +224,19 @@ def _over_budget(least: Mapping[str, float], budget: float, dispensable: Collect
     return failed
 
 
-def _superlinear_over_budget(item: Measure, ready: Ready, forward: float, allowed: float, take: Take) -> dict[str, str]:
+def _superlinear_over_budget(
+    item: Measure, ready: Ready, forward: float, allowed: float, evaluate: Evaluate
+) -> dict[str, str]:
     """Return the reason if a superlinear measure exceeds its allowance, by name."""
     total, n = len(ready.samples), TRIAL
-    # a backward pass an output, each about two forward passes, is the least that it takes
+    # a backward pass per output, each about two forward passes, is the least that it takes
     least = 2 * forward * ready.n_outputs * total
     if least > allowed:
         return {item.name: f"omitted to keep the budget: it takes at least {least:.2g} s. {ASK_FOR_IT}"}
     # on twice as many samples until even the cube fits into what is allowed, or a straight line does not
     while n < total:
-        part = _part(ready, n)
         try:
-            seconds = _timed(lambda part=part: take(item, part, {}))
+            seconds = _seconds(lambda part: evaluate(item, part, Allocation(len(part.samples))), ready, n)
         except GapscopeError:  # perhaps of these few samples only
             seconds = 0.0
         except Exception as error:  # whatever else it raises here it would raise on all samples
@@ -273,7 +252,9 @@ def _superlinear_over_budget(item: Measure, ready: Ready, forward: float, allowe
     return {}
 
 
-def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take: Take) -> tuple[_Cost, Allocation]:
+def _cheapest(
+    item: Measure, sampling: Sampling, ready: Ready, budget: float, evaluate: Evaluate
+) -> tuple[_Cost, Allocation]:
     """Return the cost of the exact measure, or of its probes if the exact one is too slow."""
     total, allowed = len(ready.samples), PART_OF_LARGER * budget
     if not sampling.probe:
@@ -282,13 +263,13 @@ def _tried(item: Measure, sampling: Sampling, ready: Ready, budget: float, take:
                 f"it needs one backward pass an output, here {ready.n_outputs:,}; name it with "
                 "options={'input_jacobian_norm': {'squared': True, 'method': 'probe'}}"
             )
-        cost = _cost(item, ready, {}, take, allowed)
-        return replace(cost, a_sample=_GROUPED[sampling.kind] * cost.a_sample), Allocation(total)
-    by_probe = _cost(item, ready, sampling.probe, take, allowed)
-    # an exact one costs about a probe an output; it is tried only where it may well fit
-    if by_probe.a_sample * total * min(4, ready.n_outputs) < budget and ready.n_outputs <= MANY_OUTPUTS:
-        exact = _cost(item, ready, {}, take, allowed)
-        if exact.a_sample * total < budget / 2:
+        cost = _trial_of(item, ready, evaluate, allowed)
+        return _Cost(cost.once, _GROUPED[sampling.kind] * cost.per_sample), Allocation(total)
+    by_probe = _trial_of(item, ready, evaluate, allowed, sampling.probe)
+    # an exact one costs about a probe per output; it is tried only where it may well fit
+    if by_probe.per_sample * total * min(4, ready.n_outputs) < budget and ready.n_outputs <= MANY_OUTPUTS:
+        exact = _trial_of(item, ready, evaluate, allowed)
+        if exact.per_sample * total < budget / 2:
             return exact, Allocation(total)
     return by_probe, Allocation(total, sampling.probe)
 

@@ -6,6 +6,8 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -48,23 +50,12 @@ def evaluate_on_subset(
     ready: Ready,
     share: Allocation,
     *,
-    initial_state: Mapping[str, Any] | None,
+    initial_state: Mapping[str, Any] | None = None,
     history: Sequence[Mapping[str, Any]] = (),
-    options: Mapping[str, Any],
-    seed: int,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    seed: int = 0,
 ) -> Readings:
-    """Evaluate one measure on its subset of the samples.
-
-    Args:
-        item: The measure.
-        ready: The network and all samples.
-        share: Number of samples, and what else the plan says.
-        options: The caller's options.
-        seed: Seed of the samples and of what is drawn.
-
-    Returns:
-        Its readings; where samples are left out, each is an estimate of the number of all samples.
-    """
+    """Evaluate one measure on its share of the samples: estimates of the numbers of all samples."""
     total, before = len(ready.samples), ready.initial_for(item, initial_state)
 
     def take(samples: Samples, purpose: str = "") -> Readings:
@@ -75,50 +66,44 @@ def evaluate_on_subset(
         return item(ready.network_for(item), samples, initial_state=before, history=history, **given)
 
     if share.n >= total:
-        return _noted(take(ready.samples), "one probe a sample" if share.options else "")
-    part = subsample(ready.samples, share.n, seed)
-    how = f"{'probes on ' if share.options else ''}{share.n:,} of {total:,} samples"
-    assert item.sampling is not None  # the plan leaves no samples out otherwise
-    return _noted(_ESTIMATES[item.sampling.kind](take, part, total), how)
+        readings, note = take(ready.samples), "one probe a sample" if share.options else ""
+    else:
+        part = subsample(ready.samples, share.n, seed)
+        note = f"{'probes on ' if share.options else ''}{share.n:,} of {total:,} samples"
+        assert item.sampling is not None  # the plan omits no samples otherwise
+        match item.sampling.kind:
+            case "mean":
+                readings = _mean(take, part, total)
+            case "whole":
+                readings = _with_group_error(take, part)
+            case "sum":
+                factor = total / len(part)
+                readings = Readings(
+                    replace(one, value=factor * one.value, standard_error=factor * (one.standard_error or 0.0))
+                    for one in take(part)
+                )
+            case "own":
+                readings = take(part)
+    return Readings(replace(reading, note=reading.note or note) for reading in readings)
 
 
-def _noted(readings: Readings, note: str) -> Readings:
-    return Readings(replace(reading, note=reading.note or note) for reading in readings) if note else readings
-
-
-Take = Callable[..., Readings]
-
-
-def _mean(take: Take, part: Samples, total: int) -> Readings:
+def _mean(take: Callable[..., Readings], part: Samples, total: int) -> Readings:
     """Estimate a mean over samples from group means, with finite-population standard error."""
     groups = interleaved_groups(part, GROUPS)
-    taken_groups = [take(group, f" of group {j}") for j, group in enumerate(groups)]
+    of_groups = [take(group, f" of group {j}") for j, group in enumerate(groups)]
     weights = [len(group) / len(part) for group in groups]
-    left_out = math.sqrt(1 - len(part) / total)
     readings: list[Reading] = []
-    for each in zip(*taken_groups, strict=True):
+    for each in zip(*of_groups, strict=True):
         values = [reading.value for reading in each]
         value = sum(weight * number for weight, number in zip(weights, values, strict=True))
         spread = statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
-        error = left_out * spread / math.sqrt(GROUPS)
-        readings.append(_estimate(each, value, error))
+        error = math.sqrt(1 - len(part) / total) * spread / math.sqrt(GROUPS)
+        seconds = sum(reading.seconds for reading in each)
+        readings.append(replace(each[0], value=value, standard_error=error, seconds=seconds))
     return Readings(readings)
 
 
-def _sum(take: Take, part: Samples, total: int) -> Readings:
-    """Estimate a sum over samples: value and standard error of the subset, scaled."""
-    factor = total / len(part)
-    return Readings(
-        replace(reading, value=factor * reading.value, standard_error=factor * (reading.standard_error or 0.0))
-        for reading in take(part)
-    )
-
-
-def _as_measured(take: Take, part: Samples, total: int) -> Readings:
-    return take(part)
-
-
-def _with_group_error(take: Take, part: Samples, total: int) -> Readings:
+def _with_group_error(take: Callable[..., Readings], part: Samples) -> Readings:
     """Return the number of the subset, with a standard error from eighths of it."""
     whole = take(part)
     try:
@@ -128,22 +113,10 @@ def _with_group_error(take: Take, part: Samples, total: int) -> Readings:
     readings: list[Reading] = []
     for reading, *each in zip(whole, *groups, strict=True):
         known = not reading.number.endswith(EXTREMES)
-        known = known and all(math.isfinite(found.value) for found in (reading, *each))
+        known = known and all(math.isfinite(one.value) for one in (reading, *each))
         spread = statistics.stdev(group.value for group in each) if known else math.nan
         readings.append(replace(reading, standard_error=spread / math.sqrt(GROUPS)))
     return Readings(readings)
-
-
-_ESTIMATES: Mapping[str, Callable[[Take, Samples, int], Readings]] = {
-    "mean": _mean,
-    "sum": _sum,
-    "own": _as_measured,
-    "whole": _with_group_error,
-}
-
-
-def _estimate(each: Sequence[Reading], value: float, error: float) -> Reading:
-    return replace(each[0], value=value, standard_error=error, seconds=sum(reading.seconds for reading in each))
 
 
 STOPPED = "stopped before it was finished"
@@ -155,44 +128,42 @@ SAME_STATE = (
 Budget = float | Literal["auto"] | None
 
 
-def _are_all(names: Sequence[str] | None) -> bool:
-    return names is not None and list([names] if isinstance(names, str) else names) == [ALL]
+def _named(names: Sequence[str] | str | None) -> list[Measure] | None:
+    """Return the measures of names (None for "all" and None)."""
+    names = [names] if isinstance(names, str) else names
+    return None if names is None or list(names) == [ALL] else [get_measure(name) for name in names]
 
 
 def select_measures(
     names: Sequence[str] | None, samples: Samples, *, has_initial: bool, has_history: bool = False
 ) -> list[Measure]:
     """Return the named measures (for "all" and None those that the data allow)."""
-    if names is None or _are_all(names):
-        known = [item for item in list_measures().values() if item.default or names is not None]
-        return [item for item in known if item.applies_to(samples, has_initial=has_initial, has_history=has_history)]
-    return [get_measure(name) for name in ([names] if isinstance(names, str) else names)]
-
-
-def _missing(item: Measure, *, has_initial: bool, has_history: bool) -> str:
-    if "initial" in item.needs and not has_initial:
-        return "needs the weights before training; pass initial_state=, a copy.deepcopy of network.state_dict() of then"
-    if "history" in item.needs and not has_history:
-        return "needs the training history; pass history=, one mapping an epoch with its train_loss"
-    return ""
+    if (named := _named(names)) is not None:
+        return named
+    known = [item for item in list_measures().values() if item.default or names is not None]
+    return [item for item in known if item.applies_to(samples, has_initial=has_initial, has_history=has_history)]
 
 
 def select_applicable(
     names: Sequence[str] | None, found: Ready, *, has_initial: bool, has_history: bool = False
 ) -> tuple[list[Measure], dict[str, str]]:
     """Return the applicable measures, and the reasons of the others."""
-    if names is not None and not _are_all(names):
-        return select_measures(names, found.samples, has_initial=has_initial), {}
-    if names is None:
-        known = [item for item in list_measures().values() if item.default]
-        known = [item for item in known if not _missing(item, has_initial=has_initial, has_history=has_history)]
-    else:
-        known = list(list_measures().values())
-    why = {
-        item.name: _missing(item, has_initial=has_initial, has_history=has_history) or found.inapplicable_reason(item)
-        for item in known
-    }
-    return [item for item in known if not why[item.name]], {name: said for name, said in why.items() if said}
+    if (named := _named(names)) is not None:
+        return named, {}
+    chosen, reasons = [], {}
+    for item in list_measures().values():
+        missing = ""
+        if "initial" in item.needs and not has_initial:
+            missing = "needs the weights before training; pass initial_state=, a copy.deepcopy of network.state_dict()"
+        elif "history" in item.needs and not has_history:
+            missing = "needs the training history; pass history=, one mapping an epoch with its train_loss"
+        if names is None and (missing or not item.default):
+            continue
+        if why := missing or found.inapplicable_reason(item):
+            reasons[item.name] = why
+        else:
+            chosen.append(item)
+    return chosen, reasons
 
 
 def check_options(options: Mapping[str, Any], chosen: Sequence[Measure], unmeasured: Mapping[str, str]) -> None:
@@ -268,93 +239,62 @@ def measure(
         measures, found, has_initial=initial_state is not None, has_history=bool(history)
     )
     check_options(options, chosen, unmeasured)
-    seconds = (
-        (DEFAULT_SECONDS if measures is None or _are_all(measures) else None) if time_budget == "auto" else time_budget
-    )
-
+    unnamed = _named(measures) is None
+    if time_budget == "auto":
+        time_budget = DEFAULT_SECONDS if unnamed else None
     if processes_joined():  # what each process finds expensive on its own would part their ways
-        seconds = None
-
-    def trial(item: Measure, part: Ready, given: Mapping[str, Any]) -> Readings:
-        share = Allocation(len(part.samples), given)
-        return evaluate_on_subset(
-            item, part, share, initial_state=initial_state, history=history, options={}, seed=seed
-        )
-
+        time_budget = None
+    evaluate = partial(evaluate_on_subset, initial_state=initial_state, history=history, seed=seed)
     with eager_mode(), memo_scope():
-        extras = [item.name for item in chosen if not item.default] if _are_all(measures) else []
+        extras = [item.name for item in chosen if unnamed and not item.default]
         plan = plan_budget(
-            chosen, found, budget=seconds, options=options, take=trial, dispensable=extras, shown=progress
+            chosen, found, evaluate, budget=time_budget, options=options, dispensable=extras, shown=progress
         )
         if progress and plan.seconds > SHOW_AFTER_SECONDS:
             notify(f"measuring {type(found.bare).__name__}: {plan}")
-        taking = _MeasurementRun(found, plan, initial_state, history, options, seed, strict)
-        return taking.all(chosen, unmeasured, shown=progress)
+        return _evaluate_all(chosen, found, plan, evaluate, options, unmeasured, strict=strict, shown=progress)
 
 
-class _MeasurementRun:
-    """Sequential run of all measures of one call."""
-
-    def __init__(
-        self,
-        found: Ready,
-        plan: Plan,
-        initial_state: Mapping[str, Tensor] | None,
-        history: Sequence[Mapping[str, Any]],
-        options: Mapping[str, Mapping[str, Any]],
-        seed: int,
-        strict: bool,
-    ) -> None:
-        self.found, self.plan, self.initial, self.history = found, plan, initial_state, history
-        self.options, self.seed, self.strict = options, seed, strict
-        self.readings: list[Any] = []
-        self.unmeasured: dict[str, str] = {}
-        self.error: Exception | None = None
-
-    def all(self, items: Sequence[Measure], unmeasured: Mapping[str, str], *, shown: bool) -> Readings:
-        """Evaluate all measures, recording failures as reasons."""
-        self.unmeasured = {**unmeasured, **self.plan.failed}
-        items = [item for item in items if item.name in self.plan.shares]
-        costs = [self.plan.shares[item.name].seconds for item in items]
-        costs = [cost if cost == cost else 0.01 for cost in costs]
-        with progress("measuring", sum(costs), shown=shown) as bar:
-            for item, cost in zip(items, costs, strict=True):
-                bar.step(item.name)
-                try:
-                    self._one(item)
-                except KeyboardInterrupt:
-                    if self.strict or not self.readings:
-                        raise
-                    notify("stopped: finished measures are returned")
-                    rest = items[items.index(item) :]
-                    self.unmeasured |= {waiting.name: STOPPED for waiting in rest}
-                    break
-                bar.advance(cost)
-        if not self.readings and self.error is not None:
-            raise self.error
-        return Readings(self.readings, self.unmeasured, self.found.notes)
-
-    def _one(self, item: Measure) -> None:
-        share = self.plan.shares[item.name]
-        options = self.options.get(item.name, {})
-        try:
-            if because := self.found.inapplicable_reason(item):
-                labels = " Pass y.long() if they are labels." if "regression" in because else ""
-                raise InvalidInput(f"{item.name} {because}.{labels}")
-            found = evaluate_on_subset(
-                item,
-                self.found,
-                share,
-                initial_state=self.initial,
-                history=self.history,
-                options=options,
-                seed=self.seed,
-            )
-            self.readings.extend(found)
-        except Exception as error:  # whatever a measure raises must not throw away what the others found
-            shape = list(self.found.samples.inputs.shape)
-            error.add_note(f"while measuring {item.name} of {type(self.found.bare).__name__} on {shape}")
-            if self.strict:
-                raise
-            self.error = self.error or error
-            self.unmeasured[item.name] = reason(error)
+def _evaluate_all(
+    items: Sequence[Measure],
+    found: Ready,
+    plan: Plan,
+    evaluate: Callable[..., Readings],
+    options: Mapping[str, Mapping[str, Any]],
+    unmeasured: Mapping[str, str],
+    *,
+    strict: bool,
+    shown: bool,
+) -> Readings:
+    """Evaluate all measures as planned, recording failures as reasons."""
+    readings: list[Reading] = []
+    unmeasured, first_error = {**unmeasured, **plan.failed}, None
+    items = [item for item in items if item.name in plan.shares]
+    seconds = [plan.shares[item.name].seconds for item in items]
+    costs = [0.01 if math.isnan(cost) else cost for cost in seconds]
+    with progress("measuring", sum(costs), shown=shown) as bar:
+        for i, item in enumerate(items):
+            bar.step(item.name)
+            try:
+                if because := found.inapplicable_reason(item):
+                    labels = " Pass y.long() if they are labels." if "regression" in because else ""
+                    raise InvalidInput(f"{item.name} {because}.{labels}")
+                own = options.get(item.name, {})
+                readings.extend(evaluate(item, found, plan.shares[item.name], options=own))
+            except KeyboardInterrupt:
+                if strict or not readings:
+                    raise
+                notify("stopped: finished measures are returned")
+                unmeasured |= {waiting.name: STOPPED for waiting in items[i:]}
+                break
+            except Exception as error:  # whatever a measure raises must not throw away what the others found
+                shape = list(found.samples.inputs.shape)
+                error.add_note(f"while measuring {item.name} of {type(found.bare).__name__} on {shape}")
+                if strict:
+                    raise
+                first_error = first_error or error
+                unmeasured[item.name] = reason(error)
+            bar.advance(costs[i])
+    if not readings and first_error is not None:
+        raise first_error
+    return Readings(readings, unmeasured, found.notes)
