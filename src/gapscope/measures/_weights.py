@@ -85,14 +85,15 @@ def _places(network: nn.Module, x: Tensor) -> dict[int, _Place]:
     return found
 
 
-def _checked(initial_state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
-    if name not in initial_state or initial_state[name].shape != like.shape:
+def initial_value(initial_state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+    """Return the initial value of a parameter or buffer, or raise InvalidInput."""
+    start = initial_state.get(name)
+    if start is None or start.shape != like.shape or start.is_complex() != like.is_complex():
         raise InvalidInput(
             f"initial_state must be a state dictionary of the same network; '{name}' is "
-            f"{'missing' if name not in initial_state else 'of another shape'}. Clone network.state_dict() before "
-            "training."
+            f"{'missing' if start is None else 'of another shape'}. Copy network.state_dict() before training."
         )
-    return initial_state[name].to(like.device)
+    return start.detach().to(like.device)
 
 
 @memoize
@@ -110,9 +111,9 @@ def layer_weights(
     with measurement_mode(network) as network:
         places = _places(network, prepare_inputs(network, x[:1]))
         state = {name: tensor.detach() for name, tensor in network.state_dict(keep_vars=True).items()}
-        before = (
-            None if initial_state is None else {name: _checked(initial_state, name, own) for name, own in state.items()}
-        )
+        before = None
+        if initial_state is not None:
+            before = {name: initial_value(initial_state, name, own) for name, own in state.items()}
         found = []
         for name, parameter in network.named_parameters():
             if not parameter.requires_grad or parameter.ndim < 2:

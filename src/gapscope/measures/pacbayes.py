@@ -14,20 +14,19 @@ Further common parameters:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.errors import check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.memoization import memoize
-from gapscope.inspection.outputs import as_real, check_labels, measurement_mode, network_outputs, samples_per_pass
-from gapscope.measures._forward import Inputs, Labels, check_labelled
+from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, samples_per_pass
+from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures._gradients import at_weights, norm_of, on_device, trainable
-from gapscope.measures.parameters import distance_from_initialization
+from gapscope.measures.parameters import weight_differences
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -37,12 +36,8 @@ STREAM = "perturbations"
 MAGNITUDE_EPSILON = 1e-3
 # distance from the drop at which the search ends
 TOLERANCE = 0.01
-_NEYSHABUR = "Neyshabur et al. 2017 (arXiv:1706.08947)"
-
-_register = partial(
-    register_measure, cost_class="many", default=False, sampling=Sampling("whole", 256, lambda k: 75), stream=STREAM
-)
-_register_bound = partial(_register)
+_OF_ACCURACY = "of the accuracy, a mean over samples and draws"
+_BOUND = ScalarInfo("nats", "lower", "sum over all trainable weights")
 
 
 def _noisy(weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool) -> list[Tensor]:
@@ -73,6 +68,8 @@ def _noise_tolerance(
     chunk_size: int | None,
 ) -> float:
     """Return sigma, or sigma' for noise in proportion to the weights, by bisection."""
+    check_range("drop", drop, 0, 1, low_open=True)
+    check_range("draws", draws, 1)
     source = resolve_generator(generator, STREAM)
     # every deviation is tried with the same noise samples, so that the accuracy is a smooth function of it
     seeds = torch.randint(2**62, (draws,), generator=source, device=source.device).tolist()
@@ -101,203 +98,136 @@ def _noise_tolerance(
     return middle
 
 
-def _tolerance(
-    measure: str,
-    network: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    drop: float,
-    draws: int,
-    generator: torch.Generator | None,
-    chunk_size: int | None,
-    *,
-    magnitude: bool = False,
-) -> float:
-    """Check the arguments of a measure and return the tolerated noise."""
-    check_range("drop", drop, 0, 1, low_open=True)
-    check_range("draws", draws, 1)
-    check_labelled(measure, x, y)
-    return _noise_tolerance(network, x, y, magnitude, drop, draws, generator, chunk_size)
+def _register(
+    *, title: str, equation: int, numbers: ScalarInfo = _BOUND, magnitude: bool = False, initial: bool = False
+) -> Callable[[Callable[..., float]], Callable[..., Estimate]]:
+    """Register a function of the network, the tolerated noise, n (and the initial weights) as a measure."""
+
+    def register(value: Callable[..., float]) -> Callable[..., Estimate]:
+        def without_initial(
+            network: nn.Module,
+            x: Inputs,
+            y: Labels,
+            *,
+            drop: float = 0.1,
+            draws: int = 10,
+            generator: torch.Generator | None = None,
+            chunk_size: int | None = None,
+        ) -> Estimate:
+            sigma = _noise_tolerance(network, x, y, magnitude, drop, draws, generator, chunk_size)
+            return Estimate(value(network, sigma, len(x)))
+
+        def with_initial(
+            network: nn.Module,
+            x: Inputs,
+            y: Labels,
+            *,
+            initial_state: Mapping[str, Tensor],
+            drop: float = 0.1,
+            draws: int = 10,
+            generator: torch.Generator | None = None,
+            chunk_size: int | None = None,
+        ) -> Estimate:
+            sigma = _noise_tolerance(network, x, y, magnitude, drop, draws, generator, chunk_size)
+            return Estimate(value(network, sigma, len(x), weight_differences(network, initial_state)))
+
+        measure = with_initial if initial else without_initial
+        measure.__name__, measure.__qualname__, measure.__doc__ = value.__name__, value.__qualname__, value.__doc__
+        return register_measure(
+            title=title,
+            labels=True,
+            numbers=numbers,
+            cost_class="many",
+            default=False,
+            sampling=Sampling("whole", 256, lambda k: 75),
+            stream=STREAM,
+            reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. {equation}; Neyshabur et al. 2017 (arXiv:1706.08947)",
+        )(measure)
+
+    return register
 
 
-def _weight_differences(network: nn.Module, initial_state: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the trainable weights minus their initial values, in float64."""
-    differences = []
-    for name, parameter in network.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if name not in initial_state or initial_state[name].shape != parameter.shape:
-            raise InvalidInput(
-                f"initial must be a state dictionary of the same network; '{name}' is "
-                f"{'missing' if name not in initial_state else 'of another shape'}. "
-                "Copy network.state_dict() before training."
-            )
-        start = as_real(initial_state[name].detach().to(parameter.device)).double()
-        differences.append(as_real(parameter.detach()).double() - start)
-    return differences
-
-
-def _bound(squares: float, sigma: float, n: int) -> Estimate:
+def _bound(squares: float, sigma: float, n: int) -> float:
     """Return the bound for a squared norm of the weights and noise of one scale."""
-    return Estimate(squares / (4 * sigma**2) + math.log(n / sigma) + 10)
+    return squares / (4 * sigma**2) + math.log(n / sigma) + 10
 
 
-def _magnitude_bound(differences: Sequence[Tensor], squares: float, factor: float, n: int) -> Estimate:
+def _magnitude_bound(differences: Sequence[Tensor], squares: float, factor: float, n: int) -> float:
     """Return the bound for proportional noise from weight differences and a squared norm."""
     count = sum(tensor.numel() for tensor in differences)
     epsilon = MAGNITUDE_EPSILON**2
     numerator = epsilon + (factor**2 + 1) * squares / count
     logs = [(numerator / (epsilon + factor**2 * tensor.square())).log().sum().item() for tensor in differences]
-    return Estimate(sum(logs) / 4 + math.log(n / factor) + 10)
+    return sum(logs) / 4 + math.log(n / factor) + 10
 
 
 @_register(
     title="sensitivity of the accuracy to noise on the weights",
-    labels=True,
-    numbers=ScalarInfo("1 / squared weight units", "lower", "of the accuracy, a mean over samples and draws"),
-    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 53; {_NEYSHABUR}",
+    equation=53,
+    numbers=ScalarInfo("1 / squared weight units", "lower", _OF_ACCURACY),
 )
-def pacbayes_flatness(
-    network: nn.Module,
-    x: Inputs,
-    y: Labels,
-    *,
-    drop: float = 0.1,
-    draws: int = 10,
-    generator: torch.Generator | None = None,
-    chunk_size: int | None = None,
-) -> Estimate:
+def pacbayes_flatness(network: nn.Module, sigma: float, n: int) -> float:
     r"""Compute the flatness of the accuracy under noise on the weights (estimated).
 
     $1 / \sigma^2$. The released code of the reference passes a variance where torch expects a standard deviation; here
     $\sigma$ is the standard deviation.
     """
-    sigma = _tolerance("pacbayes_flatness", network, x, y, drop, draws, generator, chunk_size)
-    return Estimate(1 / sigma**2)
+    return 1 / sigma**2
 
 
-@_register_bound(
-    title="weight norm relative to the tolerated weight noise",
-    labels=True,
-    numbers=ScalarInfo("nats", "lower", "sum over all trainable weights"),
-    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 49; {_NEYSHABUR}",
-)
-def pacbayes_norm(
-    network: nn.Module,
-    x: Inputs,
-    y: Labels,
-    *,
-    drop: float = 0.1,
-    draws: int = 10,
-    generator: torch.Generator | None = None,
-    chunk_size: int | None = None,
-) -> Estimate:
+@_register(title="weight norm relative to the tolerated weight noise", equation=49)
+def pacbayes_norm(network: nn.Module, sigma: float, n: int) -> float:
     r"""Compute the PAC-Bayes bound around the origin in nats (estimated).
 
     $\frac{\lVert\theta\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10$
     """
-    sigma = _tolerance("pacbayes_norm", network, x, y, drop, draws, generator, chunk_size)
-    return _bound(norm_of(trainable(network)) ** 2, sigma, len(x))
+    return _bound(norm_of(trainable(network)) ** 2, sigma, n)
 
 
-@_register_bound(
-    title="distance from the initial weights relative to the tolerated weight noise",
-    labels=True,
-    numbers=ScalarInfo("nats", "lower", "sum over all trainable weights"),
-    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 48; {_NEYSHABUR}",
-)
-def pacbayes_distance(
-    network: nn.Module,
-    x: Inputs,
-    y: Labels,
-    *,
-    initial_state: Mapping[str, Tensor],
-    drop: float = 0.1,
-    draws: int = 10,
-    generator: torch.Generator | None = None,
-    chunk_size: int | None = None,
-) -> Estimate:
+@_register(title="distance from the initial weights relative to the tolerated weight noise", equation=48, initial=True)
+def pacbayes_distance(network: nn.Module, sigma: float, n: int, differences: Sequence[Tensor]) -> float:
     r"""Compute the PAC-Bayes bound around the initial weights in nats (estimated).
 
     $\frac{\lVert\theta - \theta_0\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10$
     """
-    sigma = _tolerance("pacbayes_distance", network, x, y, drop, draws, generator, chunk_size)
-    return _bound(distance_from_initialization(network, initial_state=initial_state) ** 2, sigma, len(x))
+    return _bound(norm_of(differences) ** 2, sigma, n)
 
 
 @_register(
     title="sensitivity of the accuracy to noise in proportion to the weights",
-    labels=True,
-    numbers=ScalarInfo("1", "lower", "of the accuracy, a mean over samples and draws"),
-    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 61; {_NEYSHABUR}",
+    equation=61,
+    numbers=ScalarInfo("1", "lower", _OF_ACCURACY),
+    magnitude=True,
 )
-def pacbayes_magnitude_flatness(
-    network: nn.Module,
-    x: Inputs,
-    y: Labels,
-    *,
-    drop: float = 0.1,
-    draws: int = 10,
-    generator: torch.Generator | None = None,
-    chunk_size: int | None = None,
-) -> Estimate:
-    r"""Compute the flatness under noise in proportion to the weights (estimated).
-
-    $1 / \sigma'^2$.
-    """
-    sigma = _tolerance("pacbayes_magnitude_flatness", network, x, y, drop, draws, generator, chunk_size, magnitude=True)
-    return Estimate(1 / sigma**2)
+def pacbayes_magnitude_flatness(network: nn.Module, factor: float, n: int) -> float:
+    r"""Compute the flatness under noise in proportion to the weights, $1 / \sigma'^2$ (estimated)."""
+    return 1 / factor**2
 
 
-@_register_bound(
+@_register(
     title="weight norm relative to the tolerated noise in proportion to the weights",
-    labels=True,
-    numbers=ScalarInfo("nats", "lower", "sum over all trainable weights"),
-    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 57; {_NEYSHABUR}",
+    equation=57,
+    magnitude=True,
+    initial=True,
 )
-def pacbayes_magnitude_norm(
-    network: nn.Module,
-    x: Inputs,
-    y: Labels,
-    *,
-    initial_state: Mapping[str, Tensor],
-    drop: float = 0.1,
-    draws: int = 10,
-    generator: torch.Generator | None = None,
-    chunk_size: int | None = None,
-) -> Estimate:
+def pacbayes_magnitude_norm(network: nn.Module, factor: float, n: int, differences: Sequence[Tensor]) -> float:
     r"""Compute the PAC-Bayes bound for proportional noise around the origin (nats).
 
     .. math:: \frac14 \sum_{i=1}^k \log\frac{\epsilon^2 + (\sigma'^2 + 1) \lVert\theta\rVert^2 / k}
               {\epsilon^2 + \sigma'^2 (\theta_i - \theta_{0,i})^2} + \log\frac n{\sigma'} + 10
     """
-    factor = _tolerance("pacbayes_magnitude_norm", network, x, y, drop, draws, generator, chunk_size, magnitude=True)
-    differences = _weight_differences(network, initial_state)
-    return _magnitude_bound(differences, norm_of(trainable(network)) ** 2, factor, len(x))
+    return _magnitude_bound(differences, norm_of(trainable(network)) ** 2, factor, n)
 
 
-@_register_bound(
+@_register(
     title="distance from the initial weights relative to the tolerated proportional noise",
-    labels=True,
-    numbers=ScalarInfo("nats", "lower", "sum over all trainable weights"),
-    reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. 56; {_NEYSHABUR}",
+    equation=56,
+    magnitude=True,
+    initial=True,
 )
-def pacbayes_magnitude_distance(
-    network: nn.Module,
-    x: Inputs,
-    y: Labels,
-    *,
-    initial_state: Mapping[str, Tensor],
-    drop: float = 0.1,
-    draws: int = 10,
-    generator: torch.Generator | None = None,
-    chunk_size: int | None = None,
-) -> Estimate:
+def pacbayes_magnitude_distance(network: nn.Module, factor: float, n: int, differences: Sequence[Tensor]) -> float:
     r"""Compute the PAC-Bayes bound for proportional noise around the initial weights (nats).
 
     As `pacbayes_magnitude_norm`, with $\lVert\theta - \theta_0\rVert^2$ in place of $\lVert\theta\rVert^2$.
     """
-    name = "pacbayes_magnitude_distance"
-    factor = _tolerance(name, network, x, y, drop, draws, generator, chunk_size, magnitude=True)
-    differences = _weight_differences(network, initial_state)
-    return _magnitude_bound(differences, norm_of(differences) ** 2, factor, len(x))
+    return _magnitude_bound(differences, norm_of(differences) ** 2, factor, n)

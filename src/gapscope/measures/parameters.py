@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput
 from gapscope.inspection.independence import check_finite
 from gapscope.inspection.outputs import as_real
+from gapscope.measures._gradients import norm_of
+from gapscope.measures._weights import initial_value
 from gapscope.measures.registry import ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -45,8 +46,18 @@ def parameter_norm(network: nn.Module) -> Estimate:
     9
     """
     check_finite(network)
-    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    return Estimate(sum(as_real(parameter.detach()).double().square().sum().item() for parameter in parameters))
+    parameters = [parameter.detach() for parameter in network.parameters() if parameter.requires_grad]
+    return Estimate(sum(as_real(parameter).double().square().sum().item() for parameter in parameters))
+
+
+def weight_differences(network: nn.Module, initial_state: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the trainable weights minus their initial values, in float64."""
+    differences = []
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad:
+            start = as_real(initial_value(initial_state, name, parameter)).double()
+            differences.append(as_real(parameter.detach()).double() - start)
+    return differences
 
 
 @register_measure(
@@ -71,17 +82,4 @@ def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[s
     >>> distance_from_initialization(layer, initial_state=before)
     2.82843
     """
-    total = 0.0
-    for name, parameter in network.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        alike = name in initial_state and initial_state[name].is_complex() == parameter.is_complex()
-        if not alike or initial_state[name].shape != parameter.shape:
-            raise InvalidInput(
-                f"initial must be a state dictionary of the same network; '{name}' is "
-                f"{'missing' if name not in initial_state else 'of another shape'}. "
-                "Copy network.state_dict() before training."
-            )
-        start = as_real(initial_state[name].detach().to(parameter.device)).double()
-        total += (as_real(parameter.detach()).double() - start).square().sum().item()
-    return Estimate(total**0.5)
+    return Estimate(norm_of(weight_differences(network, initial_state)))

@@ -148,7 +148,7 @@ class Measure:
         if "history" in self.needs:
             options["history"] = history
         start = time.perf_counter()
-        result = self.function(network, *arguments, **options)
+        result: Any = self.function(network, *arguments, **options)
         if isinstance(result, torch.Tensor):
             result = result.item()
         numbers = dict(result.scalars()) if hasattr(result, "scalars") else {self.name: result}
