@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +7,6 @@ from torch import Tensor, nn
 
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
 from gapscope.ablation.layers import default_module, default_site, producing_layer, trace, unit_axis_behind
-from gapscope.ablation.split import HookedSplit, split_at
 from gapscope.base.errors import NotMeasurable
 
 
@@ -59,30 +56,6 @@ def test_a_sigmoid_is_an_activation_unless_it_gates() -> None:
 def test_a_last_convolution_is_the_head() -> None:
     network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     assert default_label(network) == "1"
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "x", "layer"),
-    [
-        ("ResNetForImageClassification", {"hidden_sizes": [8, 16], "depths": [1, 2], "embedding_size": 8},
-         noise(3, 3, 32, 32), "resnet.encoder.stages.1.layers.1.activation"),
-        ("BertForSequenceClassification", {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-                                           "intermediate_size": 20, "vocab_size": 50},
-         torch.arange(1, 19).view(3, 6), "bert.pooler.activation"),
-    ],
-)  # fmt: skip
-@torch.no_grad()
-def test_networks_of_transformers_run_whole(name: str, options: dict[str, Any], x: Tensor, layer: str) -> None:
-    transformers: Any = pytest.importorskip("transformers")
-    kind = getattr(transformers, name)
-    network = initialized(lambda: kind(kind.config_class(**options)))
-    split = split_at(network, x, None, None)
-    assert split.label == layer and isinstance(split, HookedSplit)
-    changed = noise(3, *split.activations(x).values.shape[1:])
-    handle = network.get_submodule(layer).register_forward_hook(lambda *_: changed)
-    expected = network(x).logits
-    handle.remove()
-    assert torch.equal(split.outputs(changed, split.activations(x), torch.arange(3)), expected)
 
 
 def test_it_must_be_plain_which_activation_is_meant() -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablation.naive import naive_predictions, ranking_of
+from ablation.naive import naive_predictions
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
+from gapscope.ablation.class_curves import mean_absolute_activation, rank_units
 from gapscope.ablation.split import SplitNetwork, split_at
 from gapscope.ablation.tails import MaskedTail, SeparableTail, choose_tail, linear_cut, separates_units
 
@@ -66,7 +67,8 @@ def prepared(case: str, dtype: torch.dtype, samples: int = 6) -> tuple[Any, Spli
     network, layer, shape, _, _ = CASES[case]
     network, x = network.to(dtype), noise(samples, *shape, seed=5, dtype=dtype)
     split = split_at(network, x, layer, None)
-    return network, split, x, ranking_of(split, split.activations(x))
+    values = split.flatten_positions(split.activations(x).values)
+    return network, split, x, rank_units(mean_absolute_activation(values))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_rows_that_tie_are_those_of_the_masked_forward_pass() -> None:
     x = noise(8, 4)
     split = split_at(network, x, "1", None)
     source = split.activations(x)
-    ranking = ranking_of(split, source)
+    ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
     tail = choose_tail(split, x, None)
     assert isinstance(tail, SeparableTail)
     found = tail.predictions(source, ranking)
@@ -129,7 +131,7 @@ def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.Mo
     x = noise(8, 4)
     split = split_at(network, x, "1", None)
     source = split.activations(x)
-    ranking = ranking_of(split, source)
+    ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
     tail = choose_tail(split, x, None)
     assert isinstance(tail, SeparableTail)
     masked = MaskedTail(split, None).predictions(source, ranking)
@@ -150,7 +152,7 @@ def test_zero_units_cost_nothing() -> None:
     source = split.activations(x)
     active = int((source.values != 0).sum())
     assert 0 < active < source.values.numel() / 2
-    ranking = ranking_of(split, source)
+    ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
     for tail in (choose_tail(split, x, None), MaskedTail(split, None)):
         rows.clear()
         tail.predictions(source, ranking)
@@ -212,7 +214,7 @@ def test_functional_activation_as_default_layer() -> None:
     with torch.no_grad():
         split = split_at(network, x, None, None)
         source = split.activations(x)
-        ranking = ranking_of(split, source)
+        ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
         tail = choose_tail(split, x, None)
         assert isinstance(tail, SeparableTail)
         # zero before the ReLU is zero behind it

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, fx, nn
-from typing_extensions import override
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gapscope.ablation.layers import (
     TracedGraph,
@@ -23,6 +23,7 @@ from gapscope.ablation.layers import (
     trace,
     unit_axis_behind,
 )
+from gapscope.ablation.replay import ReadRecorder, passed_calls, patch_forwards, replay_forwards
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import capture_outputs, module_named, named_modules
@@ -31,11 +32,16 @@ from gapscope.inspection.outputs import checked_outputs
 
 @dataclass(frozen=True)
 class Activations:
-    """Activations of the cut layer, with other values that the rest of the network needs."""
+    """Activations of the cut layer, with other values that the rest of the network needs.
+
+    Attributes:
+        values: The layer's output, one row per sample.
+        context: Further values that reach the network's outputs past the layer.
+        kinds: For each: "rows" (one row per sample), "unread" (likewise, but only its shape is read; it is stored for
+            one sample), "count" or "size" (the number of samples, alone or leading a shape), or "constant".
+    """
 
     values: Float[Tensor, "s ..."]
-    # values that reach the network's outputs past the layer; each holds "rows" (one per sample), a "count" or "size"
-    # (the number of samples, alone or leading a shape), or a "constant"
     context: tuple[Any, ...]
     kinds: tuple[str, ...]
 
@@ -51,6 +57,8 @@ class Activations:
 def _rows(value: Any, kind: str, samples: Tensor) -> Any:
     if kind == "rows":
         return value.index_select(0, samples)
+    if kind == "unread":
+        return value.expand(len(samples), *value.shape[1:])
     if kind == "count":
         return len(samples)
     return torch.Size((len(samples), *value[1:])) if kind == "size" else value
@@ -142,8 +150,8 @@ class HookedSplit(SplitNetwork):
         self.network, self.label, self.unit_axis = network, layer, unit_axis
         self.module = {layer: module_named(network, layer)}
 
-    @override
     def activations(self, x: Tensor) -> Activations:
+        """Return the module's output from a whole forward pass, and the inputs as context."""
         with capture_outputs(self.module) as seen:
             self.network(x)
         if self.label not in seen:
@@ -152,15 +160,61 @@ class HookedSplit(SplitNetwork):
             )
         return Activations(_checked(self.label, seen[self.label], len(x)), (x,), ("rows",))
 
-    @override
     def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+        """Return the outputs of a whole forward pass in which the module returns `values`."""
         (x,) = source.context_rows(samples, [True])
         with capture_outputs(self.module, replacement=values):
             return checked_outputs(self.network(x), len(samples))
 
-    @override
     def producer(self, n_units: int) -> nn.Module | None:
+        """Return None: unknown."""
         return None
+
+
+class ReplayedSplit(HookedSplit):
+    """Cut by replaying outputs of earlier modules. Fits most untraceable networks."""
+
+    def __init__(self, network: nn.Module, layer: str, unit_axis: int, x: Tensor) -> None:
+        super().__init__(network, layer, unit_axis)
+        _, one, self.modules, self.structure = self._passed(x[:1])
+        values, two, *_ = self._passed(x[:1].expand(2, *x.shape[1:]).clone())
+        with ReadRecorder() as read:
+            self._outputs(values, two)
+
+        def kind(a: Any, b: Any) -> str:
+            scaling = _kind(a, b)
+            return "unread" if scaling == "rows" and b not in read else scaling
+
+        self.kinds = tuple(kind(a, b) for a, b in zip(one, two, strict=True))
+
+    def _passed(self, x: Tensor) -> tuple[Tensor, list[Any], Any, Any]:
+        """Return the layer's output, the context (inputs, earlier outputs), modules, structure."""
+        with passed_calls(self.network, self.module[self.label]) as calls:
+            source = super().activations(x)
+        values, structure = tree_flatten([output for _, output in calls])
+        return source.values, [x, *values], [module for module, _ in calls], structure
+
+    def activations(self, x: Tensor) -> Activations:
+        """Return the module's output from a whole forward pass, with earlier outputs."""
+        values, context, modules, structure = self._passed(x)
+        if modules != self.modules or structure != self.structure:
+            raise NotMeasurable(
+                f"A network must call the same modules before layer '{self.label}' for all samples, for ablation "
+                "groups them again; it does not."
+            )
+        context = [v[:1].clone() if kind == "unread" else v for v, kind in zip(context, self.kinds, strict=True)]
+        return Activations(values, tuple(context), self.kinds)
+
+    def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+        """Return the outputs if the layer returns `values`, without what modules did before it."""
+        return self._outputs(values, source.context_rows(samples, [True] * len(self.kinds)))
+
+    def _outputs(self, values: Tensor, context: list[Any]) -> Float[Tensor, "r k"]:
+        x, *before = context
+        calls = zip(self.modules, tree_unflatten(before, self.structure), strict=True)
+        functions = replay_forwards(list(calls)) | {self.module[self.label]: lambda *_, **__: values}
+        with patch_forwards(functions), capture_outputs(self.module, replacement=values):
+            return checked_outputs(self.network(x), len(values))
 
 
 class TracedSplit(SplitNetwork):
@@ -177,17 +231,17 @@ class TracedSplit(SplitNetwork):
         plain = unit_axis_behind(traced, site, _checked(self.label, values, 1).ndim)
         self.unit_axis = _checked_axis(self.label, values, plain if unit_axis is None else unit_axis)
 
-    @override
     def activations(self, x: Tensor) -> Activations:
+        """Return the activations from the operations up to the layer."""
         values, *context = self.head(x)
         return Activations(_checked(self.label, values, len(x)), tuple(context), self.kinds)
 
-    @override
     def producer(self, n_units: int) -> nn.Module | None:
+        """Return the last convolution or linear layer before the cut that has `n_units` outputs."""
         return producing_layer(self.traced, self.site, n_units)
 
-    @override
     def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+        """Return the outputs that the operations behind the layer give."""
         (outputs,) = self.tail(values, *source.context_rows(samples, self.uses))
         return checked_outputs(outputs, len(samples))
 
@@ -214,7 +268,11 @@ def _hooked_split(network: nn.Module, label: str, unit_axis: int | None, x: Tens
     split = HookedSplit(network, label, 1 if unit_axis is None else unit_axis)
     values = split.activations(x).values
     _checked_axis(label, values, None if unit_axis is None and values.ndim == 3 else split.unit_axis)
-    return split
+    try:
+        replayed = ReplayedSplit(network, label, split.unit_axis, x)
+        return replayed if _same_outputs(network, replayed, x) else split
+    except Exception:  # user code: modules may return or cache anything; then the whole network runs
+        return split
 
 
 def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | None) -> SplitNetwork:
@@ -225,8 +283,8 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
         unit_axis: Axis of the layer's output that counts its units; None finds it.
 
     Returns:
-        The cut of the traced operations if it reproduces the network's outputs, else one that replaces the module's
-        output in a whole pass.
+        The cut that reproduces the network's outputs: of the traced operations, else by replaying outputs of modules
+        before the layer, else by replacing the module's output in a whole pass.
 
     Raises:
         InvalidInput: There is no such layer, or no such axis.

@@ -153,8 +153,12 @@ class MaskedTail(TailEvaluator):
 class LinearCut:
     """Rest of a network as a map of individual units, one linear layer, and anything behind.
 
-    `uses` and `rest_uses` state which context values the pieces take. `rest` is None if the linear layer's output is
-    the network's.
+    Attributes:
+        features: Piece from the ablated layer to the linear layer's input.
+        uses: Which context values it takes.
+        linear: The linear layer.
+        rest: Piece from its output to the network's outputs; None where its output is the network's.
+        rest_uses: Which context values that takes.
     """
 
     features: Subgraph

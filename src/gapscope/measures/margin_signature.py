@@ -187,8 +187,7 @@ def margin_signature(
                 "The network has 1 output; a margin needs at least 2 classes. Give it one output per class."
             )
         chosen = _chosen(network, samples, layers)
-        distances, variances = boundary_distances(network, samples, chosen, epsilon=epsilon, chunk_size=chunk_size)
-    variation = torch.stack([variance.sum() for variance in variances])
+        distances, variation = boundary_distances(network, samples, chosen, epsilon=epsilon, chunk_size=chunk_size)
     right = distances[:, (distances > 0).all(0)]
     if right.shape[1] == 0:
         raise NotMeasurable("Margins are those of samples that are classified correctly; none is. Train the network.")

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gapscope.ablation.class_curves import boundary_distances
+from gapscope.ablation.class_curves import boundary_distances_with_variances
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
 from gapscope.gradients.backward import differentiable_kernels, whole_gradient
@@ -291,7 +291,9 @@ def first_layer_margin(network: nn.Module, samples: Samples, chunk_size: int | N
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
         name, _ = first_layer(network, samples.inputs)
-        distances, variances = boundary_distances(network, samples, [name], epsilon=EPSILON, chunk_size=chunk_size)
+        distances, variances = boundary_distances_with_variances(
+            network, samples, [name], epsilon=EPSILON, chunk_size=chunk_size
+        )
     spread = trimmed_mean(variances[0]) ** 0.5
     if spread == 0:
         raise NotMeasurable(f"Layer '{name}' must vary over the samples; it is constant.")

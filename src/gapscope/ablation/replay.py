@@ -1,0 +1,113 @@
+"""Partial forward passes: replay cached outputs up to one layer, compute the rest.
+
+This needs no trace of the network. Only the code of modules around the layer, between calls of other modules,
+runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+Call = tuple[nn.Module, Any]
+"""A module, and what one call of it returned."""
+
+
+@contextmanager
+def patch_forwards(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Replace the `forward` of modules in the body (hooks stay)."""
+    with ExitStack() as stack:
+        for module, function in functions.items():
+            stack.callback(_put_back, module, vars(module).get("forward"))
+            module.forward = function
+        yield
+
+
+def _put_back(module: nn.Module, forward: Any) -> None:
+    if forward is None:
+        del module.forward
+    else:
+        module.forward = forward
+
+
+@contextmanager
+def passed_calls(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
+    """Record the outermost module calls that end before that of a layer in a forward pass.
+
+    They are the calls that the code around the layer makes before it: those are made again when this code runs again,
+    while all that happened within them is not. What they returned is copied, for what follows may change it in place.
+
+    `layer` is a module that is called once. The list is filled by the pass that runs in the body.
+    """
+    passed: list[Call] = []
+    # for every call that continues, the calls that ended directly within it; the first is what surrounds the network
+    within: list[list[Call]] = [[]]
+
+    def recorded(module: nn.Module) -> Callable[..., Any]:
+        forward = module.forward
+
+        @wraps(forward)
+        def call(*arguments: Any, **named: Any) -> Any:
+            within.append([])
+            try:
+                output = forward(*arguments, **named)
+            finally:
+                within.pop()
+            if module is layer:
+                passed.extend(ended for calls in within for ended in calls)
+            else:
+                within[-1].append((module, tree_map_only(Tensor, Tensor.clone, output)))
+            return output
+
+        return call
+
+    modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    with patch_forwards({module: recorded(module) for module in modules}):
+        yield passed
+
+
+def replay_forwards(calls: Sequence[Call]) -> dict[nn.Module, Callable[..., Any]]:
+    """Return functions for `patch_forwards` that replay recorded outputs, then compute."""
+    returned: dict[nn.Module, list[Any]] = {}
+    for module, output in calls:
+        returned.setdefault(module, []).append(output)
+
+    def function(module: nn.Module) -> Callable[..., Any]:
+        forward, outputs = module.forward, iter(returned[module])
+
+        @wraps(forward)
+        def call(*arguments: Any, **named: Any) -> Any:
+            for output in outputs:
+                return output
+            return forward(*arguments, **named)
+
+        return call
+
+    return {module: function(module) for module in returned}
+
+
+class ReadRecorder(TorchDispatchMode):
+    """Recorder of the tensors that operations read (not those only passed on)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note the tensors that an operation takes."""
+        self._storages |= {_storage(item) for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)}
+        return func(*args, **(kwargs or {}))
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return _storage(tensor) in self._storages
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
