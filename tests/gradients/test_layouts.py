@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gapscope.gradients.layouts import Columns, Layout, Tokens, Windows
+from gapscope.gradients.layouts import Layout, Tokens, Windows
 
 
 def _check_adjoint(layout: Layout, inputs: Tensor) -> None:
@@ -44,11 +44,10 @@ def test_windows_of_channels_last_memory() -> None:
     torch.testing.assert_close(columns, F.unfold(inputs, 3), rtol=0, atol=0)
 
 
-def test_tokens_and_columns() -> None:
+def test_tokens() -> None:
     for ones in (False, True):
         _check_adjoint(Tokens(ones), torch.randn(3, 2, 2, 4, dtype=torch.float64))
         _check_adjoint(Tokens(ones), torch.randn(3, 4, dtype=torch.float64))
-        _check_adjoint(Columns(ones), torch.randn(3, 4, 5, dtype=torch.float64))
 
 
 def test_columns_are_differentiable() -> None:

@@ -15,8 +15,7 @@ from gapscope.ablation.split import Activations, SplitNetwork, split_at
 from gapscope.ablation.tails import choose_tail
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.random_streams import resolve_generator
-from gapscope.base.samples import Samples, slices_of
-from gapscope.inspection.execution import compute_distributed, processes
+from gapscope.base.samples import Samples, slices
 from gapscope.inspection.hooks import Weighted, capture_outputs, kind, module_named, record_module_calls
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import checked_outputs, prepare_inputs, samples_per_pass
@@ -266,12 +265,7 @@ def boundary_distances_with_variances(
             moments[name].update(seen[name].flatten(1))
         return (difference.detach().double() / (epsilon + squares).sqrt()).cpu()
 
-    distances = compute_distributed(
-        len(samples), lambda stretch: torch.cat([of(p) for p in slices_of(stretch, chunk_size)], 1), dim=1
-    )
-    if (among := processes(len(samples))) is not None:
-        for name in layers:
-            moments[name].join(among)
+    distances = torch.cat([of(part) for part in slices(len(samples), chunk_size)], 1)
     return distances, [moments[name].variance.cpu() for name in layers]
 
 

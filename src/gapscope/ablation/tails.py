@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from gapscope.ablation.layers import Subgraph, ancestors, descendants, extract_subgraph
 from gapscope.ablation.split import Activations, SplitNetwork, TracedSplit
-from gapscope.base.samples import slices, slices_of
+from gapscope.base.samples import slices
 from gapscope.inspection.chunking import memory_budget, rows_per_pass
-from gapscope.inspection.execution import compute_distributed
 
 
 class States:
@@ -141,11 +140,7 @@ class MaskedTail(TailEvaluator):
 
         every = torch.arange(states.total, device=ranking.device)
         rows = self.rows_of(lambda: evaluated(every[:1]), every.device)
-
-        def of(stretch: slice) -> Tensor:
-            return torch.cat([evaluated(every[part]) for part in slices_of(stretch, rows)], 1)
-
-        predicted, tied = compute_distributed(states.total, of, dim=1)
+        predicted, tied = torch.cat([evaluated(every[part]) for part in slices(states.total, rows)], 1)
         return states, predicted, tied.bool()
 
 
@@ -278,12 +273,7 @@ class _Ablation:
         bytes_a_sample = 6 * self.features.element_size() * max(1, active) * hidden
         budget = memory_budget(self.features.device, PASS_BYTES)
         group = self.tail.chunk_size or max(1, budget // bytes_a_sample)
-
-        def of(stretch: slice) -> Tensor:
-            return torch.cat([self._group(part, active) for part in slices_of(stretch, group)], 1)
-
-        states = (2 * self.states.counts).clamp(min=1)
-        return compute_distributed(len(self.source), of, dim=1, length=lambda stretch: int(states[stretch].sum()))
+        return torch.cat([self._group(part, active) for part in slices(len(self.source), group)], 1)
 
     def _group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
         """Return what `evaluated` does, for all states of a few samples."""

@@ -139,9 +139,6 @@ def input_gradient(
     """Return the derivative of a scalar or weighted outputs by the inputs.
 
     The network is evaluated at other inputs to confirm a missing derivative. `cotangent` weights the outputs.
-
-    Raises:
-        NotMeasurable: The outputs depend on the inputs, but their graph does not.
     """
     gradient = None
     if outputs.requires_grad:
@@ -173,9 +170,8 @@ def stratified_classes(n: int, n_outputs: int, generator: torch.Generator) -> In
 def draw_probe(kind: str, n: int, n_outputs: int, generator: torch.Generator) -> Float[Tensor, "n k"]:
     """Sample one probe [n, K], float32 (`probe_scale` gives its scale s).
 
-    Args:
-        kind: "class" (a one for one output per sample, stratified over the batch), "rademacher" or "batch_sum" (random
-            signs; the two differ in how the probe is used).
+    "class" has a one for one output per sample, stratified over the batch; "rademacher" and "batch_sum" have random
+    signs, and differ in how the probe is used.
     """
     check_choice("probe", kind, KINDS)
     if kind == "class":
@@ -190,11 +186,9 @@ def probe_scale(kind: str, n_outputs: int) -> int:
 
 
 class ProbeSource:
-    """Generator of probes that never touches the global random state.
+    """Generator of probes that never touches the global random state (`kind` as for `draw_probe`).
 
-    Attributes:
-        kind: See `draw_probe`.
-        seed: Seed of the generator; with several processes the rank is added, so that their probes differ.
+    With several processes the rank is added to the seed, so that their probes differ.
     """
 
     def __init__(self, kind: str, seed: int = 0) -> None:

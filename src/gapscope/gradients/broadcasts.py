@@ -15,16 +15,6 @@ from torch.autograd.graph import GradientEdge, Node
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 
 
-def _joined(uses: Sequence[Contribution]) -> Contribution | None:
-    """Merge several uses of the same parameters in their common form (None if they have none)."""
-    first = uses[0]
-    if len(uses) == 1:
-        return first
-    if isinstance(first, DenseJacobian) or not all(use.has_form_of(first) for use in uses):
-        return None
-    return type(first).merge_uses(uses)  # type: ignore[attr-defined]
-
-
 def merge_contributions(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
     """Add all uses of the same parameters, so that squares may be summed.
 
@@ -38,12 +28,15 @@ def merge_contributions(contributions: Sequence[Contribution]) -> dict[tuple[int
     keys_of = Counter(parameter for key in by_key for parameter in key)
     result, apart = {}, []
     for key, uses in by_key.items():
-        alone = all(keys_of[parameter] == 1 for parameter in key)
-        joined = _joined(uses) if alone else None
-        if joined is None:
+        first = uses[0]
+        if any(keys_of[parameter] > 1 for parameter in key):
             apart += uses
+        elif len(uses) == 1:
+            result[key] = first
+        elif not isinstance(first, DenseJacobian) and all(use.has_form_of(first) for use in uses):
+            result[key] = type(first).merge_uses(uses)  # type: ignore[attr-defined]
         else:
-            result[key] = joined
+            apart += uses
     return result | densely_combined(apart)
 
 
@@ -78,21 +71,13 @@ _UNARY = frozenset(
 
 @dataclass(frozen=True)
 class Join:
-    """Operation that joins a tensor without a batch dimension with the samples.
+    """Operation that joins a tensor without a batch dimension with the samples."""
 
-    Attributes:
-        edge: Edge at which the derivative by its result is read.
-        derivative: Derivative by the operand, before summation, from that by the result.
-        operand: The operand's place in the graph; the tensor itself, or a function of it only.
-        shape: The operand's shape.
-        dim: The dimension of the result that holds the samples.
-    """
-
-    edge: GradientEdge
-    derivative: Callable[[Tensor], Tensor]
-    operand: GradientEdge
-    shape: torch.Size
-    dim: int
+    edge: GradientEdge  # at which the derivative by the result is read
+    derivative: Callable[[Tensor], Tensor]  # by the operand, before summation, from that by the result
+    operand: GradientEdge  # the tensor itself, or a function of it only
+    shape: torch.Size  # of the operand
+    dim: int  # of the result that holds the samples
 
     def rows(self, gradient: Float[Tensor, "c ..."]) -> Float[Tensor, "c n ..."]:
         """Return the derivatives by the operand, one per sample."""
@@ -155,18 +140,11 @@ def _joins_of(
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Tensor without a batch dimension that the network broadcasts over samples.
-
-    Attributes:
-        place: Its place in the graph.
-        make_contributions: Makes contributions from the derivatives [C, N, ...] by it, one for each sample.
-        parameters: The parameters (by identity) that these are of.
-        joins: The operations that join it with the samples.
-    """
+    """Tensor without a batch dimension that the network broadcasts over samples."""
 
     place: GradientEdge
-    make_contributions: Callable[[Tensor], list[Contribution]]
-    parameters: frozenset[int]
+    make_contributions: Callable[[Tensor], list[Contribution]]  # from the derivatives [C, N, ...] by the tensor
+    parameters: frozenset[int]  # by identity
     joins: tuple[Join, ...] = ()
 
     def contributions(self, gradients: Sequence[Tensor | None], *, create_graph: bool) -> list[Contribution]:

@@ -11,7 +11,7 @@ and columns of a weight. A class stores the smallest tensors from which its part
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,21 +29,15 @@ from gapscope.gradients.contractions import (
     kernel_block_gradient,
     traced_block,
 )
-from gapscope.gradients.layouts import Columns, Layout
+from gapscope.gradients.layouts import Layout, PrecomputedColumns
 from gapscope.gradients.square_norms import jacobian_square_norms
 
 
 class Contribution(ABC):
-    """Derivatives of C outputs of N samples, in a form cheaper than the Jacobian.
+    """Derivatives of C outputs of N samples, in a form cheaper than the Jacobian."""
 
-    Attributes:
-        parameters: The parameters, in the order in which `dense` gives them.
-        transposed: Whether factors are those of the transposed weight.
-        sample_dims: Names of the stored tensors, and the dimension of each that holds the samples.
-    """
-
-    parameters: tuple[Tensor, ...]
-    transposed: bool = False
+    parameters: tuple[Tensor, ...]  # in the order in which `dense` gives their Jacobians
+    # names of the stored tensors, and the dimension of each that holds the samples
     sample_dims: ClassVar[Mapping[str, int]]
 
     @property
@@ -53,7 +47,7 @@ class Contribution(ABC):
 
     def has_form_of(self, other: Contribution) -> bool:
         """Return True if both have one form and can be contracted."""
-        return type(self) is type(other) and self.key == other.key and self.transposed == other.transposed
+        return type(self) is type(other) and self.key == other.key
 
     @abstractmethod
     def dense(self) -> list[Float[Tensor, "c n *p"]]:
@@ -95,55 +89,34 @@ class Contribution(ABC):
         """Return the smallest form without a graph, to be held for several kernel blocks."""
         return [self._detached()]
 
-    def with_room(self, n: int) -> Contribution:
-        """Return a contribution of n samples, of which those of this one are filled in."""
-        tensors = {}
-        for name, dim in self.sample_dims.items():
-            own = getattr(self, name)
-            tensors[name] = own.new_empty(*own.shape[:dim], n, *own.shape[dim + 1 :])
-        room = replace(self, **tensors)  # type: ignore[type-var]
-        room.put(0, self)
-        return room
-
-    def put(self, start: int, part: Contribution) -> bool:
-        """Fill in the samples from `start` on (returns False for another form)."""
-        if not self.has_form_of(part) or self._sizes_per_sample() != part._sizes_per_sample():
-            return False
-        for name, dim in self.sample_dims.items():
-            values = getattr(part, name)
-            getattr(self, name).narrow(dim, start, values.shape[dim]).copy_(values)
-        return True
-
-    def _sizes_per_sample(self) -> list[tuple[int, ...]]:
+    @property
+    def form(self) -> Hashable:
+        """Equal for contributions that differ in their samples alone (see `concatenate`)."""
         shapes = [(getattr(self, name).shape, dim) for name, dim in self.sample_dims.items()]
-        return [(*shape[:dim], *shape[dim + 1 :]) for shape, dim in shapes]
-
-    def first(self, n: int) -> Contribution:
-        """Return the contribution of the first n samples (a view)."""
-        tensors = {name: getattr(self, name).narrow(dim, 0, n) for name, dim in self.sample_dims.items()}
-        return replace(self, **tensors)  # type: ignore[type-var]
+        per_sample = tuple((*shape[:dim], *shape[dim + 1 :]) for shape, dim in shapes)
+        return type(self), self.key, per_sample
 
     def _detached(self) -> Contribution:
         return replace(self, **{name: getattr(self, name).detach() for name in self.sample_dims})  # type: ignore[type-var]
 
 
+def concatenate(parts: Sequence[Contribution]) -> Contribution:
+    """Return the contribution of the samples of several parts, all of the same `form`."""
+    if len(parts) == 1:
+        return parts[0]
+    dims = parts[0].sample_dims.items()
+    tensors = {name: torch.cat([getattr(part, name) for part in parts], dim) for name, dim in dims}
+    return replace(parts[0], **tensors)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True, eq=False)
 class OuterProductFactors(Contribution):
-    """Derivatives by a weight (and bias) as sums of outer products over positions.
+    """Derivatives by a weight (and bias) as sums of outer products over positions."""
 
-    Attributes:
-        parameters: The weight, followed by the bias where the layout appends ones.
-        inputs: Inputs of the layer.
-        gradients: Derivatives of the outputs by the layer's output at each place.
-        layout: How inputs become columns.
-        transposed: Whether the weight has the shape [K, ...O] instead of [O, ...K].
-    """
-
-    parameters: tuple[Tensor, ...]
+    parameters: tuple[Tensor, ...]  # the weight, followed by the bias if the layout appends ones
     inputs: Tensor
-    gradients: Float[Tensor, "c n o t"]
+    gradients: Float[Tensor, "c n o t"]  # of the outputs by the layer's output at each position
     layout: Layout
-    transposed: bool = False
     sample_dims: ClassVar[Mapping[str, int]] = {"inputs": 0, "gradients": 1}
 
     def side(self) -> KernelSide:
@@ -157,11 +130,7 @@ class OuterProductFactors(Contribution):
 
     def _split(self, jacobian: Tensor) -> list[Tensor]:
         # J is that of (W, b): the row of ones among the columns makes b its last column.
-        parts = [jacobian]
-        if self.layout.ones:
-            parts = [jacobian[..., :-1], jacobian[..., -1]]
-        if self.transposed:
-            parts[0] = parts[0].mT
+        parts = [jacobian[..., :-1], jacobian[..., -1]] if self.layout.ones else [jacobian]
         leading = jacobian.shape[:-2]
         return [part.reshape(*leading, *p.shape) for part, p in zip(parts, self.parameters, strict=True)]
 
@@ -209,9 +178,7 @@ class OuterProductFactors(Contribution):
         # Rows of one sample become further places of it: [N, R, K, T] -> [N, K, R T], for a and g alike.
         columns = columns.view(n, -1, *columns.shape[1:]).transpose(1, 2).flatten(2)
         gradients = self.gradients.reshape(c, n, -1, o, t).transpose(2, 3).flatten(3)
-        return OuterProductFactors(
-            self.parameters, columns, gradients, _PrecomputedColumns(self.layout.ones), self.transposed
-        )
+        return OuterProductFactors(self.parameters, columns, gradients, PrecomputedColumns(self.layout.ones))
 
     @override
     def compact(self) -> Sequence[Contribution]:
@@ -229,33 +196,14 @@ class OuterProductFactors(Contribution):
         # J is a sum over positions, so the sum of several uses is one use at all their positions: T = T_1 + T_2 + ...
         columns = torch.cat([use.layout.columns(use.inputs) for use in uses], dim=2)
         gradients = torch.cat([use.gradients for use in uses], dim=3)
-        return cls(uses[0].parameters, columns, gradients, _PrecomputedColumns(uses[0].layout.ones), uses[0].transposed)
-
-
-@dataclass(frozen=True)
-class _PrecomputedColumns(Columns):
-    """Columns whose row of ones, if any, is among them already."""
-
-    @override
-    def width(self, inputs: Tensor) -> int:
-        return inputs.shape[1]
-
-    @override
-    def unfold(self, inputs: Tensor) -> Tensor:
-        return inputs
+        return cls(uses[0].parameters, columns, gradients, PrecomputedColumns(uses[0].layout.ones))
 
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingContribution(Contribution):
-    """Derivatives by a table of which position t of sample n reads row `rows[n, t]`.
+    """Derivatives by a table of which position t of sample n reads row `rows[n, t]`."""
 
-    Attributes:
-        parameters: The table [V, E].
-        rows: Row read at each place.
-        gradients: Derivatives of the outputs by what was read.
-    """
-
-    parameters: tuple[Tensor, ...]
+    parameters: tuple[Tensor, ...]  # the table [V, E]
     rows: Int[Tensor, "n t"]
     gradients: Float[Tensor, "c n e t"]
     sample_dims: ClassVar[Mapping[str, int]] = {"rows": 0, "gradients": 1}
@@ -335,12 +283,7 @@ class EmbeddingContribution(Contribution):
 
 @dataclass(frozen=True, eq=False)
 class DenseJacobian(Contribution):
-    """The Jacobian of one (small) parameter itself.
-
-    Attributes:
-        parameters: The parameter.
-        values: Its Jacobian, flattened; for a complex parameter that by its real and imaginary parts, in turn.
-    """
+    """The Jacobian of one (small) parameter itself, flattened (a complex one's by its real and imaginary parts)."""
 
     parameters: tuple[Tensor, ...]
     values: Float[Tensor, "c n p"]

@@ -17,19 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from gapscope.base.errors import ReplaceLayer
+from gapscope.inspection.independence import check_no_batch_statistics, uses_batch_statistics
 
 # How many bodies of `freeze_batch_stats` run in each thread, and in how many of them derivatives by parameters are not
 # asked for. By the thread that recorded the pass, not the current one: backward passes may run in threads of their own.
 _frozen: Counter[int] = Counter()
 _without_parameters: Counter[int] = Counter()
-
-
-def uses_batch_statistics(module: nn.Module) -> bool:
-    """Return whether a layer is a BatchNorm that normalizes by the statistics of its batch."""
-    return isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
 
 
 @contextmanager
@@ -151,23 +145,16 @@ def _freezable_hook(
 
 @contextmanager
 def allow_frozen_stats(modules: Mapping[str, nn.Module], *, needed: bool = True) -> Iterator[None]:
-    """Let batch statistics be frozen in backward passes through the body's graph.
-
-    Raises:
-        ReplaceLayer: A layer uses the statistics of the batch in evaluation mode, or those of several processes.
-    """
+    """Let batch statistics be frozen in backward passes through the body's graph."""
     hook = partial(_freezable_hook, threading.get_ident())
     with ExitStack() as stack:
         for name, module in modules.items():
             if not uses_batch_statistics(module):
                 continue
             if not module.training or isinstance(module, nn.SyncBatchNorm):
-                if not needed:
-                    continue
-                raise ReplaceLayer(
-                    "BatchNorm must not mix the samples of a batch where gradients of individual samples are needed; "
-                    f"'{name}' uses the statistics of the batch{'' if module.training else ' in evaluation mode'}. "
-                    "Put it into evaluation mode with running statistics (module.eval()), or use GroupNorm."
-                )
+                # the statistics of the batch in evaluation mode, or of several processes, cannot be frozen
+                if needed:
+                    check_no_batch_statistics({name: module})
+                continue
             stack.callback(module.register_forward_hook(hook, prepend=True, with_kwargs=True).remove)
         yield

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -16,14 +17,13 @@ from torch.autograd.function import once_differentiable
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.samples import slices, slices_of
 from gapscope.gradients.broadcasts import densely_combined
-from gapscope.gradients.contributions import Contribution
+from gapscope.gradients.contributions import Contribution, concatenate
 from gapscope.gradients.tape import Tape, record_forward
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.gradients.verification import verify
 from gapscope.inspection.chunking import memory_budget
-from gapscope.inspection.execution import Processes, processes
 from gapscope.inspection.outputs import prepare_inputs
-from gapscope.inspection.substitution import ParameterSubstitution, cast_network, of_precision
+from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution, cast_network, of_precision
 
 Contributions = Mapping[tuple[int, ...], Contribution]
 Chunk = tuple[slice, Contributions]
@@ -34,15 +34,11 @@ _SMALL = 32
 
 
 @contextmanager
-def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[ParameterSubstitution | None]:
-    """Compute in a floating-point type in the body (yields the substitution or None).
-
-    Raises:
-        InvalidInput: The network is compiled by TorchScript in another type.
-    """
+def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[ParameterSubstitution]:
+    """Compute in a floating-point type in the body (yields the substitution of the parameters)."""
     tensors = [*network.parameters(), *network.buffers()]
     if dtype is None or all(of_precision(tensor.dtype, dtype) == tensor.dtype for tensor in tensors):
-        yield None
+        yield NOTHING_SUBSTITUTED
         return
     if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
         raise InvalidInput(
@@ -95,50 +91,25 @@ def _matched(first: Contributions, second: Contributions) -> tuple[Contributions
     return sides[0], sides[1]
 
 
-def _is_own(group: int, n_groups: int, among: Processes, *, symmetric: bool) -> bool:
-    """Return True if this process computes a group of rows (dealt from both ends)."""
-    place = min(group, n_groups - 1 - group) if symmetric else group
-    return place % among.size == among.rank
-
-
 @dataclass(frozen=True)
 class _Division:
-    """Division of a kernel into passes and blocks.
+    """Samples per pass, and rows and columns whose contributions are in memory at a time.
 
-        for each group of rows (`rows_held`)             computed once
-            for each group of columns (`columns_held`)   computed once per group of rows
-                add the block of both groups
-
-    Attributes:
-        chunk_size: Samples per pass.
-        rows_held: Rows whose contributions are in memory at a time.
-        columns_held: Columns whose contributions are in memory at a time.
-        n_outputs: Outputs of the network, C.
-        dtype: Type of the kernel.
-        whole: The pass of all rows, if one is enough and has been run.
+    for each group of rows (`rows_held`)             computed once
+        for each group of columns (`columns_held`)   computed once per group of rows
+            add the block of both groups
     """
 
     chunk_size: int
     rows_held: int
     columns_held: int
-    n_outputs: int
-    dtype: torch.dtype
-    whole: tuple[Tape, Tensor] | None = None
-
-    @classmethod
-    def of(
-        cls, first_pass: tuple[Tape, Tensor], chunk_size: int, held: tuple[int, int] | None = None, *, is_whole: bool
-    ) -> _Division:
-        """Make a division from a first pass (nothing held: one pass)."""
-        outputs = first_pass[1]
-        dtype = torch.promote_types(outputs.dtype, torch.float32)
-        sizes = held or (chunk_size, chunk_size)
-        return cls(chunk_size, *sizes, outputs.shape[1], dtype, first_pass if is_whole else None)
+    outputs: Tensor  # of a first pass
+    whole: tuple[Tape, Tensor] | None = None  # the pass of all rows, if one is enough and has been run
 
 
 def _divide(
     network: nn.Module, x: Tensor, longest: int, max_bytes: int, chunk_size: int | None,
-    substituted: ParameterSubstitution | None,
+    substituted: ParameterSubstitution,
 ) -> _Division:  # fmt: skip
     """Divide a kernel by the memory of a first pass."""
     tape, outputs = record_forward(network, x if len(x) <= _SMALL else x[:1], substituted)
@@ -149,7 +120,8 @@ def _divide(
         if chunk_size < longest:
             chunk_size = max(1, chunk_size // 2)  # smaller passes leave memory for more rows
     if chunk_size >= longest:
-        return _Division.of((tape, outputs), chunk_size, is_whole=tape.n == len(x))
+        whole = (tape, outputs) if tape.n == len(x) else None
+        return _Division(chunk_size, chunk_size, chunk_size, outputs.detach(), whole)
     if tape.n > 1:
         tape, outputs = record_forward(network, x[:1], substituted)
     held = _compact(tape.contributions(outputs, one_hot_cotangents(outputs)))
@@ -161,30 +133,22 @@ def _divide(
         rows_held, columns_held = 2 * samples_held // 3, samples_held // 3
     else:
         rows_held, columns_held = len(x), samples_held - len(x)
-    return _Division.of(
-        (tape, outputs), chunk_size, (max(chunk_size, rows_held), max(chunk_size, columns_held)), is_whole=False
-    )
+    return _Division(chunk_size, max(chunk_size, rows_held), max(chunk_size, columns_held), outputs.detach())
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """The blocks of a kernel.
-
-    Attributes:
-        kernel: [n, C, m, C], or [n, m] if traced; filled group by group.
-        symmetric: Whether rows and columns are the same samples.
-        floats: Numbers that a temporary of one product may hold.
-    """
+    """The blocks of a kernel, filled group by group."""
 
     network: nn.Module
     x: Tensor
     others: Tensor
-    substituted: ParameterSubstitution | None
+    substituted: ParameterSubstitution
     division: _Division
-    kernel: Tensor
-    symmetric: bool
+    kernel: Tensor  # [n, C, m, C], or [n, m] if traced
+    symmetric: bool  # rows and columns are the same samples
     traced: bool
-    floats: int
+    floats: int  # that a temporary of one product may hold
 
     def fill(self, group: slice) -> None:
         """Compute a group of rows (if symmetric right of the diagonal, then mirrored)."""
@@ -201,21 +165,17 @@ class _Blocks:
                     self._add(first, second)
 
     def _hold(self, inputs: Tensor, group: slice) -> list[Chunk]:
-        """Run a group of samples, joining chunks that use parameters alike."""
-        held: list[Chunk] = []
-        for rows in slices_of(group, self.division.chunk_size):
-            parts = _compact(_contributions(*record_forward(self.network, inputs[rows], self.substituted)))
-            if held:
-                before, joined = held[-1]
-                start = rows.start - before.start
-                if joined.keys() == parts.keys() and all(joined[key].put(start, part) for key, part in parts.items()):
-                    held[-1] = slice(before.start, rows.stop), joined
-                    continue
-            room = group.stop - rows.start
-            held.append((rows, {key: part.with_room(room) for key, part in parts.items()}))
-        return [
-            (rows, {key: part.first(rows.stop - rows.start) for key, part in joined.items()}) for rows, joined in held
+        """Run a group of samples, joining consecutive chunks that use parameters alike."""
+        chunks: list[Chunk] = [
+            (rows, _compact(_contributions(*record_forward(self.network, inputs[rows], self.substituted))))
+            for rows in slices_of(group, self.division.chunk_size)
         ]
+        held: list[Chunk] = []
+        for _, alike in groupby(chunks, key=lambda chunk: {key: part.form for key, part in chunk[1].items()}):
+            ranges, parts = zip(*alike, strict=True)
+            joined = {key: concatenate([contributions[key] for contributions in parts]) for key in parts[0]}
+            held.append((slice(ranges[0].start, ranges[-1].stop), joined))
+        return held
 
     def _add(self, first: Chunk, second: Chunk) -> None:
         (rows, left), (columns, right) = first, second
@@ -238,20 +198,14 @@ def ntk_blocks(
     traced: bool,
     max_bytes: int | None,
     chunk_size: int | None,
-    substituted: ParameterSubstitution | None = None,
+    substituted: ParameterSubstitution = NOTHING_SUBSTITUTED,
     one_pass: bool = False,
 ) -> Tensor:
-    """Compute inner products of gradients: [n, C, m, C], or [n, m] if traced.
+    """Compute inner products of gradients: [n, C, m, C], or [n, m] if traced (summed over equal outputs).
 
-    Common parameters: see `gapscope.measures`.
-
-    Args:
-        x: Inputs of the rows.
-        x2: Inputs of the columns; None for those of the rows, and half of the blocks.
-        traced: Whether to sum over equal outputs.
-        max_bytes: Bytes for factors and temporaries; None for a quarter of the free memory, at most 4 GiB.
-        substituted: Substitution of the parameters, inside `with_dtype`.
-        one_pass: Whether rows and columns are each run as one batch, regardless of memory.
+    `x2` are the inputs of the columns (None for those of the rows, and half of the blocks), `max_bytes` those for
+    factors and temporaries (None for a quarter of the free memory, at most 4 GiB), `substituted` what `with_dtype`
+    yields. With `one_pass`, rows and columns are each run as one batch, regardless of memory.
     """
     x = prepare_inputs(network, x)
     max_bytes = memory_budget(x.device, MAX_BYTES) if max_bytes is None else max_bytes
@@ -266,27 +220,18 @@ def ntk_blocks(
         return kernel.T if traced else kernel.permute(2, 3, 0, 1)
     symmetric, longest = x2 is None, max(len(x), len(others))
     if one_pass:
-        division = _Division.of(record_forward(network, x, substituted), longest, is_whole=True)
+        whole = record_forward(network, x, substituted)
+        division = _Division(longest, longest, longest, whole[1].detach(), whole)
     else:
         division = _divide(network, x, longest, max_bytes, chunk_size, substituted)
-    among = None if one_pass else processes(len(x))
-    if among is not None:
-        # the same blocks in every process, and some for each
-        most = -(-len(x) // (2 * among.size))
-        sizes = {name: getattr(division, name) for name in ("chunk_size", "rows_held", "columns_held")}
-        sizes = {name: among.all_min(min(size, most)) for name, size in sizes.items()}
-        division = replace(division, whole=None, **sizes)
-    c = division.n_outputs
-    kernel = torch.zeros(
-        (len(x), len(others)) if traced else (len(x), c, len(others), c), dtype=division.dtype, device=x.device
-    )
+    c, dtype = division.outputs.shape[1], torch.promote_types(division.outputs.dtype, torch.float32)
+    shape = (len(x), len(others)) if traced else (len(x), c, len(others), c)
+    kernel = torch.zeros(shape, dtype=dtype, device=x.device)
     floats = max(1, max_bytes // 32)
     blocks = _Blocks(network, x, others, substituted, division, kernel, symmetric, traced, floats)
-    groups = list(slices(len(x), division.rows_held))
-    for number, rows in enumerate(groups):
-        if among is None or _is_own(number, len(groups), among, symmetric=symmetric):
-            blocks.fill(rows)
-    return kernel if among is None else among.sum(kernel)
+    for rows in slices(len(x), division.rows_held):
+        blocks.fill(rows)
+    return kernel
 
 
 def _factorized(kernel: Tensor, noise: float | None) -> Tensor:
@@ -337,11 +282,7 @@ class _LogDeterminant(torch.autograd.Function):
 
 
 def log_determinant(parts: Sequence[Contribution], noise: float | None) -> Float[Tensor, ""]:
-    r"""Return $\log\det(I + K/s)$, or without noise $\log\det K$, in float64.
-
-    Raises:
-        NotMeasurable: K is singular.
-    """
+    r"""Return $\log\det(I + K/s)$, or without noise $\log\det K$, in float64."""
     sources = [source for part in parts for source in part.sources()]
     value: Any = _LogDeterminant.apply(parts, noise, *sources)
     return value

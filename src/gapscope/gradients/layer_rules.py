@@ -23,54 +23,29 @@ class NotSeparable(Exception):
 
 @dataclass(frozen=True)
 class Output:
-    """Differentiable tensor that a layer returned.
+    """Differentiable tensor that a layer returned."""
 
-    Attributes:
-        edge: Where derivatives by it are read; later in-place changes of the tensor do not move it.
-        shape: Its shape.
-        index: Its place among all leaves of what the layer returned.
-    """
-
-    edge: GradientEdge
+    edge: GradientEdge  # derivatives by it are read here; later in-place changes of the tensor do not move it
     shape: torch.Size
-    index: int
+    index: int  # among all leaves of what the layer returned
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer in a recorded forward pass.
-
-    Attributes:
-        name: Name of the layer in the network, for messages.
-        module: The layer, of the type for which the rule was registered.
-        arguments: Its positional arguments.
-        keywords: Its keyword arguments.
-        parameters: Trainable parameters by the name under which the rule knows them.
-        outputs: The differentiable tensors that it returned.
-        versions: Version counters of its tensor arguments when it was called.
-        rule: Its rule; None for the exact per-sample Jacobian of the layer alone.
-        n: Samples in the batch.
-        features_last: Whether any leading dimension may hold the samples.
-        autocast: Makes the autocast context in which the pass ran.
-        substituted: Substitution of the parameters in which the pass ran; None without one.
-    """
+    """One call of a layer in a recorded forward pass."""
 
     name: str
     module: Any
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    parameters: Mapping[str, nn.Parameter]
+    parameters: Mapping[str, nn.Parameter]  # trainable ones, by the name under which the rule knows them
     outputs: tuple[Output, ...]
-    versions: tuple[tuple[Tensor, int], ...]
-    rule: Rule | None
-    n: int
-    features_last: bool
-    autocast: Callable[[], AbstractContextManager[Any]]
-    substituted: ParameterSubstitution | None = None
-
-    def source(self, parameter: Tensor) -> Tensor:
-        """Return the tensor that represents a parameter in the graph of the pass."""
-        return parameter if self.substituted is None else self.substituted[parameter]
+    versions: tuple[tuple[Tensor, int], ...]  # version counters of the tensor arguments at the time of the call
+    rule: Rule | None  # None for the exact per-sample Jacobian of the layer alone
+    n: int  # samples in the batch
+    features_last: bool  # whether any leading dimension may hold the samples
+    autocast: Callable[[], AbstractContextManager[Any]]  # makes the autocast context in which the pass ran
+    substituted: ParameterSubstitution  # in which the pass ran
 
     @property
     def sample_dim(self) -> int | None:

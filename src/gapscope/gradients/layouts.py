@@ -25,13 +25,9 @@ from typing_extensions import override
 
 @dataclass(frozen=True)
 class Layout(ABC):
-    """Mapping of a layer's input to columns.
+    """Mapping of a layer's input to columns."""
 
-    Attributes:
-        ones: Whether a row of ones is appended to the columns, which makes the bias one more column of the weight.
-    """
-
-    ones: bool
+    ones: bool  # whether a row of ones is appended to the columns, which makes the bias one more column of the weight
 
     @abstractmethod
     def unfold(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n k t"]:
@@ -67,24 +63,24 @@ class _Unfold(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
-class Columns(Layout):
-    """Inputs [N, K, T] that already are columns."""
+class PrecomputedColumns(Layout):
+    """Inputs [N, K, T] that are columns, any row of ones among them."""
 
     @override
     def width(self, inputs: Tensor) -> int:
-        return inputs.shape[1] + self.ones
+        return inputs.shape[1]
 
     @override
     def unfold(self, inputs: Tensor) -> Tensor:
-        return F.pad(inputs, (0, 0, 0, 1), value=1.0) if self.ones else inputs
+        return inputs
 
     @override
     def columns(self, inputs: Tensor) -> Tensor:
-        return self.unfold(inputs)
+        return inputs
 
     @override
     def fold(self, gradient: Tensor, inputs: Tensor) -> Tensor:
-        return gradient[:, : inputs.shape[1]]
+        return gradient
 
 
 @dataclass(frozen=True)
@@ -111,13 +107,7 @@ class Tokens(Layout):
 
 @dataclass(frozen=True)
 class Windows(Layout):
-    """Padded inputs [N, channels, *space] of a convolution: one column per window.
-
-    Attributes:
-        kernel_size: Size of a window in every dimension of space.
-        stride: Step between windows.
-        dilation: Step within a window.
-    """
+    """Padded inputs [N, channels, *space] of a convolution: one column per window."""
 
     kernel_size: tuple[int, ...]
     stride: tuple[int, ...]

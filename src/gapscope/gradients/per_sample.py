@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gapscope.gradients.backward import differentiable_kernels, gradients_at
 from gapscope.gradients.contributions import Contribution, DenseJacobian
-from gapscope.gradients.frozen_batch_stats import uses_batch_statistics
 from gapscope.gradients.layer_rules import Call, NotSeparable, samples_first
+from gapscope.inspection.independence import uses_batch_statistics
 from gapscope.inspection.outputs import as_real, raw_outputs
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import ParameterSubstitution
@@ -32,7 +32,7 @@ class _ReplayableCall:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.parameters = list(call.parameters.values())
-        self.sources = [call.source(parameter) for parameter in self.parameters]
+        self.sources = [call.substituted[parameter] for parameter in self.parameters]
         self.leaves, self.structure = tree_flatten((call.arguments, dict(call.keywords)))
         shapes = [leaf.shape if isinstance(leaf, Tensor) else () for leaf in self.leaves]
         self.dims = [_sample_dim(shape, call.n) for shape in shapes]
@@ -104,14 +104,7 @@ def dense_contribution(parameter: Tensor, jacobian: Float[Tensor, "c n ..."]) ->
 
 
 def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]]) -> list[Contribution]:
-    """Return the Jacobian of a call one sample at a time (exact for any module).
-
-    Args:
-        call: The call; the module is run again for every sample, by vmap where it can be.
-
-    Raises:
-        NotSeparable: No dimension holds the samples, or a single one cannot be run alone.
-    """
+    """Return the Jacobian of a call by running its module again per sample (exact for any module)."""
     if any(uses_batch_statistics(module) for module in call.module.modules()):
         raise NotSeparable(f"'{call.name}' uses the statistics of the batch, which a single sample has not")
     repeated, create_graph = _ReplayableCall(call), torch.is_grad_enabled()

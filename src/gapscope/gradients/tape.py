@@ -27,7 +27,7 @@ from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, acc
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
 from gapscope.gradients.rules import attention, can_be_unfolded, linear
 from gapscope.inspection.outputs import checked_outputs, eager_mode, explain_torch_errors, raw_outputs, unwrapped
-from gapscope.inspection.substitution import ParameterSubstitution
+from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution
 
 # Networks for which the warning about slow gradients was issued.
 _WARNED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -37,33 +37,19 @@ def _leaves(tree: Any) -> list[Any]:
     return [tree] if isinstance(tree, Tensor) else tree_flatten(tree)[0]
 
 
-def _outputs(result: Any) -> tuple[Output, ...]:
-    leaves = enumerate(_leaves(result))
-    return tuple(
-        Output(get_gradient_edge(leaf), leaf.shape, index)
-        for index, leaf in leaves
-        if isinstance(leaf, Tensor) and leaf.requires_grad
-    )
-
-
-def _versions(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[tuple[Tensor, int], ...]:
-    leaves = [leaf for tree in (*arguments, *keywords.values()) for leaf in _leaves(tree)]
-    return tuple((leaf, leaf._version) for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_inference())
-
-
-def original_parameter(parameter: Any, substituted: ParameterSubstitution | None) -> Any:
-    """Return the network's own parameter for its substitute."""
-    return parameter if substituted is None else substituted.original(parameter)
-
-
-def _trainable(modules: Mapping[str, nn.Module], substituted: ParameterSubstitution | None) -> dict[str, nn.Parameter]:
+def _trainable(modules: Mapping[str, nn.Module], substituted: ParameterSubstitution) -> dict[str, nn.Parameter]:
     """Return trainable parameters by their first name, without walking the network again."""
     names: dict[nn.Parameter, str] = {}
     for prefix, module in modules.items():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.requires_grad:
-                names.setdefault(original_parameter(parameter, substituted), f"{prefix}.{name}" if prefix else name)
+                names.setdefault(substituted.original(parameter), f"{prefix}.{name}" if prefix else name)
     return {name: parameter for parameter, name in names.items()}
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return up to four names for a message."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _warn_slow_path(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -71,19 +57,13 @@ def _warn_slow_path(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
     if network in _WARNED:
         return
     _WARNED.add(network)
-    names = list(parameters)
-    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     warnings.warn(
-        f"Gradients of individual samples by {listed} are computed by one backward pass per sample, which "
-        "is correct but slow: the network uses these weights in a way that no faster method supports. Use each weight "
+        f"Gradients of individual samples by {listed(list(parameters))} are computed by one backward pass per sample, "
+        "which is correct but slow: the network uses these weights in a way that no faster method supports. Use each weight "
         "by calling the layer that owns it, or freeze it with requires_grad_(False) to exclude it.",
         SlowGradients,
         stacklevel=2,
     )
-
-
-def _dense_rows(parameter: Tensor, rows: Tensor) -> list[Contribution]:
-    return [dense_contribution(parameter, rows)]
 
 
 def _rows_of_call(call: Call, rows: Tensor) -> list[Contribution]:
@@ -94,19 +74,10 @@ def _rows_of_call(call: Call, rows: Tensor) -> list[Contribution]:
 class Tape:
     """The calls of one recorded forward pass.
 
-    Attributes:
-        network: The recorded network, without a wrapper for distributed training.
-        modules: The network and all modules in it, by name.
-        n: Samples in the batch.
-        parameters: Trainable parameters by name.
-        calls: Calls of modules that own trainable parameters.
-        whole: The call of the network itself, with all trainable parameters; there once it has returned.
-        outputs_of: Reads the outputs [n, K] from what the network returned.
-        whole_network: Parameters (by identity) that are used outside calls of their own module, or in calls whose
-            outputs do not hold one row per sample. Their Jacobian comes from the whole network, vectorized over
-            samples.
-        per_sample: Parameters for which that fails, too. Their Jacobian comes from its definition: one backward pass of
-            the whole batch per sample.
+    Parameters that are used outside calls of their own module, or in calls whose outputs do not hold one row per
+    sample, are in `whole_network` (by identity): their Jacobian comes from the whole network, vectorized over samples.
+    Those for which that fails, too, are in `per_sample`: their Jacobian comes from its definition, one backward pass of
+    the whole batch per sample.
     """
 
     def __init__(
@@ -114,10 +85,11 @@ class Tape:
         network: nn.Module,
         modules: Mapping[str, nn.Module],
         inputs: Tensor,
-        substituted: ParameterSubstitution | None = None,
+        substituted: ParameterSubstitution = NOTHING_SUBSTITUTED,
     ) -> None:
         self.network, self.modules = network, modules
         self.inputs, self.substituted = inputs.detach(), substituted
+        # the call of the network itself, with all trainable parameters; there once it has returned
         self.whole: Call | None = None
         self.outputs_of: Callable[[Any], Tensor] = raw_outputs
         self.n = len(inputs)
@@ -146,9 +118,15 @@ class Tape:
         result: Any,
     ) -> None:
         """Record one call (the last four arguments are those of a forward hook)."""
-        outputs = _outputs(raw_outputs(result))
+        outputs = tuple(
+            Output(get_gradient_edge(leaf), leaf.shape, index)
+            for index, leaf in enumerate(_leaves(raw_outputs(result)))
+            if isinstance(leaf, Tensor) and leaf.requires_grad
+        )
         if not outputs:
             return
+        leaves = [leaf for tree in (*arguments, *keywords.values()) for leaf in _leaves(tree)]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_inference()]
         call = Call(
             name=name,
             module=module,
@@ -156,7 +134,7 @@ class Tape:
             keywords=keywords,
             parameters=parameters,
             outputs=outputs,
-            versions=_versions(arguments, keywords),
+            versions=tuple((leaf, leaf._version) for leaf in tensors),
             rule=rule,
             n=self.n,
             features_last=accepts_leading_dims(module),
@@ -168,16 +146,16 @@ class Tape:
         if parameters:
             self.calls.append(call)
 
-    def source(self, parameter: Tensor) -> Tensor:
-        """Return the tensor that represents a parameter in the graph of the pass."""
-        return parameter if self.substituted is None else self.substituted[parameter]
-
     def _broadcasts(self, outputs: Tensor) -> list[Broadcast]:
         """Return tensors without a batch dimension and their uses."""
         rerouted = self.whole_network | self.per_sample
         known = {id(p) for call in self.calls if call.rule is not None for p in call.parameters.values()}
         broadcasts = [
-            Broadcast(get_gradient_edge(self.source(p)), partial(_dense_rows, p), frozenset({id(p)}))
+            Broadcast(
+                get_gradient_edge(self.substituted[p]),
+                lambda rows, p=p: [dense_contribution(p, rows)],
+                frozenset({id(p)}),
+            )
             for p in self.parameters.values()
             if id(p) not in known | rerouted and not p.is_complex()
         ]
@@ -217,7 +195,7 @@ class Tape:
         parts, left = self.contributions_per_call(outputs, cotangents, create_graph=create_graph)
         if left:
             _warn_slow_path(self, left)
-            sources = [self.source(parameter) for parameter in left.values()]
+            sources = [self.substituted[parameter] for parameter in left.values()]
             with explain_torch_errors():
                 rows = per_sample_gradients(outputs, sources, cotangents, create_graph=create_graph)
             parts += [dense_contribution(p, values) for p, values in zip(left.values(), rows, strict=True)]
@@ -227,12 +205,7 @@ class Tape:
     def contributions_per_call(
         self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
     ) -> tuple[list[Contribution], dict[str, nn.Parameter]]:
-        """Return the contributions of each call, and the parameters (by name) that no call covers.
-
-        Raises:
-            GapscopeError: A layer has settings that its rule does not support.
-            OutOfMemoryError: The device's memory does not suffice.
-        """
+        """Return the contributions of each call, and the parameters (by name) that no call covers."""
         broadcasts = self._broadcasts(outputs)
         calls, per_sample = self._routed(broadcasts)
         for call in calls:
@@ -268,20 +241,20 @@ class Tape:
         return parts, {name: p for name, p in self.parameters.items() if id(p) in per_sample}
 
 
-def _owned(module: nn.Module, substituted: ParameterSubstitution | None) -> dict[str, nn.Parameter]:
+def _owned(module: nn.Module, substituted: ParameterSubstitution) -> dict[str, nn.Parameter]:
     """Return the trainable parameters of a module and of its parametrizations."""
     parameters = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
     if parametrize.is_parametrized(module):
         inner = module.parametrizations.named_parameters(prefix="parametrizations")  # type: ignore[union-attr]
         parameters |= {name: p for name, p in inner if p.requires_grad}
-    return {name: original_parameter(p, substituted) for name, p in parameters.items()}
+    return {name: substituted.original(p) for name, p in parameters.items()}
 
 
 @contextmanager
 def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) -> Iterator[None]:
     def project(x: Tensor, weight: Tensor, bias: Tensor | None, rows: slice | None = None) -> Tensor:
         tensors = {"weight": weight, "bias": bias}
-        originals = {key: original_parameter(p, tape.substituted) for key, p in tensors.items()}
+        originals = {key: tape.substituted.original(p) for key, p in tensors.items()}
         trainable = {key: p for key, p in originals.items() if isinstance(p, nn.Parameter) and p.requires_grad}
         if rows is None:
             projected = F.linear(x, weight, bias)
@@ -305,15 +278,9 @@ def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) ->
 
 @contextmanager
 def record_calls(
-    network: nn.Module, inputs: Tensor, substituted: ParameterSubstitution | None = None
+    network: nn.Module, inputs: Tensor, substituted: ParameterSubstitution = NOTHING_SUBSTITUTED
 ) -> Iterator[Tape]:
-    """Record the forward pass that runs in the body.
-
-    Args:
-        network: Network, possibly wrapped by DistributedDataParallel or `torch.compile`; it runs eagerly.
-        inputs: Batch, samples first.
-        substituted: Substitution of the parameters in which the body runs.
-    """
+    """Record the forward pass that runs in the body, eagerly and without wrappers of the network."""
     network = unwrapped(network)
     modules = dict(network.named_modules())
     tape = Tape(network, modules, inputs, substituted)
@@ -344,7 +311,7 @@ def record_calls(
 def record_forward(
     network: nn.Module,
     inputs: Tensor,
-    substituted: ParameterSubstitution | None = None,
+    substituted: ParameterSubstitution = NOTHING_SUBSTITUTED,
     outputs_of: Callable[[Any], Tensor] = raw_outputs,
 ) -> tuple[Tape, Float[Tensor, "n k"]]:
     """Run the network on a batch, and return the tape with the outputs."""

@@ -41,11 +41,11 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, NeverSupported, NotMeasurable
 from gapscope.gradients.backward import gradients_at
 from gapscope.gradients.broadcasts import merge_contributions
-from gapscope.gradients.tape import Tape, record_forward
+from gapscope.gradients.tape import Tape, listed, record_forward
 from gapscope.inspection.independence import Perturbation, highest_precision_dtype, is_sample_independent
 from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint
 from gapscope.inspection.restoring import preserve_state
-from gapscope.inspection.substitution import cast_like, cast_network
+from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, cast_like, cast_network
 from gapscope.results.progress import notify
 
 # Largest relative difference of two correct gradients. Half precision has none: a tolerance above its rounding errors
@@ -150,7 +150,7 @@ def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, zero_is_failu
             sums[id(parameter)] = sums.get(id(parameter), 0) + total.to(outputs.dtype)
     compared = [p for p in tape.parameters.values() if id(p) not in failing | tape.per_sample]
     weighted = (by_sample[:, None] * by_output)[None]
-    expected = gradients_at([outputs], [tape.source(p) for p in compared], [weighted], create_graph=False)
+    expected = gradients_at([outputs], [tape.substituted[p] for p in compared], [weighted], create_graph=False)
     zero = outputs.new_zeros(())
     expected_by_key = {id(p): zero if g is None else as_real(g[0]) for p, g in zip(compared, expected, strict=True)}
     norm = torch.stack([zero, *(gradient.norm() for gradient in expected_by_key.values())]).norm()
@@ -173,8 +173,8 @@ def _second_derivative_differs(tape: Tape, outputs: Tensor, seed: int) -> bool:
     cotangents = torch.randn(outputs.shape, generator=generator).to(outputs)[None]
     sample = int(torch.randint(tape.n, (1,), generator=generator))
     parts, left = tape.contributions_per_call(outputs, cotangents, create_graph=True)
-    sources = [tape.source(parameter) for parameter in tape.parameters.values()]
-    compared = [tape.source(p) for name, p in tape.parameters.items() if name not in left]
+    sources = [tape.substituted[parameter] for parameter in tape.parameters.values()]
+    compared = [tape.substituted[p] for name, p in tape.parameters.items() if name not in left]
     selected = torch.zeros_like(cotangents)
     selected[:, sample] = cotangents[:, sample]
     plain = gradients_at([outputs], compared, [selected], create_graph=True)
@@ -190,7 +190,7 @@ def _second_derivative_differs(tape: Tape, outputs: Tensor, seed: int) -> bool:
     except RuntimeError:
         # In a replay the error may come from the substitution: the caller tries another one. In the pass itself the
         # strategy is not differentiable, for example because a checkpoint recomputes what vmap has run.
-        if tape.substituted is not None:
+        if tape.substituted is not NOTHING_SUBSTITUTED:
             raise
         return True
     difference = (actual - expected).norm()
@@ -263,7 +263,7 @@ def _unreached(tape: Tape, outputs: Tensor) -> set[int]:
     """Return the parameters on which the outputs do not depend, according to their graph."""
     parameters = list(tape.parameters.values())
     cotangents = torch.ones_like(outputs)[None]
-    gradients = gradients_at([outputs], [tape.source(p) for p in parameters], [cotangents], create_graph=False)
+    gradients = gradients_at([outputs], [tape.substituted[p] for p in parameters], [cotangents], create_graph=False)
     return {id(p) for p, gradient in zip(parameters, gradients, strict=True) if gradient is None}
 
 
@@ -274,10 +274,9 @@ def _check_mixing(tape: Tape, routing: _Routing) -> None:
         if is_sample_independent(tape.network, tape.inputs):
             return
     names = [name for name, parameter in tape.parameters.items() if id(parameter) in routing.per_sample]
-    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     raise NeverSupported(
-        f"Gradients of individual samples by {listed} do not add up to the gradient of the batch, and the outputs of "
-        "the same samples differ in another batch. Every output must depend on its own sample alone and be "
+        f"Gradients of individual samples by {listed(names)} do not add up to the gradient of the batch, and the "
+        "outputs of the same samples differ in another batch. Every output must depend on its own sample alone and be "
         "repeatable. Remove what mixes samples (statistics or a scale of the whole batch), and let random layers such "
         "as dropout follow the evaluation mode."
     )

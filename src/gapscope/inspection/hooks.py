@@ -38,11 +38,7 @@ def named_modules(network: nn.Module) -> dict[str, nn.Module]:
 
 
 def module_named(network: nn.Module, name: str) -> nn.Module:
-    """Return the module called `name`.
-
-    Raises:
-        InvalidInput: There is none of this name; the nearest is named.
-    """
+    """Return the module called `name`, or raise InvalidInput with the nearest name."""
     known = named_modules(network)
     if name not in known or not name:
         names = [key for key in known if key]

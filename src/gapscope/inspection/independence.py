@@ -53,14 +53,19 @@ def _values_key(network: nn.Module, x: Tensor) -> Hashable:
     return weights, x.dtype, hash(x.contiguous().view(torch.uint8).cpu().numpy().tobytes())
 
 
+def uses_batch_statistics(module: nn.Module) -> bool:
+    """Return whether a layer is a BatchNorm that normalizes by the statistics of its batch."""
+    return isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+
+
 def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:
     """Raise ReplaceLayer if a BatchNorm layer mixes the samples of a batch."""
     for name, module in modules.items():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+        if uses_batch_statistics(module):
             raise ReplaceLayer(
-                f"BatchNorm must not mix the samples of a batch where gradients of individual samples are needed; "
-                f"'{name}' uses the statistics of the batch. Put it into evaluation mode with running statistics "
-                "(module.eval()), or use GroupNorm."
+                "BatchNorm must not mix the samples of a batch where gradients of individual samples are needed; "
+                f"'{name}' uses the statistics of the batch{'' if module.training else ' in evaluation mode'}. Put it "
+                "into evaluation mode with running statistics (module.eval()), or use GroupNorm."
             )
 
 
@@ -145,14 +150,8 @@ def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
 
 
 def check_sample_independence(network: nn.Module, x: Tensor) -> None:
-    """Raise unless the network evaluates every sample independently and deterministically.
-
-    A network in training mode is expected to sample random masks; only its layers are checked.
-
-    Raises:
-        ReplaceLayer: A BatchNorm uses the statistics of the batch.
-        NeverSupported: Samples interact in another way, or outputs are random.
-    """
+    """Raise unless the network evaluates every sample independently and deterministically."""
+    # a network in training mode is expected to sample random masks: only its layers are checked
     check_no_batch_statistics(dict(network.named_modules()))
     if not network.training and not is_sample_independent(network, x):
         raise NeverSupported(

@@ -81,11 +81,7 @@ def default_loss(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ...
 
 
 def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, " n"]:
-    """Return each sample's loss, whose mean is `default_loss` (differentiable by `outputs`).
-
-    Raises:
-        InvalidInput: Targets do not fit, as for `default_loss`.
-    """
+    """Return each sample's loss, whose mean is `default_loss` (differentiable by `outputs`)."""
     if not targets.is_floating_point():
         losses = _cross_entropy(outputs, targets, "none")
     else:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.type_guards import is_list, is_list_or_tuple
-from gapscope.inspection.execution import Processes
 
 
 class ChannelMoments:
@@ -62,13 +61,6 @@ class ChannelMoments:
         self._mean = self._mean + delta * (b / total)
         self.count = total
 
-    def join(self, among: Processes) -> None:
-        """Add the moments of all other processes (order 2)."""
-        count = among.sum(torch.tensor(float(self.count), dtype=torch.float64, device=self._mean.device))
-        mean = among.sum(self._mean * self.count) / count
-        self._m2 = among.sum(self._m2 + self.count * (self._mean - mean).square())
-        self._mean, self.count = mean, int(count)
-
     @property
     def mean(self) -> Float[Tensor, " c"]:
         """Mean of each channel."""
@@ -92,9 +84,8 @@ class ChannelMoments:
 
 def _module_of(estimator: Any) -> Any:
     """Return the trained module of a skorch network (anything else as it is)."""
-    module = getattr(estimator, "module_", None)
-    if isinstance(module, nn.Module):
-        return module
+    if hasattr(estimator, "module_"):
+        return estimator.module_
     if hasattr(estimator, "initialize") and hasattr(estimator, "module"):
         raise InvalidInput(
             f"The module of a {type(estimator).__name__} must exist; it is not initialized. Call .initialize() or "

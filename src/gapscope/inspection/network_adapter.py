@@ -17,11 +17,6 @@ from gapscope.inspection.outputs import raw_outputs, unwrapped
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 
 
-def unwrap_compiled(network: nn.Module) -> nn.Module:
-    """Return the module inside `torch.compile`'s wrapper, or the network itself."""
-    return getattr(network, "_orig_mod", network)
-
-
 def is_causal(network: nn.Module) -> bool:
     """Return whether outputs predict the next position's label, as in causal models."""
     return type(network).__name__.endswith(_CAUSAL)
@@ -95,11 +90,7 @@ class NetworkAdapter(nn.Module):
 
 
 def class_axis(outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."]) -> int:
-    """Return the class axis of dense outputs: 1 (channels first, segmentation) or -1 (tokens).
-
-    Raises:
-        InvalidInput: The positions of outputs and labels differ.
-    """
+    """Return the class axis of dense outputs: 1 (channels first, segmentation) or -1 (tokens)."""
     if outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]:
         return 1
     if outputs.ndim == labels.ndim + 1 and outputs.shape[1:-1] == labels.shape[1:]:

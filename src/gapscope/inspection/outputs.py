@@ -15,7 +15,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer
 from gapscope.base.samples import slices
 from gapscope.inspection.chunking import rows_per_pass
-from gapscope.inspection.execution import SharedContext, compute_distributed, network_lock
+from gapscope.inspection.execution import SharedContext, network_lock
 from gapscope.inspection.independence import (
     check_finite,
     check_holds_numbers,
@@ -39,11 +39,7 @@ _REENTRANT = (
 
 
 def unwrapped(network: nn.Module) -> nn.Module:
-    """Return the network inside wrappers of `torch.compile` and data parallelism.
-
-    Raises:
-        InvalidInput: It is no module.
-    """
+    """Return the network inside wrappers of `torch.compile` and data parallelism."""
     check_module(network)
     while True:
         # those of a script module are no dict
@@ -90,6 +86,16 @@ def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
 
 
 @contextmanager
+def _without_autocast() -> Iterator[None]:
+    """Compute in the network's own precision, also within the caller's `torch.autocast`."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda", "mps"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
 def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
     """Run the body with `network` in one mode with gradients on, then restore everything.
 
@@ -104,48 +110,33 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
     network = unwrapped(network)
     check_hookable(network)
     check_materialized(network)
-    with network_lock(network), _restored(network, mode) as network:
-        yield network
-
-
-@contextmanager
-def _without_autocast() -> Iterator[None]:
-    """Compute in the network's own precision, also within the caller's `torch.autocast`."""
-    with ExitStack() as stack:
-        for device in ("cpu", "cuda", "mps"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
-
-
-@contextmanager
-def _restored(network: nn.Module, mode: Literal["eval", "train"]) -> Iterator[nn.Module]:
-    modes = [(module, module.training) for module in network.modules()]
-    parameters = [(p, p.grad, p.requires_grad, tensor_version(p)) for p in network.parameters()]
-    try:
-        with (
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            _without_autocast(),
-            preserve_state(network, own_draws=mode == "train"),
-            eager_mode(),
-            explain_torch_errors(),
-        ):
-            for parameter, *_ in parameters:
-                parameter.grad = None
-            network.train(mode == "train")
-            yield network
-    finally:
-        for module, training in modes:
-            module.training = training
-        for parameter, gradient, requires_grad, _ in parameters:
-            parameter.requires_grad_(requires_grad)
-            parameter.grad = gradient
-    if any(tensor_version(parameter) != version for parameter, _, _, version in parameters):
-        raise GapscopeError(
-            "A measure must leave the weights as they are; they were changed in place. "
-            "Use torch.func.functional_call with changed copies instead."
-        )
+    with network_lock(network):
+        modes = [(module, module.training) for module in network.modules()]
+        parameters = [(p, p.grad, p.requires_grad, tensor_version(p)) for p in network.parameters()]
+        try:
+            with (
+                torch.inference_mode(False),
+                torch.enable_grad(),
+                _without_autocast(),
+                preserve_state(network, own_draws=mode == "train"),
+                eager_mode(),
+                explain_torch_errors(),
+            ):
+                for parameter, *_ in parameters:
+                    parameter.grad = None
+                network.train(mode == "train")
+                yield network
+        finally:
+            for module, training in modes:
+                module.training = training
+            for parameter, gradient, requires_grad, _ in parameters:
+                parameter.requires_grad_(requires_grad)
+                parameter.grad = gradient
+        if any(tensor_version(parameter) != version for parameter, _, _, version in parameters):
+            raise GapscopeError(
+                "A measure must leave the weights as they are; they were changed in place. "
+                "Use torch.func.functional_call with changed copies instead."
+            )
 
 
 @contextmanager
@@ -164,11 +155,7 @@ def device_of(network: nn.Module) -> torch.device:
 
 
 def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
-    """Return `x`, detached, on the network's device (copied only if necessary).
-
-    Raises:
-        InvalidInput: Inputs and weights have different floating-point types, or the inputs hold no numbers.
-    """
+    """Return `x`, detached, on the network's device (copied only if necessary)."""
     floating = (p.dtype.to_real() for p in network.parameters() if p.is_floating_point() or p.is_complex())
     dtype = next(floating, None)
     check_holds_numbers(x)
@@ -224,20 +211,12 @@ def samples_per_pass(
 
 
 def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> Tensor:
-    """Return the raw outputs [n, K] of a network in its current mode, in chunks.
-
-    Raises:
-        InvalidInput: The network does not return one row of K numbers per sample.
-    """
+    """Return the raw outputs [n, K] of a network in its current mode, in chunks."""
     x = prepare_inputs(network, x)
     chunk_size = samples_per_pass(network, x, chunk_size)
-
-    def of(stretch: slice) -> Tensor:
-        rows = x[stretch]
-        with torch.no_grad():
-            return torch.cat([checked_outputs(network(rows[p]), len(rows[p])) for p in slices(len(rows), chunk_size)])
-
-    return compute_distributed(len(x), of)
+    with torch.no_grad():
+        parts = [x[part] for part in slices(len(x), chunk_size)]
+        return torch.cat([checked_outputs(network(part), len(part)) for part in parts])
 
 
 def raw_outputs(result: Any) -> Any:

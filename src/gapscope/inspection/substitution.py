@@ -54,7 +54,7 @@ class ParameterSubstitution(TorchFunctionMode):
         self._originals = {id(other): original for original, other in reversed(self._pairs)}
         self.dtype = dtype
 
-    def original(self, tensor: Tensor) -> Tensor:
+    def original(self, tensor: Any) -> Any:
         """Return the network's tensor for its substitute (other tensors unchanged)."""
         return self._originals.get(id(tensor), tensor)
 
@@ -118,12 +118,15 @@ class ParameterSubstitution(TorchFunctionMode):
         return cast_like(result, self.dtype) if isinstance(result, Tensor) else result
 
 
+NOTHING_SUBSTITUTED = ParameterSubstitution(())
+
+
 @contextmanager
 def cast_network(
     network: nn.Module,
     dtype: torch.dtype | None,
     change: Callable[[Tensor], Tensor] = lambda tensor: tensor,
-    within: ParameterSubstitution | None = None,
+    within: ParameterSubstitution = NOTHING_SUBSTITUTED,
 ) -> Iterator[ParameterSubstitution]:
     """Compute with all numbers of a network in one precision in the body.
 
@@ -137,7 +140,7 @@ def cast_network(
                 values = values.clone()
             other = nn.Parameter(values, requires_grad=parameter.requires_grad)
             # The first is what `original` gives back: the network's own.
-            pairs += [(parameter if within is None else within.original(parameter), other), (parameter, other)]
+            pairs += [(within.original(parameter), other), (parameter, other)]
         pairs += [(buffer, cast_like(buffer, dtype).clone()) for buffer in network.buffers()]
     with ParameterSubstitution(pairs, dtype) as substituted, substituted.install(network):
         yield substituted

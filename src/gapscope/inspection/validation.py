@@ -5,17 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.independence import check_finite, check_hookable, check_materialized, check_module
+from gapscope.inspection.independence import check_finite, check_hookable, check_materialized
 from gapscope.inspection.moments import unwrap_estimator
-from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal, unwrap_compiled
-from gapscope.inspection.outputs import eager_mode, inspection_mode, prepare_inputs, raw_outputs
+from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal
+from gapscope.inspection.outputs import inspection_mode, prepare_inputs, raw_outputs, unwrapped
 
 SAMPLES_RUN = 8
 COMPILED = "_orig_mod."
@@ -24,46 +24,17 @@ SUM_TOLERANCE = 1e-3
 BETWEEN_CLASSES = ("margin_signature", "unit_sparsity")
 
 
-@runtime_checkable
-class Requirements(Protocol):
-    """Needs of a measure: its inputs besides the network."""
-
-    @property
-    def name(self) -> str:
-        """Name of the measure."""
-        ...
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Its inputs besides the network: "inputs", "targets", "labels", "initial", "history"."""
-        ...
-
-    @property
-    def supports_dense(self) -> bool:
-        """True if it accepts one label per position."""
-        ...
-
-
 @dataclass(frozen=True)
 class Ready:
-    """Network and samples, validated and adapted.
+    """Network and samples, validated and adapted (`item` of its methods is a registered measure)."""
 
-    Attributes:
-        bare: The network as passed, without the wrapper of `torch.compile`.
-        network: The network from one tensor to raw outputs [n, K] (`bare` if it is that already).
-        n_outputs: K.
-        notes: Conversions of the data, and warnings.
-        positions: Whether outputs have positions (pixels, tokens), which are flattened.
-        mismatch: Reason why labels cannot be compared with the outputs; empty if they can.
-    """
-
-    bare: nn.Module
-    network: nn.Module
+    bare: nn.Module  # as passed, without wrappers
+    network: nn.Module  # from one tensor to raw outputs [n, K] (`bare` if it is that already)
     samples: Samples
     n_outputs: int
-    notes: tuple[str, ...] = ()
-    positions: bool = False
-    mismatch: str = ""
+    notes: tuple[str, ...] = ()  # conversions of the data, and warnings
+    positions: bool = False  # whether outputs have positions (pixels, tokens), which are flattened
+    mismatch: str = ""  # reason why labels cannot be compared with the outputs
 
     def with_samples(self, samples: Samples) -> Ready:
         """Return the same network with other samples of the same kind."""
@@ -77,13 +48,13 @@ class Ready:
         network = self.network if isinstance(self.network, NetworkAdapter) else NetworkAdapter(self.bare)
         return network.as_two_logits()
 
-    def network_for(self, item: Requirements) -> nn.Module:
+    def network_for(self, item: Any) -> nn.Module:
         """Return the network in the form that one measure needs."""
         if not {"inputs", "targets", "labels"} & set(item.needs):
             return self.bare
         return self.class_network if item.name in BETWEEN_CLASSES else self.network
 
-    def initial_for(self, item: Requirements, initial_state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def initial_for(self, item: Any, initial_state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return the initial state dictionary with the keys of one measure's network."""
         if initial_state is None:
             return None
@@ -92,7 +63,7 @@ class Ready:
             return plain
         return {f"network.{name}": tensor for name, tensor in plain.items()}
 
-    def inapplicable_reason(self, item: Requirements) -> str:
+    def inapplicable_reason(self, item: Any) -> str:
         """Return why a measure does not apply to these data (empty if it does)."""
         targets = self.samples.targets
         if {"targets", "labels"} & set(item.needs):
@@ -120,18 +91,9 @@ def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any])
     )
 
 
-def _check_network(network: Any) -> nn.Module:
-    check_module(network)
-    network = unwrap_compiled(network)
-    check_hookable(network)
-    check_materialized(network)
-    check_finite(network)
-    return network
-
-
 def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
     """Return the raw outputs of the first samples, and whether they were the result itself."""
-    with eager_mode(), inspection_mode(network), torch.no_grad():
+    with inspection_mode(network), torch.no_grad():
         x = prepare_inputs(network, samples.inputs[:SAMPLES_RUN]).clone()
         try:
             result = network(x) if samples.form is None else call_network(network, samples.form, x)
@@ -258,10 +220,15 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         samples = _align_next_position(network, samples)
         mismatch = _position_mismatch(network, samples)
         return Ready(network.network, network, samples, outputs.shape[1], samples.notes, mismatch=mismatch)
-    bare = _check_network(network)
+    bare = unwrapped(network)
+    check_hookable(bare)
+    check_materialized(bare)
+    check_finite(bare)
     outputs, plain = _first_outputs(bare, samples)
+    warning = _output_warning(outputs, bare)
+    notes = (*samples.notes, warning) if warning else samples.notes
     if outputs.ndim == 2 and samples.form is None and plain:
-        return _with_notes(Ready(bare, bare, samples, outputs.shape[1], mismatch=_stray_positions(samples)), outputs)
+        return Ready(bare, bare, samples, outputs.shape[1], notes, mismatch=_stray_positions(samples))
     axis, mismatch, causal = (1 if outputs.ndim > 2 else None), "", samples.is_dense and is_causal(bare)
     if samples.is_dense and outputs.ndim <= 2:
         mismatch = _stray_positions(samples)
@@ -280,7 +247,7 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         adapted.n_positions = outputs[0].numel() // outputs.shape[axis or 1] - 1
         k -= outputs.shape[axis or 1]
         samples = _align_next_position(adapted, samples)
-    return _with_notes(Ready(bare, adapted, samples, k, positions=outputs.ndim > 2, mismatch=mismatch), outputs)
+    return Ready(bare, adapted, samples, k, notes, positions=outputs.ndim > 2, mismatch=mismatch)
 
 
 def _stray_positions(samples: Samples) -> str:
@@ -313,8 +280,3 @@ def _position_mismatch(network: NetworkAdapter, samples: Samples) -> str:
     if positions in (1, network.n_positions):
         return ""
     return f"labels have {positions} positions per sample, outputs have {network.n_positions}"
-
-
-def _with_notes(prepared: Ready, outputs: Tensor) -> Ready:
-    warning = _output_warning(outputs, prepared.bare)
-    return replace(prepared, notes=(*prepared.samples.notes, *([warning] if warning else [])))
