@@ -59,8 +59,8 @@ def _warn_slow_path(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
     _WARNED.add(network)
     warnings.warn(
         f"Gradients of individual samples by {listed(list(parameters))} are computed by one backward pass per sample, "
-        "which is correct but slow: the network uses these weights in a way that no faster method supports. Use each weight "
-        "by calling the layer that owns it, or freeze it with requires_grad_(False) to exclude it.",
+        "which is correct but slow: the network uses these weights in a way that no faster method supports. Use each "
+        "weight by calling the layer that owns it, or freeze it with requires_grad_(False) to exclude it.",
         SlowGradients,
         stacklevel=2,
     )
