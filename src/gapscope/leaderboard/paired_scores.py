@@ -191,7 +191,7 @@ class PairedScores:
         """
         counts = self._counts(values, weights)
         score: dict[str, Callable[[_Counts], Array]] = {
-            "kendall": lambda counts: _ratio(*(part.sum(0, dtype=float) for part in counts.for_tau())),
+            "kendall": _kendall,
             "granulated": self._granulated,
             "mutual_information": self._information,
         }
@@ -253,6 +253,10 @@ class PairedScores:
             fraction = shared / numpy.where(defined, unknown, 1.0)
             least = numpy.minimum(least, numpy.where(defined, fraction, numpy.inf))
         return numpy.where(numpy.isfinite(least), numpy.clip(least, 0.0, 1.0), numpy.nan)
+
+
+def _kendall(counts: _Counts) -> Float[Array, " d"]:
+    return _ratio(*(part.sum(0, dtype=float) for part in counts.for_tau()))
 
 
 def _entropy(counts: Float[Array, "cells k"], slack: float = 0.0) -> Float[Array, " cells"]:

@@ -21,7 +21,7 @@ from gapscope.base.type_guards import is_dict, is_list_or_tuple
 from gapscope.prediction.columns import ColumnRoles, check_numbers, finite_rows, log_transform
 from gapscope.prediction.fits import KINDS, ApplicabilityDomain, Kernel, fit_coefficients, fit_kernel, listed_reasons
 from gapscope.results.progress import progress
-from gapscope.results.result import plot_estimates, to_builtin
+from gapscope.results.result import to_builtin
 from gapscope.statistics.intervals import jackknife_plus
 
 if TYPE_CHECKING:
@@ -281,10 +281,6 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             endless = (verdicts["reason"] == "").to_numpy() & numpy.isinf(numbers[:, 1:]).any(1)
             verdicts.loc[endless, "reason"] = f"fitted on too few networks for an interval of {level:.0%}"
         return verdicts
-
-    def plot(self, X: Any, y: Any, *, level: float = 0.9, axes: Any = None) -> Any:
-        """Plot estimates and intervals against the gaps y, and return the axes."""
-        return plot_estimates(numpy.asarray(y, dtype=float), self.assess(X, level=level, refuse=False), level, axes)
 
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator as JSON, atomically."""

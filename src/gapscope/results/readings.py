@@ -6,7 +6,6 @@ import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
@@ -29,12 +28,6 @@ CHECKS_THAT_USE = {
 }
 
 
-def _error(reading: Reading) -> str:
-    if reading.standard_error is None:
-        return "exact" if math.isfinite(reading.value) or math.isinf(reading.value) else ""
-    return "± ?" if math.isnan(reading.standard_error) else f"± {reading.standard_error:.2g}"
-
-
 def _words(title: str, units: str, note: str) -> str:
     """Describe a number: title, units and caveats."""
     measured = f"{title} [{units}]" if title and units else title or units
@@ -43,8 +36,11 @@ def _words(title: str, units: str, note: str) -> str:
 
 def _row(reading: Reading) -> tuple[str, ...]:
     value = "no value" if math.isnan(reading.value) else f"{reading.value:.6g}"
+    error = "" if math.isnan(reading.value) else "exact"
+    if reading.standard_error is not None:
+        error = "± ?" if math.isnan(reading.standard_error) else f"± {reading.standard_error:.2g}"
     words = _words(reading.title, reading.units, reading.note)
-    return (reading.name, value, _error(reading), BETTER[reading.direction], words)
+    return (reading.name, value, error, BETTER[reading.direction], words)
 
 
 def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
@@ -52,17 +48,12 @@ def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
     defined = [reading for reading in family if not math.isnan(reading.value)]
     medians = [reading for reading in defined if reading.number.endswith(".median")] or defined[:2]
     shown = ", ".join(f"{reading.number} {reading.value:.3g}" for reading in medians)
-    notes = dict.fromkeys(
-        f"{reading.number.split('.')[0]}: {reading.note}" if math.isnan(reading.value) else reading.note
-        for reading in family
-        if reading.note
-    )
-    lacking = [
-        note.split(":")[0] for note in notes if ": " in note and note.split(": ", 1)[1] in _missing_reasons(family)
-    ]
-    if len(lacking) > 1:
-        why = _missing_reasons(family)[0]
-        notes = {f"{', '.join(lacking)}: {why}": None} | {n: None for n in notes if n.split(":")[0] not in lacking}
+    lacking: dict[str, list[str]] = {}  # why -> parts of the network without a value
+    for reading in family:
+        if math.isnan(reading.value) and reading.note:
+            lacking.setdefault(reading.note, []).append(reading.number.split(".")[0])
+    notes = [f"{', '.join(dict.fromkeys(parts))}: {why}" for why, parts in lacking.items()]
+    notes += dict.fromkeys(reading.note for reading in defined if reading.note)
     first = family[0]
     return (
         f"{first.measure}.*",
@@ -73,11 +64,7 @@ def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
     )
 
 
-def _missing_reasons(family: Sequence[Reading]) -> list[str]:
-    return list(dict.fromkeys(reading.note for reading in family if math.isnan(reading.value) and reading.note))
-
-
-def rows_of(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
+def _rows(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
     """Return one row of text per reading; measures of five or more numbers are folded into one."""
     rows: list[tuple[str, ...]] = []
     for _, group in groupby(readings, key=lambda reading: reading.measure):
@@ -98,41 +85,6 @@ def _missing_lines(unmeasured: Mapping[str, str], most: int) -> list[str]:
     return lines
 
 
-def use_of(readings: Sequence[Reading]) -> str:
-    """Name the checks that use the readings."""
-    measures = dict.fromkeys(reading.measure for reading in readings)
-    used = [f"{name} ({', '.join(CHECKS_THAT_USE[name])})" for name in measures if name in CHECKS_THAT_USE]
-    others = "no check uses the others" if used else "no check uses these numbers"
-    start = f"checks use {', '.join(used)}; " if used else ""
-    return f"{start}{others}, and no reference values are shipped: compare networks that were trained alike"
-
-
-def text_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: Sequence[str]) -> str:
-    """Return readings, reasons for missing measures, and notes, in at most 15 lines."""
-    rows = rows_of(readings)
-    notes = [f"note: {note}" for note in notes[:3]] + ([use_of(readings)] if readings else [])
-    missing = _missing_lines(unmeasured, max(1, MOST_LINES - len(notes) - min(len(rows), 9)))
-    most = MOST_LINES - len(notes) - len(missing) - 1
-    if len(rows) > most:
-        rows = [*rows[: most - 1], (f"... and {len(rows) - most + 1} more; .to_pandas() has all",)]
-    rows = [HEAD, *rows] if rows else []
-    widths = [max((len(row[i]) for row in rows if len(row) > 1), default=0) for i in range(len(HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
-    return "\n".join([*lines, *missing, *notes])
-
-
-def html_of(readings: Sequence[Reading], unmeasured: Mapping[str, str], notes: Sequence[str]) -> str:
-    """Return a small table with what could not be measured under it, every text escaped."""
-    head = "".join(f"<th>{name}</th>" for name in HEAD)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows_of(readings)
-    )
-    below = [*(f"not measured: {name}: {why}" for name, why in unmeasured.items()), *notes]
-    below += [use_of(readings)] if readings else []
-    lines = "".join(f"<p>{html.escape(line)}</p>" for line in below)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{lines}"
-
-
 # of the JSON of readings and of records
 SCHEMA = 1
 # The baseline of all measures: a measure that predicts the gap no better than this one adds nothing.
@@ -140,40 +92,21 @@ BASELINE = "parameter_count"
 Direction = Literal["lower", "higher", "none"]
 
 
-@cache
-def _names(cls: Any) -> frozenset[str]:
-    return frozenset(item.name for item in fields(cls))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One number of one measure, with its direction, units and source.
+    """One number of one measure, with its direction, units and source."""
 
-    Attributes:
-        measure: Name of the measure in the registry.
-        number: Name of the number among those the measure yields.
-        value: The number itself.
-        standard_error: Standard error where it was estimated, None where it is exact.
-        direction: Which direction goes with a smaller generalization gap: "lower", "higher" or "none" (not known).
-        units: Units of the value.
-        aggregation: Over what it was summed or averaged.
-        reference: Source, with equation number.
-        seconds: Wall time of the whole measure.
-        note: Caveats: number of samples of the estimate, or the reason why there is no number.
-        title: What the number is, in words.
-    """
-
-    measure: str
-    number: str
+    measure: str  # name in the registry
+    number: str  # name among the numbers that the measure yields
     value: float
-    standard_error: float | None = None
-    direction: Direction = "none"
+    standard_error: float | None = None  # None where the value is exact
+    direction: Direction = "none"  # which goes with a smaller gap: "lower", "higher" or "none" (not known)
     units: str = ""
-    aggregation: str = ""
-    reference: str = ""
-    seconds: float = 0.0
-    note: str = ""
-    title: str = ""
+    aggregation: str = ""  # over what it was summed or averaged
+    reference: str = ""  # source, with equation number
+    seconds: float = 0.0  # wall time of the whole measure
+    note: str = ""  # caveats: number of samples of the estimate, or why there is no number
+    title: str = ""  # what the number is, in words
 
     @property
     def name(self) -> str:
@@ -183,8 +116,7 @@ class Reading:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Reading:
         """Build from plain JSON (non-finite values arrive as strings)."""
-        known = _names(cls)
-        values: dict[str, Any] = {key: value for key, value in content.items() if key in known}
+        values: dict[str, Any] = {key: value for key, value in content.items() if key in cls.__dataclass_fields__}
         error = values.get("standard_error")
         values |= {"value": float(values["value"]), "standard_error": None if error is None else float(error)}
         return cls(**values)
@@ -254,11 +186,39 @@ class Readings(StoredRows[Reading]):
         readings = map(Reading.from_dict, content["rows"])
         return cls(readings, content.get("unmeasured"), content.get("notes", ()))
 
+    @property
+    def _use(self) -> list[str]:
+        """Name the checks that use the readings."""
+        if not self:
+            return []
+        measures = dict.fromkeys(reading.measure for reading in self)
+        used = [f"{name} ({', '.join(CHECKS_THAT_USE[name])})" for name in measures if name in CHECKS_THAT_USE]
+        others = f"checks use {', '.join(used)}; no check uses the others" if used else "no check uses these numbers"
+        return [f"{others}, and no reference values are shipped: compare networks that were trained alike"]
+
     def to_html(self) -> str:
-        """Return a small table, every text escaped."""
-        return html_of(self, self.unmeasured, self.notes)
+        """Return a small table, with what could not be measured under it, every text escaped."""
+        head = "".join(f"<th>{name}</th>" for name in HEAD)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in _rows(self)
+        )
+        below = [f"not measured: {name}: {why}" for name, why in self.unmeasured.items()]
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in [*below, *self.notes, *self._use])
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{lines}"
 
     _repr_html_ = to_html
 
     def __repr__(self) -> str:
-        return text_of(self, self.unmeasured, self.notes)
+        """Return rows, reasons for missing measures, and notes, in at most 15 lines."""
+        rows = _rows(self)
+        notes = [*(f"note: {note}" for note in self.notes[:3]), *self._use]
+        missing = _missing_lines(self.unmeasured, max(1, MOST_LINES - len(notes) - min(len(rows), 9)))
+        most = MOST_LINES - len(notes) - len(missing) - 1
+        if len(rows) > most:
+            rows = [*rows[: most - 1], (f"... and {len(rows) - most + 1} more; .to_pandas() has all",)]
+        rows = [HEAD, *rows] if rows else []
+        widths = [max((len(row[i]) for row in rows if len(row) > 1), default=0) for i in range(len(HEAD))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows
+        ]
+        return "\n".join([*lines, *missing, *notes])

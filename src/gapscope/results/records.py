@@ -25,38 +25,24 @@ RECORD = "record.json"  # a run is finished when its folder has it
 class Record:
     """Record of one network as JSON: `record.json`, with `history.jsonl`.
 
-    Attributes:
-        id: The run's id, the hash of its spec.
-        spec: The spec as nested JSON-serializable values.
-        status: "finished", "diverged" (non-finite loss), or "failed" (see the message).
-        message: Reason why the network did not finish.
-        scores: Final train_loss and test_loss (and train_accuracy, test_accuracy for classification), each a mean
-            over the whole split in evaluation mode; train scores are against the training (possibly corrupted) labels.
-        corruption: Metadata of the corruptions of the training data.
-        readings: Readings of the network.
-        measured_samples: Number of training samples behind the readings.
-        unmeasured: Measure name -> why it has no value for this network.
-        history: One mapping per epoch.
-        environment: Versions and machine.
-        seconds: Wall time of training and measuring.
-        epochs_trained: Number of finished epochs.
-        stopped: Why training ended.
+    Scores are the final train_loss and test_loss (and train_accuracy, test_accuracy for classification), each a mean
+    over the whole split in evaluation mode; train scores are against the training (possibly corrupted) labels.
     """
 
-    id: str
-    spec: Mapping[str, Any]
-    status: Status
-    message: str = ""
+    id: str  # hash of the spec
+    spec: Mapping[str, Any]  # nested JSON-serializable values
+    status: Status  # "finished", "diverged" (non-finite loss), or "failed" (see the message)
+    message: str = ""  # why the network did not finish
     scores: Mapping[str, float] = field(default_factory=dict[str, float])
-    corruption: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    corruption: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the training data
     readings: Readings = field(default_factory=Readings)
-    measured_samples: int | None = None
-    unmeasured: Mapping[str, str] = field(default_factory=dict[str, str])
-    history: Sequence[Mapping[str, Any]] = ()
-    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    seconds: float = 0.0
+    measured_samples: int | None = None  # number of training samples behind the readings
+    unmeasured: Mapping[str, str] = field(default_factory=dict[str, str])  # measure -> why it has no value
+    history: Sequence[Mapping[str, Any]] = ()  # one mapping per epoch
+    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])  # versions and machine
+    seconds: float = 0.0  # wall time of training and measuring
     epochs_trained: int = 0
-    stopped: str = ""
+    stopped: str = ""  # why training ended
 
     @property
     def gap_kind(self) -> str:
@@ -101,12 +87,7 @@ class Record:
 
 
 def read_with_warning(folder: Path) -> tuple[Record, str]:
-    """Read the record of one run, and a note if its epochs are corrupted (then it has none).
-
-    Raises:
-        DamagedFile: As for `Record.read`.
-        UnreadableFile: As for `Record.read`.
-    """
+    """Read the record of one run, and a note if its epochs are corrupted (then it has none); raise as `Record.read`."""
     path = folder / RECORD
     content = read_json(path)
     schema = content.get("schema") if is_dict(content) else None
@@ -123,9 +104,8 @@ def read_with_warning(folder: Path) -> tuple[Record, str]:
     if missing:
         raise DamagedFile(f"{path} must name {', '.join(sorted(missing))}; the record is damaged. Delete it.")
     try:
-        fields_read = _checked(content)
         history, note = _history(folder)
-        return Record(**fields_read, history=history), note
+        return Record(**_checked(content), history=history), note
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise DamagedFile(
             f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool recreates it."
@@ -176,9 +156,7 @@ def _is_whole(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     """Return True for a number as `to_json` writes it (text if not finite)."""
-    if isinstance(value, float):
-        return True
-    return value in ("NaN", "Infinity", "-Infinity") if isinstance(value, str) else _is_whole(value)
+    return isinstance(value, float) or value in ("NaN", "Infinity", "-Infinity") or _is_whole(value)
 
 
 def _history(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
@@ -187,9 +165,7 @@ def _history(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
     try:
         rows = tuple(read_json_lines(path))
         for row in rows:
-            wrong = next(
-                (name for name, value in row.items() if type(value) is not float and not _is_number(value)), None
-            )
+            wrong = next((name for name, value in row.items() if not _is_number(value)), None)
             if not isinstance(row.get("epoch"), int) or wrong is not None:
                 raise DamagedFile(f"{path} must hold numbers for every epoch; '{wrong or 'epoch'}' is none.")
         return rows, ""

@@ -6,7 +6,6 @@ import base64
 import html
 import io
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -57,12 +56,8 @@ Row = TypeVar("Row")
 def to_builtin(value: Any) -> Any:
     """Return numbers, texts, lists and dictionaries for a value of a result.
 
-    Args:
-        value: Estimates become `{"value": ..., "standard_error": ...}`, tensors and arrays nested lists, data classes
-            dictionaries of their fields, tuples lists.
-
-    Returns:
-        The plain value; non-finite numbers stay as they are (`to_json` writes them as strings).
+    Estimates become `{"value": ..., "standard_error": ...}`, tensors and arrays nested lists, data classes dictionaries
+    of their fields, tuples lists. Non-finite numbers stay as they are (`to_json` writes them as strings).
 
     >>> to_builtin({"a": (Estimate(1.0, 0.5), 2)})
     {'a': [{'value': 1.0, 'standard_error': 0.5}, 2]}
@@ -102,8 +97,8 @@ class Result:
         return self.to_pandas().to_string(float_format="{:.4g}".format)
 
     def _repr_html_(self) -> str:
-        table = self.summary() if hasattr(self, "summary") else None
-        return to_html(self, getattr(self, "sentences", None) or getattr(self, "verdict", ()), table)
+        summary: Any = getattr(self, "summary", self.to_pandas)
+        return to_html(self, getattr(self, "sentences", None) or getattr(self, "verdict", ()), summary())
 
 
 class RowResult(tuple[Row, ...], Result):
@@ -188,28 +183,6 @@ def panels(names: Sequence[str], *, width: float = 7.0, height: float = 1.8, sha
     for panel, name in zip(axes[:, 0], names, strict=True):
         panel.set_ylabel(name, rotation=0, ha="right", va="center")
     return list(axes[:, 0])
-
-
-def plot_estimates(true: Any, assessed: Any, level: float, axes: Any = None) -> Any:
-    """Plot estimated against true numbers with intervals and the diagonal.
-
-    `assessed` has one row per true number, with prediction, low, high and verdict ("inside" or "outside").
-    """
-    axes = axes_or_new(axes, width=5.0, height=5.0)
-    estimates, low, high = (assessed[name].to_numpy(dtype=float) for name in ("prediction", "low", "high"))
-    inside = (assessed["verdict"] == "inside").to_numpy()
-    for chosen, colour, label in ((inside, "tab:blue", "estimated"), (~inside, "tab:grey", "unlike the fitted ones")):
-        if chosen.any():
-            at, value = true[chosen], estimates[chosen]
-            # no bar where too few networks were fitted for an interval
-            ends = [(value - low[chosen]).clip(0), (high[chosen] - value).clip(0)]
-            ends = [[end if math.isfinite(end) else 0.0 for end in side] for side in ends]
-            axes.errorbar(at, value, yerr=ends, fmt="o", color=colour, label=label, markersize=4, linewidth=1)
-    axes.axline((0, 0), slope=1, color="black", linewidth=0.8)
-    axes.set_xlabel("true gap")
-    axes.set_ylabel(f"estimated gap, {level:.0%} interval")
-    axes.legend(fontsize=8)
-    return axes
 
 
 def plot_lines(

@@ -26,19 +26,12 @@ N_TOKENS = 2048
 
 @dataclass(frozen=True)
 class LooRow:
-    """Leave-one-out predictions of one method.
-
-    Attributes:
-        method: Its name.
-        uses: What it sees: "labels", "inputs" or "network".
-        score: Accuracy, or R^2 for regression.
-        predictions: One score per class [n, K] (the largest is the prediction), or predicted targets [n, k]; float64.
-    """
+    """Leave-one-out predictions of one method."""
 
     method: str
-    uses: str
-    score: float
-    predictions: Float[Tensor, "n k"]
+    uses: str  # what it sees: "labels", "inputs" or "network"
+    score: float  # accuracy, or R^2 for regression
+    predictions: Float[Tensor, "n k"]  # one score per class (the largest is the prediction), or targets; float64
 
     def correct(self, labels: Shaped[Tensor, " n"]) -> Shaped[Tensor, " n"]:
         """True for samples that are predicted correctly."""
@@ -168,8 +161,9 @@ def nearest_neighbours(
     return max(rows, key=lambda row: row.score)
 
 
-def kernel_row(method: str, uses: str, kernel: Spectrum, targets: Shaped[Tensor, "n ..."], n_classes: int | None = None
-               ) -> LooRow:  # fmt: skip
+def kernel_row(
+    method: str, uses: str, kernel: Spectrum, targets: Shaped[Tensor, "n ..."], n_classes: int | None = None
+) -> LooRow:
     """Fit kernel ridge regression with the ridge of the smallest leave-one-out squared error."""
     _, result = select_ridge(kernel, target_matrix(targets, n_classes).to(kernel.vectors.device), RIDGES)
     return _row(method, uses, result.predictions, targets.to(kernel.vectors.device))
@@ -197,10 +191,6 @@ def linear_ridge(
     return kernel_row(method, uses, linear_spectrum(features.double()), targets, n_classes)
 
 
-def _landmarks(n: int) -> Tensor:
-    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[: min(n, N_LANDMARKS)]
-
-
 def rbf_spectrum(features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] | None = None) -> Spectrum:
     r"""Decompose $k(x, x') = \exp(-\lVert x - x' \rVert^2 / m)$, m the median.
 
@@ -208,14 +198,13 @@ def rbf_spectrum(features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] |
     `squared_distances`, if they are known already.
     """
     n = len(features)
-    squares = squared_distances(features) if squares is None else squares
-    chosen = None if squares is not None else _landmarks(n).to(features.device)
+    squares, chosen = squared_distances(features) if squares is None else squares, None
     if squares is None:
+        chosen = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:N_LANDMARKS].to(features.device)
         squares = torch.cdist(features, features[chosen]).square_()
     sample = squares if chosen is None else squares[chosen]
     off_diagonal = sample[~torch.eye(len(sample), dtype=torch.bool, device=sample.device)]
-    width = off_diagonal.median().clamp_min(1e-12)
-    kernel = (squares / -width).exp_()
+    kernel = (squares / -off_diagonal.median().clamp_min(1e-12)).exp_()
     return spectrum(kernel) if chosen is None else nystroem_spectrum(kernel, kernel[chosen])
 
 

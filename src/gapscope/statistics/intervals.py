@@ -17,30 +17,17 @@ Array = numpy.ndarray
 
 
 def resample_weights(n: int, n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
-    """Return how often each of n items occurs in each resample of n with replacement.
-
-    >>> resample_weights(3, 2, 0).sum(1)
-    array([3., 3.])
-    """
+    """Return how often each of n items occurs in each resample of n with replacement."""
     return numpy.random.default_rng(seed).multinomial(n, numpy.full(n, 1 / n), size=n_bootstrap).astype(float)
 
 
 def cluster_weights(clusters: Int[Array, " n"], n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
-    """Return how often each row occurs in each resample of whole clusters with replacement.
-
-    >>> drawn = cluster_weights(numpy.array([0, 0, 1, 2]), 5, 0)
-    >>> bool((drawn[:, 0] == drawn[:, 1]).all())
-    True
-    """
+    """Return how often each row occurs in each resample of whole clusters with replacement."""
     return resample_weights(int(clusters.max()) + 1, n_bootstrap, seed)[:, clusters]
 
 
 def percentile_interval(drawn: Sequence[float] | Float[Array, " b"], level: float) -> tuple[float, float]:
-    """Return the central interval of the finite values (NaN if there are none).
-
-    >>> percentile_interval([0.0, 1.0, 2.0, 3.0, 4.0, float("nan")], 0.5)
-    (1.0, 3.0)
-    """
+    """Return the central interval of the finite values (NaN if there are none)."""
     values = numpy.asarray(drawn, dtype=float)
     values = values[numpy.isfinite(values)]
     if not len(values):
@@ -88,10 +75,6 @@ def permutations(clusters: Int[Array, " n"], count: int, seed: int) -> Iterator[
 
     Clusters are exchanged with others of their size, and rows inside them are shuffled, so that dependent rows stay
     together.
-
-    >>> drawn = next(permutations(numpy.array([0, 0, 1, 1, 2]), 1, 0))
-    >>> int(drawn[4]), abs(int(drawn[0]) - int(drawn[1]))
-    (4, 1)
     """
     rng = numpy.random.default_rng(seed)
     sizes: dict[int, list[Int[Array, " m"]]] = {}
@@ -133,9 +116,6 @@ def jackknife_plus(
         left_out: Predictions [m, n] of the new networks by each leave-one-out fit.
         residuals: Absolute leave-one-out residuals [n], each divided by its network's own spread if there are any.
         spread: Expected error of each new network, in units of the residuals (Lei et al. 2018, sec. 5.2).
-
-    >>> jackknife_plus(numpy.zeros((1, 9)), numpy.arange(1.0, 10.0), 0.9)
-    array([[-9.,  9.]])
     """
     n = len(residuals)
     residuals = numpy.broadcast_to(spread, len(left_out))[:, None] * residuals

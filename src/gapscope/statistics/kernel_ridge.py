@@ -16,15 +16,10 @@ _LEAST_FREEDOM = 1e-9
 
 @dataclass(frozen=True)
 class Spectrum:
-    r"""Kernel of n samples as $U \mathrm{diag}(w) U^\top$ with r orthonormal columns.
+    r"""Kernel of n samples as $U \mathrm{diag}(w) U^\top$ with r orthonormal columns, in float64."""
 
-    Attributes:
-        vectors: U, float64.
-        values: w, not negative, float64.
-    """
-
-    vectors: Float[Tensor, "n r"]
-    values: Float[Tensor, " r"]
+    vectors: Float[Tensor, "n r"]  # U
+    values: Float[Tensor, " r"]  # w, not negative
 
     @property
     def mean(self) -> float:
@@ -34,21 +29,13 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class LooResult:
-    """Leave-one-out result for one ridge strength.
+    """Leave-one-out result for one ridge strength."""
 
-    Attributes:
-        predictions: Prediction at every sample by the fit to all others, [n, k].
-        squared_error: Mean over samples, sum over the k targets, of the squared held-out residual.
-        generalized_cross_validation: The same with the mean of the freedoms in place of each sample's own.
-        effective_dimension: Trace of the matrix that maps targets to fitted values, the intercept's 1 included.
-        largest_leverage: Largest weight of a sample's own target in its fitted value.
-    """
-
-    predictions: Float[Tensor, "n k"]
-    squared_error: float
-    generalized_cross_validation: float
-    effective_dimension: float
-    largest_leverage: float
+    predictions: Float[Tensor, "n k"]  # at every sample by the fit to all others
+    squared_error: float  # mean over samples, sum over the k targets, of the squared held-out residual
+    generalized_cross_validation: float  # the same with the mean of the freedoms in place of each sample's own
+    effective_dimension: float  # trace of the map from targets to fitted values, the intercept's 1 included
+    largest_leverage: float  # largest weight of a sample's own target in its fitted value
 
 
 def spectrum(kernel: Float[Tensor, "n n"]) -> Spectrum:
@@ -115,10 +102,6 @@ def log_evidence_per_sample(features: Float[Tensor, "n d"], targets: Float[Tenso
     """Return LogME: maximum log evidence per sample in nats, mean over targets.
 
     Exact up to the fixed-point iteration. Targets are one-hot labels or regression targets.
-
-    >>> x = torch.tensor([[-1.0], [1.0], [2.0]])
-    >>> log_evidence_per_sample(x, 2 * x + 0.1) > log_evidence_per_sample(x, x**2)
-    True
     """
     f, b = features.double(), targets.double()
     n, d = f.shape
@@ -172,23 +155,16 @@ def log_evidence(
     )
 
 
-MIN_RATIO = 2.0
-"""Classes are unequal if the largest has this many times the samples of the smallest."""
+MIN_RATIO = 2.0  # classes are unequal if the largest has this many times the samples of the smallest
 
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Scores that weight all classes equally.
+    """Scores that weight all classes equally."""
 
-    Attributes:
-        balanced_accuracy: Mean over the classes of the fraction of their samples that are predicted correctly.
-        auc: Area under the ROC curve; with more than two classes the mean of one class against the rest.
-        largest: Fraction of the samples in the largest class.
-    """
-
-    balanced_accuracy: float
-    auc: float
-    largest: float
+    balanced_accuracy: float  # mean over the classes of the fraction of their samples that are predicted correctly
+    auc: float  # area under the ROC curve; with more than two classes the mean of one class against the rest
+    largest: float  # fraction of the samples in the largest class
 
     @classmethod
     def mean(cls, scores: list[ClassScores]) -> ClassScores:
@@ -219,10 +195,6 @@ def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Cla
 
     `scores` has one score per class; the largest is the prediction. Areas compare the scores of one class between
     samples: pass probabilities, not logits, of more than two classes. Classes without a sample do not count.
-
-    >>> found = class_scores(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3]]), torch.tensor([0, 0, 1]))
-    >>> found.balanced_accuracy, found.auc
-    (0.5, 0.5)
     """
     labels, scores = labels.cpu(), scores.detach().double().cpu()
     classes = labels.unique()
