@@ -311,22 +311,3 @@ def test_what_is_wrong_is_said() -> None:
         _estimator().fit(table, gap).predict_interval(table, level=90)
     with pytest.raises(InvalidInput, match="features must be a list of column names; got 'zeta'"):
         GapEstimator(features="zeta").fit(table, gap)
-
-
-def test_the_figure_shows_every_estimate_with_its_interval() -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    table = networks(20)
-    new = networks(5, seed=1).assign(zeta=[0.3, 0.4, 0.5, 0.6, 9.0])
-    estimator = GapEstimator(features=["zeta", "kappa"]).fit(table, table["gap"])
-    axes = estimator.plot(new, new["gap"])
-    drawn = [bars.lines[0].get_xydata() for bars in axes.containers]
-    expected = numpy.column_stack([new["gap"], estimator.predict(new)])
-    assert [len(points) for points in drawn] == [4, 1]  # the last one is unlike those that were fitted
-    assert numpy.allclose(numpy.concatenate(drawn), expected)
-    ends = numpy.array([segment[:, 1] for segment in axes.containers[0].lines[2][0].get_segments()])
-    assert numpy.allclose(ends, estimator.predict_interval(new)[:4])
-    plt.close("all")

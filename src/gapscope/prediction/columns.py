@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from gapscope.base.errors import InvalidInput, did_you_mean
 from gapscope.results.readings import Direction
-from gapscope.results.records import Record
+from gapscope.results.records import Record, records_to_pandas
 
 if TYPE_CHECKING:
     import pandas
@@ -34,35 +33,10 @@ def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
             )
 
 
-def check_numbers(columns: pandas.DataFrame, finite: bool) -> None:
-    """Raise InvalidInput, naming the column, where a reading is text or (if asked) not finite."""
-    for name in columns.columns:
-        try:
-            values = columns[name].to_numpy(dtype=float)
-        except (TypeError, ValueError):
-            raise InvalidInput(
-                f"Every reading must be a number; column {name!r} holds {columns[name].iloc[0]!r}. "
-                "Name the readings to use in features."
-            ) from None
-        bad = int((~numpy.isfinite(values)).sum())
-        if finite and bad:
-            raise InvalidInput(
-                f"Every reading must be finite; column {name!r} holds NaN or infinity in {bad} of {len(values)} rows. "
-                "Drop these networks, or leave the column out of features."
-            )
-
-
 def reading_columns(records: Iterable[Record]) -> list[str]:
     """Return the names of the readings that a gap may be estimated from, as measured.
 
     They take two values or more among the finished networks; settings, scores, the gap and standard errors are none.
-
-    >>> from gapscope.results.readings import Reading, Readings
-    >>> def record(value):
-    ...     readings = Readings([Reading(measure="norm", number="norm", value=value)])
-    ...     return Record(id=str(value), spec={}, status="finished", readings=readings)
-    >>> reading_columns([record(1.0), record(2.0)]), reading_columns([record(1.0), record(1.0)])
-    (['norm'], [])
     """
     values: dict[str, set[float]] = {}
     for record in records:
@@ -81,11 +55,6 @@ def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
     """Return the columns of settings (and the seed) that take two values or more.
 
     A missing setting counts as a value of its own.
-
-    >>> import pandas
-    >>> table = pandas.DataFrame({"network.name": ["a", "b"], "training.epochs": [9, 9], "gap": [0.1, 0.2]})
-    >>> hyperparameter_columns(table)
-    ['network.name']
     """
     settings = [column for column in table.columns if column == "seed" or str(column).startswith(SETTINGS)]
     return [column for column in settings if takes_several(table[column])]
@@ -122,70 +91,8 @@ def complete_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, targe
 
 
 def as_texts(column: Any) -> Any:
-    """Return a column as an array of texts that can be sorted ("nan" if missing).
-
-    pandas' own `astype(str)` leaves missing values as they are, beside which nothing can be sorted.
-    """
+    """Return a column as an array of texts that can be sorted ("nan" if missing, unlike pandas' own `astype(str)`)."""
     return numpy.array([str(value) for value in column])
-
-
-def family_name(value: Any) -> str:
-    """Return the value of a family column as text, "absent" if missing."""
-    return "absent" if value is None or value != value else str(value)
-
-
-@dataclass(frozen=True)
-class ColumnRoles:
-    """Columns of a table of networks by their roles, see `GapEstimator`."""
-
-    features: Sequence[str] | None
-    families: Sequence[str]
-    clusters: Sequence[str]
-    spread: str
-
-    def readings(self, X: Any, *, fitting: bool) -> Any:
-        """Return the readings among the columns of a table, or an array as it is."""
-        beside = [*self.families, *self.clusters, *([self.spread] if self.spread else [])]
-        if not hasattr(X, "columns"):
-            if self.features or beside:
-                raise InvalidInput(
-                    f"X must be a table with named columns, because features, families, clusters or spread name some; "
-                    f"got {type(X).__name__}. Pass a pandas DataFrame."
-                )
-            return numpy.zeros((len(X), 0)) if self.features is not None else X
-        check_columns(X, [*(self.features or ()), *(beside if fitting else [self.spread] if self.spread else ())])
-        if self.features is not None:
-            return X[list(self.features)] if len(self.features) else numpy.zeros((len(X), 0))
-        return X.drop(columns=[name for name in beside if name in X.columns])
-
-    def families_of(self, X: Any) -> dict[str, list[str]]:
-        """Return the values of the family columns, "absent" if missing."""
-        return {
-            column: [family_name(value) for value in X[column]] if column in X.columns else ["absent"] * len(X)
-            for column in self.families
-        }
-
-    def clusters_of(self, X: Any, n: int) -> Int[Array, " n"]:
-        """Return the number of each network's cluster (its own without cluster columns)."""
-        if not len(self.clusters):
-            return numpy.arange(n)
-        names = [tuple(family_name(X[column].iloc[i]) for column in self.clusters) for i in range(n)]
-        kinds = numpy.array([list(dict.fromkeys(names)).index(name) for name in names])
-        if kinds.max() == 0:
-            raise InvalidInput(
-                f"clusters must separate the networks into two kinds or more; {', '.join(self.clusters)} has one "
-                "value. Leave clusters out."
-            )
-        return kinds
-
-    def spread_of(self, X: Any) -> Float[Array, " n"]:
-        """Return the column of expected errors, which must be positive."""
-        found = X[self.spread].to_numpy(dtype=float)
-        if not (found > 0).all():
-            raise InvalidInput(
-                f"The column of spread must hold positive numbers; column {self.spread!r} holds {found.min():.4g}."
-            )
-        return found
 
 
 def log_transform(
@@ -224,26 +131,12 @@ def spans_a_decade(values: Sequence[float]) -> bool:
 
 
 def wide_columns(table: pandas.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Return those of the columns that are positive and span at least a factor of ten.
-
-    >>> import pandas
-    >>> wide_columns(pandas.DataFrame({"norm": [1.0, 50.0], "share": [0.2, 0.4], "log": [-1.0, 80.0]}),
-    ...              ["norm", "share", "log"])
-    ['norm']
-    """
+    """Return those of the columns that are positive and span at least a factor of ten."""
     return [name for name in columns if spans_a_decade(table[name].tolist())]
 
 
 def default_readings(names: Sequence[str]) -> list[str]:
-    """Return the readings of the default: of the kernel, or sensitivities, margins and fit.
-
-    >>> default_readings(["ntk_trace", *FROM_THE_KERNEL])
-    ['kernel_leave_one_out.initial.accuracy', 'gradient_neighbours.agreement', 'accuracy']
-    >>> default_readings(["accuracy", "margin_signature.h1.median", "ntk_trace", "unit_sparsity.zeta"])
-    ['ntk_trace', 'margin_signature.h1.median', 'accuracy']
-    >>> default_readings(["accuracy", "unit_sparsity.zeta"])
-    []
-    """
+    """Return the readings of the default: of the kernel, or sensitivities, margins and fit (none without either)."""
     if all(name in names for name in FROM_THE_KERNEL):
         return list(FROM_THE_KERNEL)
     margins = [name for name in names if name.startswith("margin_signature.") and name.endswith(".median")]
@@ -256,31 +149,28 @@ def suggest_estimator(
 ) -> GapEstimator:
     """Return an unfitted GapEstimator for the readings of these records.
 
-    Left-out accuracy at the initial weights, the neighbours' vote and the training accuracy are used where all finished
-    networks have them (measures `kernel_leave_one_out` and `gradient_neighbours`), by a Gaussian process. Otherwise
-    output sensitivity, input Jacobian norm, NTK trace, median margins, training loss and accuracy are used, as many of
-    them as all finished networks have and as differ between them; without sensitivities and margins, all such readings
-    are (or `features`). Those that are positive and span at least a factor of ten enter by their logarithm;
-    architecture and normalization are the family.
+    The default readings are left-out accuracy at the initial weights, the neighbours' vote and the training accuracy,
+    by a Gaussian process, where all finished networks have them (measures `kernel_leave_one_out` and
+    `gradient_neighbours`). Otherwise they are output sensitivity, input Jacobian norm, NTK trace, median margins,
+    training loss and accuracy, as many of them as all finished networks have and as differ between them; without
+    sensitivities and margins, all such readings. Those that are positive and span at least a factor of ten enter by
+    their logarithm; architecture and normalization are the family. Fit the estimator on
+    `complete_rows(table, estimator.features)`.
 
     Args:
-        records: Records of the networks to fit on.
         features: Names of the readings to use instead.
         kind: A kind of GapEstimator; None takes "gaussian_process" for the readings of the kernel, else "ridge".
-
-    Returns:
-        The estimator; fit it on `usable_rows(table, estimator.features)`.
 
     Raises:
         InvalidInput: No reading is there for every finished network.
     """
     from gapscope.prediction.gap_estimator import GapEstimator
-    from gapscope.results.records import records_to_pandas
 
     finished = [record for record in records if record.status == "finished"]
     table = records_to_pandas(finished)
     if features is None:
-        usable = [name for name in reading_columns(finished) if _finite(table, name)]
+        names = reading_columns(finished)
+        usable = [name for name in names if numpy.isfinite(table[name].to_numpy(dtype=float)).all()]
         features = default_readings(usable) or usable
     if not features:
         raise InvalidInput(
@@ -297,9 +187,3 @@ def suggest_estimator(
         families=[name for name in FAMILIES if name in table.columns],
         directions={name: directions.get(name, "none") for name in features},
     )
-
-
-def _finite(table: pandas.DataFrame, name: str) -> bool:
-    import numpy
-
-    return bool(numpy.isfinite(table[name].to_numpy(dtype=float)).all())

@@ -34,15 +34,6 @@ def _ridge(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Float[Array, " p"]:
     return right.T @ (singular / (singular**2 + best) * projected)
 
 
-def _monotone(x: Float[Array, "n p"], y: Float[Array, " n"], signs: Float[Array, " p"]) -> Float[Array, " p"]:
-    from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
-    low = numpy.where(signs > 0, 0.0, -numpy.inf)
-    high = numpy.where(signs < 0, 0.0, numpy.inf)
-    found = lsq_linear(x, y, bounds=(low, high), method="bvls")  # pyright: ignore[reportUnknownVariableType]
-    return found.x  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-
-
 def fit_coefficients(
     kind: str, x: Float[Array, "n p"], y: Float[Array, " n"], signs: Float[Array, " p"]
 ) -> Float[Array, " p_plus_1"]:
@@ -53,9 +44,6 @@ def fit_coefficients(
     plus $\alpha \sum_k (a_k s_k)^2$ for "ridge" ($s_k$ the standard deviation of column k, $\alpha$ the best of 33
     values between $10^{-4} n$ and $10^4 n$ by leave-one-out error), subject to `signs` for "monotone". Exact; where
     columns are linearly dependent, the solution of smallest scaled norm.
-
-    >>> fit_coefficients("linear", numpy.array([[0.0], [1.0], [2.0]]), numpy.array([1.0, 3.0, 5.0]), numpy.zeros(1))
-    array([1., 2.])
     """
     if x.shape[1] == 0:
         return numpy.array([y.mean()])
@@ -68,7 +56,10 @@ def fit_coefficients(
     if kind == "ridge":
         coefficients = _ridge(scaled, target)
     elif kind == "monotone":
-        coefficients = _monotone(scaled, target, signs)
+        from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+        bounds = numpy.where(signs > 0, 0.0, -numpy.inf), numpy.where(signs < 0, 0.0, numpy.inf)
+        coefficients: Any = lsq_linear(scaled, target, bounds=bounds, method="bvls").x  # pyright: ignore
     else:
         coefficients = numpy.linalg.lstsq(scaled, target, rcond=None)[0]
     coefficients = coefficients / scale
@@ -123,14 +114,7 @@ class Kernel:
 
 
 def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
-    """Return the kernel of the largest marginal likelihood.
-
-    >>> x = numpy.linspace(0, 1, 30)[:, None]
-    >>> kernel = fit_kernel(x, numpy.sin(3 * x[:, 0]))
-    >>> weights = kernel.weights(numpy.sin(3 * x[:, 0]), numpy.arange(30))
-    >>> round(float(weights[0] + kernel(numpy.array([[0.51]]))[0] @ weights[1:]), 3), round(float(numpy.sin(1.53)), 3)
-    (0.999, 0.999)
-    """
+    """Return the kernel of the largest marginal likelihood."""
     from sklearn.exceptions import ConvergenceWarning  # pyright: ignore[reportMissingTypeStubs]
     from sklearn.gaussian_process import GaussianProcessRegressor  # pyright: ignore[reportMissingTypeStubs]
     from sklearn.gaussian_process.kernels import (  # pyright: ignore[reportMissingTypeStubs]
@@ -164,18 +148,15 @@ def listed_reasons(reasons: Sequence[str]) -> str:
     return "; ".join(reasons[:2]) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more > 0 else "")
 
 
-def _without_itself(x: Float[Array, "n p"], end: Float[Array, " p"], next_end: Float[Array, " p"]) -> Array:
-    """Return the end of the range of all others, for each network."""
-    return numpy.where(x == end, next_end, end)
-
-
 def _slack(x: Float[Array, "n p"]) -> float:
     """Return the 95 % point of how far a network is outside the range of the others."""
     n, p = x.shape
     if n < 3 or p == 0:
         return LEAST_SLACK
     rising = numpy.sort(x, axis=0)
-    low, high = _without_itself(x, rising[0], rising[1]), _without_itself(x, rising[-1], rising[-2])
+    # the ends of the range of all others
+    low = numpy.where(x == rising[0], rising[1], rising[0])
+    high = numpy.where(x == rising[-1], rising[-2], rising[-1])
     beyond = numpy.maximum(low - x, x - high)
     width = high - low
     shares = numpy.where(beyond > 0, beyond / numpy.where(width > 0, width, numpy.inf), 0.0)

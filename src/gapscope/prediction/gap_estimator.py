@@ -18,11 +18,11 @@ from sklearn.utils.validation import (  # pyright: ignore[reportMissingTypeStubs
 from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.type_guards import is_dict, is_list_or_tuple
-from gapscope.prediction.columns import ColumnRoles, check_numbers, finite_rows, log_transform
+from gapscope.prediction.columns import check_columns, finite_rows, log_transform
 from gapscope.prediction.fits import KINDS, ApplicabilityDomain, Kernel, fit_coefficients, fit_kernel, listed_reasons
 from gapscope.results.progress import progress
 from gapscope.results.result import to_builtin
-from gapscope.statistics.intervals import jackknife_plus
+from gapscope.statistics.intervals import configuration_ids, jackknife_plus
 
 if TYPE_CHECKING:
     import pandas
@@ -127,19 +127,38 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         for direction in (self.directions or {}).values():
             check_choice("directions", direction, COEFFICIENT_SIGNS)
 
-    @property
-    def _roles(self) -> ColumnRoles:
-        return ColumnRoles(self.features, self.families, self.clusters, self.error_scale)
-
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """Return readings (and target, while fitting) after scikit-learn's own validation."""
-        columns = self._roles.readings(X, fitting="y" in fitting)
-        if hasattr(columns, "columns"):
-            check_numbers(columns, finite)
-        few = 0 if self.features is not None else 1
+        others = [*self.families, *self.clusters, *([self.error_scale] if self.error_scale else [])]
+        columns = X
+        if not hasattr(X, "columns"):
+            if self.features or others:
+                raise InvalidInput(
+                    "X must be a table with named columns, because features, families, clusters or error_scale name "
+                    f"some; got {type(X).__name__}. Pass a pandas DataFrame."
+                )
+        else:
+            needed = others if "y" in fitting else [self.error_scale] if self.error_scale else []
+            check_columns(X, [*(self.features or ()), *needed])
+            columns = X[list(self.features)] if self.features else X.drop(columns=others, errors="ignore")
+        if self.features is not None and not len(self.features):
+            columns = numpy.zeros((len(X), 0))
+        for name in getattr(columns, "columns", ()):
+            try:
+                bad = int((~numpy.isfinite(columns[name].to_numpy(dtype=float))).sum())
+            except (TypeError, ValueError):
+                raise InvalidInput(
+                    f"Every reading must be a number; column {name!r} holds {columns[name].iloc[0]!r}. "
+                    "Name the readings to use in features."
+                ) from None
+            if finite and bad:
+                raise InvalidInput(
+                    f"Every reading must be finite; column {name!r} holds NaN or infinity in {bad} of {len(X)} rows. "
+                    "Drop these networks, or leave the column out of features."
+                )
         options: dict[str, Any] = {
             "dtype": numpy.float64,
-            "ensure_min_features": few,
+            "ensure_min_features": 0 if self.features is not None else 1,
             "ensure_all_finite": finite,
             **fitting,
         }
@@ -150,14 +169,6 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         shown = numpy.asarray(self._checked(X, finite, reset=False))
         return log_transform(shown, self.feature_names_, self.log_features, finite=finite), shown
 
-    def _fitted_readings(self, X: Any, y: Any) -> tuple[Array, Array]:
-        """Return readings as they enter the fit and the target, and store the names."""
-        shown, target = self._checked(X, True, y=y, y_numeric=True, ensure_min_samples=2)
-        names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(shown.shape[1])])
-        self.feature_names_ = tuple(str(name) for name in names)
-        readings = log_transform(shown, self.feature_names_, self.log_features, finite=True)
-        return readings, numpy.asarray(target, dtype=float)
-
     def fit(self, X: Any, y: Any) -> GapEstimator:
         """Fit the coefficients, and the refits of the intervals, to the gaps y.
 
@@ -165,10 +176,13 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             InvalidInput: A parameter is out of range, a column is missing or not numeric, a reading is not finite.
         """
         self.check_parameters()
-        x, y = self._fitted_readings(X, y)
+        shown, y = self._checked(X, True, y=y, y_numeric=True, ensure_min_samples=2)
+        names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(shown.shape[1])])
+        self.feature_names_ = tuple(str(name) for name in names)
+        x, y = log_transform(shown, self.feature_names_, self.log_features, finite=True), numpy.asarray(y, dtype=float)
         directions = self.directions or {}
         signs = numpy.array([COEFFICIENT_SIGNS[directions.get(name, "none")] for name in self.feature_names_])
-        families = {column: sorted(set(values)) for column, values in self._roles.families_of(X).items()}
+        families = {column: sorted(set(values)) for column, values in self._families_of(X).items()}
         self.kernel_ = fit_kernel(x, y) if self.kind == "gaussian_process" else None
         weights = self._weights(x, y, numpy.arange(len(y)), signs)
         self.intercept_, self.coef_ = float(weights[0]), weights[1:]
@@ -201,13 +215,34 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return x if self.kernel_ is None else self.kernel_(x)
 
     def _spread(self, X: Any, x: Float[Array, "m p"]) -> Float[Array, " m"]:
+        """Return the expected error of each network, up to a factor."""
         if not self.error_scale:
             return numpy.ones(len(x)) if self.kernel_ is None else self.kernel_.deviation(x)
-        return self._roles.spread_of(X)
+        spread = X[self.error_scale].to_numpy(dtype=float)
+        if not (spread > 0).all():
+            raise InvalidInput(
+                f"The column of error_scale must hold positive numbers; column {self.error_scale!r} holds "
+                f"{spread.min():.4g}."
+            )
+        return spread
+
+    def _families_of(self, X: Any) -> dict[str, list[str]]:
+        """Return the values of the family columns, "absent" if missing."""
+        return {
+            column: ["absent" if value is None or value != value else str(value) for value in X[column]]
+            if column in X.columns
+            else ["absent"] * len(X)
+            for column in self.families
+        }
 
     def _folds(self, X: Any, n: int) -> list[Int[Array, " m"]]:
         """Return the parts of the refits: single networks or clusters, or `n_folds` random parts."""
-        kinds = self._roles.clusters_of(X, n)
+        kinds = configuration_ids(X, self.clusters) if self.clusters else numpy.arange(n)
+        if kinds.max() == 0:
+            raise InvalidInput(
+                "clusters must separate the networks into two kinds or more; "
+                f"{', '.join(self.clusters)} has one value. Leave clusters out."
+            )
         parts = [numpy.array([kind]) for kind in range(kinds.max() + 1)]
         if self.interval == "cv+":
             order = numpy.random.default_rng(self.random_state).permutation(kinds.max() + 1)
@@ -253,9 +288,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
         check_is_fitted(self)
         x, shown = self._readings(X, finite=False)
-        reasons = [
-            listed_reasons(each) for each in self.region_.out_of_domain_reasons(x, shown, self._roles.families_of(X))
-        ]
+        families = self._families_of(X)
+        reasons = [listed_reasons(each) for each in self.region_.out_of_domain_reasons(x, shown, families)]
         verdicts = ["outside" if reason else "inside" for reason in reasons]
         return pandas.DataFrame({"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None))
 
