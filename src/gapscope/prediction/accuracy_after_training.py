@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
-from gapscope.base.samples import Samples
 from gapscope.inspection.execution import RANDOM_STREAMS
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_adapter import NetworkAdapter
@@ -24,17 +23,18 @@ from gapscope.prediction.accuracy_estimator import (
     MAX_PAIRS,
     NEEDED,
     AccuracyEstimator,
-    IntervalEstimate,
     accuracy_readings,
     clean_label_accuracy,
     implied_noise_rate,
     load_default,
+    with_state,
 )
 from gapscope.prediction.columns import check_columns
 from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.loo_rows import options_within_budget
+from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.progress import notify
-from gapscope.results.result import Result
+from gapscope.results.result import Result, axes_or_new
 
 if TYPE_CHECKING:
     import pandas
@@ -100,7 +100,12 @@ class AccuracyEstimate(Result):
             return "\n".join([*lines, f"no answer: {'; '.join(self.abstained_because)}"])
         lines.append(f"expect {in_percent(self.same_noise)} {MEANINGS['like_training']}")
         if self.clean_labels is not None:
-            lines.append(f"       {in_percent(self.clean_labels)} {MEANINGS['clean']}{self._noise()}")
+            noise = ""
+            if self.noise_interval is not None and self.label_noise is not None:
+                low, high = self.noise_interval
+                rates = f"{100 * self.label_noise:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
+                noise = f", if {rates} of the training labels are wrong"
+            lines.append(f"       {in_percent(self.clean_labels)} {MEANINGS['clean']}{noise}")
         else:
             lines.append(f"       no answer {MEANINGS['clean']}: {self.clean_abstained_because}")
         lines.append(
@@ -118,8 +123,6 @@ class AccuracyEstimate(Result):
 
     def plot(self, axes: Any = None) -> Any:
         """Plot each accuracy with its interval and the training accuracy, and return the axes."""
-        from gapscope.results.result import axes_or_new
-
         answers = {"same label noise": self.same_noise, "clean labels": self.clean_labels}
         axes = axes_or_new(axes, height=1.8)
         for row, answer in enumerate(answers.values()):
@@ -133,20 +136,9 @@ class AccuracyEstimate(Result):
         axes.set(ylim=(-0.5, 1.5), xlabel="accuracy on new data")
         return axes
 
-    def _noise(self) -> str:
-        if self.noise_interval is None or self.label_noise is None:
-            return ""
-        low, high = self.noise_interval
-        ends = f"{100 * low:.0f} to {100 * high:.0f}"
-        return f", if {100 * self.label_noise:.0f} % ({ends}) of the training labels are wrong"
-
 
 def in_percent(answer: IntervalEstimate) -> str:
-    """Return an accuracy and its interval in percent.
-
-    >>> in_percent(IntervalEstimate(0.712, 0.66, 0.755))
-    '71 % (66 to 76)'
-    """
+    """Return an accuracy and its interval in percent, such as 71 % (66 to 76)."""
     return f"{100 * answer.value:.0f} % ({100 * answer.low:.0f} to {100 * answer.high:.0f})"
 
 
@@ -202,11 +194,17 @@ def estimate_accuracy(
         NotMeasurable: The network has no trainable parameters, or the budget is too small for 100 landmarks.
         UnsupportedLayer: The network mixes samples.
     """
+    import pandas
+
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     prepared = ready(network, data, needs=("labels", "outputs"))
     samples = prepared.samples
-    _check(samples)
-    known = initial_state is not None
+    assert samples.targets is not None
+    if len(samples) < 22:
+        raise InvalidInput(f"estimate_accuracy needs 22 samples or more; got {len(samples)}. Pass more samples.")
+    counts = samples.targets.bincount()
+    if int((counts > 0).sum()) < 2:
+        raise InvalidInput("Got labels of one class; estimate_accuracy needs two or more. Pass other samples too.")
     bare, network = prepared.bare, prepared.class_network
     state = _reinitialized_state(bare) if initial_state is None else _known_state(bare, initial_state)
     names = {name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state}
@@ -221,31 +219,36 @@ def estimate_accuracy(
         notify(note)
     options = affordable
     readings = accuracy_readings(network, {names[name]: tensor for name, tensor in state.items()}, samples, **options)
-    assert samples.targets is not None
-    counts = samples.targets.bincount()
     readings |= {
-        "samples": float(len(samples)),
+        "samples": float(n),
         "classes": float(max(len(counts), 2)),
         "train_accuracy": evaluate(prepared.network, samples)["accuracy"],
     }
     if isinstance(label_noise, float | int):
         check_range("label_noise", label_noise, 0, 1 - 1 / readings["classes"], high_open=True)
-    estimate = _predict(readings, float(counts.max()) / len(samples), estimator or load_default(), level, known)
-    estimate = replace(estimate, duplicates=count_duplicates(samples)[0])
-    if estimate.same_noise is None:
+    fitted, table = estimator or load_default(), pandas.DataFrame([readings])
+    estimate = AccuracyEstimate(
+        same_noise=None, clean_labels=None, label_noise=None, level=level,
+        abstained_because=tuple(fitted.abstention_reasons(table, [float(counts.max()) / n])[0]),
+        initial="resampled" if initial_state is None else "given", readings=readings,
+        duplicates=count_duplicates(samples)[0],
+    )  # fmt: skip
+    if estimate.abstained_because:
         return estimate
+    like, clean = (fitted.predict(table, level=level)[target][0] for target in ("like_training", "clean"))
+    estimate = replace(estimate, same_noise=like)
     if label_noise is None and estimator is not None and "clean" in estimator.shifts:
-        return estimate
+        implied = implied_noise_rate(like.value, clean.value, readings["classes"])
+        return replace(estimate, clean_labels=clean, label_noise=implied)
     noise = label_noise
     if noise is None:
         try:
-            noise = estimate_label_noise(_with_state(bare, state), samples, **options)
+            noise = estimate_label_noise(with_state(bare, state), samples, **options)
         except (NotMeasurable, InvalidInput) as error:
-            return replace(estimate, clean_labels=None, label_noise=None, clean_abstained_because=str(error))
+            return replace(estimate, clean_abstained_because=str(error))
         except KeyboardInterrupt:
-            reason = "interrupted before the label noise was estimated"
-            return replace(estimate, clean_labels=None, label_noise=None, clean_abstained_because=reason)
-    return _on_clean_labels(estimate, noise)
+            return replace(estimate, clean_abstained_because="interrupted before the label noise was estimated")
+    return _on_clean_labels(estimate, like, noise)
 
 
 def _known_state(network: nn.Module, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -267,33 +270,11 @@ def _known_state(network: nn.Module, initial_state: Mapping[str, Tensor]) -> dic
     return state
 
 
-def _with_state(network: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    with torch.inference_mode(False):
-        before = copy.deepcopy(network)
-        before.load_state_dict(dict(state))
-    return before
-
-
-def _predict(
-    readings: Mapping[str, float], largest_class: float, estimator: AccuracyEstimator, level: float, known: bool
+def _on_clean_labels(
+    estimate: AccuracyEstimate, like: IntervalEstimate, noise: float | LabelNoiseEstimate
 ) -> AccuracyEstimate:
-    import pandas
-
-    table = pandas.DataFrame([dict(readings)])
-    reasons = tuple(estimator.abstention_reasons(table, [largest_class])[0])
-    start = "given" if known else "resampled"
-    if reasons:
-        return AccuracyEstimate(None, None, None, level, reasons, start, readings)
-    answers = {target: column[0] for target, column in estimator.predict(table, level=level).items()}
-    like, clean = answers["like_training"], answers["clean"]
-    noise = implied_noise_rate(like.value, clean.value, readings["classes"])
-    return AccuracyEstimate(like, clean, noise, level, (), start, readings)
-
-
-def _on_clean_labels(estimate: AccuracyEstimate, noise: float | LabelNoiseEstimate) -> AccuracyEstimate:
     """Add the accuracy on clean labels, computed from that with the same label noise."""
-    like, classes = estimate.same_noise, estimate.readings["classes"]
-    assert like is not None
+    classes = estimate.readings["classes"]
     if not isinstance(noise, LabelNoiseEstimate):
         return replace(estimate, clean_labels=clean_label_accuracy(like, noise, classes), label_noise=float(noise))
     most = 0.99 * (1 - 1 / classes)  # beyond it labels say nothing of the accuracy
@@ -309,14 +290,6 @@ def _on_clean_labels(estimate: AccuracyEstimate, noise: float | LabelNoiseEstima
         label_noise=noise.rate,
         noise_interval=(noise.low, noise.high),
     )
-
-
-def _check(samples: Samples) -> None:
-    if len(samples) < 22:
-        raise InvalidInput(f"estimate_accuracy needs 22 samples or more; got {len(samples)}. Pass more samples.")
-    assert samples.targets is not None
-    if len(samples.targets.unique()) < 2:
-        raise InvalidInput("Got labels of one class; estimate_accuracy needs two or more. Pass other samples too.")
 
 
 def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:

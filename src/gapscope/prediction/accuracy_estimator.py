@@ -13,7 +13,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, check_choice, check_range
+from gapscope.base.errors import DamagedFile, UnreadableFile, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.samples import Samples
 from gapscope.base.type_guards import is_dict
@@ -24,6 +24,7 @@ from gapscope.measures.kernel_leave_one_out import kernel_alignment, kernel_leav
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.prediction.columns import check_columns
 from gapscope.prediction.gap_estimator import GapEstimator, estimator_from_dict, estimator_to_dict
+from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.progress import progress
 
 if TYPE_CHECKING:
@@ -31,6 +32,14 @@ if TYPE_CHECKING:
 
 
 MAX_PAIRS = 1000  # samples that are compared with each other at the trained weights
+
+
+def with_state(network: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """Return a copy of a network with the weights of a state dictionary."""
+    with torch.inference_mode(False):
+        before = copy.deepcopy(network)
+        before.load_state_dict(dict(state))
+    return before
 
 
 def accuracy_readings(
@@ -47,18 +56,13 @@ def accuracy_readings(
     The names are those that `gs.measure` gives the same numbers, so that a pool's readings fit as well: all of
     `kernel_leave_one_out` at the initial weights, its `alignment`, and for classification `gradient_neighbours`. Where
     there are more than 1,000 samples, the neighbours and the alignment are those of 1,000 drawn at random.
-
-    Raises:
-        InvalidInput: There are no targets.
     """
-    if samples.targets is None:
-        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
-    with torch.inference_mode(False):
-        before = copy.deepcopy(network)
-        before.load_state_dict(dict(initial_state))
-    before = with_data_statistics(before, samples.inputs)
-    pairs = _some(samples)
-    assert pairs.targets is not None
+    before = with_data_statistics(with_state(network, initial_state), samples.inputs)
+    pairs = samples
+    if len(samples) > MAX_PAIRS:
+        chosen = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:MAX_PAIRS]
+        pairs = samples.subset(chosen)
+    assert samples.targets is not None and pairs.targets is not None
     kernels: list[Tensor] = []
     with progress("estimating", 3) as bar:
         for name, one in (("initial", before), ("trained", network)):
@@ -80,12 +84,6 @@ def accuracy_readings(
     return found | {"kernel_leave_one_out.alignment": kernel_alignment(*kernels)}
 
 
-def _some(samples: Samples) -> Samples:
-    if len(samples) <= MAX_PAIRS:
-        return samples
-    return samples.subset(torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:MAX_PAIRS])
-
-
 SHIPPED = Path(__file__).with_name("shipped_accuracy_estimator.json")
 SCHEMA = 1
 LEFT_OUT = "kernel_leave_one_out.initial"
@@ -103,15 +101,6 @@ class Limits:
     alignment: float  # smallest cosine of the kernels before and after training
     leverage: float  # largest mean leverage (effective dimension per sample)
     samples: int  # smallest number of samples
-
-
-@dataclass(frozen=True)
-class IntervalEstimate:
-    """Accuracy on one target, with its interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -145,64 +134,37 @@ def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
 def clean_label_accuracy(
     answer: IntervalEstimate, noise: float, classes: float, *, clip: bool = True
 ) -> IntervalEstimate:
-    """Return the accuracy on clean labels, given that with evenly spread label errors.
-
-    >>> noisy = IntervalEstimate(0.73, 0.64, 0.82)  # .73 = .91 * .8 + .09 * .2 / 9
-    >>> round(clean_label_accuracy(noisy, 0.2, 10).value, 3)
-    0.91
-    """
+    """Return the accuracy on clean labels, given that with evenly spread label errors."""
     ends = [clean_accuracy(each, noise, classes) for each in (answer.value, answer.low, answer.high)]
     return IntervalEstimate(*(min(max(each, 0.0), 1.0) for each in ends) if clip else ends)
 
 
 def implied_noise_rate(like: float, clean: float, classes: float) -> float:
-    """Return the fraction of label errors that lowers the clean accuracy to the other (or 0).
-
-    >>> round(implied_noise_rate(0.7, 1.0, 10), 3), implied_noise_rate(0.8, 0.7, 10)
-    (0.3, 0.0)
-    """
+    """Return the fraction of label errors that lowers the clean accuracy to the other (or 0)."""
     above = clean - (1 - clean) / (classes - 1)
     return min(max((clean - like) / above, 0.0), 1.0) if above > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class AccuracyEstimator:
-    """Corrections of the leave-one-out accuracy for each target, fitted on networks.
+    """Corrections of the leave-one-out accuracy for each target, fitted on networks."""
 
-    Attributes:
-        corrections: Target -> fitted estimator of accuracy minus held-out accuracy.
-        spread: tau of `with_features`.
-        limits: Where it refuses.
-        card: What it was fitted on and how far it erred on data sets that were left out, as JSON-serializable values.
-        errors: Target -> how its errors scatter between and within data sets.
-        shifts: Target -> what `recalibrate` adds to every answer.
-    """
-
-    corrections: Mapping[str, GapEstimator]
-    spread: float
-    limits: Limits
-    card: Mapping[str, Any]
-    errors: Mapping[str, ErrorParts]
-    shifts: Mapping[str, float] = field(default_factory=dict[str, float])
+    corrections: Mapping[str, GapEstimator]  # target -> fitted estimator of accuracy minus held-out accuracy
+    spread: float  # tau of `with_features`
+    limits: Limits  # where it abstains
+    card: Mapping[str, Any]  # what it was fitted on and its errors on other data sets, as JSON-serializable values
+    errors: Mapping[str, ErrorParts]  # target -> how its errors scatter between and within data sets
+    shifts: Mapping[str, float] = field(default_factory=dict[str, float])  # target -> what `recalibrate` adds
 
     def recalibrate(
         self, table: pandas.DataFrame, accuracy: Sequence[float], target: str = "like_training"
     ) -> AccuracyEstimator:
         """Return the estimator shifted to networks of known accuracy on the same data.
 
-        An earlier shift of this target is replaced. Intervals keep their widths.
-
-        Args:
-            table: One row per known network with the columns `NEEDED`.
-            accuracy: Their accuracies on new data.
-            target: Which accuracy that is: "like_training" or "clean".
-
-        Raises:
-            InvalidInput: There is no network, or an accuracy is not between 0 and 1.
+        An earlier shift of this target is replaced. Intervals keep their widths. The table has the columns `NEEDED` and
+        one row per known network; the target is "like_training" or "clean".
         """
         check_choice("target", target, TARGETS)
-        if not len(table):
-            raise InvalidInput("table must hold one known network or more; got none.")
         for each in accuracy:
             check_range("accuracy", each, 0, 1)
         fresh = replace(self, shifts={name: shift for name, shift in self.shifts.items() if name != target})
@@ -234,27 +196,26 @@ class AccuracyEstimator:
         known = with_features(table, self.spread)
         reasons: list[list[str]] = []
         for row, share in zip(known.to_dict("records"), largest_class, strict=True):
-            reasons.append([reason for reason in self._objections(row, share) if reason])
+            objections = self._objections(row, share)
+            reasons.append([reason for reason, applies in objections.items() if applies])
         for correction in self.corrections.values():
             for found, each in zip(reasons, correction.in_domain(known).to_dict("records"), strict=True):
                 if each["reason"] and not found:
                     found.append(f"it is unlike the networks of the fit: {each['reason']}")
         return reasons
 
-    def _objections(self, row: Mapping[Any, Any], largest_class: float) -> list[str]:
-        limits, n = self.limits, row["samples"]
+    def _objections(self, row: Mapping[Any, Any], largest_class: float) -> dict[str, bool]:
+        limits, n, alignment = self.limits, row["samples"], row["kernel_leave_one_out.alignment"]
         error = (largest_class * (1 - largest_class) / n) ** 0.5
-        alignment = row["kernel_leave_one_out.alignment"]
-        return [
-            f"{n:.0f} samples are fewer than {limits.samples}" if n < limits.samples else "",
+        return {
+            f"{n:.0f} samples are fewer than {limits.samples}": n < limits.samples,
             f"its features are far from their start (alignment of the kernels {alignment:.2f}, smallest fitted "
-            f"{limits.alignment:.2f})" if not alignment >= limits.alignment else "",
+            f"{limits.alignment:.2f})": not alignment >= limits.alignment,
             f"the untrained kernel can fit any labels (mean leverage {row['leverage']:.2f}, largest fitted "
-            f"{limits.leverage:.2f})" if not row["leverage"] <= limits.leverage else "",
-            f"before training its gradients predict no better than the most frequent label (leave-one-out accuracy "
-            f"{row['left_out']:.2f}, that label {largest_class:.2f})"
-            if not row["left_out"] > largest_class + 2 * error else "",
-        ]  # fmt: skip
+            f"{limits.leverage:.2f})": not row["leverage"] <= limits.leverage,
+            "before training its gradients predict no better than the most frequent label (leave-one-out accuracy "
+            f"{row['left_out']:.2f}, that label {largest_class:.2f})": not row["left_out"] > largest_class + 2 * error,
+        }
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON, atomically."""

@@ -35,11 +35,7 @@ SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
 
 
 def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> float:
-    r"""Extrapolate a score by a least-squares power law $1 - s(n) \propto n^{-b}$.
-
-    >>> round(extrapolate_power_law([(100, 0.6), (200, 0.8)], 400), 6)
-    0.9
-    """
+    r"""Extrapolate a score by a least-squares power law $1 - s(n) \propto n^{-b}$."""
     import numpy
 
     last = points[-1][1]
@@ -53,7 +49,7 @@ def _learning_curve(
     squares: Tensor | None,
     targets: Tensor,
     n_classes: int | None,
-    rbf: LooRow,
+    rbf_score: float,
     score: float,
     seed: int,
 ) -> tuple[LearningCurvePoint, ...]:
@@ -69,8 +65,8 @@ def _learning_curve(
             part = None if squares is None else squares[chosen][:, chosen]
             scores.append(rbf_ridge(features[chosen], targets[chosen], n_classes=n_classes, squares=part).score)
         points.append((size, sum(scores) / len(scores)))
-    points.append((n, rbf.score))
-    points = [(size, value + score - rbf.score) for size, value in points]
+    points.append((n, rbf_score))
+    points = [(size, value + score - rbf_score) for size, value in points]
     doubled = extrapolate_power_law(points, 2 * n)
     return (*(LearningCurvePoint(*point) for point in points), LearningCurvePoint(2 * n, doubled, extrapolated=True))
 
@@ -179,6 +175,7 @@ def forecast_accuracy(
     if prepared is not None and prepared.n_outputs > COMBINATIONS:
         options["combinations"] = COMBINATIONS if len(samples) > max_exact else None
     rows: list[LooRow] = []
+    curve: tuple[LearningCurvePoint, ...] = ()
     targets = samples.targets.cpu()
     with progress("forecasting", 3) as bar:
         try:
@@ -191,20 +188,22 @@ def forecast_accuracy(
                 bar.step("network")
                 add_network_rows(rows, notes, prepared, n_classes, options, time_budget)
             bar.advance()
-            combined = combine_rows(rows, targets)
-            score = mean_score(combined)
             bar.step("learning curve")
-            rbf = next((row for row in rows if row.method == RBF), None)
-            curve = () if rbf is None else _learning_curve(features, squares, targets, n_classes, rbf, score, seed)
+            rbf = next((row.score for row in rows if row.method == RBF), None)
+            if rbf is not None:
+                score = mean_score(combine_rows(rows, targets))
+                curve = _learning_curve(features, squares, targets, n_classes, rbf, score, seed)
             bar.advance()
         except KeyboardInterrupt:
             if not rows:
                 raise  # nothing is finished
             notes.append("Interrupted: only the rows that were finished are shown.")
-            combined = combine_rows(rows, targets)
-            score, curve = mean_score(combined), ()
+    combined = combine_rows(rows, targets)
+    score = mean_score(combined)
     by_name = {row.method: row for row in rows}
-    gain = paired_gain(by_name[NTK], by_name[RBF], targets) if {NTK, RBF} <= by_name.keys() else None
+    unequal = None
+    if n_classes is not None and are_unequal(targets):
+        unequal = ClassScores.mean([class_scores(row.predictions, targets) for row in combined])
     return AccuracyForecast(
         task="regression" if n_classes is None else "classification",
         samples=len(samples),
@@ -212,17 +211,11 @@ def forecast_accuracy(
         interval=forecast_interval(score, len(samples)) if n_classes is not None else None,
         combined=tuple(row.method for row in combined),
         rows=tuple(rows),
-        network_gain=gain,
+        network_gain=paired_gain(by_name[NTK], by_name[RBF], targets) if {NTK, RBF} <= by_name.keys() else None,
         curve=curve,
         abstained_because=reason_to_abstain(rows, targets),
         duplicates=repeated,
         contradicting_duplicates=contradicting,
         notes=tuple(notes),
-        unequal_classes=_unequal_classes(combined, targets),
+        unequal_classes=unequal,
     )
-
-
-def _unequal_classes(rows: Sequence[LooRow], targets: Tensor) -> ClassScores | None:
-    if targets.is_floating_point() or not are_unequal(targets):
-        return None
-    return ClassScores.mean([class_scores(row.predictions, targets) for row in rows])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gapscope.results.result import Result, to_builtin
+from gapscope.results.estimate import IntervalEstimate
+from gapscope.results.result import Result, axes_or_new, to_builtin, to_html
 from gapscope.statistics.baselines import LooRow
 from gapscope.statistics.kernel_ridge import ClassScores
 
@@ -22,15 +23,6 @@ class LearningCurvePoint:
     extrapolated: bool = False
 
 
-@dataclass(frozen=True)
-class NetworkGain:
-    """Score of the NTK row minus the RBF row's, with a 95 % interval (paired, normal)."""
-
-    value: float
-    low: float
-    high: float
-
-
 @dataclass(frozen=True, repr=False)
 class AccuracyForecast(Result):
     """Forecast of `forecast_accuracy`.
@@ -42,7 +34,7 @@ class AccuracyForecast(Result):
         interval: 90 % interval; None for regression.
         combined: Names of the rows whose mean is the forecast.
         rows: Leave-one-out rows, those that need no network first.
-        network_gain: What the network adds to the RBF row; None without both rows.
+        network_gain: Score of the NTK row minus the RBF row's, with a paired 95 % interval; None without both.
         curve: Scores at a quarter, a half and all of the samples, and extrapolated to twice as many.
         abstained_because: Why the forecast is not to be used; empty if it is.
         duplicates: Number of samples that repeat an earlier one.
@@ -58,7 +50,7 @@ class AccuracyForecast(Result):
     interval: tuple[float, float] | None
     combined: tuple[str, ...]
     rows: tuple[LooRow, ...]
-    network_gain: NetworkGain | None
+    network_gain: IntervalEstimate | None
     curve: tuple[LearningCurvePoint, ...]
     abstained_because: str = ""
     duplicates: int = 0
@@ -119,26 +111,23 @@ class AccuracyForecast(Result):
     @property
     def sentences(self) -> tuple[str, ...]:
         """Conclusions from the rows, one sentence each."""
+        if self.abstained_because:
+            return self.notes
         lines: list[str] = []
-        gain = self.network_gain
-        if gain is not None and not self.abstained_because:
+        gain, unequal = self.network_gain, self.unequal_classes
+        if gain is not None:
+            points = f"{gain.value:+.3f} of R^2 (95 % CI {gain.low:.3f} to {gain.high:.3f})"
             if self.task == "classification":
                 points = f"{100 * gain.value:+.1f} points (95 % CI {100 * gain.low:.1f} to {100 * gain.high:.1f})"
-            else:
-                points = f"{gain.value:+.3f} of R^2 (95 % CI {gain.low:.3f} to {gain.high:.3f})"
-            if gain.low > 0:
-                lines.append(f"The network's NTK adds to the RBF kernel of the inputs: {points}.")
-            elif gain.high < 0:
-                lines.append(f"The network's NTK is worse than the RBF kernel of the inputs: {points}.")
-            else:
-                lines.append(f"The network's NTK adds nothing significant to the RBF kernel of the inputs: {points}.")
-        unequal = self.unequal_classes
-        if unequal is not None and not self.abstained_because:
+            what = "adds nothing significant to" if gain.high >= 0 else "is worse than"
+            what = "adds to" if gain.low > 0 else what
+            lines.append(f"The network's NTK {what} the RBF kernel of the inputs: {points}.")
+        if unequal is not None:
             lines.append(
                 f"Classes are unequal (the largest has {self._show(unequal.largest)} of the samples): balanced "
                 f"accuracy {self._show(unequal.balanced_accuracy)}, area under the ROC curve {unequal.auc:.3f}."
             )
-        if self.curve and not self.abstained_because:
+        if self.curve:
             lines.append(f"Twice the data: about {self._show(self.curve[-1].score)}.")
         return (*lines, *self.notes)
 
@@ -149,15 +138,11 @@ class AccuracyForecast(Result):
         return "\n".join([*([self.warning] if self.warning else []), self.headline, *table, *self.sentences])
 
     def _repr_html_(self) -> str:
-        from gapscope.results.result import to_html
-
         warning = (self.warning,) if self.warning else ()
         return to_html(self, (*warning, self.headline, *self.sentences), index=False)
 
     def plot(self, axes: Any = None) -> Any:
         """Plot the score of every row, the forecast and its interval, and return the axes."""
-        from gapscope.results.result import axes_or_new
-
         rows = self.rows[::-1]
         axes = axes_or_new(axes, height=1 + 0.35 * len(rows))
         colours = {"labels": "tab:gray", "inputs": "tab:blue", "network": "tab:orange"}

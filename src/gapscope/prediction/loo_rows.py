@@ -18,7 +18,7 @@ from gapscope.inspection.execution import RANDOM_STREAMS
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
-from gapscope.prediction.forecast_result import NetworkGain
+from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.progress import is_interactive, notify
 from gapscope.statistics.baselines import LooRow, linear_ridge
 
@@ -33,19 +33,18 @@ COMBINATIONS = 4  # of the outputs, where the kernel of all of them is too expen
 NOTIFY_ABOVE_SECONDS = 10.0
 
 
-def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> NetworkGain:
+def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstimate:
     """Return the mean difference of paired leave-one-out results, with a 95 % CI."""
     if targets.is_floating_point():
         truth = targets.double().reshape(len(targets), -1)
         scale = (truth - truth.mean(0)).square().sum(1).mean()
-        difference = (
-            (baseline.predictions - truth).square().sum(1) - (row.predictions - truth).square().sum(1)
-        ) / scale
+        errors, others = ((each.predictions - truth).square().sum(1) for each in (row, baseline))
+        difference = (others - errors) / scale
     else:
         difference = row.correct(targets).double() - baseline.correct(targets).double()
     mean = float(difference.mean())
     error = float(difference.std()) / len(difference) ** 0.5
-    return NetworkGain(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error)
+    return IntervalEstimate(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error)
 
 
 def add_network_rows(
@@ -132,7 +131,7 @@ def _seconds_per_sample_and_pair(network: nn.Module, samples: Samples, options: 
 
 
 def combine_rows(rows: Sequence[LooRow], targets: Tensor) -> tuple[LooRow, ...]:
-    """Rows whose mean score is the forecast.
+    """Return the rows whose mean score is the forecast.
 
     These are the RBF and NTK rows; the rows of the network (last hidden features and NTK) if its features are
     significantly better than the RBF kernel, as those of pretrained networks are; else the best row.
@@ -159,10 +158,7 @@ def mean_score(rows: Sequence[LooRow]) -> float:
 
 
 def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor) -> str:
-    """Return the reason why no row is significantly better than the first, or nothing.
-
-    One-sided at the 5 % level, Bonferroni over five rows. Empty if some row is better.
-    """
+    """Return why no row is significantly better than the first (one-sided, 5 %, Bonferroni), or nothing."""
     if targets.is_floating_point():
         best = max(row.score for row in rows)
         return "" if best > 0 else "no method explains any of the variance"
@@ -196,17 +192,15 @@ def with_new_head(
             f"{head.in_features}. Pass nn.Linear({last.in_features}, {head.out_features}), or 'new'."
         )
     name = next(name for name, module in network.named_modules() if module is last)
-    new = copy.deepcopy(head) if isinstance(head, nn.Module) else _untrained_head(last, samples, n_classes, seed)
+    if isinstance(head, nn.Module):
+        new = copy.deepcopy(head)
+    else:
+        assert samples.targets is not None
+        with RANDOM_STREAMS, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(seed, "new head"))
+            new = nn.Linear(last.in_features, n_classes or samples.targets.shape[1], bias=last.bias is not None)
+        new = new.to(last.weight.device, last.weight.dtype)
     if not name:
         return new
     network.set_submodule(name, new)
     return network
-
-
-def _untrained_head(last: nn.Linear, samples: Samples, n_classes: int | None, seed: int) -> nn.Linear:
-    assert samples.targets is not None
-    k = n_classes or samples.targets.shape[1]
-    with RANDOM_STREAMS, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "new head"))
-        new = nn.Linear(last.in_features, k, bias=last.bias is not None)
-    return new.to(last.weight.device, last.weight.dtype)

@@ -15,19 +15,11 @@ from gapscope.base.samples import Samples
 from gapscope.inspection.validation import ready
 from gapscope.prediction.subset_designs import NORMAL_QUANTILE
 from gapscope.prediction.subset_runs import sample_scores
+from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.result import Result
 from gapscope.statistics.baselines import feature_matrix, rbf_ridge, target_matrix
 
 MIN_VALIDATION, MIN_TRAIN = 10, 10
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Paired difference of the network's and the baseline's score, with a 90 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,7 +37,7 @@ class ValidatedAccuracy(Result):
         correlation: Correlation of the network's results with the leave-one-out results, on the validation samples.
         samples: Number of validation samples.
         effective_samples: Number of validation samples that would give this interval without control variates.
-        difference: Paired difference to the baseline; None without one.
+        difference: Paired difference to the baseline's score, with a 90 % interval; None without a baseline.
         duplicates: Number of validation samples that repeat another one or a training sample.
     """
 
@@ -59,7 +51,7 @@ class ValidatedAccuracy(Result):
     correlation: float
     samples: int
     effective_samples: float
-    difference: Difference | None = None
+    difference: IntervalEstimate | None = None
     duplicates: int = 0
 
     def __repr__(self) -> str:
@@ -225,7 +217,7 @@ def validated_accuracy(
     if baseline is not None:
         paired = adjusted_mean(scores - sample_scores(baseline, held, spread), control[:m], control[m:])
         reach = NORMAL_QUANTILE * math.sqrt(paired.variance)
-        difference = Difference(paired.value, paired.value - reach, paired.value + reach)
+        difference = IntervalEstimate(paired.value, paired.value - reach, paired.value + reach)
     (low, high), (plain_low, plain_high) = _interval(classes, item, m), _interval(classes, plain, m)
     return ValidatedAccuracy(
         task="classification" if classes else "regression",

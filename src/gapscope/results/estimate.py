@@ -1,7 +1,8 @@
-"""Number with its standard error."""
+"""Numbers with their standard error or interval."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -33,3 +34,12 @@ class Estimate(float):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Estimate, (float(self), self.standard_error)
+
+
+@dataclass(frozen=True)
+class IntervalEstimate:
+    """Number with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float

@@ -94,19 +94,33 @@ Direction = Literal["lower", "higher", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One number of one measure, with its direction, units and source."""
+    """One number of one measure, with its direction, units and source.
 
-    measure: str  # name in the registry
-    number: str  # name among the numbers that the measure yields
+    Attributes:
+        measure: Name of the measure in the registry.
+        number: Name of the number among those the measure yields.
+        value: The number itself.
+        standard_error: Standard error where it was estimated, None where it is exact.
+        direction: Which direction goes with a smaller generalization gap: "lower", "higher" or "none" (not known).
+        units: Units of the value.
+        aggregation: Over what it was summed or averaged.
+        reference: Source, with equation number.
+        seconds: Wall time of the whole measure.
+        note: Caveats: number of samples of the estimate, or the reason why there is no number.
+        title: What the number is, in words.
+    """
+
+    measure: str
+    number: str
     value: float
-    standard_error: float | None = None  # None where the value is exact
-    direction: Direction = "none"  # which goes with a smaller gap: "lower", "higher" or "none" (not known)
+    standard_error: float | None = None
+    direction: Direction = "none"
     units: str = ""
-    aggregation: str = ""  # over what it was summed or averaged
-    reference: str = ""  # source, with equation number
-    seconds: float = 0.0  # wall time of the whole measure
-    note: str = ""  # caveats: number of samples of the estimate, or why there is no number
-    title: str = ""  # what the number is, in words
+    aggregation: str = ""
+    reference: str = ""
+    seconds: float = 0.0
+    note: str = ""
+    title: str = ""
 
     @property
     def name(self) -> str:

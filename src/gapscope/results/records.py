@@ -25,24 +25,38 @@ RECORD = "record.json"  # a run is finished when its folder has it
 class Record:
     """Record of one network as JSON: `record.json`, with `history.jsonl`.
 
-    Scores are the final train_loss and test_loss (and train_accuracy, test_accuracy for classification), each a mean
-    over the whole split in evaluation mode; train scores are against the training (possibly corrupted) labels.
+    Attributes:
+        id: The run's id, the hash of its spec.
+        spec: The spec as nested JSON-serializable values.
+        status: "finished", "diverged" (non-finite loss), or "failed" (see the message).
+        message: Reason why the network did not finish.
+        scores: Final train_loss and test_loss (and train_accuracy, test_accuracy for classification), each a mean
+            over the whole split in evaluation mode; train scores are against the training (possibly corrupted) labels.
+        corruption: Metadata of the corruptions of the training data.
+        readings: Readings of the network.
+        measured_samples: Number of training samples behind the readings.
+        unmeasured: Measure name -> why it has no value for this network.
+        history: One mapping per epoch.
+        environment: Versions and machine.
+        seconds: Wall time of training and measuring.
+        epochs_trained: Number of finished epochs.
+        stopped: Why training ended.
     """
 
-    id: str  # hash of the spec
-    spec: Mapping[str, Any]  # nested JSON-serializable values
-    status: Status  # "finished", "diverged" (non-finite loss), or "failed" (see the message)
-    message: str = ""  # why the network did not finish
+    id: str
+    spec: Mapping[str, Any]
+    status: Status
+    message: str = ""
     scores: Mapping[str, float] = field(default_factory=dict[str, float])
-    corruption: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the training data
+    corruption: Mapping[str, Any] = field(default_factory=dict[str, Any])
     readings: Readings = field(default_factory=Readings)
-    measured_samples: int | None = None  # number of training samples behind the readings
-    unmeasured: Mapping[str, str] = field(default_factory=dict[str, str])  # measure -> why it has no value
-    history: Sequence[Mapping[str, Any]] = ()  # one mapping per epoch
-    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])  # versions and machine
-    seconds: float = 0.0  # wall time of training and measuring
+    measured_samples: int | None = None
+    unmeasured: Mapping[str, str] = field(default_factory=dict[str, str])
+    history: Sequence[Mapping[str, Any]] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seconds: float = 0.0
     epochs_trained: int = 0
-    stopped: str = ""  # why training ended
+    stopped: str = ""
 
     @property
     def gap_kind(self) -> str:
