@@ -56,21 +56,6 @@ def test_every_design_costs_what_it_says(design: str) -> None:
     assert found.low < found.score < found.high
 
 
-def test_folds_of_a_spec_in_a_stack_are_those_one_by_one(tmp_path: Path) -> None:
-    spec = gs.RunSpec.from_dict({
-        "data": {"train_size": 100, "test_size": 20},
-        "training": {"epochs": 2, "batch_size": 20},
-        "network": {"options": {"width": 8}},
-    })  # fmt: skip
-    settings: dict[str, Any] = {"design": "five folds and quarter", "seed": 1}
-    alone = gs.learning_curve(spec, **settings)
-    stacked = gs.learning_curve(spec, cache_dir=tmp_path, stack="always", **settings)
-    assert stacked.trainings == alone.trainings and stacked.score == alone.score
-    assert len(list((tmp_path / "trainings").glob("fold*.json"))) == 5
-    with pytest.raises(InvalidInput, match="RunSpec can be stacked"):
-        gs.learning_curve(least_squares, two_blobs(100), stack="auto")
-
-
 def test_folds_agree_with_cross_validation_done_by_hand() -> None:
     x, y = two_blobs(120)
     found = gs.learning_curve(least_squares, (x, y), design="five folds and quarter")

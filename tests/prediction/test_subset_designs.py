@@ -13,7 +13,6 @@ from gapscope.prediction.subset_designs import (
     LADDER,
     NORMAL_QUANTILE,
     SizedScore,
-    cheapest_design,
     extrapolate,
     folds,
     group_numbers,
@@ -75,13 +74,10 @@ def test_the_interval_covers_where_the_score_is_the_same_at_all_sizes() -> None:
     assert 0.90 <= covered / rounds <= 0.98
 
 
-def test_the_cheapest_design_that_reaches_the_width_is_taken() -> None:
+def test_designs_that_cost_more_are_expected_to_be_narrower() -> None:
     quarter = SizedScore(150, 0.7, 0.21 / 450)
     widths = [predicted_width(design, quarter, 0.0, 600) for design in LADDER]
     assert widths == sorted(widths, reverse=True)
-    for design, width in zip(LADDER, widths, strict=True):
-        assert cheapest_design(width * 1.001, quarter, 0.0, 600) is design
-    assert cheapest_design(widths[-1] * 0.99, quarter, 0.0, 600) is None
 
 
 def test_costs_are_what_the_shares_say() -> None:

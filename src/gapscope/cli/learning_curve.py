@@ -56,7 +56,6 @@ def learning_curve(
     ),
     cache_dir: Path = typer.Option(Path("gapscope-learning-curve"), help="Folder of finished training runs."),
     workers: int = typer.Option(1, help="Number of training processes."),
-    stack: str = typer.Option("never", help="Train the folds of a grid's runs in one stack: never, auto, always."),
     seed: int = typer.Option(0, help="Seed of the subsets and of the training runs."),
     data_root: Path | None = DATA_ROOT,
     json: bool = JSON,
@@ -75,9 +74,7 @@ def learning_curve(
         for _, folder, train_fn, data in track(runs, "training", console=Console(stderr=True), transient=True):
             one = extrapolate(
                 train_fn, data, max_interval_width=max_width, design=design, seed=seed, cache_dir=cache_dir / folder,
-                workers=workers,
-                stack=stack,  # pyright: ignore[reportArgumentType]
-                data_root=None if data_root is None else str(data_root),
+                workers=workers, data_root=None if data_root is None else str(data_root),
             )  # fmt: skip
             curves.append(one)
             if one.is_interrupted:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +18,7 @@ from gapscope.pools.from_spec import prepared
 from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.subset_designs import (
     CONTINUED,
+    CONTINUED_ERROR,
     DESIGNS,
     HELD_OUT,
     HOLD_OUT,
@@ -30,11 +29,6 @@ from gapscope.prediction.subset_designs import (
     Design,
     Expectation,
     LearningCurve,
-    SizedScore,
-    Split,
-    SubsetRun,
-    cheapest_design,
-    continued_expectation,
     continued_halves,
     extrapolate,
     folds,
@@ -46,34 +40,17 @@ from gapscope.prediction.subset_designs import (
 from gapscope.prediction.subset_runs import (
     Recipe,
     SubsetRuns,
-    cache_facts,
-    check_cache_folder,
+    claim_cache,
     kernel_scores,
     move_towards_kernel,
     takes_steps_fraction,
     train_and_score,
-    train_and_score_stacked,
 )
 from gapscope.results.progress import progress
-from gapscope.training.multi_training import Choice
 
 AUTO = "auto"
 FEWEST_SAMPLES, FEWEST_GROUPS = 40, 12
 NORMAL_99_ONE_SIDED, MIN_DIFFERENCE = 2.326, 0.05
-CONTINUED_DESIGNS = (CONTINUED.name, SHORT_CONTINUED.name)
-
-
-def _job(recipe: Recipe | RunSpec, samples: Samples, spread: float, seed: int, root: str | None, split: Split) -> Any:
-    return asdict(train_and_score(recipe, samples, split, spread, seed, root))
-
-
-def _together(recipe: Any, samples: Samples, spread: float, seed: int, root: str | None, stack: Choice) -> Any:
-    """Return the function that trains several splits at once, or None."""
-    if stack == "never":
-        return None
-    if not isinstance(recipe, RunSpec):
-        raise InvalidInput("Only training runs of a RunSpec can be stacked; got a function. Use stack='never'.")
-    return lambda splits: train_and_score_stacked(recipe, samples, splits, spread, seed, root, stack)
 
 
 def _checked(data: Any, groups: Any) -> tuple[Samples, np.ndarray]:
@@ -93,21 +70,27 @@ def _checked(data: Any, groups: Any) -> tuple[Samples, np.ndarray]:
     return samples, numbers
 
 
-def _check_continued(design: str, recipe: Recipe | RunSpec, groups: Any) -> None:
-    if design not in CONTINUED_DESIGNS:
-        return
-    if groups is not None:
+def _choose_design(design: str, recipe: Recipe | RunSpec, groups: Any, width: float | None, samples: int) -> str:
+    """Return the design that "auto" stands for ("auto" itself if a width decides), or raise for one that cannot be."""
+    short = takes_steps_fraction(recipe)
+    if design == AUTO and samples > LARGE:
+        return HOLD_OUT.name
+    if design == AUTO and width is None:
+        continued = SHORT_CONTINUED if short else CONTINUED
+        return continued.name if groups is None else LADDER[0].name
+    if design in (CONTINUED.name, SHORT_CONTINUED.name) and groups is not None:
         raise InvalidInput(
             f"{design!r} predicts a sample from others that may be of its group; got groups. Use 'half and quarter'."
         )
-    if design == SHORT_CONTINUED.name and not takes_steps_fraction(recipe):
+    if design == SHORT_CONTINUED.name and not short:
         raise InvalidInput(
             f"{design!r} trains for a quarter of the steps, so that train_fn must be a RunSpec or a function (x, y, "
             "steps_fraction); got a function without that parameter. Add it, or use 'continued halves'."
         )
+    return design
 
 
-def _spread(samples: Samples) -> float:
+def _target_variance(samples: Samples) -> float:
     if samples.is_classification:
         return 1.0
     assert samples.targets is not None
@@ -121,110 +104,68 @@ def _random(seed: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng(derive_seed(seed, purpose))
 
 
-def _of_design(design: Design, trainings: SubsetRuns, splits: tuple[Split, Split, Split], seed: int) -> SizedScore:
-    """Score of the larger training runs of a design."""
-    if design.folds:
-        return trainings.run(folds(trainings.groups, design.folds, _random(seed, f"{design.folds} folds")))
-    _, half, other_half = splits
-    return trainings.run([half] if design.scored_share == 0.5 else [half, other_half])
-
-
-def _growth_a_doubling(large: SizedScore, quarter: SizedScore) -> float:
-    return (large.mean - quarter.mean) / math.log2(large.trained_on / quarter.trained_on)
-
-
-def _unreached(width: float, quarter: SizedScore, growth: float, samples: int) -> str:
-    widths = {item: predicted_width(item, quarter, growth, samples) for item in LADDER}
-    best = min(widths, key=lambda item: widths[item])
-    return (
-        f"An interval {width:.3f} wide needs more samples: the narrowest of these, from {best.name} at the cost of "
-        f"{best.cost:.2f} training runs, would be about {widths[best]:.3f} wide."
-    )
-
-
 def _run_cheapest_design(
-    trainings: SubsetRuns, splits: tuple[Split, Split, Split], name: str, width: float | None, seed: int
+    trainings: SubsetRuns, name: str, width: float | None, seed: int
 ) -> tuple[Design, Expectation, str]:
     """Train the named design, or designs by their cost until one reaches the width."""
-    n = len(trainings.groups)
-    quarter, growth, note = trainings.run([splits[0]]), 0.0, ""
-    design: Design | None = LADDER[0] if name == AUTO else DESIGNS[name]
-    if width is not None and name == AUTO:
-        design = cheapest_design(width, quarter, growth, n)
+    n, growth = len(trainings.groups), 0.0
+    quarter, half, other_half = quarter_and_halves(trainings.groups, _random(seed, "halves"))
+    small = trainings.run([quarter])
+    rest = LADDER if name == AUTO else (DESIGNS[name],)
+    least = math.inf if width is None or name != AUTO else width
+    design, result, note = None, None, ""
     while True:
-        if design is None:
-            assert width is not None
-            note, design = _unreached(width, quarter, growth, n), LADDER[0]
-        large = _of_design(design, trainings, splits, seed)
-        found = extrapolate(large, quarter, n)
-        if width is None or found.width <= width or note or name != AUTO:
-            return design, found, note
-        growth = _growth_a_doubling(large, quarter)
-        dearer = (item for item in LADDER[LADDER.index(design) + 1 :])
-        better = next((item for item in dearer if predicted_width(item, quarter, growth, n) <= width), None)
-        if better is None:
-            return design, found, _unreached(width, quarter, growth, n)
-        design = better
+        widths = {item: predicted_width(item, small, growth, n) for item in LADDER}
+        cheapest = next((item for item in rest if widths[item] <= least), None)
+        if cheapest is None:
+            best = min(widths, key=lambda item: widths[item])
+            note = (
+                f"An interval {least:.3f} wide needs more samples: the narrowest of these, from {best.name} at the "
+                f"cost of {best.cost:.2f} training runs, would be about {widths[best]:.3f} wide."
+            )
+            if design is not None and result is not None:
+                return design, result, note
+        design = cheapest or LADDER[0]
+        if design.folds:
+            large = trainings.run(folds(trainings.groups, design.folds, _random(seed, f"{design.folds} folds")))
+        else:
+            large = trainings.run([half] if design.scored_share == 0.5 else [half, other_half])
+        result = extrapolate(large, small, n)
+        if result.width <= least or note:
+            return design, result, note
+        growth = (large.mean - small.mean) / math.log2(large.trained_on / small.trained_on)
+        rest = LADDER[LADDER.index(design) + 1 :]
 
 
-def _reason_under_trained(runs: Sequence[SubsetRun]) -> str:
-    """Return a sentence on subset runs that are under-trained, or an empty one."""
-    # A smaller training set is fitted better, if training takes the steps that it needs. One that is fitted
-    # significantly worse than the largest (one-sided z-test, 1 %, and by .05) shows that it did not.
-    small, large = min(runs, key=lambda run: run.trained_on), max(runs, key=lambda run: run.trained_on)
-    p, q = small.training_score, large.training_score
-    error = math.sqrt(sum(max(v * (1 - v), 0) / n for v, n in ((p, small.trained_on), (q, large.trained_on))))
-    if q - p <= max(NORMAL_99_ONE_SIDED * error, MIN_DIFFERENCE):
-        return ""
-    return (
-        f"{small.name} ({small.trained_on} samples) reached a training score of {p:.3f}, {large.name} "
-        f"({large.trained_on}) {q:.3f}; subsets need as many optimizer steps as all samples. Let train_fn count steps, "
-        "not epochs."
-    )
+def _is_lower(p: float, n_p: int, q: float, n_q: int) -> bool:
+    """Return whether p is significantly below q (one-sided z-test, 1 %) and by more than .05."""
+    error = math.sqrt(sum(max(v * (1 - v), 0) / n for v, n in ((p, n_p), (q, n_q))))
+    return q - p > max(NORMAL_99_ONE_SIDED * error, MIN_DIFFERENCE)
 
 
-def _note_falling(large: SubsetRun, quarter: SubsetRun) -> str:
-    """Return a sentence on a curve that falls significantly (z-test, 1 %, and by .05)."""
-    p, q = quarter.score, large.score
-    error = math.sqrt(sum(max(v * (1 - v), 0) / run.scored_on for v, run in ((p, quarter), (q, large))))
-    if p - q <= max(NORMAL_99_ONE_SIDED * error, MIN_DIFFERENCE):
-        return ""
-    return f"The curve falls: {p:.3f} with {quarter.trained_on} samples, {q:.3f} with {large.trained_on}."
+def _continued(trainings: SubsetRuns, samples: Samples, design: Design, spread: float, seed: int) -> Expectation:
+    r"""Return the score of halves continued on each other, moved towards an RBF ridge's.
 
-
-def _continued(
-    trainings: SubsetRuns, samples: Samples, design: Design, spread: float, seed: int
-) -> tuple[Design, Expectation, str]:
-    """Return the score of halves continued on each other, moved towards an RBF ridge's."""
-    steps = design.cost / 2
-    splits = continued_halves(trainings.groups, steps, _random(seed, "continued halves"))
-    score = trainings.run(splits)
+    Its standard error is $\sqrt{v\,(1/n + 4 e^2)}$ with v the variance of the scores and e = `CONTINUED_ERROR`.
+    """
+    splits = continued_halves(trainings.groups, design.cost / 2, _random(seed, "continued halves"))
+    value = trainings.run(splits).mean
     scores = np.concatenate([trainings.scores[split.name] for split in splits])
     kernel = kernel_scores(samples, splits, spread)
-    value = score.mean if kernel is None else move_towards_kernel(score.mean, *kernel)
-    return design, continued_expectation(value, scores), ""
+    if kernel is not None:
+        value = move_towards_kernel(value, *kernel)
+    n = len(scores)
+    variance = max(float(scores.var()), (1 - 1 / n) / n)
+    return Expectation(value, math.sqrt(variance * (1 / n + 4 * CONTINUED_ERROR**2)))
 
 
-def _design_without_width(recipe: Recipe | RunSpec, has_groups: bool) -> str:
-    """Return the name of the design that "auto" chooses."""
-    if has_groups:
-        return LADDER[0].name
-    return (SHORT_CONTINUED if takes_steps_fraction(recipe) else CONTINUED).name
-
-
-def _held_out(trainings: SubsetRuns, seed: int) -> tuple[Design, Expectation, str]:
-    large = trainings.run([hold_out(trainings.groups, HELD_OUT, _random(seed, "hold-out"))])
-    return HOLD_OUT, extrapolate(large, None, len(trainings.groups)), ""
-
-
-def _interrupted(trainings: SubsetRuns, name: str) -> tuple[Design, Expectation, str]:
+def _interrupted(trainings: SubsetRuns) -> Expectation:
     """Return the mean score of the largest subset that is finished, which is no prediction."""
     largest = max(run.trained_on for run in trainings.done.values())
     scores = np.concatenate(
         [trainings.scores[run.name] for run in trainings.done.values() if run.trained_on == largest]
     )
-    error = math.sqrt(float(scores.var()) / len(scores))
-    return DESIGNS.get(name, LADDER[0]), Expectation(float(scores.mean()), error), ""
+    return Expectation(float(scores.mean()), math.sqrt(float(scores.var()) / len(scores)))
 
 
 def learning_curve(
@@ -237,7 +178,6 @@ def learning_curve(
     seed: int = 0,
     cache_dir: str | Path | None = None,
     workers: int = 1,
-    stack: Choice = "never",
     data_root: str | None = None,
 ) -> LearningCurve:
     """Predict the accuracy with all samples, from training runs on subsets.
@@ -269,9 +209,6 @@ def learning_curve(
             and the interval counts groups, not samples.
         cache_dir: Folder for finished training runs, so that an interrupted call continues; None keeps nothing.
         workers: Processes that train in parallel, one thread each; above 1 `train_fn` must be picklable.
-        stack: Whether folds and halves of a spec are trained in one stack, in this process (see `train_together`):
-            "never", "always" where it can be, or "auto" where a short timing says that it is faster. Parts must have
-            the same size to be in one stack, so take a number of samples that the folds divide.
 
     Raises:
         InvalidInput: The data have no targets, fewer than 40 samples or 12 groups, `train_fn` does not return
@@ -302,35 +239,30 @@ def learning_curve(
             raise InvalidInput("Got a training function without data; only a RunSpec brings its own. Pass data=(x, y).")
         data = prepared(train_fn, data_root)[0].train
     samples, numbers = _checked(data, groups)
-    _check_continued(design, train_fn, groups)
-    check_choice("stack", stack, get_args(Choice))
-    spread = _spread(samples)
-    job = partial(_job, train_fn, samples, spread, seed, data_root)
-    together = _together(train_fn, samples, spread, seed, data_root, stack)
+    design = _choose_design(design, train_fn, groups, max_interval_width, len(samples))
+    spread = _target_variance(samples)
+    job = partial(train_and_score, train_fn, samples, spread, seed, data_root)
+    chosen, note, interruption = DESIGNS.get(design, LADDER[0]), "", ""
     with tempfile.TemporaryDirectory() as temporary:
         if cache_dir is not None:
-            check_cache_folder(Path(cache_dir), cache_facts(train_fn, seed, samples, numbers))
-        kept = Path(temporary if cache_dir is None else cache_dir) / "trainings"
-        if design == AUTO and len(samples) > LARGE:
-            design = HOLD_OUT.name
-        if design == AUTO and max_interval_width is None:
-            design = _design_without_width(train_fn, groups is not None)
-        with progress("learning curve", DESIGNS.get(design, LADDER[0]).cost * len(samples)) as steps:
-            trainings, interruption = SubsetRuns(job, numbers, kept, workers, steps, together), ""
+            claim_cache(Path(cache_dir), train_fn, seed, samples, numbers)
+        folder = Path(temporary if cache_dir is None else cache_dir) / "trainings"
+        with progress("learning curve", chosen.cost * len(samples)) as steps:
+            trainings = SubsetRuns(job, numbers, folder, workers, steps)
             try:
-                if design == HOLD_OUT.name:
-                    result = _held_out(trainings, seed)
-                elif design in CONTINUED_DESIGNS:
-                    result = _continued(trainings, samples, DESIGNS[design], spread, seed)
+                if chosen is HOLD_OUT:
+                    large = trainings.run([hold_out(numbers, HELD_OUT, _random(seed, "hold-out"))])
+                    result = extrapolate(large, None, len(samples))
+                elif chosen.is_continued:
+                    result = _continued(trainings, samples, chosen, spread, seed)
                 else:
-                    splits = quarter_and_halves(numbers, _random(seed, "halves"))
-                    result = _run_cheapest_design(trainings, splits, design, max_interval_width, seed)
+                    chosen, result, note = _run_cheapest_design(trainings, design, max_interval_width, seed)
             except KeyboardInterrupt:
                 if not trainings.done:
                     raise
-                result = _interrupted(trainings, design)
+                result = _interrupted(trainings)
                 interruption = f"interrupted after {len(trainings.done)} training runs; cache_dir= keeps them."
-    return _curve(samples, trainings, *result, interruption)
+    return _curve(samples, trainings, chosen, result, note, interruption)
 
 
 def _curve(
@@ -346,8 +278,22 @@ def _curve(
             f"{repeated} of {len(samples)} samples repeat an earlier one, so that subsets are scored on copies of "
             f"their own samples. Remove them, or pass groups=. {note}"
         )
-    if len(runs) > 1 and not design.is_continued:
-        note = f"{_note_falling(max(runs, key=lambda run: run.trained_on), runs[0])} {note}"
+    small, large = min(runs, key=lambda run: run.trained_on), max(runs, key=lambda run: run.trained_on)
+    unreliable = interruption
+    if not design.is_continued:
+        if _is_lower(large.score, large.scored_on, small.score, small.scored_on):
+            fall = f"{small.score:.3f} with {small.trained_on} samples, {large.score:.3f} with {large.trained_on}"
+            note = f"The curve falls: {fall}. {note}"
+        # A smaller training set is fitted better, if training takes the steps that it needs. One that is fitted
+        # significantly worse than the largest shows that it did not.
+        if not interruption and _is_lower(
+            small.training_score, small.trained_on, large.training_score, large.trained_on
+        ):
+            unreliable = (
+                f"{small.name} ({small.trained_on} samples) reached a training score of {small.training_score:.3f}, "
+                f"{large.name} ({large.trained_on}) {large.training_score:.3f}; subsets need as many optimizer steps "
+                "as all samples. Let train_fn count steps, not epochs."
+            )
     return LearningCurve(
         task="classification" if samples.is_classification else "regression",
         score=min(max(found.value, lowest), 1.0),
@@ -358,7 +304,7 @@ def _curve(
         design=design.name,
         cost=trainings.cost,
         trainings=runs,
-        unreliable_because=interruption or ("" if design.is_continued else _reason_under_trained(runs)),
+        unreliable_because=unreliable,
         note=note.strip(),
         is_interrupted=bool(interruption),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gapscope.base.errors import InvalidInput, check_same_length
-from gapscope.results.result import Result
+from gapscope.results.result import Result, axes_or_new
 
 if TYPE_CHECKING:
     import pandas
@@ -83,9 +83,6 @@ def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
     the squared standard error of a mean. Scores that are all 0 or 1 (right or wrong) have at least the variance of a
     share to which two right and two wrong samples are added (Agresti and Coull 1998), so that no wrong one among a few
     does not pass for certainty.
-
-    >>> variance_of_mean(np.array([1.0, 0.0, 1.0, 0.0]), np.arange(4)) == 1 / 12
-    True
     """
     n, groups = len(scores), np.unique(groups, return_inverse=True)[1]
     sums = np.bincount(groups, weights=scores - scores.mean())
@@ -99,11 +96,7 @@ def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
 
 
 def extrapolate(large: SizedScore, small: SizedScore | None, samples: int) -> Expectation:
-    """Extrapolate the score from parts of two sizes to all samples.
-
-    >>> extrapolate(SizedScore(300, 0.70, 0.0), SizedScore(150, 0.60, 0.0), 600).value
-    0.75
-    """
+    """Extrapolate the score from parts of two sizes to all samples."""
     if small is None:
         return Expectation(large.mean, math.sqrt(large.variance + BETWEEN_NETWORKS**2))
     further = math.log(samples / large.trained_on) / math.log(large.trained_on / small.trained_on)
@@ -117,28 +110,12 @@ def extrapolate(large: SizedScore, small: SizedScore | None, samples: int) -> Ex
     return Expectation(large.mean + weight * growth, math.sqrt(variance))
 
 
-def continued_expectation(value: float, scores: np.ndarray) -> Expectation:
-    r"""Return the score of continued subset runs with its standard error.
-
-    $\sqrt{v\,(1/n + 4 e^2)}$ with v the variance of the scores of n samples and e = `CONTINUED_ERROR`.
-    """
-    n = len(scores)
-    variance = max(float(scores.var()), (1 - 1 / n) / n)
-    return Expectation(value, math.sqrt(variance * (1 / n + 4 * CONTINUED_ERROR**2)))
-
-
 def predicted_width(design: Design, quarter: SizedScore, growth_a_doubling: float, samples: int) -> float:
     """Return the expected width of a design's interval, from the training on a quarter."""
     trained_on = round(design.trained_share * samples)
     variance = quarter.variance * 0.75 / design.scored_share
     mean = quarter.mean + growth_a_doubling * math.log2(trained_on / quarter.trained_on)
     return extrapolate(SizedScore(trained_on, mean, variance), quarter, samples).width
-
-
-def cheapest_design(width: float, quarter: SizedScore, growth_a_doubling: float, samples: int) -> Design | None:
-    """Return the cheapest design of at most the given expected width, or None."""
-    reach = (item for item in LADDER if predicted_width(item, quarter, growth_a_doubling, samples) <= width)
-    return next(reach, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,11 +141,7 @@ def group_numbers(groups: Any, samples: int) -> np.ndarray:
 
 
 def random_partition(groups: np.ndarray, shares: Sequence[float], random: np.random.Generator) -> list[np.ndarray]:
-    """Cut the samples into random parts of about the given fractions, groups whole.
-
-    >>> [part.size for part in random_partition(np.arange(8), (0.5, 0.5), np.random.default_rng(0))]
-    [4, 4]
-    """
+    """Cut the samples into random parts of about the given fractions, groups whole."""
     sizes = np.bincount(groups)
     order = random.permutation(len(sizes))
     # a group belongs to the part in which its middle lies
@@ -284,8 +257,6 @@ class LearningCurve(Result):
 
     def plot(self, axes: Any = None) -> Any:
         """Plot the scores of the runs and the prediction with its interval, and return the axes."""
-        from gapscope.results.result import axes_or_new
-
         axes = axes_or_new(axes, height=3.0)
         axes.plot([run.trained_on for run in self.trainings], [run.score for run in self.trainings], "o", label="runs")
         error = [[self.score - self.low], [self.high - self.score]]

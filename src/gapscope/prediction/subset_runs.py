@@ -25,7 +25,6 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,18 +38,18 @@ from gapscope.base.files import make_folder, read_json, to_json, write_atomicall
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import RunSpec
-from gapscope.inspection.losses import class_logits, sample_losses
+from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.measures._forward import forward_pass
 from gapscope.pools.from_spec import network_from_spec, prepared
-from gapscope.pools.jobs import keep, run_cached
+from gapscope.pools.jobs import run_cached
 from gapscope.prediction.subset_designs import SizedScore, Split, SubsetRun, variance_of_mean
 from gapscope.results.progress import NullProgress
 from gapscope.statistics.baselines import RIDGES, linear_spectrum, rbf_ridge, sample_features, target_matrix
 from gapscope.statistics.kernel_ridge import select_ridge
 from gapscope.training.loop import Training
-from gapscope.training.multi_training import Choice, train_all
+from gapscope.training.multi_training import train_all
 from gapscope.training.randomness import reproducible
 
 Recipe = Callable[..., nn.Module]
@@ -58,27 +57,15 @@ STEPS_FRACTION = "steps_fraction"
 FACTS, ANSWERS = "twin.json", "equal or fewer steps, scores and training score"
 
 
-def _original_structure(samples: Samples) -> Any:
-    """The inputs as the user's own code takes them: a tensor, a mapping of tensors or a tuple."""
-    if samples.form is None:
-        return samples.inputs
-    parts = samples.form.unpack(samples.inputs)
-    return parts if samples.form.names is None else dict(zip(samples.form.names, parts, strict=True))
-
-
-def _by_spec(spec: RunSpec, samples: Samples, seed: int, root: str | None) -> Training:
-    """The training of a spec on some of its samples, not begun."""
-    problem, _ = prepared(spec, root)
-    spec = spec.replace({"seed": seed % 2**31})
-    network = network_from_spec(spec, dataclasses.replace(problem, train=samples))
-    return Training(network, samples, spec.training, seed=spec.seed)
-
-
-def _trained_by_spec(
-    parts: Sequence[tuple[Samples, int]], spec: RunSpec, root: str | None, stack: Choice
-) -> list[nn.Module]:
-    trainings = [_by_spec(spec, samples, seed, root) for samples, seed in parts]
-    for training, error in zip(trainings, train_all(trainings, stack=stack, largest=len(trainings)), strict=True):
+def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, root: str | None = None) -> nn.Module:
+    """Run a training configuration, with global random numbers that depend on the seed alone."""
+    assert samples.targets is not None
+    if isinstance(recipe, RunSpec):
+        problem, _ = prepared(recipe, root)
+        spec = recipe.replace({"seed": seed % 2**31})
+        network = network_from_spec(spec, dataclasses.replace(problem, train=samples))
+        training = Training(network, samples, spec.training, seed=spec.seed)
+        (error,) = train_all([training], stack="never", largest=1)
         if error is not None:
             raise error
         result = training.result
@@ -86,16 +73,15 @@ def _trained_by_spec(
             raise InvalidInput(
                 f"Training diverged ({result.stop_reason}); every subset run must finish. Lower the learning rate."
             )
-    return [training.run.network for training in trainings]
-
-
-def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, root: str | None = None) -> nn.Module:
-    """Run a training configuration, with global random numbers that depend on the seed alone."""
-    if isinstance(recipe, RunSpec):
-        return _trained_by_spec([(samples, seed)], recipe, root, "never")[0]
-    assert samples.targets is not None
+        return training.run.network
+    # the inputs as the user's own code takes them: a tensor, a mapping of tensors or a tuple
+    inputs: Any = samples.inputs
+    if samples.form is not None:
+        inputs = samples.form.unpack(inputs)
+        if samples.form.names is not None:
+            inputs = dict(zip(samples.form.names, inputs, strict=True))
     with reproducible(torch.device("cuda" if torch.cuda.is_initialized() else "cpu"), seed):
-        network = recipe(_original_structure(samples), samples.targets)
+        network = recipe(inputs, samples.targets)
     if not isinstance(network, nn.Module):
         raise InvalidInput(
             f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}. "
@@ -106,18 +92,13 @@ def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, roo
 
 def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
     """Return each sample's score: 1 or 0 for right or wrong, its R² for regression."""
-    found = ready(network, samples)
-    if found.mismatch:
-        raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {found.mismatch}.")
-    samples = found.samples
-    with inspection_mode(found.network):
-        outputs = network_outputs(found.network, samples.inputs)
-    assert samples.targets is not None
-    targets = samples.targets.to(outputs.device)
-    if samples.is_classification:
-        right = class_logits(outputs).argmax(1) == targets
-        return right.double().cpu().numpy()
-    return (1 - sample_losses(outputs.double(), targets.double()) / spread).cpu().numpy()
+    subject = ready(network, samples)
+    if subject.mismatch:
+        raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {subject.mismatch}.")
+    with inspection_mode(subject.network):
+        outputs = network_outputs(subject.network, subject.samples.inputs).double()
+    predictions = class_logits(outputs) if samples.is_classification else outputs.reshape(len(outputs), -1)
+    return scores_of_predictions(predictions, subject.samples, spread)
 
 
 def scores_of_predictions(predictions: Tensor, samples: Samples, spread: float) -> np.ndarray:
@@ -147,21 +128,18 @@ def kernel_scores(samples: Samples, splits: Sequence[Split], spread: float) -> t
     return float(scores(torch.arange(len(samples))).mean()), float(of_parts.mean())
 
 
-def _part(samples: Samples, indices: np.ndarray) -> Samples:
-    return samples.subset(torch.from_numpy(indices))
-
-
-def _data_digest(samples: Samples, groups: np.ndarray) -> str:
+def claim_cache(folder: Path, recipe: Recipe | RunSpec, seed: int, samples: Samples, groups: np.ndarray) -> None:
+    """Store what the runs in a folder belong to, or raise InvalidInput for runs of something else."""
     digest = hashlib.sha256(groups.tobytes())
-    columns = () if samples.form is None else samples.form.columns
-    for tensor in (samples.inputs, samples.targets, *columns):
+    for tensor in (samples.inputs, samples.targets, *(() if samples.form is None else samples.form.columns)):
         assert tensor is not None
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def check_cache_folder(folder: Path, facts: dict[str, Any]) -> None:
-    """Store what the runs in a folder belong to, or refuse runs of something else."""
+    if isinstance(recipe, RunSpec):
+        name = recipe.id
+    else:
+        function = recipe.func if isinstance(recipe, partial) else recipe
+        name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
+    facts: dict[str, Any] = {"recipe": name, "seed": seed, "data": digest.hexdigest(), "answers": ANSWERS}
     make_folder(folder)
     path = folder / FACTS
     known = read_json(path) if path.exists() else facts
@@ -172,36 +150,6 @@ def check_cache_folder(folder: Path, facts: dict[str, Any]) -> None:
             "Choose another folder."
         )
     write_atomically(path, to_json(facts) + "\n")
-
-
-def _recipe_name(recipe: Recipe | RunSpec) -> str:
-    if isinstance(recipe, RunSpec):
-        return recipe.id
-    function = recipe.func if isinstance(recipe, partial) else recipe
-    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
-
-
-def cache_facts(recipe: Recipe | RunSpec, seed: int, samples: Samples, groups: np.ndarray) -> dict[str, Any]:
-    """Return the facts that the runs of a learning curve depend on."""
-    return {"recipe": _recipe_name(recipe), "seed": seed, "data": _data_digest(samples, groups), "answers": ANSWERS}
-
-
-@dataclass(frozen=True)
-class SubsetScores:
-    """Scores of the unseen samples in the split's order, and mean score of those seen."""
-
-    scores: list[float]
-    training_score: float
-
-
-def _scores(network: nn.Module, samples: Samples, split: Split, spread: float) -> SubsetScores:
-    seen, unseen = (
-        sample_scores(network, _part(samples, indices), spread) for indices in (split.trained, split.scored)
-    )
-    if split.is_continued:
-        rest = _part(samples, split.scored)
-        unseen = scores_of_predictions(continued_predictions(network, rest), rest, spread)
-    return SubsetScores(unseen.tolist(), float(seen.mean()))
 
 
 def takes_steps_fraction(recipe: Recipe | RunSpec) -> bool:
@@ -222,39 +170,23 @@ def equal_steps(recipe: Recipe | RunSpec, samples: int, part: int, fraction: flo
 
 
 def train_and_score(
-    recipe: Recipe | RunSpec, samples: Samples, split: Split, spread: float, seed: int, root: str | None
-) -> SubsetScores:
-    """Train on one part with the steps of all samples (for a spec), and score the other."""
+    recipe: Recipe | RunSpec, samples: Samples, spread: float, seed: int, root: str | None, split: Split
+) -> dict[str, Any]:
+    """Train on one part with the steps of all samples; return its score and those of unseen samples, in order."""
     recipe = equal_steps(recipe, len(samples), len(split.trained), split.steps)
-    network = run_configuration(recipe, _part(samples, split.trained), derive_seed(seed, split.name), root)
-    return _scores(network, samples, split, spread)
-
-
-def train_and_score_stacked(
-    spec: RunSpec, samples: Samples, splits: Sequence[Split], spread: float, seed: int, root: str | None, stack: Choice
-) -> list[SubsetScores]:
-    """Train and score each split of a spec, parts of equal size in one stack."""
-    sizes = {len(split.trained) for split in splits}
-    results: dict[str, SubsetScores] = {}
-    for size in sizes:
-        same = [split for split in splits if len(split.trained) == size]
-        equal = equal_steps(spec, len(samples), size, same[0].steps)
-        assert isinstance(equal, RunSpec)
-        parts = [(_part(samples, split.trained), derive_seed(seed, split.name)) for split in same]
-        networks = _trained_by_spec(parts, equal, root, stack)
-        for network, split in zip(networks, same, strict=True):
-            results[split.name] = _scores(network, samples, split, spread)
-    return [results[split.name] for split in splits]
+    seen, rest = (samples.subset(torch.from_numpy(indices)) for indices in (split.trained, split.scored))
+    network = run_configuration(recipe, seen, derive_seed(seed, split.name), root)
+    training_score, unseen = float(sample_scores(network, seen, spread).mean()), sample_scores(network, rest, spread)
+    if split.is_continued:
+        unseen = scores_of_predictions(continued_predictions(network, rest), rest, spread)
+    return {"scores": unseen.tolist(), "training_score": training_score}
 
 
 class SubsetRuns:
     """Runs splits once, keeps their answers in a folder, and puts them together."""
 
-    def __init__(
-        self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: NullProgress, together: Any = None
-    ) -> None:
+    def __init__(self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: NullProgress) -> None:
         self.job, self.groups, self.folder, self.workers, self.steps = job, groups, folder, workers, steps
-        self.together = together
         self.done: dict[str, SubsetRun] = {}
         self.scores: dict[str, np.ndarray] = {}
 
@@ -263,38 +195,24 @@ class SubsetRuns:
         sizes = {split.name: len(split.trained) for split in splits}
         self.steps.step(", ".join(sizes) if len(sizes) < 3 else f"{len(sizes)} folds")
         try:
-            if self.together is not None and len(splits) > 1:
-                self._run_together(splits)
             run_cached(
                 {split.name: partial(self.job, split) for split in splits}, self.folder, workers=self.workers,
                 on_done=lambda name, done, of: self.steps.advance(sizes[name]),
             )  # fmt: skip
-        finally:  # also what was finished before an interruption
-            self._collect(splits)
+        finally:  # read also what was finished before an interruption
+            for split in splits:
+                path = self.folder / f"{split.name}.json"
+                if path.exists():
+                    answer = read_json(path)
+                    scores = self.scores[split.name] = np.asarray(answer["scores"], dtype=float)
+                    self.done[split.name] = SubsetRun(
+                        split.name, len(split.trained), len(scores), float(scores.mean()), answer["training_score"],
+                        split.steps,
+                    )  # fmt: skip
         scores = np.concatenate([self.scores[split.name] for split in splits])
         groups = np.concatenate([self.groups[split.scored] for split in splits])
         trained_on = round(sum(sizes.values()) / len(sizes))
         return SizedScore(trained_on, float(scores.mean()), variance_of_mean(scores, groups))
-
-    def _collect(self, splits: Sequence[Split]) -> None:
-        """Read the answers of the splits that are finished."""
-        for split in splits:
-            path = self.folder / f"{split.name}.json"
-            if path.exists():
-                answer = read_json(path)
-                scores = self.scores[split.name] = np.asarray(answer["scores"], dtype=float)
-                self.done[split.name] = SubsetRun(
-                    split.name, len(split.trained), len(scores), float(scores.mean()), answer["training_score"],
-                    split.steps,
-                )  # fmt: skip
-
-    def _run_together(self, splits: Sequence[Split]) -> None:
-        """Train those that are missing side by side in this process, and keep their answers."""
-        missing = [split for split in splits if not (self.folder / f"{split.name}.json").exists()]
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for split, answer in zip(missing, self.together(missing) if missing else [], strict=True):
-            keep(asdict(answer), self.folder / f"{split.name}.json")
-            self.steps.advance(len(split.trained))
 
     @property
     def cost(self) -> float:
@@ -303,11 +221,7 @@ class SubsetRuns:
 
 
 def move_towards_kernel(continued: float, kernel: float, kernel_of_halves: float) -> float:
-    """Move the score of continued subset runs towards that of a kernel machine.
-
-    >>> round(move_towards_kernel(0.70, 0.76, 0.74), 6), round(move_towards_kernel(0.70, 0.60, 0.58), 6)
-    (0.72, 0.69)
-    """
+    """Move the score of continued subset runs towards that of a kernel machine."""
     gain = max(kernel - kernel_of_halves, 0.0)
     return continued + min(max((kernel - continued) / 2, -gain / 2), gain)
 
