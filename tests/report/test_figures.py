@@ -1,12 +1,21 @@
-"""Figures against independent numbers: histogram counts, least-squares line and band, intervals."""
+"""Figures, scales, plots and pictures against independent numbers."""
 
 from __future__ import annotations
 
+import base64
+import io
+import math
 import re
 import warnings
+import xml.etree.ElementTree as ElementTree
+from typing import Any
 
 import numpy
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
 
 from gapscope.report.figures import (
     Prediction,
@@ -17,6 +26,7 @@ from gapscope.report.figures import (
     predicted_against_true,
     training_curves,
 )
+from gapscope.report.svg import Plot, Scale, data_uri, is_image, tag
 
 
 @pytest.mark.thorough
@@ -51,11 +61,11 @@ def test_the_histogram_counts_every_network_once() -> None:
 
 def test_an_interval_that_misses_looks_different() -> None:
     items = [
-        Prediction("a", "a", 0.3, 0.35, 0.2, 0.5, False),
-        Prediction("b", "b", 0.6, 0.3, 0.2, 0.4, False),
-        Prediction("c", "c", 0.9, 0.3, 0.2, 0.4, True),
-        Prediction("d", "d", 0.5, numpy.nan, numpy.nan, numpy.nan, True),
-        Prediction("e", "e", 0.4, 0.4, -numpy.inf, numpy.inf, False),
+        Prediction("a", 0.3, 0.35, 0.2, 0.5, False),
+        Prediction("b", 0.6, 0.3, 0.2, 0.4, False),
+        Prediction("c", 0.9, 0.3, 0.2, 0.4, True),
+        Prediction("d", 0.5, numpy.nan, numpy.nan, numpy.nan, True),
+        Prediction("e", 0.4, 0.4, -numpy.inf, numpy.inf, False),
     ]
     text = predicted_against_true(items, "gap", 0.9)
     assert [text.count(f'class="dot {kind}"') for kind in ("held", "missed", "outside")] == [2, 1, 1]
@@ -68,7 +78,7 @@ def test_an_interval_that_misses_looks_different() -> None:
 def test_a_measure_is_drawn_with_line_and_band(titled: bool, logarithmic: bool) -> None:
     values = [10.0**k for k in range(5)]
     text = measure_against_gap(
-        values, [0.1, 0.2, 0.3, 0.4, 0.5], list("abcde"), measure="norm", units="weights", gap_label="gap",
+        values, [0.1, 0.2, 0.3, 0.4, 0.5], list("abcde"), measure="norm", units="weights",
         logarithmic=logarithmic, baseline=False, titled=titled,
     )  # fmt: skip
     assert text.count('class="fit"') == text.count('class="band"') == 1
@@ -105,3 +115,121 @@ def test_curves_are_thinned_but_keep_their_end() -> None:
     assert [kind for kind, _ in paths] == ["train", "test"]
     assert all(len(path.split("L")) <= 62 for _, path in paths)
     assert paths[0][1].endswith("L1000 0")
+
+
+def _plot() -> Plot:
+    return Plot(Scale(0.0, 10.0), Scale(0.0, 1.0), label='a "plot" <of> things', x_label="x & more", y_label="gap")
+
+
+def _parsed(plot: Plot) -> ElementTree.Element:
+    return ElementTree.fromstring(plot.render())
+
+
+def test_it_is_xml_whatever_the_texts_are() -> None:
+    plot = _plot()
+    plot.dot(1, 0.5, title="<script>alert('1')</script> & \"quotes\"")
+    root = _parsed(plot)
+    titles = [element.text for element in root.iter("title")]
+    assert titles == ["<script>alert('1')</script> & \"quotes\""]
+    svg = root.find(".//svg")
+    assert svg is not None and svg.get("aria-label") == 'a "plot" <of> things'
+    assert [span.text for span in root.iter("span")] == ["gap", "x & more"]
+
+
+def test_marks_stand_where_their_values_are() -> None:
+    plot = _plot()
+    plot.dot(2.5, 0.75)
+    plot.segment((0, 0), (10, 1), kind="diagonal")
+    plot.bar(2, 4, 0.5)
+    root = _parsed(plot)
+    circle, rect = root.find(".//circle"), root.find(".//rect")
+    assert circle is not None and (circle.get("cx"), circle.get("cy")) == ("25.00%", "25.00%")
+    assert rect is not None
+    assert [rect.get(key) for key in ("x", "y", "width", "height")] == ["20.00%", "50.00%", "20.00%", "50.00%"]
+    line = root.find(".//line[@class='diagonal']")
+    assert line is not None
+    assert [line.get(key) for key in ("x1", "y1", "x2", "y2")] == ["0.00%", "100.00%", "100.00%", "0.00%"]
+
+
+def test_a_curve_breaks_where_a_value_is_not_finite() -> None:
+    plot = _plot()
+    plot.curve([(0, 0), (1, float("nan")), (2, 1), (3, 1)], kind="fit")
+    assert re.search(r'd="M0 1000M200 0L300 0"', plot.render())
+
+
+def test_a_band_is_closed_and_a_cloud_is_short() -> None:
+    plot = _plot()
+    plot.band([0, 10], [0, 0], [1, 1])
+    plot.cloud([(5, 0.5), (10, 1)])
+    text = plot.render()
+    assert 'd="M0 1000L1000 1000L1000 0L0 0Z"' in text
+    assert 'd="M500 500h0M1000 0h0"' in text
+    assert 'preserveAspectRatio="none"' in text
+
+
+def test_none_leaves_an_attribute_out() -> None:
+    assert tag("line", x1=0, title=None) == '<line x1="0"/>'
+
+
+VALUES = st.lists(st.floats(min_value=-1e6, max_value=1e6).filter(lambda v: abs(v) > 1e-6), min_size=1, max_size=20)
+
+
+@given(values=VALUES, about=st.integers(2, 8))
+def test_linear(values: list[float], about: int) -> None:
+    scale = Scale.around(values)
+    assert all(-1e-9 <= scale.percent(value) <= 100 + 1e-9 for value in values)
+    ticks = scale.ticks(about)
+    assert ticks == sorted(set(ticks)) and len(ticks) <= about + 1
+    assert all(-1e-6 <= scale.percent(tick) <= 100 + 1e-6 for tick in ticks)
+
+
+@given(values=st.lists(st.floats(min_value=1e-12, max_value=1e12), min_size=1, max_size=20))
+def test_logarithmic(values: list[float]) -> None:
+    scale = Scale.around(values, logarithmic=True)
+    assert all(-1e-9 <= scale.percent(value) <= 100 + 1e-9 for value in values)
+    ticks = scale.ticks(4)
+    assert 1 <= len(ticks) <= 8
+    assert all(-1e-6 <= scale.percent(tick) <= 100 + 1e-6 for tick in ticks)
+
+
+def test_equal_values_and_nothing_at_all_still_make_an_axis() -> None:
+    assert Scale.around([5.0, 5.0]).percent(5.0) == pytest.approx(50)
+    assert Scale.around([0.0]).percent(0.0) == pytest.approx(50)
+    assert Scale.around([3.0], logarithmic=True).percent(3.0) == pytest.approx(50)
+    assert Scale.around([math.nan, math.inf]).high > 1
+    assert Scale.around([-1.0, 0.0], logarithmic=True).low > 0
+
+
+def test_many_decades_are_thinned_and_few_are_filled() -> None:
+    assert Scale(1e-9, 1e9, logarithmic=True).ticks(4) == [1e-9, 1e-4, 1e1, 1e6]
+    assert Scale(1.0, 30.0, logarithmic=True).ticks() == [1, 2, 5, 10, 20]
+    assert Scale(2.1, 4.9, logarithmic=True).ticks(4) == [3.0, 4.0]
+
+
+def read_uri(uri: str) -> numpy.ndarray:
+    content = base64.b64decode(uri.removeprefix("data:image/png;base64,"))
+    return numpy.asarray(Image.open(io.BytesIO(content)))
+
+
+@pytest.mark.parametrize("make", [numpy.asarray, torch.as_tensor])
+def test_a_sample_is_stretched_from_black_to_white(make: Any) -> None:
+    grey = make(numpy.array([[[-1.0, 0.0], [1.0, 3.0]]]))
+    assert read_uri(data_uri(grey)).tolist() == [[0, 64], [128, 255]]
+    colour = make(numpy.stack([numpy.full((4, 6), value) for value in (0.0, 0.5, 1.0)]))
+    assert read_uri(data_uri(colour)).shape == (4, 6, 3) and read_uri(data_uri(colour))[0, 0].tolist() == [0, 128, 255]
+    assert read_uri(data_uri(make(numpy.ones((2, 2))))).tolist() == [[0, 0], [0, 0]]
+
+
+def test_numbers_that_are_not_finite_are_black_and_large_images_small() -> None:
+    image = numpy.linspace(0, 1, 200 * 130).reshape(200, 130)
+    image[0, 0] = numpy.nan
+    read_back = read_uri(data_uri(image))
+    assert read_back.shape == (50, 33) and read_back[0, 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "drawn"),
+    [((8, 8), True), ((1, 8, 8), True), ((3, 8, 8), True), ((4, 8, 8), False), ((8,), False), ((1, 1), False)],
+)
+def test_what_is_an_image(shape: tuple[int, ...], drawn: bool) -> None:
+    assert is_image(numpy.zeros(shape)) is drawn

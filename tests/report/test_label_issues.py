@@ -29,7 +29,7 @@ def test_the_most_suspicious_samples_stand_first_and_are_bounded() -> None:
     section = suspects_section(found(), IMAGES, ["cat", "dog", "<b>", "owl"])
     assert len(section["cards"]) == MOST_SHOWN and section["of"] == 200 and section["flagged"] == 50
     first = section["cards"][0]
-    assert (first["sample"], first["given"], first["likelier"], first["flagged"]) == ("199", "owl", "cat", True)
+    assert (first["sample"], first["given"], first["likelier"], first["flagged"]) == (199, "owl", "cat", True)
     assert [card["flagged"] for card in section["cards"]] == [True] * MOST_SHOWN
     assert section["expected"] == "100 %" and "25.0% of 200 labels" in section["said"]
 

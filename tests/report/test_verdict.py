@@ -1,7 +1,9 @@
-"""The report opens with what to do."""
+"""The report opens with what to do, and its JSON summary has the same numbers."""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +11,17 @@ import numpy
 import pandas
 import pytest
 
+from gapscope.base.errors import InvalidInput
+from gapscope.base.files import to_json
 from gapscope.leaderboard.leaderboard_result import Score, Verdict
 from gapscope.leaderboard.ranking import RANDOM
-from gapscope.report import write_report
+from gapscope.prediction.correlations import correlations
+from gapscope.report import summary, write_report
 from gapscope.report.measures import leaderboard_verdicts, ranked_measures
 from gapscope.report.pool_view import PoolView
 from gapscope.report.verdict import verdict
 from gapscope.results.readings import Reading, Readings
-from gapscope.results.records import Record
+from gapscope.results.records import Record, records_to_pandas
 
 
 def record(name: str, train: float, test: float, *readings: Reading) -> Record:
@@ -84,7 +89,7 @@ def test_the_verdict_says_what_the_hyperparameters_predict() -> None:
     assert "hyperparameters" not in said(*records, best="zeta")
 
 
-def test_readings_are_judged_at_equal_settings() -> None:
+def test_readings_are_judged_at_equal_settings(tmp_path: Path) -> None:
     rng = numpy.random.default_rng(0)
     records = []
     for number in range(48):
@@ -97,9 +102,10 @@ def test_readings_are_judged_at_equal_settings() -> None:
     judged = leaderboard_verdicts(view)
     rows = {row["name"]: row for row in ranked_measures(view, judged)}
     assert [name for name, found in judged.items() if found.verdict == "evidence"] == ["own"]
-    assert rows["own"]["settings"].startswith("at equal settings: evidence, r 0.")
-    assert "p 0.002" in rows["own"]["settings"] and "settings: no evidence, r" in rows["parameter_count"]["settings"]
-    assert "no evidence" in rows[RANDOM]["settings"] and rows[RANDOM]["kind"] == "drawn numbers"
+    assert rows["own"]["judged"].partial.p == pytest.approx(0.0025, abs=1e-4)
+    assert rows[RANDOM]["judged"].verdict == "no evidence" and rows[RANDOM]["kind"] == "drawn numbers"
+    page = write_report(view, tmp_path / "page.html", title="Judged").read_text()
+    assert re.search(r"at equal settings: evidence, r 0\.\d\d \(0\.\d\d to 0\.\d\d\), corrected p 0\.002", page)
     assert leaderboard_verdicts(PoolView(records[:11])) == {}
 
 
@@ -119,3 +125,42 @@ def test_regression_is_by_the_loss() -> None:
     records = [Record(id=str(i), spec={"name": f"n{i}"}, status="finished",
                       scores={"train_loss": 0.1, "test_loss": 1.0 + i}) for i in range(2)]  # fmt: skip
     assert said(*records).startswith("The smallest test loss, 1.00")
+
+
+def _reading(name: str, value: float) -> Reading:
+    return Reading(measure=name, number=name, value=value)
+
+
+def pool(gaps: list[float]) -> list[Record]:
+    records = [
+        Record(
+            id=f"net-{number}",
+            spec={"seed": number},
+            status="finished",
+            scores={"train_loss": 0.1, "test_loss": 0.1 + gap},
+            readings=Readings([_reading("norm", gap**2), _reading("noise", (number * 7) % 5)]),
+        )
+        for number, gap in enumerate(gaps)
+    ]
+    return [*records, Record(id="lost", spec={"seed": 99}, status="failed", message="out of memory")]
+
+
+def test_the_numbers_are_those_of_the_records() -> None:
+    records = pool([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    found = summary(records)
+    assert found["status"] == {"finished": 6, "failed": 1} and found["gap"] == "test minus train loss"
+    assert [row["measure"] for row in found["measures"]] == ["norm", "noise"]
+    expected = correlations(records_to_pandas(records[:-1]), ["norm", "noise"], baseline=None, n_bootstrap=2000)
+    for row in found["measures"]:
+        assert {key: row[key] for key in expected.columns} == expected.loc[row["measure"]].to_dict()
+    assert found["measures"][0]["kendall"] == 1.0
+    gaps = {row["id"]: row["gap"] for row in found["networks"] if row["status"] == "finished"}
+    assert gaps == {record.id: record.gap for record in records[:-1]}
+    assert found["networks"][-1]["message"] == "out of memory"
+    assert "smallest test loss" in found["verdict"][0]
+    assert json.loads(to_json(found))["networks"][-1]["gap"] == "NaN"
+
+
+def test_a_pool_without_a_record_has_none() -> None:
+    with pytest.raises(InvalidInput, match="needs at least one record; got none"):
+        summary([])

@@ -1,7 +1,9 @@
-"""The report as a file: escaped, self-contained, small, written atomically."""
+"""The report as a file: escaped, self-contained, small, written atomically, whatever the records hold."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,12 +11,21 @@ from pathlib import Path
 import numpy
 import pandas
 import pytest
+import torch
+from torch import nn
 
+import gapscope as gs
+from commands import gapscope
 from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.specs import RunSpec
+from gapscope.pools import Pool
 from gapscope.prediction.columns import complete_rows
 from gapscope.prediction.cross_validation import cross_val_predict
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope.report import write_report
+from gapscope.report import pool_view as module
+from gapscope.report import summary, write_report
+from gapscope.report.pool_view import PoolView
+from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record, records_to_pandas
 from report.synthetic_pool import synthetic_records
 
@@ -177,3 +188,135 @@ def test_what_is_wrong_is_said_and_the_old_file_stays(tmp_path: Path) -> None:
     assert path.read_text() == "old"
     with pytest.raises(GapscopeError, match="could not be written"):
         write_report(records, tmp_path / "absent" / "report.html", title="None")
+
+
+def with_value(record: Record, name: str, value: float) -> Record:
+    reading = Reading(measure=name, number=name, value=value)
+    return dataclasses.replace(record, readings=Readings([*record.readings, reading]))
+
+
+@pytest.mark.parametrize("size", [1.7e308, 1e300, 1e155, 5e-324])
+@pytest.mark.parametrize("signs", [(1, -1), (1, 1)])
+def test_extreme_readings_are_drawn(tmp_path: Path, size: float, signs: tuple[int, int]) -> None:
+    records = [
+        with_value(r, "odd", size * signs[k % 2] / (1 + k % 3)) for k, r in enumerate(synthetic_records(12)[:12])
+    ]
+    page = write_report(records, tmp_path / "r.html", title="x").read_text()
+    assert "odd" in page and '="nan' not in page.lower() and '="inf' not in page.lower()
+
+
+@pytest.mark.parametrize("size", [1.7e308, 1e300, 1e101])
+def test_extreme_gaps_are_drawn(tmp_path: Path, size: float) -> None:
+    records = []
+    for k, record in enumerate(synthetic_records(12)[:12]):
+        scores = {"train_loss": 0.1, "test_loss": size / (1 + k)}
+        records.append(dataclasses.replace(record, scores=scores))
+    page = write_report(records, tmp_path / "r.html", title="x").read_text().lower()
+    assert "nan" not in [word.strip("\"'%;") for line in page.split('="') for word in line.split('"')[:1]]
+    assert math.isfinite(records[0].gap)
+
+
+@pytest.mark.thorough
+def test_pages_stay_small(tmp_path: Path) -> None:
+    records = synthetic_records(6)
+    message = [Record(id=f"{k:016x}", spec={}, status="failed", message=f"{k} " + "x" * 390) for k in range(2000)]
+    page = write_report([*records, *message], tmp_path / "r.html", title="x")
+    assert page.stat().st_size < 1.5e6 and "And 1953 other messages." in page.read_text()
+    for k in range(400):
+        records[:6] = [with_value(record, f"m{k}", record.gap + k) for record in records[:6]]
+    page = write_report(records, tmp_path / "r.html", title="x")
+    assert page.stat().st_size < 1.5e6 and "more, not plotted" in page.read_text()
+    long = [dataclasses.replace(r, spec={**r.spec, "network": {"name": "n" * 5000 + str(k)}}) for k, r in
+            enumerate(synthetic_records(40))]  # fmt: skip
+    assert write_report(long, tmp_path / "r.html", title="x").stat().st_size < 1.5e6
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
+    pool = Pool(tmp_path_factory.mktemp("large") / "pool")
+    for number in range(60):
+        noise = 0.1 * (number // 3 % 5)
+        changes = {"data.label_noise": noise, "training.batch_size": 8 + number // 15, "seed": number % 3}
+        spec = RunSpec().replace(changes)
+        accuracy = 0.9 - noise - 0.001 * number
+        readings = Readings([Reading(measure="loss", number="loss", value=noise + 0.01 * (number % 7))])
+        scores = {"train_loss": 0.1, "test_loss": 0.2, "train_accuracy": 0.98, "test_accuracy": accuracy}
+        pool.add(Record(id=spec.id, spec=spec.to_dict(), status="finished", readings=readings, scores=scores))
+    pool.add(Record(id="lost", spec={"name": "lost"}, status="failed", message="out of memory"))
+    return pool
+
+
+def test_counts_are_of_all_and_figures_of_whole_recipes(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = summary(pool)
+    monkeypatch.setattr(module, "MOST_DRAWN", 30)
+    view = PoolView(pool)
+    assert len(view.all_records) == 61 and 27 <= len(view.records) <= 30
+    seeds: dict[tuple[float, int], int] = {}
+    for record in view.finished:
+        key = (record.spec["data"]["label_noise"], record.spec["training"]["batch_size"])
+        seeds[key] = seeds.get(key, 0) + 1
+    assert set(seeds.values()) == {3}
+    drawn = summary(pool)
+    assert drawn["status"] == whole["status"] == {"finished": 60, "failed": 1}
+    names = [[(row["id"], row["name"], row["gap"]) for row in found["networks"][:60]] for found in (drawn, whole)]
+    assert names[0] == names[1]
+    # which is best, and how many memorize, is known of all
+    assert [s for s in drawn["verdict"] if "best test accuracy" in s or "memorise" in s] == [
+        s for s in whole["verdict"] if "best test accuracy" in s or "memorise" in s
+    ]
+
+
+def test_the_page_states_the_sampling(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = write_report(pool, tmp_path / "all.html", title="all").read_text()
+    assert "sampled at random" not in page
+    monkeypatch.setattr(module, "MOST_DRAWN", 30)
+    page = write_report(pool, tmp_path / "drawn.html", title="drawn").read_text()
+    assert "of them: whole training configurations sampled at random" in page and "out of memory" in page
+
+
+GRID = """
+measures = ["loss"]
+
+[base.data]
+name = "digits"
+train_size = 60
+
+[base.network]
+options = { n_hidden = 1, width = 8 }
+
+[base.training]
+epochs = 2
+"""
+
+
+def test_findings_come_before_the_figures_and_are_escaped(tmp_path: Path) -> None:
+    x, y = torch.randn(60, 4), torch.arange(60) % 2
+    result = gs.check(nn.Linear(4, 2), (torch.cat([x, x[:10]]), torch.cat([y, y[:10]])), only=["GS101", "GS203"])
+    record = Record(id="<i>a</i>", spec={}, status="failed", message="out of memory")
+    page = write_report([record], tmp_path / "r.html", title="One", check=(record.id, result)).read_text()
+    (finding,) = result.findings
+    start = page.index("What to do next")
+    assert start < page.index('class="facts"') and finding.evidence in page
+    section = page[start : page.index("</section>", start)]
+    assert "GS101" in section and re.search(re.escape(finding.action), section, re.IGNORECASE)
+    assert "GS203" in section and "<i>a</i>" not in page
+
+
+def test_without_a_check_there_is_no_such_section(tmp_path: Path) -> None:
+    record = Record(id="a", spec={}, status="failed", message="out of memory")
+    assert "What to do next" not in write_report([record], tmp_path / "r.html", title="One").read_text()
+
+
+@pytest.mark.thorough
+def test_the_command_checks_the_most_accurate_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("grid.toml").write_text(GRID)
+    assert gapscope("pool", "run", "grid.toml", "pool").returncode == 0
+    assert gapscope("report", "pool").returncode == 0
+    assert "What to do next" in Path("pool/report.html").read_text()
+    assert gapscope("report", "pool", "--no-checks").returncode == 0
+    assert "What to do next" not in Path("pool/report.html").read_text()
+    for path in Pool("pool").folder.glob("runs/*/weights.safetensors"):
+        path.unlink()
+    assert gapscope("report", "pool").returncode == 0
+    assert "What to do next" not in Path("pool/report.html").read_text()

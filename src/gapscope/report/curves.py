@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -24,12 +24,12 @@ def share_explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
     >>> share_explained(["a", "a", "b", "b"], gaps), share_explained(["a", "b", "a", "b"], gaps)
     (1.0, 0.0)
     """
-    values, labels = numpy.array(gaps), numpy.array(groups)
-    total = ((values - values.mean()) ** 2).sum()
-    between = sum(
-        (labels == label).sum() * (values[labels == label].mean() - values.mean()) ** 2 for label in set(groups)
-    )
-    return float(between / total) if total > 0 else 0.0
+    import pandas
+
+    values = pandas.Series(gaps)
+    total = float(values.var(ddof=0))
+    between = float(values.groupby(list(groups)).transform("mean").var(ddof=0))
+    return between / total if total > 0 else 0.0
 
 
 def _grouping(view: PoolView, records: Sequence[Record]) -> str | None:
@@ -43,45 +43,43 @@ def _grouping(view: PoolView, records: Sequence[Record]) -> str | None:
     return best
 
 
-def _has(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
-    return any(key in row for row in rows)
-
-
-def _numeric(rows: Sequence[Mapping[str, Any]], score: str) -> list[dict[str, float]]:
-    keys = ("epoch", f"train_{score}", f"test_{score}", ALARM)
-    return [{key: float(row[key]) for key in keys if key in row} for row in rows if "epoch" in row]
+def _has(record: Record, key: str) -> bool:
+    return any(key in row for row in record.history)
 
 
 def curves(view: PoolView) -> dict[str, Any]:
     """Training curves of the finished networks, grouped by the setting that separates the gaps most."""
-    records = [record for record in view.finished if _has(record.history, "epoch")]
-    score = "accuracy" if any(_has(record.history, "train_accuracy") for record in records) else "loss"
-    records = [record for record in records if _has(record.history, f"train_{score}")]
+    records = [record for record in view.finished if _has(record, "epoch")]
+    score = "accuracy" if any(_has(record, "train_accuracy") for record in records) else "loss"
+    records = [record for record in records if _has(record, f"train_{score}")]
     if not records:
         return {"figures": []}
     drawn = records[:: math.ceil(len(records) / MOST_NETWORKS)]
     column = _grouping(view, drawn)
+    scores = (f"train_{score}", f"test_{score}")
     groups: dict[str, dict[str, list[dict[str, float]]]] = {}
     for record in sorted(drawn, key=lambda record: _sort_key(view, record, column)):
-        label = (
-            f"{setting_name(column)} {setting_value(view.table.at[record.id, column])}" if column else "all networks"
-        )
-        groups.setdefault(label, {})[view.descriptions[record.id]] = _numeric(record.history, score)
-    values = [value for rows in groups.values() for history in rows.values() for row in history
-              for key, value in row.items() if key not in ("epoch", ALARM) and math.isfinite(value)]  # fmt: skip
+        value = view.table.at[record.id, column] if column else None
+        label = f"{setting_name(column)} {setting_value(value)}" if column else "all networks"
+        groups.setdefault(label, {})[view.describe(record.id)] = [
+            {key: float(row[key]) for key in ("epoch", *scores, ALARM) if key in row}
+            for row in record.history
+            if "epoch" in row
+        ]
+    rows = [row for histories in groups.values() for history in histories.values() for row in history]
+    values = [row[key] for row in rows for key in scores if math.isfinite(row.get(key, math.nan))]
     top = 1.0 if score == "accuracy" else float(numpy.quantile(values, 0.99)) * 1.05 if values else 1.0
     figures = [
         {
             "title": label,
-            "count": pluralize(len(rows), "network"),
-            "figure": training_curves(rows, score, label, top or 1.0),
+            "count": pluralize(len(histories), "network"),
+            "figure": training_curves(histories, score, label, top or 1.0),
         }
-        for label, rows in groups.items()
+        for label, histories in groups.items()
     ]
     return {"figures": figures, "score": score, "drawn": len(drawn), "of": len(records),
             "setting": setting_name(column) if column else "",
-            "alarms": any(row.get(ALARM, 0) >= 1 for record in drawn for row in _numeric(record.history, score))
-            }  # fmt: skip
+            "alarms": any(row.get(ALARM, 0) >= 1 for row in rows)}  # fmt: skip
 
 
 def _sort_key(view: PoolView, record: Record, column: str | None) -> tuple[bool, float, str]:

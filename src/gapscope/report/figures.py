@@ -22,26 +22,29 @@ ALARM = "alarm.raised"
 
 @dataclass(frozen=True)
 class Prediction:
-    """Held-out network: id, name, true gap, estimate, interval, and whether it abstained."""
+    """Held-out network: true gap, estimate, interval, whether it abstained and why, and the accuracy to expect."""
 
-    id: str
     name: str
     gap: float
     prediction: float
     low: float
     high: float
     outside: bool
+    reason: str = ""
+    expected: str = ""
 
     @property
-    def covered(self) -> bool:
-        """True if the interval contains the true gap."""
-        return self.low <= self.gap <= self.high
+    def kind(self) -> str:
+        """Verdict: "outside" the fitted range, or whether the interval "held" the true gap or "missed" it."""
+        return "outside" if self.outside else "held" if self.low <= self.gap <= self.high else "missed"
 
 
 def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
     """Histogram of the gaps, with bins of a round width."""
     scale = Scale.around(gaps)
-    step = _round_width(scale, max(6, min(24, 2 * math.ceil(len(gaps) ** 0.5))))
+    about = max(6, min(24, 2 * math.ceil(len(gaps) ** 0.5)))
+    ticks = scale.ticks(about)
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else (scale.high - scale.low) / about
     first, last = math.floor(scale.low / step), math.ceil(scale.high / step)
     edges = [k * step for k in range(first, last + 1)]
     counts, _ = numpy.histogram([clip_to_drawable(gap) for gap in gaps], bins=edges)
@@ -53,11 +56,6 @@ def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
         if count:
             plot.bar(left, right, count, title=f"{format_number(left)} to {format_number(right)}: {count}")
     return plot.render()
-
-
-def _round_width(scale: Scale, about: int) -> float:
-    ticks = scale.ticks(about)
-    return ticks[1] - ticks[0] if len(ticks) > 1 else (scale.high - scale.low) / about
 
 
 def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, level: float) -> Markup:
@@ -72,22 +70,22 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
                 x_label=f"true {gap_label}", y_label=f"predicted, {level:.0%} interval", kind="square")  # fmt: skip
     plot.segment((scale.low, scale.low), (scale.high, scale.high), kind="diagonal")
     for item in shown:
-        kind = "outside" if item.outside else "held" if item.covered else "missed"
         low, high = max(item.low, scale.low), min(item.high, scale.high)
-        plot.segment((item.gap, low), (item.gap, high), kind=f"interval {kind}")
+        plot.segment((item.gap, low), (item.gap, high), kind=f"interval {item.kind}")
         title = f"{item.name}: true {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
-        plot.dot(item.gap, item.prediction, kind=f"dot {kind}", title=title, radius=4.5)
+        plot.dot(item.gap, item.prediction, kind=f"dot {item.kind}", title=title, radius=4.5)
     return plot.render()
 
 
 def interval_strip(item: Prediction, scale: Scale) -> Markup:
     """Plot one row: interval as a bar, estimate as a dot, true gap as a tick."""
-    kind = "outside" if item.outside else "held" if item.covered else "missed"
     marks: list[Markup] = []
     if math.isfinite(item.prediction):
         low, high = (percent(scale.percent(min(max(end, scale.low), scale.high))) for end in (item.low, item.high))
-        marks.append(tag("line", class_=f"interval {kind}", x1=low, x2=high, y1="50%", y2="50%"))
-        marks.append(tag("circle", class_=f"dot {kind}", cx=percent(scale.percent(item.prediction)), cy="50%", r=4))
+        marks.append(tag("line", class_=f"interval {item.kind}", x1=low, x2=high, y1="50%", y2="50%"))
+        marks.append(
+            tag("circle", class_=f"dot {item.kind}", cx=percent(scale.percent(item.prediction)), cy="50%", r=4)
+        )
     at = percent(scale.percent(item.gap))
     marks.append(tag("line", class_="truth", x1=at, x2=at, y1="15%", y2="85%"))
     label = f"true gap {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
@@ -97,11 +95,10 @@ def interval_strip(item: Prediction, scale: Scale) -> Markup:
 def correlation_strip(value: float, low: float, high: float, *, baseline: bool) -> Markup:
     """One line of the ranking: a correlation between -1 and 1 with its interval."""
     scale = Scale(-1.0, 1.0)
-    marks = [
-        tag("line", class_="zero" if at == 0 else "grid", x1=percent(scale.percent(at)), x2=percent(scale.percent(at)),
-            y1="0%", y2="100%")
-        for at in (-1.0, -0.5, 0.0, 0.5, 1.0)
-    ]  # fmt: skip
+    marks: list[Markup] = []
+    for tick in (-1.0, -0.5, 0.0, 0.5, 1.0):
+        at = percent(scale.percent(tick))
+        marks.append(tag("line", class_="grid" if tick else "zero", x1=at, x2=at, y1="0%", y2="100%"))
     kind = "baseline" if baseline else "measure"
     if math.isfinite(low):
         ends = {"x1": percent(scale.percent(low)), "x2": percent(scale.percent(high))}
@@ -145,7 +142,6 @@ def measure_against_gap(
     *,
     measure: str,
     units: str,
-    gap_label: str,
     logarithmic: bool,
     baseline: bool,
     titled: bool,
@@ -158,13 +154,13 @@ def measure_against_gap(
     x, y = Scale.around(values, logarithmic=logarithmic), Scale.around(gaps)
     axis = ", ".join(part for part in (units, "log scale" if logarithmic else "") if part)
     plot = Plot(x, y, label=f"{measure} against the gap of {len(values)} networks", x_label=axis or measure,
-                y_label=gap_label, kind="baseline" if baseline else "")  # fmt: skip
+                y_label="gap", kind="baseline" if baseline else "")  # fmt: skip
     across = numpy.linspace(x.percent(min(values)), x.percent(max(values)), 25)
     positions = numpy.array([x.percent(value) for value in values])
     fitted = fit_with_band(positions, numpy.array([clip_to_drawable(gap) for gap in gaps]), across)
     if fitted is not None:
         line, half = fitted
-        xs = [_value_at(x, position) for position in across]
+        xs = [x.value(position) for position in across]
         plot.band(xs, (line - half).tolist(), (line + half).tolist())
         plot.curve(zip(xs, line.tolist(), strict=True), kind="fit")
     if titled:
@@ -173,23 +169,6 @@ def measure_against_gap(
     else:
         plot.cloud(zip(values, gaps, strict=True))
     return plot.render()
-
-
-def _value_at(scale: Scale, position: float) -> float:
-    if scale.logarithmic:
-        return scale.low * (scale.high / scale.low) ** (position / 100)
-    return scale.low + (scale.high - scale.low) * position / 100
-
-
-def _alarm(plot: Plot, name: str, rows: Sequence[Mapping[str, float]], score: str) -> None:
-    """Mark the first alarm on the test curve, else on the training curve."""
-    for row in rows:
-        value = row.get(f"test_{score}", row.get(f"train_{score}", math.nan))
-        if row.get(ALARM, 0) >= 1 and math.isfinite(value):
-            plot.dot(
-                float(row["epoch"]), float(value), kind="dot alarm", title=f"{name}: alarm, epoch {row['epoch']:g}"
-            )
-            return
 
 
 def training_curves(
@@ -204,17 +183,15 @@ def training_curves(
                 label=f"Train and test {score} by epoch, {group}, {len(histories)} networks")  # fmt: skip
     for split in ("train", "test"):
         for name, rows in histories.items():
-            points = [
-                (float(row["epoch"]), float(row[f"{split}_{score}"])) for row in rows if f"{split}_{score}" in row
-            ]
+            points = [(row["epoch"], row[f"{split}_{score}"]) for row in rows if f"{split}_{score}" in row]
             if points:
-                plot.curve(_thinned(points), kind=f"curve {split}", title=f"{name}, {split}")
+                thinned = points[: -1 : math.ceil(len(points) / CURVE_POINTS)]
+                plot.curve([*thinned, points[-1]], kind=f"curve {split}", title=f"{name}, {split}")
     for name, rows in histories.items():
-        _alarm(plot, name, rows, score)
+        for row in rows:  # the first alarm, on the test curve, else on the training curve
+            value = row.get(f"test_{score}", row.get(f"train_{score}", math.nan))
+            if row.get(ALARM, 0) >= 1 and math.isfinite(value):
+                title = f"{name}: alarm, epoch {row['epoch']:g}"
+                plot.dot(float(row["epoch"]), float(value), kind="dot alarm", title=title)
+                break
     return plot.render()
-
-
-def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    step = math.ceil(len(points) / CURVE_POINTS)
-    thinned = points[::step]
-    return thinned if thinned[-1] == points[-1] else [*thinned, points[-1]]

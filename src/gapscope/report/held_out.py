@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -13,7 +12,7 @@ from gapscope.prediction.columns import check_columns
 from gapscope.prediction.cross_validation import baseline_errors
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.report.figures import Prediction, interval_strip, predicted_against_true
-from gapscope.report.formatting import expected_test_accuracy, format_fixed, format_number
+from gapscope.report.formatting import expected_test_accuracy
 from gapscope.report.pool_view import PoolView
 from gapscope.report.svg import Scale
 
@@ -37,57 +36,27 @@ def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]
             f"held_out must be indexed by ids of finished networks among the records; got {foreign[0]!r}. "
             "Pass what GapEstimator.assess returned for rows of records_to_pandas(records)."
         )
-    columns = [held_out[name].tolist() for name in ("prediction", "low", "high", "verdict")]
     items: list[Prediction] = []
-    for key, prediction, low, high, verdict in zip(held_out.index, *columns, strict=True):
-        record = known[str(key)]
-        name = view.descriptions[record.id]
+    for row in held_out.rename_axis("id").reset_index().to_dict("records"):
+        record, prediction = known[str(row["id"])], float(row["prediction"])
+        expected = ""
+        if view.gap_kind == "accuracy" and math.isfinite(prediction):
+            expected = expected_test_accuracy(record.scores["train_accuracy"], prediction, row["low"], row["high"])
         items.append(
-            Prediction(record.id, name, record.gap, float(prediction), float(low), float(high), verdict == "outside")
-        )
-    return items
+            Prediction(
+                view.describe(record.id), record.gap, prediction, float(row["low"]), float(row["high"]),
+                row["verdict"] == "outside", row["reason"], expected,
+            )
+        )  # fmt: skip
+    return sorted(items, key=lambda item: item.gap)
 
 
-def _errors(name: str, errors: list[float], *, own: bool = False) -> dict[str, Any]:
-    values = numpy.array(errors)
-    rmse = math.sqrt((values**2).mean()) if len(values) else math.nan
-    mae = float(numpy.abs(values).mean()) if len(values) else math.nan
-    return {"name": name, "rmse": format_fixed(rmse), "mae": format_fixed(mae), "own": own, "share": rmse}
-
-
-def _expected(view: PoolView) -> dict[str, float]:
-    """Return the training accuracy by run id (empty if gaps are losses)."""
-    if view.gap_kind != "accuracy":
-        return {}
-    return {record.id: record.scores["train_accuracy"] for record in view.finished}
-
-
-def _row(item: Prediction, reason: str, scale: Scale, train_accuracy: Mapping[str, float]) -> dict[str, Any]:
-    known = item.id in train_accuracy and math.isfinite(item.prediction)
-    return {
-        "name": item.name,
-        "expect": expected_test_accuracy(train_accuracy[item.id], item.prediction, item.low, item.high)
-        if known
-        else "",
-        "gap": format_fixed(item.gap),
-        "prediction": format_fixed(item.prediction),
-        "interval": f"{format_fixed(item.low)} to {format_fixed(item.high)}" if math.isfinite(item.prediction) else "–",
-        "error": format_fixed(item.prediction - item.gap),
-        "strip": interval_strip(item, scale),
-        "verdict": "outside" if item.outside else "held" if item.covered else "missed",
-        "reason": reason,
-    }
-
-
-def _formula(estimator: GapEstimator) -> list[dict[str, str]]:
-    """Return the terms of the fitted model, intercept first (empty for a Gaussian process)."""
-    if estimator.kernel_ is not None:
+def _formula(estimator: GapEstimator | None) -> list[tuple[float, str]]:
+    """Return the terms of the fitted model, intercept first (none of a Gaussian process)."""
+    if estimator is None or estimator.kernel_ is not None:
         return []
     names = [f"log({name})" if name in estimator.log_features else name for name in estimator.feature_names_]
-    terms = [(estimator.intercept_, ""), *zip(estimator.coef_.tolist(), names, strict=True)]
-    return [
-        {"sign": "−" if weight < 0 else "+", "size": format_number(abs(weight)), "name": name} for weight, name in terms
-    ]
+    return [(estimator.intercept_, ""), *zip(estimator.coef_.tolist(), names, strict=True)]
 
 
 def held_out_section(
@@ -99,27 +68,31 @@ def held_out_section(
     """
     items = _predictions(view, held_out)
     answered = [item for item in items if math.isfinite(item.prediction)]
-    accepted = [item for item in answered if not item.outside]
+    accepted = [item for item in answered if item.kind != "outside"]
     ends = [end for item in answered for end in (item.low, item.high) if math.isfinite(end)]
     scale = Scale.around([*(item.gap for item in items), *ends], padding=0.02)
-    ordered = sorted(zip(items, held_out["reason"], strict=True), key=lambda pair: pair[0].gap)
-    models = [_errors("this estimator", [item.prediction - item.gap for item in answered], own=True)]
+    errors = {"this estimator": [item.prediction - item.gap for item in answered]}
     if answered:
-        same = baseline_errors(view.table, [item.id for item in items], [item.id for item in answered])
-        models += [_errors(name, errors) for name, errors in same.items()]
-    own, fit = models[0]["share"], _expected(view)
-    largest = max((model["share"] for model in models if math.isfinite(model["share"])), default=1.0) or 1.0
+        has_answer = numpy.isfinite(held_out["prediction"].to_numpy(dtype=float))
+        errors |= baseline_errors(view.table, list(held_out.index), list(held_out.index[has_answer]))
+    models: list[dict[str, Any]] = [
+        {"name": name, "rmse": math.sqrt((numpy.array(found) ** 2).mean()), "mae": numpy.abs(found).mean()}
+        for name, found in errors.items()
+        if found
+    ]
+    finite = [model["rmse"] for model in models if math.isfinite(model["rmse"])]
     return {
         "figure": predicted_against_true(items, view.gap_label, level) if answered else "",
-        "rows": [_row(item, reason, scale, fit) for item, reason in ordered[:MOST_ROWS]],
-        "of": len(ordered),
+        "rows": [(item, interval_strip(item, scale)) for item in items[:MOST_ROWS]],
+        "of": len(items),
         "level": f"{level:.0%}",
         "answered": len(answered),
-        "outside": sum(item.outside for item in items),
-        "covered": sum(item.covered for item in accepted),
+        "outside": sum(item.kind == "outside" for item in items),
+        "covered": sum(item.kind == "held" for item in accepted),
         "kept": len(accepted),
-        "beaten_by": [model["name"] for model in models[1:] if model["share"] < own],
-        "models": [{**model, "share": f"{100 * model['share'] / largest:.0f}%"} for model in models],
-        "formula": _formula(estimator) if estimator is not None else [],
-        "kind": estimator.kind if estimator is not None else "",
+        "beaten_by": [model["name"] for model in models[1:] if model["rmse"] < models[0]["rmse"]],
+        "models": models,
+        "largest": max(finite, default=1.0) or 1.0,
+        "formula": _formula(estimator),
+        "kind": "" if estimator is None else estimator.kind,
     }

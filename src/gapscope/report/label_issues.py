@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gapscope.report.formatting import format_number
 from gapscope.report.svg import data_uri, is_image
 
 if TYPE_CHECKING:
@@ -15,29 +14,22 @@ if TYPE_CHECKING:
 MOST_SHOWN = 48
 
 
-def _class_name(label: int, classes: Sequence[str] | None) -> str:
-    return classes[label] if classes is not None and 0 <= label < len(classes) else str(label)
-
-
-def _card(row: Mapping[str, Any], images: Any, classes: Sequence[str] | None) -> dict[str, Any]:
-    image = None if images is None else images[int(row["sample"])]
-    return {
-        "sample": f"{row['sample']:,}",
-        "given": _class_name(int(row["given"]), classes),
-        "likelier": _class_name(int(row["suggested"]), classes),
-        "margin": format_number(row["margin"]),
-        "flagged": bool(row["flagged"]),
-        "picture": data_uri(image) if image is not None and is_image(image) else "",
-    }
-
-
 def suspects_section(issues: LabelIssues, images: Any = None, classes: Sequence[str] | None = None) -> dict[str, Any]:
     """The noise in a sentence, and one card for each of the 48 lowest margins.
 
     `images` gives the training samples by position, [h, w], [1, h, w] or [3, h, w]; others are shown as numbers.
     """
-    shown = issues.to_pandas().head(MOST_SHOWN).to_dict("records")
-    cards = [_card({str(name): value for name, value in row.items()}, images, classes) for row in shown]
+
+    def class_name(label: int) -> str:
+        return classes[label] if classes is not None and 0 <= label < len(classes) else str(label)
+
+    cards: list[dict[str, Any]] = []
+    shown: Any = issues.to_pandas().head(MOST_SHOWN)
+    for row in shown.to_dict("records"):
+        image = None if images is None else images[int(row["sample"])]
+        picture = data_uri(image) if image is not None and is_image(image) else ""
+        given, likelier = class_name(int(row["given"])), class_name(int(row["suggested"]))
+        cards.append({**row, "given": given, "likelier": likelier, "picture": picture})
     noise, expected = issues.noise, issues.expected_precision
     return {
         "cards": cards,

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy
@@ -15,64 +14,47 @@ from markupsafe import Markup
 from gapscope.report.figures import gap_distribution
 from gapscope.report.formatting import format_fixed, format_number, pluralize, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
-from gapscope.results.records import Record
 
 MOST_CELLS = 9000
+LONGEST_MESSAGE = 400
+MOST_VALUES = 12
+MOST_TROUBLES = 50
+SHOWN = 5
+# fewer gaps than these have no distribution worth a figure
+FEWEST_BARS = 4
 
 
 @dataclass(frozen=True)
 class _Column:
-    """Column of the table of networks: head, alignment, and value and text per network."""
+    """Column of the table of networks, taken from a column of `records_to_pandas`."""
 
+    name: str
     text: str
-    numeric: bool
-    value: Callable[[Record], Any]
     written: Callable[[Any], str]
+    numeric: bool = True
     kind: str = ""
     title: str = ""
 
 
-def _setting_columns(view: PoolView) -> list[_Column]:
-    columns: list[_Column] = []
-    for name in view.varied:
-        numeric = all(
-            isinstance(value, int | float) and not isinstance(value, bool) for value in view.whole[name].tolist()
-        )
-        columns.append(_Column(setting_name(name), numeric, partial(_setting, view, name), setting_value))
-    return columns
-
-
-def _setting(view: PoolView, name: str, record: Record) -> Any:
-    return view.setting(record.id, name)
-
-
 def _columns(view: PoolView) -> list[_Column]:
-    def score(name: str) -> _Column:
-        return _Column(name.replace("_", " "), True, lambda record: record.scores.get(name, math.nan), format_fixed)
-
-    def reading(name: str) -> _Column:
-        return _Column(
-            name,
-            True,
-            lambda record: record.readings.values().get(name, math.nan),
-            format_number,
-            title=view.titles[name],
-        )
-
+    settings: list[_Column] = []
+    for name in view.varied:
+        values = view.whole[name].tolist()
+        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        settings.append(_Column(name, setting_name(name), setting_value, numeric))
+    scores = [f"{split}_{view.gap_kind}" for split in ("train", "test")]
     return [
-        _Column("gap", True, lambda record: record.gap, format_fixed, kind="gap"),
-        score(f"train_{view.gap_kind}"),
-        score(f"test_{view.gap_kind}"),
-        *_setting_columns(view),
-        *map(reading, view.readings),
-        _Column("epochs", True, lambda record: record.epochs_trained, setting_value),
-        _Column("seconds", True, lambda record: record.seconds, format_number),
-        _Column("status", False, lambda record: record.status, str, kind="status"),
+        _Column("gap", "gap", format_fixed, kind="gap"),
+        *(_Column(name, name.replace("_", " "), format_fixed) for name in scores),
+        *settings,
+        *(_Column(name, name, format_number, title=view.titles[name]) for name in view.readings),
+        _Column("epochs_trained", "epochs", setting_value),
+        _Column("seconds", "seconds", format_number),
+        _Column("status", "status", str, numeric=False, kind="status"),
     ]
 
 
-def _cell(column: _Column, record: Record) -> dict[str, str]:
-    value = column.value(record)
+def _cell(column: _Column, value: Any) -> dict[str, str]:
     text = column.written(value)
     plain = isinstance(value, int | float) and math.isfinite(value)
     kinds = ["n" if column.numeric else "", column.kind, text if column.kind == "status" else ""]
@@ -82,25 +64,17 @@ def _cell(column: _Column, record: Record) -> dict[str, str]:
 def networks(view: PoolView) -> dict[str, Any]:
     """Settings, scores, gap and readings per network, smallest gap first (very large pools are cut off)."""
     columns = _columns(view)
-    ordered = sorted(view.all_records, key=lambda record: (math.isnan(record.gap), record.gap))
     most = max(20, MOST_CELLS // len(columns))
     widest = max((abs(record.gap) for record in view.all_finished), default=1.0) or 1.0
+    shown = view.whole.sort_values(by=["gap"], kind="stable").head(most)
+    shown = shown.reindex(columns=list(dict.fromkeys(["name", *(column.name for column in columns)])))
     rows: list[dict[str, Any]] = []
-    for record in map(view.complete, ordered[:most]):
-        share = 0.0 if math.isnan(record.gap) else max(0.0, record.gap) / widest
-        cells = [_cell(column, record) for column in columns]
-        rows.append(
-            {"id": record.id, "name": record.spec.get("name", ""), "cells": cells, "share": f"{100 * share:.0f}%"}
-        )
-    return {"heads": columns, "rows": rows, "of": len(ordered)}
-
-
-LONGEST_MESSAGE = 400
-MOST_VALUES = 12
-MOST_TROUBLES = 50
-SHOWN = 5
-# fewer gaps than these have no distribution worth a figure
-FEWEST_BARS = 4
+    for key, row in zip(shown.index, shown.to_dict("records"), strict=True):
+        share = 0.0 if math.isnan(row["gap"]) else max(0.0, row["gap"]) / widest
+        cells = [_cell(column, row[column.name]) for column in columns]
+        name = row["name"] if isinstance(row["name"], str) else ""
+        rows.append({"id": key, "name": name, "cells": cells, "share": f"{100 * share:.0f}%"})
+    return {"heads": columns, "rows": rows, "of": len(view.all_records)}
 
 
 def _varied(view: PoolView) -> list[dict[str, Any]]:
@@ -109,15 +83,13 @@ def _varied(view: PoolView) -> list[dict[str, Any]]:
     for column in view.varied:
         # each different value is put into words once; True is not 1
         values: list[Any] = table[column].tolist()
-        found: Counter[tuple[str, Any]] = Counter((type(value).__name__, value) for value in values)
+        found = Counter((type(value).__name__, value) for value in values)
         counts: Counter[str] = Counter()
         for (_, value), count in found.items():
             counts[setting_value(value)] += count
         ordered = sorted(counts.items(), key=lambda item: _order(item[0]))
-        values = [{"value": value, "count": count} for value, count in ordered[:MOST_VALUES]]
-        rows.append(
-            {"name": setting_name(column), "path": column, "values": values, "more": max(0, len(ordered) - MOST_VALUES)}
-        )
+        more = max(0, len(ordered) - MOST_VALUES)
+        rows.append({"name": setting_name(column), "path": column, "values": ordered[:MOST_VALUES], "more": more})
     return rows
 
 
@@ -135,18 +107,11 @@ def _troubles(view: PoolView) -> list[dict[str, Any]]:
         if record.status != "finished":
             message = record.message or record.stopped or "no message"
             groups.setdefault((record.status, message[:LONGEST_MESSAGE]), []).append(record.id)
-    troubles: list[dict[str, Any]] = []
-    for (status, message), ids in groups.items():
-        shown = [{"id": key, "text": view.descriptions[key]} for key in ids[:SHOWN]]
-        troubles.append({"status": status, "message": message, "networks": shown, "more": len(ids) - len(shown)})
-    return sorted(troubles, key=lambda trouble: -len(trouble["networks"]) - trouble["more"])
-
-
-def _unmeasured(view: PoolView) -> list[dict[str, Any]]:
-    reasons: Counter[tuple[str, str]] = Counter()
-    for record in view.all_records:
-        reasons.update((name, reason[:LONGEST_MESSAGE]) for name, reason in record.unmeasured.items())
-    return [{"measure": name, "reason": reason, "count": count} for (name, reason), count in reasons.most_common(50)]
+    return [
+        {"status": status, "message": message, "more": max(0, len(ids) - SHOWN),
+         "networks": [{"id": key, "text": view.describe(key)} for key in ids[:SHOWN]]}
+        for (status, message), ids in sorted(groups.items(), key=lambda group: -len(group[1]))
+    ]  # fmt: skip
 
 
 def overview(view: PoolView) -> dict[str, Any]:
@@ -154,19 +119,19 @@ def overview(view: PoolView) -> dict[str, Any]:
     gaps, troubles = [record.gap for record in view.all_finished], _troubles(view)
     states = Counter(record.status for record in view.all_records)
     parts = [f"{states[name]} {name}" for name in ("finished", "diverged", "failed") if states[name]]
-    quartiles = numpy.quantile(gaps, [0.25, 0.5, 0.75]).tolist() if gaps else [numpy.nan] * 3
+    reasons = Counter(
+        (name, reason[:LONGEST_MESSAGE]) for record in view.all_records for name, reason in record.unmeasured.items()
+    )
+    n = len(view.all_records)
     return {
-        "counts": f"{pluralize(len(view.all_records), 'network')}: {', '.join(parts)}" if parts else "no networks",
-        "n": len(view.all_records),
-        "drawn": len(view.records) if len(view.records) < len(view.all_records) else 0,
-        "finished": len(view.all_finished),
-        "gap_low": format_fixed(min(gaps, default=numpy.nan)),
-        "gap_high": format_fixed(max(gaps, default=numpy.nan)),
-        "gap_median": format_fixed(quartiles[1]),
-        "gap_quartiles": f"{format_fixed(quartiles[0])} and {format_fixed(quartiles[2])}",
+        "counts": f"{pluralize(n, 'network')}: {', '.join(parts)}" if parts else "no networks",
+        "n": n,
+        "drawn": len(view.records) if len(view.records) < n else 0,
+        "finished": len(gaps),
+        "gap_quantiles": numpy.quantile(gaps, [0, 0.25, 0.5, 0.75, 1]).tolist() if gaps else [math.nan] * 5,
         "distribution": gap_distribution(gaps, view.gap_label) if len(gaps) >= FEWEST_BARS else Markup(""),
         "varied": _varied(view),
         "troubles": troubles[:MOST_TROUBLES],
         "other_troubles": max(0, len(troubles) - MOST_TROUBLES),
-        "unmeasured": _unmeasured(view),
+        "unmeasured": reasons.most_common(50),
     }

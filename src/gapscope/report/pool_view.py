@@ -1,15 +1,15 @@
-"""Shared view of all report sections: records, their table and names of networks."""
+"""View of a pool that all sections of the report share: records, their table and names of networks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from gapscope.base.errors import InvalidInput
 from gapscope.leaderboard.network_tables import SEEDS
 from gapscope.pools import Pool
 from gapscope.prediction.columns import hyperparameter_columns, spans_a_decade
@@ -27,53 +27,54 @@ MOST_DRAWN = 1000
 GAP_WORDS = {"accuracy": "train minus test accuracy", "loss": "test minus train loss"}
 
 
-@dataclass(frozen=True)
 class PoolView:
     """Records and what follows from them.
 
+    Of a pool of more than 1,000 networks, `records` are whole training configurations drawn at random, for statistics
+    and figures, and `all_records` come from the index, without settings, readings and epochs.
+
     Attributes:
-        records: Networks of the statistics and figures: all, or a sample of a large pool.
-        logarithm: Names of readings on a logarithmic axis; None chooses positive ones that span a factor of more than
-            10 and whose logarithm is less skewed.
+        records: Networks of the statistics and figures.
+        all_records: All networks.
+        whole: One row per network of `all_records`, as in `records_to_pandas`.
     """
 
-    records: Sequence[Record]
-    logarithm: frozenset[str] | None = None
-    pool: LargePool | None = None
-
-    @property
-    def all_records(self) -> Sequence[Record]:
-        """All networks, those outside the sample without settings, readings and epochs."""
-        return self.records if self.pool is None else self.pool.summaries
-
-    @cached_property
-    def whole(self) -> pandas.DataFrame:
-        """One row per network of `all_records`, as in `records_to_pandas`."""
-        return records_to_pandas(self.records) if self.pool is None else self.pool.table
-
-    def setting(self, run: str, name: str) -> Any:
-        """Value of one column of `whole` for one network, as a plain value."""
-        value = self.whole.at[run, name]
-        return value.tolist() if isinstance(value, numpy.generic) else value  # pyright: ignore[reportUnknownVariableType]
-
-    def complete(self, record: Record) -> Record:
-        """Return the full record of one of `all_records`."""
-        return record if self.pool is None else self.pool.read(record)
-
-    @cached_property
-    def table(self) -> pandas.DataFrame:
-        """One row per record, as in `records_to_pandas`."""
-        return self.whole if self.pool is None else self.whole.loc[[record.id for record in self.records]]
+    def __init__(self, records: Iterable[Record] | Pool) -> None:
+        self.all_records: Sequence[Record]
+        if isinstance(records, Pool) and len(records) > MOST_DRAWN:
+            index = records.index()
+            self.whole, self.all_records = index.table(), index.summaries()
+            rows = sample_configurations(configuration_ids(self.whole, settings_of(self.whole)), MOST_DRAWN)
+            drawn = (records.get_record(str(name)) for name in self.whole.index[rows])
+            self.records = [record for record in drawn if record is not None]
+        else:
+            self.records = self.all_records = list(records)
+            self.whole = records_to_pandas(self.records)
+        self._descriptions: dict[str, str] = {}
 
     @cached_property
     def finished(self) -> list[Record]:
         """Those of `records` that are finished, with a finite gap."""
-        return finished(self.records)
+        return _finished(self.records)
 
     @cached_property
     def all_finished(self) -> list[Record]:
         """Those of `all_records` that are finished, with a finite gap."""
-        return self.finished if self.pool is None else finished(self.all_records)
+        return _finished(self.all_records)
+
+    @cached_property
+    def table(self) -> pandas.DataFrame:
+        """Rows of `whole` of the networks in `records`."""
+        return self.whole.loc[[record.id for record in self.records]]
+
+    @cached_property
+    def varied(self) -> list[str]:
+        """Settings that differ between finished networks."""
+        return hyperparameter_columns(self.whole.loc[[record.id for record in self.all_finished]])
+
+    @cached_property
+    def _varied_in_all(self) -> list[str]:
+        return hyperparameter_columns(self.whole)
 
     @cached_property
     def gap_kind(self) -> str:
@@ -81,19 +82,14 @@ class PoolView:
         return self.finished[0].gap_kind if self.finished else "accuracy"
 
     @property
-    def gap_label(self) -> str:
-        """Name of the gap on an axis."""
-        return f"gap ({self.gap_words})"
-
-    @property
     def gap_words(self) -> str:
         """Definition of the gap in words."""
         return GAP_WORDS[self.gap_kind]
 
-    @cached_property
-    def varied(self) -> list[str]:
-        """Settings that differ between finished networks."""
-        return hyperparameter_columns(self.whole.loc[[record.id for record in self.all_finished]])
+    @property
+    def gap_label(self) -> str:
+        """Name of the gap on an axis."""
+        return f"gap ({self.gap_words})"
 
     @cached_property
     def readings(self) -> dict[str, list[Reading]]:
@@ -110,75 +106,40 @@ class PoolView:
         plain = {name: name.replace(".", ": ").replace("_", " ") for name in self.readings}
         return {name: readings[0].title or plain[name] for name, readings in self.readings.items()}
 
-    def on_logarithmic_axis(self, name: str, values: Sequence[float]) -> bool:
-        """Return True if a reading needs a logarithmic axis."""
-        if self.logarithm is not None:
-            return name in self.logarithm and min(values) > 0
-        from scipy.stats import skew  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
-        plain = numpy.array(values, dtype=float)
-        return spans_a_decade(values) and bool(abs(skew(numpy.log(plain))) < abs(skew(plain)))
-
-    @cached_property
-    def descriptions(self) -> Mapping[str, str]:
-        """Run id -> the network in a few words: the settings in which it differs from others."""
-        return _Descriptions(self)
+    def describe(self, key: str) -> str:
+        """The network of this id in a few words: the settings in which it differs from others."""
+        if key not in self._descriptions:
+            row: Any = self.whole.loc[key]
+            name = row.get("name")  # of a network that was trained elsewhere
+            columns = self.varied if row["status"] == "finished" else self._varied_in_all
+            given = name if isinstance(name, str) else ""
+            self._descriptions[key] = given or _description({name: row[name] for name in columns}) or key[:8]
+        return self._descriptions[key]
 
 
-class _Descriptions(dict[str, str]):
-    """Words about networks, found when they are asked for."""
-
-    def __init__(self, view: PoolView) -> None:
-        super().__init__()
-        self._view, self._whole = view, view.whole
-        self._varied, self._every = view.varied, hyperparameter_columns(view.whole)
-
-    def __missing__(self, key: str) -> str:
-        columns = self._varied if self._whole.at[key, "status"] == "finished" else self._every
-        # a network that was trained elsewhere has a name
-        name = self._whole.at[key, "name"] if "name" in self._whole else None
-        settings = {name: self._view.setting(key, name) for name in columns}
-        self[key] = name if isinstance(name, str) and name else _description(settings) or key[:8]
-        return self[key]
+def view_of(records: Iterable[Record] | Pool | PoolView) -> PoolView:
+    """Return the view of records (itself, or InvalidInput if there are none)."""
+    view = records if isinstance(records, PoolView) else PoolView(records)
+    if not view.records:
+        raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
+    return view
 
 
-def finished(records: Iterable[Record]) -> list[Record]:
-    """Finished networks with a finite gap."""
+def _finished(records: Iterable[Record]) -> list[Record]:
     return [record for record in records if record.status == "finished" and math.isfinite(record.gap)]
 
 
-@dataclass(frozen=True)
-class LargePool:
-    """View of a pool too large for figures: index of all, records on demand.
-
-    Attributes:
-        pool: The pool.
-        table: One row per network, as `records_to_pandas` makes it.
-        summaries: Its records without settings, readings and epochs, in the same order.
-    """
-
-    pool: Pool
-    table: pandas.DataFrame
-    summaries: Sequence[Record]
-
-    def read(self, record: Record) -> Record:
-        """Return the full record (unchanged if its file is missing)."""
-        return self.pool.get_record(record.id) or record
+def settings_of(table: pandas.DataFrame) -> list[str]:
+    """Columns of the hyperparameters that vary, without seeds."""
+    return [name for name in hyperparameter_columns(table) if name not in SEEDS]
 
 
-def make_view(records: Iterable[Record] | Pool, logarithm: frozenset[str] | None = None) -> PoolView:
-    """Return a view of records or a pool (large pools sampled by training configuration)."""
-    if not isinstance(records, Pool):
-        return PoolView(list(records), logarithm)
-    pool = records
-    if len(pool) <= MOST_DRAWN:
-        return PoolView(pool.records(), logarithm)
-    index = pool.index()
-    table = index.table()
-    settings = [name for name in hyperparameter_columns(table) if name not in SEEDS]
-    rows = sample_configurations(configuration_ids(table, settings), MOST_DRAWN)
-    drawn = [record for name in table.index[rows] if (record := pool.get_record(str(name))) is not None]
-    return PoolView(drawn, logarithm, LargePool(pool, table, index.summaries()))
+def needs_logarithm(values: Sequence[float]) -> bool:
+    """Return True for positive values that span a factor of 10 and whose logarithm is less skewed."""
+    from scipy.stats import skew  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+    plain = numpy.array(values, dtype=float)
+    return spans_a_decade(values) and bool(abs(skew(numpy.log(plain))) < abs(skew(plain)))
 
 
 def _description(settings: Mapping[str, Any]) -> str:

@@ -63,6 +63,12 @@ class Scale:
             return 100 * math.log(value / self.low) / math.log(self.high / self.low)
         return 100 * (value - self.low) / (self.high - self.low)
 
+    def value(self, percent: float) -> float:
+        """Value at a position, in percent of the axis."""
+        if self.logarithmic:
+            return self.low * (self.high / self.low) ** (percent / 100)
+        return self.low + (self.high - self.low) * percent / 100
+
     def ticks(self, about: int = 5) -> list[float]:
         """Return about that many round values inside the scale.
 
@@ -114,15 +120,7 @@ def percent(value: float) -> str:
 
 
 class Plot:
-    """A plot with two axes, to which marks are added one after another.
-
-    Args:
-        label: What the figure shows, for those who cannot see it.
-        x_label: Name of the horizontal axis.
-        y_label: Name of the vertical axis.
-        kind: Extra CSS class, for the height.
-        y_ticks: Values to mark on the vertical axis; None chooses round ones.
-    """
+    """A plot with two axes, to which marks are added one after another (`kind` is an extra CSS class)."""
 
     def __init__(
         self,
@@ -141,40 +139,24 @@ class Plot:
         self.paths: list[Markup] = []
         self.marks: list[Markup] = []
 
+    def _position(self, x: float, y: float) -> tuple[str, str]:
+        return percent(self.x.percent(x)), percent(100 - self.y.percent(y))
+
     def dot(self, x: float, y: float, *, kind: str = "dot", title: str = "", radius: float = 4) -> None:
         """Add a dot with a title as tooltip."""
-        cx, cy = percent(self.x.percent(x)), percent(100 - self.y.percent(y))
+        cx, cy = self._position(x, y)
         self.marks.append(tag("circle", *_title(title), class_=kind, cx=cx, cy=cy, r=radius))
 
     def segment(self, start: tuple[float, float], end: tuple[float, float], *, kind: str) -> None:
         """Add a straight line between two points."""
-        (x1, y1), (x2, y2) = start, end
-        self.marks.append(
-            tag(
-                "line",
-                class_=kind,
-                x1=percent(self.x.percent(x1)),
-                y1=percent(100 - self.y.percent(y1)),
-                x2=percent(self.x.percent(x2)),
-                y2=percent(100 - self.y.percent(y2)),
-            )
-        )
+        (x1, y1), (x2, y2) = self._position(*start), self._position(*end)
+        self.marks.append(tag("line", class_=kind, x1=x1, y1=y1, x2=x2, y2=y2))
 
     def bar(self, left: float, right: float, height: float, *, kind: str = "bar", title: str = "") -> None:
         """Add a bar from the horizontal axis up to `height`."""
-        low, high = self.x.percent(left), self.x.percent(right)
-        top = 100 - self.y.percent(height)
-        self.marks.append(
-            tag(
-                "rect",
-                *_title(title),
-                class_=kind,
-                x=percent(low),
-                y=percent(top),
-                width=percent(high - low),
-                height=percent(100 - top),
-            )
-        )
+        (x, y), width = self._position(left, height), percent(self.x.percent(right) - self.x.percent(left))
+        size = {"width": width, "height": percent(self.y.percent(height))}
+        self.marks.append(tag("rect", *_title(title), class_=kind, x=x, y=y, **size))
 
     def _point(self, x: float, y: float) -> str:
         across, down = self.x.percent(x) / 100 * SIDE, (1 - self.y.percent(y) / 100) * SIDE
@@ -205,34 +187,22 @@ class Plot:
     def _axes(self) -> list[Markup]:
         drawn: list[Markup] = []
         for value in self.y_ticks:
-            at = percent(100 - self.y.percent(value))
+            at, text = percent(100 - self.y.percent(value)), format_number(value)
             drawn.append(tag("line", class_="grid", x1="0%", x2="100%", y1=at, y2=at))
-            drawn.append(
-                tag("text", format_number(value), class_="tick", x="0%", dx=-8, y=at, dy="0.35em", text_anchor="end")
-            )
+            drawn.append(tag("text", text, class_="tick", x="0%", dx=-8, y=at, dy="0.35em", text_anchor="end"))
         for value in self.x.ticks(4):
-            at = percent(self.x.percent(value))
+            at, text = percent(self.x.percent(value)), format_number(value)
             drawn.append(tag("line", class_="grid", x1=at, x2=at, y1="0%", y2="100%"))
-            drawn.append(
-                tag("text", format_number(value), class_="tick", x=at, y="100%", dy="1.5em", text_anchor="middle")
-            )
+            drawn.append(tag("text", text, class_="tick", x=at, y="100%", dy="1.5em", text_anchor="middle"))
         return drawn
 
     def render(self) -> Markup:
         """The finished figure: the names of the axes as page text around the drawing."""
-        inner = tag(
-            "svg",
-            *self.paths,
-            class_="paths",
-            viewBox=f"0 0 {SIDE} {SIDE}",
-            preserveAspectRatio="none",
-            width="100%",
-            height="100%",
-        )
-        drawing = tag(
-            "svg", *self._axes(), inner if self.paths else "", *self.marks,
-            class_="plot", role="img", width="100%", height="100%", aria_label=self.label,
-        )  # fmt: skip
+        whole: dict[str, object] = {"width": "100%", "height": "100%"}
+        stretched = {"viewBox": f"0 0 {SIDE} {SIDE}", "preserveAspectRatio": "none", **whole}
+        inner = tag("svg", *self.paths, class_="paths", **stretched) if self.paths else ""
+        facts = {"role": "img", "aria_label": self.label, **whole}
+        drawing = tag("svg", *self._axes(), inner, *self.marks, class_="plot", **facts)
         return tag(
             "div",
             tag("span", self.y_label, class_="y") if self.y_label else "",

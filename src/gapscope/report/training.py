@@ -77,14 +77,6 @@ def _number_figures(rows: Rows, moments: Mapping[str, int], across: Scale) -> li
     return figures
 
 
-def _moments(monitor: Any, rows: Rows) -> dict[str, int]:
-    """Return the epochs of the alarm and of the best network by the alarm."""
-    alarm = getattr(monitor, "alarm", None)
-    raised = next((int(row["epoch"]) for row in rows if row.get(ALARM, 0) >= 1), None)
-    moments = {"peak": getattr(alarm, "peak", None), "raised": getattr(alarm, "raised_at", raised)}
-    return {kind: int(epoch) for kind, epoch in moments.items() if epoch is not None}
-
-
 def write_training_report(
     monitor: Any,
     path: str | Path,
@@ -96,9 +88,8 @@ def write_training_report(
 ) -> Path:
     """Write one HTML page about a monitored training run, and return its path.
 
-    It shows the moment of the alarm and the epoch that the alarm holds for the best, learning against memorization
-    where the alarm records both (`canaries` and `shared_learning`), every other number that was recorded, and the
-    samples whose label is most suspicious. It needs no network and no scripts.
+    It shows the epochs of the alarm and of the best network, learning against memorization where the alarm records both
+    (`canaries` and `shared_learning`), every other number, and the samples whose label is most suspicious.
 
     Args:
         monitor: The `Monitor`, or recordings that `Monitor.load` returned.
@@ -107,12 +98,16 @@ def write_training_report(
 
     Raises:
         InvalidInput: Nothing was recorded.
-        GapscopeError: The file cannot be written; what was there before is untouched.
     """
     rows: list[dict[str, float]] = monitor.to_dict()["rows"]
     if not rows:
         raise InvalidInput("A page about a training needs recordings; the monitor has none. Train with it first.")
-    moments, across = _moments(monitor, rows), Scale(0.0, max(1.0, *(float(row["epoch"]) for row in rows)))
+    across = Scale(0.0, max(1.0, *(float(row["epoch"]) for row in rows)))
+    # the epochs of the alarm, and of the best network by the alarm
+    alarm = getattr(monitor, "alarm", None)
+    raised = next((row["epoch"] for row in rows if row.get(ALARM, 0) >= 1), None)
+    epochs = {"peak": getattr(alarm, "peak", None), "raised": getattr(alarm, "raised_at", raised)}
+    moments = {kind: int(epoch) for kind, epoch in epochs.items() if epoch is not None}
     return write_page(
         "training.html",
         path,

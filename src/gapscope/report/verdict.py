@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.base.errors import InvalidInput
 from gapscope.leaderboard.leaderboard_result import EVIDENCE, Verdict
 from gapscope.leaderboard.ranking import RANDOM
 from gapscope.report.formatting import expected_test_accuracy, format_fixed, pluralize
 from gapscope.report.measures import leaderboard_verdicts, ranked_correlations
-from gapscope.report.pool_view import PoolView, make_view
+from gapscope.report.pool_view import PoolView, view_of
 from gapscope.results.records import Record
 
 if TYPE_CHECKING:
@@ -30,25 +29,20 @@ ENOUGH = 12
 
 
 def _named(records: Sequence[Record], view: PoolView) -> str:
-    names = [view.descriptions[record.id] for record in records[:3]]
+    names = [view.describe(record.id) for record in records[:3]]
     more = len(records) - len(names)
     return "; ".join(names) + (f"; and {more} more" if more else "")
 
 
-def _alone(view: PoolView) -> str:
-    """Describe the only network."""
-    (record,), kind = view.all_finished, view.gap_kind
-    train, test = (format_fixed(record.scores[f"{part}_{kind}"]) for part in ("train", "test"))
-    return (
-        f"One network is finished, {_named([record], view)}: {kind} {train} on training data, {test} on test data, a "
-        f"gap of {format_fixed(record.gap)}."
-    )
-
-
 def _best(view: PoolView) -> str:
-    """Name the networks within a point of the best test score."""
+    """Describe the only network, or name those within a point of the best test score."""
     if len(view.all_finished) == 1:
-        return _alone(view)
+        (record,), kind = view.all_finished, view.gap_kind
+        train, test = (format_fixed(record.scores[f"{part}_{kind}"]) for part in ("train", "test"))
+        return (
+            f"One network is finished, {_named([record], view)}: {kind} {train} on training data, {test} on test data, "
+            f"a gap of {format_fixed(record.gap)}."
+        )
     if view.gap_kind == "loss":
         best = min(view.all_finished, key=lambda record: record.scores["test_loss"])
         return f"The smallest test loss, {format_fixed(best.scores['test_loss'])}, has {_named([best], view)}."
@@ -63,18 +57,17 @@ def _best(view: PoolView) -> str:
 def _memorizing(view: PoolView) -> str:
     if view.gap_kind == "loss":
         return ""
-    by_heart = [
-        record for record in view.all_finished if record.scores["train_accuracy"] >= FITS and record.gap >= LOSES
-    ]  # fmt: skip
-    if not by_heart:
+    finished = view.all_finished
+    found = [record for record in finished if record.scores["train_accuracy"] >= FITS and record.gap >= LOSES]
+    if not found:
         return ""
-    by_heart.sort(key=lambda record: -record.gap)
-    verb = "memorizes its" if len(by_heart) == 1 else "memorize their"
-    worst = by_heart[0]
+    worst = max(found, key=lambda record: record.gap)
     train, test = (format_fixed(worst.scores[f"{part}_accuracy"]) for part in ("train", "test"))
-    share = f"{train} on them, {test} on test data"
-    whom = f", most of all {_named([worst], view)}" if len(by_heart) > 1 else f": {_named([worst], view)}"
-    return f"{len(by_heart)} of {len(view.all_finished)} {verb} training data{whom} ({share})."
+    verb, most = ("memorizes its", ":") if len(found) == 1 else ("memorize their", ", most of all")
+    return (
+        f"{len(found)} of {len(finished)} {verb} training data{most} {_named([worst], view)} ({train} on them, {test} "
+        "on test data)."
+    )
 
 
 def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> str:
@@ -144,10 +137,7 @@ def verdict(
 ) -> list[str]:
     """Return the conclusions of a pool, in sentences (none if no network is finished).
 
-    Args:
-        held_out: Estimates of networks that the estimator was not fitted on.
-        best_measure: Name of the reading with the strongest correlation.
-        judged: Verdicts of the leaderboard by reading.
+    `best_measure` is the reading with the strongest correlation, `judged` the result of `leaderboard_verdicts`.
     """
     if not view.all_finished:
         return []
@@ -163,7 +153,6 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
     """Return what `write_report` shows, with all digits.
 
     Args:
-        records: The networks, those that failed too, or the pool that holds them.
         held_out: As for `write_report`.
 
     Returns:
@@ -172,15 +161,10 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
         "random_measure" (the same of drawn numbers) and "networks" (each with its scores, its gap and, where there
         is one, its estimate).
 
-    Raises:
-        InvalidInput: There are no records.
-
     >>> summary([Record(id="a", spec={}, status="failed", message="out of memory")])["status"]
     {'failed': 1}
     """
-    view = records if isinstance(records, PoolView) else make_view(records)
-    if not view.records:
-        raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
+    view = view_of(records)
     with numpy.errstate(over="ignore", invalid="ignore"):
         found = ranked_correlations(view)
         measures = [] if found is None else found.rename_axis("measure").reset_index().to_dict("records")
@@ -204,7 +188,7 @@ def _judged(found: Verdict | None) -> dict[str, Any] | None:
 
 
 def _network(record: Record, view: PoolView, held_out: pandas.DataFrame | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"id": record.id, "name": view.descriptions[record.id], "status": record.status}
+    row: dict[str, Any] = {"id": record.id, "name": view.describe(record.id), "status": record.status}
     row |= {"message": record.message, "gap": record.gap, **record.scores}
     if held_out is not None and record.id in held_out.index:
         row["estimate"] = held_out.loc[record.id].to_dict()

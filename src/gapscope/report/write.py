@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,15 @@ import numpy
 from markupsafe import Markup
 
 from gapscope.base.environment import version
-from gapscope.base.errors import InvalidInput
 from gapscope.base.files import write_atomically
 from gapscope.report.curves import curves
+from gapscope.report.figures import correlation_strip
+from gapscope.report.formatting import format_fixed, format_number
 from gapscope.report.held_out import held_out_section
 from gapscope.report.label_issues import suspects_section
 from gapscope.report.measures import cards, guide, leaderboard_verdicts, ranked_measures, split_ranking
 from gapscope.report.networks import networks, overview
-from gapscope.report.next_steps import next_steps
-from gapscope.report.pool_view import PoolView, make_view
+from gapscope.report.pool_view import PoolView, view_of
 from gapscope.report.verdict import verdict
 from gapscope.results.records import Record
 
@@ -34,20 +34,29 @@ if TYPE_CHECKING:
     from gapscope.prediction.gap_estimator import GapEstimator
 
 
+def _breakable(name: str) -> Markup:
+    """A dotted name that may be broken after each of its words, and nowhere else."""
+    return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
+
+
 @lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
-    """The templates of all pages."""
-    loader = jinja2.PackageLoader("gapscope.report")
+    """The templates of all pages, with the functions that format their numbers."""
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.PackageLoader("gapscope.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
     def verbatim(name: str) -> Markup:
         # the style sheet and the script are ours, and must not be escaped
         return Markup(environment.get_template(name).render())
 
-    environment.globals["verbatim"] = verbatim  # pyright: ignore[reportUnknownMemberType]
-    environment.filters["breakable"] = _breakable  # pyright: ignore[reportUnknownMemberType]
+    names: Any = environment
+    names.globals |= {"verbatim": verbatim, "correlation_strip": correlation_strip}
+    names.filters |= {"breakable": _breakable, "number": format_number, "fixed": format_fixed}
     return environment
 
 
@@ -58,11 +67,6 @@ def write_page(template: str, path: str | Path, **content: Any) -> Path:
     return Path(path)
 
 
-def _breakable(name: str) -> Markup:
-    """A dotted name that may be broken after each of its words, and nowhere else."""
-    return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
-
-
 def write_report(
     records: Iterable[Record] | Pool | PoolView,
     path: str | Path,
@@ -71,7 +75,6 @@ def write_report(
     estimator: GapEstimator | None = None,
     held_out: pandas.DataFrame | None = None,
     level: float = 0.9,
-    logarithm: Collection[str] | None = None,
     check: tuple[str, CheckResult] | None = None,
     suspects: LabelIssues | None = None,
     images: Any = None,
@@ -83,25 +86,17 @@ def write_report(
     baselines, the measures ranked by their correlation with the gap, each measure against the gap, training curves,
     suspicious labels where they are given, one row for every network, and how to read each number. It needs no network,
     works without scripts, adapts to a phone, to dark mode and to paper, and stays under 1.5 MB however large the pool
-    is (then it shows fewer dots and rows, and says so).
+    is. Of a pool of more than 1,000 networks, statistics and figures are of whole training configurations drawn at
+    random; the page says so.
 
     Args:
-        records: The networks, those that failed too; or the pool that holds them, or a view of it. Of a pool of more
-            than 1,000 networks, statistics and figures are of whole training configurations drawn at random; the page
-            says so.
         held_out: Estimates of networks that it was not fitted on, indexed by run id: what `GapEstimator.assess` or
             `cross_val_predict` returned for rows of `records_to_pandas(records)`.
         level: Nominal coverage of the intervals in `held_out`.
-        logarithm: Readings on a logarithmic axis; None chooses positive ones that span a factor of 10 or more and
-            whose logarithm is less skewed.
         check: Run id of one network and what `gapscope.check` returned for it, to open the page with what to do next.
         suspects: What `gs.find_label_issues` returned for the pool's training data, to show the most suspicious
             samples.
         images: These training data by position, to show them as pictures; see `gapscope.report.training`.
-
-    Raises:
-        InvalidInput: There are no records, or `held_out` does not belong to them.
-        GapscopeError: The file cannot be written; what was there before is untouched.
 
     >>> import tempfile
     >>> record = Record(id="a", spec={}, status="failed", message="out of memory")
@@ -109,10 +104,7 @@ def write_report(
     ...     "out of memory" in write_report([record], Path(folder) / "report.html", title="One").read_text()
     True
     """
-    shown = None if logarithm is None else frozenset(logarithm)
-    view = records if isinstance(records, PoolView) else make_view(records, shown)
-    if not view.records:
-        raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
+    view = view_of(records)
     # readings near the end of the floats overflow in sums and squares; such a cell shows a dash
     with numpy.errstate(over="ignore", invalid="ignore"):
         judged = leaderboard_verdicts(view)
@@ -124,7 +116,7 @@ def write_report(
             title=title,
             gap_words=view.gap_words,
             overview=overview(view),
-            next_steps=None if check is None else next_steps(check[1], view.descriptions.get(check[0], check[0])),
+            check=None if check is None else {"network": view.describe(check[0]), "result": check[1]},
             held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
             verdict=verdict(view, held_out, best, judged),
             ranking=ranked,
