@@ -97,9 +97,9 @@ def report(
     from gapscope.pools import open_pool
     from gapscope.report import summary, write_report
     from gapscope.report.formatting import pluralize
-    from gapscope.report.pool_view import make_view
+    from gapscope.report.pool_view import PoolView
 
-    view = make_view(open_pool(pool))
+    view = PoolView(open_pool(pool))
     estimates, name = _estimates(view.records), title or pool.resolve().name
     if json:
         print_json({"title": name, **summary(view, estimates.get("held_out"))})
