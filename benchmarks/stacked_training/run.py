@@ -75,7 +75,7 @@ def compared(
         def in_a_stack(trainings: list[Training] = both[1]) -> None:
             streams = [torch.Generator() for _ in trainings]
             stack = Stack([item.run for item in trainings], [item.samples for item in trainings], streams)
-            stack.train_epoch([None] * count)
+            stack.train_epoch()
             stack.close()
 
         taken = seconds_of(one_by_one), seconds_of(in_a_stack)

@@ -24,41 +24,25 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Construct:
-    """One word of the grammar.
-
-    Attributes:
-        build: Makes the part.
-        finds: Names of the wrong numbers (W) and crashes (C) of the outside review that this construct showed.
-        second_order: Whether torch can differentiate it twice.
-        half: Whether torch has it in bfloat16.
-        refused: Whether it mixes samples, draws random numbers or hides its parameters, so that measures must refuse a
-            network with it.
-        constant_mix: Whether no gradient flows through what is mixed or drawn, so that the batch as it was run has
-            gradients of individual samples, which is what the penalty takes.
-    """
+    """One word of the grammar."""
 
     build: Callable[[Sizes], nn.Module]
-    finds: frozenset[str]
-    second_order: bool
-    half: bool
-    refused: bool
+    second_order: bool = True  # whether torch can differentiate it twice
+    half: bool = False  # whether torch has it in bfloat16
+    # whether it mixes samples, draws random numbers or hides its parameters, so that measures must refuse it
+    refused: bool = False
+    # whether no gradient flows through what is mixed or drawn, so that the batch as it was run has gradients of
+    # individual samples, which is what the penalty takes
     constant_mix: bool = False
 
 
 CONSTRUCTS: dict[str, Construct] = {}
 
 
-def construct(
-    name: str,
-    *finds: str,
-    second_order: bool = True,
-    half: bool = False,
-    refused: bool = False,
-    constant_mix: bool = False,
-) -> Callable[[Callable[[Sizes], nn.Module]], Callable[[Sizes], nn.Module]]:
+def construct(name: str, **traits: bool) -> Callable[[Callable[[Sizes], nn.Module]], Callable[[Sizes], nn.Module]]:
     def add(build: Callable[[Sizes], nn.Module]) -> Callable[[Sizes], nn.Module]:
         assert name not in CONSTRUCTS
-        CONSTRUCTS[name] = Construct(build, frozenset(finds), second_order, half, refused, constant_mix)
+        CONSTRUCTS[name] = Construct(build, **traits)
         return build
 
     return add
@@ -67,9 +51,9 @@ def construct(
 HEADS: dict[str, Construct] = {}
 
 
-def head(name: str, *finds: str, half: bool = False) -> Callable[[Callable[[Sizes], nn.Module]], None]:
+def head(name: str, *, half: bool = False) -> Callable[[Callable[[Sizes], nn.Module]], None]:
     def add(build: Callable[[Sizes], nn.Module]) -> None:
-        HEADS[name] = Construct(build, frozenset(finds), True, half, False)
+        HEADS[name] = Construct(build, half=half)
 
     return add
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fuzz import heads, layers, modules, oddities, parameters, refused, sharing  # noqa: F401  (they fill CONSTRUCTS)
+from fuzz import layers, modules, parameters  # noqa: F401  (they fill CONSTRUCTS and HEADS)
 from fuzz.construct import CONSTRUCTS, HEADS, Construct, Sizes
 
 
@@ -56,42 +56,23 @@ class Network(nn.Module):
 
 @dataclass(frozen=True)
 class Sentence:
-    """One network of the grammar.
+    """One network of the grammar."""
 
-    Attributes:
-        seed: The seed from which it was drawn, and from which its weights are.
-        n: Samples.
-        places: Places of a sample.
-        features: Features of a place.
-        outputs: Outputs.
-        words: Names of its constructs, in their order.
-        residual: Whether each is added to its input.
-        head: Name of its read-out.
-        alias: Whether its first part has a second name.
-        dtype: Precision in which it is measured.
-        chunk_size: Samples per chunk for measures that take their batch in chunks; None for their own choice.
-    """
-
-    seed: int
+    seed: int  # from which it was drawn, and from which its weights are
     n: int
     places: int
     features: int
     outputs: int
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # names of its constructs, in their order
     residual: tuple[bool, ...]
     head: str
-    alias: bool
+    alias: bool  # whether its first part has a second name
     dtype: torch.dtype
     chunk_size: int | None
 
     @property
     def constructs(self) -> list[Construct]:
         return [*(CONSTRUCTS[word] for word in self.words), HEADS[self.head]]
-
-    @property
-    def finds(self) -> frozenset[str]:
-        """Findings of the review that the network could show."""
-        return frozenset().union(*(construct.finds for construct in self.constructs))
 
     @property
     def second_order(self) -> bool:
@@ -151,18 +132,7 @@ def sentence(
     dtype: torch.dtype | None = None,
     alias: bool | None = None,
 ) -> Sentence:
-    """Draw one network.
-
-    Args:
-        seed: Where all choices come from.
-        words: Its constructs; None for random ones.
-        head: Its read-out; None for a random one.
-        dtype: Its precision; None for a random one.
-        alias: Whether its first part has a second name; None for chance.
-
-    Returns:
-        The network's description.
-    """
+    """Describe one network; what is None is drawn from the seed."""
     choices = random.Random(seed)
     n, places, features = _sizes(choices)
     half = dtype is None and choices.random() < 0.06

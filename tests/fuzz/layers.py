@@ -1,4 +1,4 @@
-"""Constructs: layers that have a rule."""
+"""Constructs: layers that have a rule; read-outs [n, places, features] to [n, outputs]."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fuzz.construct import (
-    Sizes,
-    construct,
-    linear,
-    norm_layer,
-    on_channels,
-    token,
-)
+from fuzz.construct import Sizes, construct, head, linear, norm_layer, on_channels, token
 from gradients.reference import Wrapped
 
 
@@ -130,7 +123,7 @@ def _embedding(s: Sizes) -> nn.Module:
     return Wrapped(lambda net, x: x + net.table(token(x, 5)), table=nn.Embedding(5, s.features, padding_idx=padding))
 
 
-@construct("sparse embedding", "C4", second_order=False)
+@construct("sparse embedding", second_order=False)
 def _sparse_embedding(s: Sizes) -> nn.Module:
     return Wrapped(lambda net, x: x + net.table(token(x, 5)), table=nn.Embedding(5, s.features, sparse=True))
 
@@ -178,7 +171,7 @@ def _cross_attention(s: Sizes) -> nn.Module:
     return Wrapped(lambda net, x: net.layer(x, net.keys(x), x.tanh())[0], layer=layer, keys=linear(s))
 
 
-@construct("attention with learned keys and a mask of places", "C3")
+@construct("attention with learned keys and a mask of places")
 def _attention_extra_keys(s: Sizes) -> nn.Module:
     layer = _attention_layer(s, batch_first=True, add_bias_kv=True)
     return Wrapped(lambda net, x: net.layer(x, x, x, attn_mask=causal(x), need_weights=False)[0], layer=layer)
@@ -189,16 +182,60 @@ def _transformer(s: Sizes) -> nn.Module:
     return nn.TransformerEncoderLayer(s.features, 1, 3, batch_first=True, activation="gelu")
 
 
-@construct("transformer layer, places first", "W3")
+@construct("transformer layer, places first")
 def _transformer_places_first(s: Sizes) -> nn.Module:
     layer = nn.TransformerEncoderLayer(s.features, 1, 3, activation="gelu")
     return Wrapped(lambda net, x: net.layer(x.transpose(0, 1)).transpose(0, 1), layer=layer)
 
 
-@construct("transformer decoder, places first", "W3")
+@construct("transformer decoder, places first")
 def _decoder_places_first(s: Sizes) -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
         h = x.transpose(0, 1)
         return net.layer(h, h.tanh()).transpose(0, 1)
 
     return Wrapped(forward, layer=nn.TransformerDecoderLayer(s.features, 1, 3, activation="gelu"))
+
+
+@head("mean of the places", half=True)
+def _mean_head(s: Sizes) -> nn.Module:
+    return Wrapped(lambda net, x: net.layer(x.mean(1)), layer=nn.Linear(s.features, s.outputs))
+
+
+@head("all places", half=True)
+def _flat_head(s: Sizes) -> nn.Module:
+    layer = nn.Linear(s.places * s.features, s.outputs, bias=s.choices.random() < 0.5)
+    return Wrapped(lambda net, x: net.layer(x.flatten(1)), layer=layer)
+
+
+@head("cosines with a scalar scale")
+def _cosine_head(s: Sizes) -> nn.Module:
+    # One cosine more than outputs: a single one is a sign, whose zero derivative is all rounding.
+    def forward(net: Any, x: Tensor) -> Tensor:
+        return net.scale.exp() * F.normalize(net.layer(x.mean(1) + 0.1))[:, : s.outputs]
+
+    return Wrapped(forward, layer=nn.Linear(s.features, s.outputs + 1), scale=nn.Parameter(torch.tensor(0.4)))
+
+
+@head("weight by hand")
+def _hand_head(s: Sizes) -> nn.Module:
+    weight = nn.Parameter(torch.randn(s.features, s.outputs))
+    return Wrapped(lambda net, x: x.mean(1) @ net.weight, weight=weight)
+
+
+@head("no parameters")
+def _no_parameters(s: Sizes) -> nn.Module:
+    return Wrapped(lambda net, x: x.mean(1).repeat(1, s.outputs)[:, : s.outputs])
+
+
+@head("zero-initialised")
+def _zero_head(s: Sizes) -> nn.Module:
+    layer = nn.Linear(s.features, s.outputs)
+    nn.init.zeros_(layer.weight)
+    return Wrapped(lambda net, x: net.layer(x[:, -1]), layer=layer)
+
+
+@head("constant outputs")
+def _constant_head(s: Sizes) -> nn.Module:
+    bias = nn.Parameter(torch.rand(s.outputs))
+    return Wrapped(lambda net, x: (net.bias * 2).expand(len(x), s.outputs) * 1.0, bias=bias)

@@ -1,4 +1,9 @@
-"""Constructs: modules that have no rule."""
+"""Constructs: modules that have no rule, and those that measures must refuse.
+
+Refused are networks in which an output depends on other samples or on chance, or that hide their parameters. The
+penalty takes the gradients of the batch as it was run: if no gradient flows from sample to sample (a detached scale, a
+mask) they are well defined, else the penalty refuses too.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
 
-from fuzz.construct import (
-    Sizes,
-    construct,
-    linear,
-    norm_layer,
-    odd,
-    on_channels,
-    token,
-)
+from fuzz.construct import Sizes, construct, linear, norm_layer, odd, on_channels, token
 from gradients.reference import Wrapped
 
 
@@ -35,7 +33,7 @@ def _recurrent_places_first(s: Sizes) -> nn.Module:
     return Wrapped(lambda net, x: net.layer(x.transpose(0, 1))[0].transpose(0, 1), layer=nn.GRU(s.features, s.features))
 
 
-@construct("recurrent layers with their first state given", "C3")
+@construct("recurrent layers with their first state given")
 def _recurrent_state(s: Sizes) -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
         return net.layer(x, x.new_zeros(net.layer.num_layers, len(x), x.shape[2]))[0]
@@ -43,7 +41,7 @@ def _recurrent_state(s: Sizes) -> nn.Module:
     return Wrapped(forward, layer=nn.GRU(s.features, s.features, s.choices.choice([1, s.n]), batch_first=True))
 
 
-@construct("packed sequences", "C3")
+@construct("packed sequences")
 def _packed(s: Sizes) -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
         lengths = token(x, x.shape[1])[:, 0] + 1
@@ -78,7 +76,7 @@ class _OwnNorm(nn.Module):
         return self.function(x, self.weight, self.bias)
 
 
-@construct("own layer norm", "W3", half=True)
+@construct("own layer norm", half=True)
 def _own_layer_norm(s: Sizes) -> nn.Module:
     def norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.layer_norm(x, weight.shape, weight, bias, 1e-5)
@@ -93,12 +91,12 @@ class _LayerNormSubclass(nn.LayerNorm):
         return super().forward(input.mT).mT
 
 
-@construct("subclass of layer norm", "W3")
+@construct("subclass of layer norm")
 def _layer_norm_subclass(s: Sizes) -> nn.Module:
     return Wrapped(on_channels, layer=norm_layer(_LayerNormSubclass(s.features)))
 
 
-@construct("own instance norm", "W3")
+@construct("own instance norm")
 def _own_instance_norm(s: Sizes) -> nn.Module:
     def norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # one place has no variance
@@ -135,7 +133,7 @@ def _parametrized(s: Sizes) -> nn.Module:
     return s.choices.choice(kinds)(nn.Linear(s.features, s.features))
 
 
-@construct("weight norm and spectral norm by hooks", "C5")
+@construct("weight norm and spectral norm by hooks")
 def _hooked_weight(s: Sizes) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -143,14 +141,57 @@ def _hooked_weight(s: Sizes) -> nn.Module:
         return kind(nn.Linear(s.features, s.features))
 
 
-@construct("pruned", "C5")
+@construct("pruned")
 def _pruned(s: Sizes) -> nn.Module:
     return prune.l1_unstructured(nn.Linear(s.features, s.features), "weight", 0.3)
 
 
-@construct("constants that are no buffers", "C5")
+@construct("constants that are no buffers")
 def _constants(s: Sizes) -> nn.Module:
     layer = linear(s)
     constant = torch.eye(s.features) + 0.1
 
     return Wrapped(lambda net, x: net.layer(x) @ constant, layer=layer)
+
+
+@construct("dropout that never stops", refused=True, constant_mix=True)
+def _always_dropout(s: Sizes) -> nn.Module:
+    return Wrapped(lambda net, x: F.dropout(net.layer(x), 0.5, training=True), layer=linear(s))
+
+
+@construct("standardized over the batch", refused=True)
+def _batch_standardized(s: Sizes) -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = net.layer(x)
+        return (h - h.mean(0)) / (h.std(0) + 1)
+
+    return Wrapped(forward, layer=linear(s))
+
+
+@construct("detached scale of the batch", refused=True, constant_mix=True)
+def _batch_scaled(s: Sizes) -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = net.layer(x)
+        return h / h.detach().abs().max()
+
+    return Wrapped(forward, layer=linear(s))
+
+
+@construct("softmax over the batch", refused=True)
+def _batch_softmax(s: Sizes) -> nn.Module:
+    return Wrapped(lambda net, x: net.layer(x).softmax(0), layer=linear(s))
+
+
+@construct("batch norm without statistics", refused=True)
+def _batch_norm_without(s: Sizes) -> nn.Module:
+    return Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features, track_running_stats=False)))
+
+
+@construct("checkpoint that hides its parameters", refused=True)
+def _reentrant(s: Sizes) -> nn.Module:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that nothing has a gradient, where gradients are off
+            return checkpoint(net.layer, net.before(x), use_reentrant=True)
+
+    return Wrapped(forward, before=nn.Linear(s.features, s.features), layer=linear(s))

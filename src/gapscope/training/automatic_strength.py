@@ -55,14 +55,7 @@ GUARD, GUARDED = 0.5, 0.25
 def memorization_stats(
     probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], predicted: Int[Tensor, " n"]
 ) -> tuple[float, float]:
-    """Return m and P of this file.
-
-    Args:
-        predicted: What the others say instead.
-
-    Returns:
-        m (0 where all labels are as predicted) and P (0 where none is).
-    """
+    """Return m (0 if all labels are as predicted from the others) and P (0 if none is)."""
     own, other = (probabilities.gather(1, chosen[:, None]).squeeze(1) for chosen in (labels, predicted))
     suspect = labels != predicted
     beside = (1 - own - other) / max(probabilities.shape[1] - 2, 1)
@@ -95,15 +88,10 @@ class AutomaticStrength:
 
     Args:
         watched: Samples that are monitored.
-        every: Calls from one look to the next.
+        every: Calls from one update to the next.
         start: Strength at the beginning.
-        least: It falls below it only where the penalty undoes what was learned.
+        least: The strength falls below it only if the penalty undoes what was learned.
         most: The strength never exceeds it.
-
-    Attributes:
-        strength: The strength now.
-        history: (call, s, a, strength) at each look.
-        check: Called with the network before the first pass; raises where this strength is not for it.
     """
 
     def __init__(
@@ -123,7 +111,9 @@ class AutomaticStrength:
         self.watched, self.every = watched, every
         self.least, self.most = least, most
         self.strength = start
+        # called with the network before the first pass; raises if this strength is not for it
         self.check: Callable[[nn.Module], None] = check_module
+        # (call, s, a, strength) at each update
         self.history: list[tuple[int, float, float, float]] = []
         self._calls = 0
         self._best = 0.0
@@ -137,11 +127,7 @@ class AutomaticStrength:
         self._allowed = TOLERANCE
 
     def before_pass(self, network: nn.Module) -> float:
-        """Look at the network if it is time, before its forward pass.
-
-        Raises:
-            InvalidInput: The network is trained by several processes, or is not one that this strength is for.
-        """
+        """Return the strength before a forward pass, updated at every `every`-th call."""
         if data_parallel(network) is not None:
             raise InvalidInput(
                 "An automatic strength must be that of one process; got DistributedDataParallel, where each would find "
@@ -159,15 +145,7 @@ class AutomaticStrength:
         return self.strength
 
     def after_pass(self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None) -> None:
-        """Keep the mini-batch's samples, until there are enough of them.
-
-        Args:
-            targets: Its class labels.
-            layout: What `inputs` stand for if the network takes several or keywords.
-
-        Raises:
-            InvalidInput: There are no class labels, or too few samples.
-        """
+        """Keep the mini-batch's samples, until there are enough of them (`layout` of inputs that are several)."""
         if self._predicted is not None:
             return
         if targets is None or targets.is_floating_point() or targets.ndim != 1:

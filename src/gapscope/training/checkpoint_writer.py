@@ -49,7 +49,11 @@ def _stored(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[
     return tensors, facts, history[:epoch]
 
 
-def _resume_checked(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
+def resume(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
+    """Load the state of interrupted training, and return the rows of its finished epochs (none: begin from scratch)."""
+    # corrupted files are ignored with a warning; a checkpoint of another network, or an unreadable one, is not
+    if not (folder / CHECKPOINT).exists():
+        return []
     tensors, facts = run.state()
     untouched = {name: tensor.detach().clone() for name, tensor in tensors.items()}, facts
     try:
@@ -61,22 +65,8 @@ def _resume_checked(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
         if isinstance(error, UnreadableFile) and not isinstance(error, DamagedFile):
             raise
         reason = error if isinstance(error, DamagedFile) else f"{folder / CHECKPOINT} lacks what training needs."
-        warnings.warn(f"{reason} The training in {folder} begins again.", DamagedFileWarning, stacklevel=4)
+        warnings.warn(f"{reason} The training in {folder} begins again.", DamagedFileWarning, stacklevel=3)
         return []
-
-
-def resume(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
-    """Resume interrupted training, ignoring corrupted files with a warning.
-
-    A checkpoint of another network, or one that cannot be read, is an `UnreadableFile`.
-
-    Args:
-        folder: Folder of history and checkpoint.
-
-    Returns:
-        The rows of the finished epochs; empty if there is nothing to resume.
-    """
-    return _resume_checked(run, folder) if (folder / CHECKPOINT).exists() else []
 
 
 class CheckpointWriter:
@@ -93,11 +83,7 @@ class CheckpointWriter:
         self._written = -WRITTEN_EVERY
 
     def stage(self, run: TrainingState, history: Sequence[dict[str, Any]]) -> None:
-        """Stage the state after an epoch, and write it if a write is due.
-
-        Args:
-            history: One row per finished epoch; rows of earlier calls do not change.
-        """
+        """Stage the state after an epoch, and write it if a write is due (rows of earlier calls do not change)."""
         durable = sum(row.get("seconds", 0.0) for row in history) >= SYNCED_FROM
         self._lines += [to_json(row) + "\n" for row in history[len(self._lines) :]]
         self._staged = "".join(self._lines), as_safetensors(*run.state()), durable

@@ -23,9 +23,6 @@ def as_safetensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | Non
     """Encode tensors (shared ones once per name) and JSON values as one safetensors file.
 
     A checksum of the tensors goes with them, so that a file corrupted by a power cut or a bad disk is noticed.
-
-    Returns:
-        The bytes, which do not change with the tensors.
     """
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     # one key alone: safetensors writes several in an order of its own, and equal networks shall give equal files
@@ -85,24 +82,8 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, facts
 
 
-def load_weights(network: nn.Module, path: Path) -> None:
-    """Load weights and buffers into `network`.
-
-    Raises:
-        UnreadableFile: The file is damaged, or holds the weights of another network.
-    """
-    set_weights(network, load_tensors(path)[0], str(path))
-
-
 def set_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Copy a state dictionary into `network` if names, shapes and types match exactly.
-
-    Args:
-        source: Where it came from, for the message.
-
-    Raises:
-        UnreadableFile: Names, shapes or types differ; the first difference is named.
-    """
+    """Copy a state dictionary into `network`, or raise UnreadableFile with the first difference (`source` is named)."""
     own = network.state_dict()
     for name, tensor in own.items():
         if name not in weights:

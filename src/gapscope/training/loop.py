@@ -33,10 +33,10 @@ class TrainingResult:
     Attributes:
         status: "finished" or "diverged" (the loss became NaN or infinite).
         stop_reason: Why it ended, in words.
-        history: One mapping an epoch: epoch, train_loss (mean over batches, training mode, without penalties),
+        history: One mapping per epoch: epoch, train_loss (mean over batches, training mode, without penalties),
             train_accuracy (the same), penalty (mean over batches), learning_rate (at the end of the epoch), seconds,
-            and test_loss, test_accuracy (evaluation mode) where test samples were given.
-        execution: How its last epoch was trained, where it was one of several: in a stack of how many, or why alone.
+            and with test samples test_loss, test_accuracy (evaluation mode).
+        execution: How the last epoch of one of several was trained: in a stack of how many, or why alone.
     """
 
     status: Status
@@ -61,15 +61,8 @@ def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> s
 class Training:
     """Training of one network, epoch by epoch (used by `train` and `train_many`).
 
-    Everything but the constructor runs within the training's own random streams. Arguments are those of `train`.
-
-    Attributes:
-        run: Network, optimizer and random streams.
-        samples: The training samples.
-        seed: Its seed.
-        history: One row per epoch that is done.
-        result: How it went; None until it has ended.
-        execution: See `TrainingResult`.
+    Everything but the constructor runs within the training's own random streams. Arguments are those of `train`;
+    `result` is None until the training has ended.
     """
 
     def __init__(
@@ -115,12 +108,7 @@ class Training:
         self.end_epoch(self.run.train_epoch(self.samples, self.on_batch), start)
 
     def end_epoch(self, row: dict[str, Any] | None, start: float) -> None:
-        """Score and keep an epoch that was trained.
-
-        Args:
-            row: What the pass over the samples gave; None if it diverged.
-            start: When it began.
-        """
+        """Score and keep an epoch that began at `start` (`row` is None if it diverged)."""
         network, history = self.run.network, self.history
         self.run.called.eval()
         if row is None:
@@ -184,11 +172,10 @@ def train(
     """Train `network` in place; the same seed and machine give bit-identical weights.
 
     The loss is `inspection.losses.default_loss` (or the one in `settings.loss`) plus the penalties. With `folder`, the
-    state is kept there after every epoch, short epochs once a second and when training ends or is interrupted
-    (`checkpoint.safetensors`, `history.jsonl`): calling `train` again with the same arguments continues from the last
-    finished epoch and ends with the weights that the unbroken run has; buffers that are not part of the state
-    dictionary, and the random streams of torch, NumPy and Python, are kept too. Where these files are damaged the
-    training begins again, with a `DamagedFileWarning`. Global random states are left as they were.
+    state is saved there after every epoch, short epochs once per second and when training ends or is interrupted
+    (`checkpoint.safetensors`, `history.jsonl`). Calling `train` again with the same arguments continues from the last
+    finished epoch and ends with the weights of an unbroken run, all buffers and random streams included. If these files
+    are damaged, the training begins again with a `DamagedFileWarning`. Global random states are left as they were.
 
     Args:
         network: Trained in place, on the device it is on; left in evaluation mode.
@@ -200,9 +187,8 @@ def train(
         penalties: Penalty objects to use instead of `settings.penalties`.
         folder: An existing folder for checkpoint and history.
         on_epoch: Called after every epoch with the network and the epoch's row, which it may extend with numbers. A
-            `Monitor` also looks at the untrained network, and is kept in the checkpoint.
-        on_batch: Called after every step with the positions of the batch's samples in the data, and the outputs that
-            the network gave them in training mode; what the training pass says of each sample, for nothing.
+            `Monitor` also observes the untrained network, and is saved in the checkpoint.
+        on_batch: Called after every step with the indices of the batch's samples and their outputs in training mode.
 
     Returns:
         Status, reason and history. A loss that is not finite ends training with status "diverged", and so do weights

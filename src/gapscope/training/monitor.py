@@ -74,14 +74,6 @@ def _subset(data: Any, n_samples: int, seed: int, required: torch.Tensor | None)
     return samples, indices
 
 
-def _check_alarm(alarm: Alarm, samples: Samples) -> None:
-    if alarm.classes_only and not samples.is_classification:
-        raise InvalidInput(
-            f"{type(alarm).__name__} needs class labels, one per sample; these data have none. Use an alarm for "
-            "regression: 'gradient_disparity'."
-        )
-
-
 class Monitor(Recordings):
     """Monitor of a training run: readings on a fixed random part of the training data.
 
@@ -91,12 +83,11 @@ class Monitor(Recordings):
     and regression; most alarms need class labels.
 
     `gapscope.train` and the callbacks save the monitor in their checkpoints; in a custom loop use `state_dict` and
-    `load_state_dict`. Readings, counters and the alarm of a resumed training continue as if it had not been
-    interrupted; the cost is counted from the resumption.
+    `load_state_dict`. The cost is counted from the resumption.
 
     Training is unchanged: weights, buffers, modes, gradients and all random states are those without a monitor. An
     error ends training only at the first recording (a misspelled option, a network that cannot be measured): later
-    failures of a measure or a sink give one warning.
+    failures of a measure or a sink give one warning, and NaN.
 
     Args:
         data: Training data: a pair (x, y), inputs alone, Samples, a Dataset or a DataLoader. Of a Dataset only the
@@ -157,7 +148,11 @@ class Monitor(Recordings):
             raise InvalidInput(f"alarm must be an alarm or the name of one, such as 'joint'; got {alarm!r}.")
         self.samples, indices = _subset(data, n_samples, seed, None if alarm is None else alarm.required_indices)
         if alarm is not None:
-            _check_alarm(alarm, self.samples)
+            if alarm.classes_only and not self.samples.is_classification:
+                raise InvalidInput(
+                    f"{type(alarm).__name__} needs class labels, one per sample; these data have none. Use an alarm "
+                    "for regression: 'gradient_disparity'."
+                )
             alarm.set_indices(indices)
         if measures is None:
             measures = ("loss",) if checks else DEFAULT_MEASURES
@@ -182,11 +177,7 @@ class Monitor(Recordings):
         self._warned = False
 
     def __call__(self, network: nn.Module, row: dict[str, Any]) -> None:
-        """Record if due and extend `row` by the numbers (the `on_epoch` of `gapscope.train`).
-
-        Args:
-            row: The epoch's row; its "epoch" counts from 1.
-        """
+        """Record if due and extend the epoch's row by the numbers (the `on_epoch` of `gapscope.train`)."""
         row.update(self.observe(network, row["epoch"]))
 
     def begin(self, network: nn.Module) -> None:
@@ -208,11 +199,7 @@ class Monitor(Recordings):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state that `state_dict` returned.
-
-        Raises:
-            InvalidInput: It is that of a monitor with another alarm.
-        """
+        """Load the state that `state_dict` of a monitor with the same alarm returned."""
         alarm_state = state["alarm"]
         if (alarm_state is None) != (self.alarm is None):
             raise InvalidInput(
@@ -229,18 +216,7 @@ class Monitor(Recordings):
         self._spans, self._begun = [], None
 
     def observe(self, network: nn.Module, epoch: int) -> dict[str, float]:
-        """Record readings if `every` divides the epoch, pass them to the sinks, and return them.
-
-        Args:
-            epoch: Finished epochs (or any other count that grows).
-
-        Returns:
-            Name -> value; empty if nothing is recorded, NaN if a later recording failed.
-
-        Raises:
-            GapscopeError: A measure has no value for this network, at the first recording.
-            RuntimeError: PyTorch cannot run the network on these samples, at the first recording.
-        """
+        """Record readings if `every` divides the epoch, pass them to the sinks, and return them by name."""
         if epoch % self.every:
             return {}
         if self.epochs and epoch < self.epochs[-1]:
@@ -319,11 +295,7 @@ class Monitor(Recordings):
         return Cost(len(seconds), sum(seconds), fraction)
 
     def plot(self) -> list[Any]:
-        """Plot every number over the epochs, with the alarm's epochs.
-
-        Raises:
-            InvalidInput: Nothing has been recorded yet.
-        """
+        """Plot every number over the epochs, with the alarm's epochs."""
         if not self.rows:
             raise InvalidInput("Got no recordings; a plot needs one or more. Call plot() after an epoch.")
         alarm = self.alarm

@@ -3,9 +3,9 @@
     train_many                      one Training per network
       train_all                     begin (loads a checkpoint); then, for each group of one `stacking_key`:
         stacking_obstacle             reason known before any step (hooks, penalties, inputs) -> alone
-        _why_sequential               trial: one step, then TIMED_STEPS, both ways, then _rollback
+        _why_sequential               trial: one step, then TIMED_STEPS, both ways, each rolled back (_snapshot)
                                         other losses, an error or no speed-up -> alone
-        _train_stack_epoch            one epoch of all; on an error _rollback -> alone
+        _train_stack_epoch            one epoch of all; rolled back on an error -> alone
         _finish_alone                 Training.train_epoch until the last epoch
       checkpoints are written when all have ended
 
@@ -16,9 +16,7 @@ with the same seed. An error ends one training; the others continue.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -32,8 +30,7 @@ from gapscope.base.type_guards import is_list, is_mapping
 from gapscope.penalties.base import Penalty
 from gapscope.training.loop import Training, TrainingResult, written_at_last
 from gapscope.training.randomness import RngState
-from gapscope.training.stack import Stack
-from gapscope.training.stacked_optimizers import penalty_stacking_key, penalty_stacking_obstacle
+from gapscope.training.stack import Stack, penalty_stacking_key, penalty_stacking_obstacle
 
 Choice = Literal["auto", "always", "never"]
 OnEpoch = Callable[[nn.Module, dict[str, Any]], None]
@@ -103,44 +100,34 @@ class _TrainingSlot:
             self.error = error
 
 
-@contextmanager
-def _generators(turns: Sequence[_TrainingSlot]) -> Iterator[list[torch.Generator]]:
-    """Yield generators in the runs' random states, and store their states at the end."""
-    generators = [item.rng.generator() for item in turns]
-    yield generators
-    for item, generator in zip(turns, generators, strict=True):
-        item.rng.advance_to(generator)
-
-
-@contextmanager
-def _rollback(turns: Sequence[_TrainingSlot]) -> Iterator[Callable[[], None]]:
-    """Yield a function that restores the training runs to their state on entry."""
+def _snapshot(turns: Sequence[_TrainingSlot]) -> Callable[[], None]:
+    """Return a function that restores the training runs to their current state."""
     states: list[tuple[dict[str, Tensor], dict[str, Any]]] = []
     for item in turns:
         with item.rng.active():
             tensors, facts = item.training.run.state(with_watcher=False)
             states.append(({name: tensor.detach().clone() for name, tensor in tensors.items()}, facts))
 
-    def undo() -> None:
+    def restore() -> None:
         for item, (tensors, facts) in zip(turns, states, strict=True):
             with item.rng.active():
                 item.training.run.load_state(tensors, facts, "the state before")
 
-    yield undo
+    return restore
 
 
-def _stacked_epoch(
-    turns: Sequence[_TrainingSlot], samples: Sequence[Any], *, calls: bool
-) -> list[dict[str, Any] | None]:
-    runs = [item.training.run for item in turns]
-    with _generators(turns) as streams:
-        stack = Stack(runs, samples, streams)
-        rows = stack.train_epoch([item.training.on_batch if calls else None for item in turns])
-        stack.close()
+def _train_stacked(turns: Sequence[_TrainingSlot], samples: Sequence[Any]) -> list[dict[str, Any] | None]:
+    """Train one epoch in a stack; each run's generator begins and ends with the run's random state."""
+    generators = [item.rng.generator() for item in turns]
+    stack = Stack([item.training.run for item in turns], samples, generators)
+    rows = stack.train_epoch()
+    stack.close()
+    for item, generator in zip(turns, generators, strict=True):
+        item.rng.advance_to(generator)
     return rows
 
 
-def _train_sequential_epoch(turns: Sequence[_TrainingSlot], samples: Sequence[Any]) -> list[dict[str, Any] | None]:
+def _train_one_by_one(turns: Sequence[_TrainingSlot], samples: Sequence[Any]) -> list[dict[str, Any] | None]:
     rows = []
     for item, part in zip(turns, samples, strict=True):
         with item.rng.active():
@@ -155,19 +142,19 @@ def _losses_agree(alone: dict[str, Any] | None, stacked: dict[str, Any] | None, 
     return all(abs(one - other) <= tolerance * max(1.0, abs(one)) for one, other in pairs)
 
 
-def _time_both_ways(turns: Sequence[_TrainingSlot], steps: int, undo: Callable[[], None]) -> tuple[list[float], bool]:
-    """Time steps one by one and stacked; return the times and whether losses agree."""
+def _time_both_ways(turns: Sequence[_TrainingSlot], steps: int) -> tuple[list[float], bool]:
+    """Time steps one by one and stacked, each rolled back; return the times and whether losses agree."""
     training = turns[0].training
     indices = torch.arange(min(steps * training.run.settings.batch_size, len(training.samples)))
     parts = [item.training.samples.subset(indices) for item in turns]
-    seconds, rows = [], []
-    for train_epoch in (_train_sequential_epoch, partial(_stacked_epoch, calls=False)):
+    seconds, rows, restore = [], [], _snapshot(turns)
+    for train_epoch in (_train_one_by_one, _train_stacked):
         start = time.perf_counter()
         try:
             rows.append(train_epoch(turns, parts))
             seconds.append(time.perf_counter() - start)
         finally:
-            undo()
+            restore()
     tolerance = TOLERANCE.get(next(training.run.network.parameters()).dtype, ROUNDING)
     return seconds, all(_losses_agree(alone, stacked, tolerance) for alone, stacked in zip(*rows, strict=True))
 
@@ -175,14 +162,13 @@ def _time_both_ways(turns: Sequence[_TrainingSlot], steps: int, undo: Callable[[
 def _why_sequential(turns: Sequence[_TrainingSlot], choice: Choice) -> str:
     """Return why stacking does not pay, by a trial that is rolled back (empty if it does)."""
     seconds = [0.0, 0.0]
-    with _rollback(turns) as undo:
-        for steps in (1, TIMED_STEPS) if choice == "auto" else (1,):
-            try:
-                seconds, alike = _time_both_ways(turns, steps, undo)
-            except Exception as error:
-                return f"a stack does not run it ({type(error).__name__}: {str(error).partition(chr(10))[0][:120]})"
-            if not alike:
-                return "its losses in a stack differ from those alone"
+    for steps in (1, TIMED_STEPS) if choice == "auto" else (1,):
+        try:
+            seconds, alike = _time_both_ways(turns, steps)
+        except Exception as error:
+            return f"a stack does not run it ({type(error).__name__}: {str(error).partition(chr(10))[0][:120]})"
+        if not alike:
+            return "its losses in a stack differ from those alone"
     if choice == "auto" and seconds[1] >= seconds[0]:
         return f"a stack takes {seconds[1] / seconds[0]:.2f} times as long"
     return ""
@@ -196,13 +182,12 @@ def _finish_alone(turn: _TrainingSlot, reason: str) -> None:
 
 def _train_stack_epoch(turns: Sequence[_TrainingSlot]) -> str:
     """Train all for one stacked epoch, or roll back and return why it failed."""
-    start = time.perf_counter()
-    with _rollback(turns) as undo:
-        try:
-            rows = _stacked_epoch(turns, [item.training.samples for item in turns], calls=True)
-        except Exception as error:
-            undo()
-            return f"the stack failed ({type(error).__name__})"
+    start, restore = time.perf_counter(), _snapshot(turns)
+    try:
+        rows = _train_stacked(turns, [item.training.samples for item in turns])
+    except Exception as error:
+        restore()
+        return f"the stack failed ({type(error).__name__})"
     seconds = (time.perf_counter() - start) / len(turns)
     for item, row in zip(turns, rows, strict=True):
         item.training.execution = f"in a stack of {len(turns)}"
@@ -227,16 +212,7 @@ def _stacks(turns: Sequence[_TrainingSlot], largest: int) -> list[list[_Training
 
 
 def train_all(trainings: Sequence[Training], *, stack: Choice, largest: int) -> list[Exception | None]:
-    """Train all networks; an error in one does not affect the others.
-
-    Args:
-        trainings: Training runs that have not begun.
-        stack: See `train_many`.
-        largest: See `train_many`.
-
-    Returns:
-        For each its error, or None.
-    """
+    """Train all networks, and return the error of each or None (options as for `train_many`)."""
     turns = [_TrainingSlot(training) for training in trainings]
     with written_at_last(trainings):
         for item in turns:

@@ -72,11 +72,7 @@ def set_host_random_states(states: Mapping[str, Tensor]) -> None:
 
 
 class RngState:
-    """Resume the random streams of one of several runs in the body.
-
-    Args:
-        device: Where its network is.
-    """
+    """Random streams of one of several runs, used in the body of `active`."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
         self.device = device

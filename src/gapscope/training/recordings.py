@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 class Recordings(Result):
     """Recorded numbers of a training run, one row per recording (without the monitor's data).
 
-    Args:
-        epochs: Epoch of each recording.
-        rows: Name -> number of each recording.
-
     >>> Recordings([1, 2], [{"loss": 0.5}, {"loss": 0.25}]).to_pandas()["loss"].to_dict()
     {1: 0.5, 2: 0.25}
     """
@@ -51,11 +47,7 @@ class Recordings(Result):
 
     @staticmethod
     def load(path: str | Path) -> Recordings:
-        """Read a file that `save` wrote.
-
-        Raises:
-            UnreadableFile: The file is truncated, or holds something else.
-        """
+        """Read a file that `save` wrote, or raise UnreadableFile."""
         content = read_json(Path(path))
         rows = content.get("rows") if isinstance(content, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) and "epoch" in row for row in rows):
@@ -117,11 +109,8 @@ FREE_SECONDS = 2.0
 class Cost:
     """Wall time of a monitor's recordings.
 
-    Attributes:
-        recordings: Number of recordings.
-        seconds: Total time, sinks included.
-        share: Fraction of the time between the first and the last recording that was spent recording, the last one
-            included; NaN before the second recording.
+    `seconds` is the total, sinks included; `share` the fraction of the time between the first and the last recording
+    that was spent recording, the last one included (NaN before the second recording).
     """
 
     recordings: int

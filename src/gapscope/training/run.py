@@ -33,9 +33,6 @@ CHECK_FINITE_EVERY = 50
 def learning_rate_at(settings: TrainingSpec, epochs: float) -> float:
     """Return the learning rate after `epochs` (fractional) epochs.
 
-    Args:
-        epochs: Number of epochs done.
-
     >>> learning_rate_at(TrainingSpec(learning_rate=1.0, schedule="step", schedule_epochs=2), 2.5)
     0.1
     """
@@ -213,33 +210,19 @@ _logger = logging.getLogger("gapscope")
 
 @dataclass(frozen=True)
 class RunFinding:
-    """A finding about a training run.
-
-    Attributes:
-        code: "GS301" or "GS302".
-        epoch: Epoch of the recording at which it appeared.
-        evidence: Measured numbers in one sentence.
-        action: Recommended action, one imperative sentence.
-    """
+    """A finding about a training run."""
 
     code: str
-    epoch: int
-    evidence: str
-    action: str
+    epoch: int  # of the recording at which it appeared
+    evidence: str  # measured numbers in one sentence
+    action: str  # one imperative sentence
 
     def __str__(self) -> str:
         return f"{self.code} at epoch {self.epoch}: {self.evidence}\n       -> {self.action}"
 
 
 class RunChecks:
-    """Checks of a training run, each code reported once.
-
-    Args:
-        codes: "GS301", "GS302", or both.
-
-    Raises:
-        InvalidInput: A code is not one of a training run.
-    """
+    """Checks of a training run, each code reported once."""
 
     def __init__(self, codes: Sequence[str], samples: Samples) -> None:
         unknown = [code for code in codes if code not in RUN_CHECKS]

@@ -24,16 +24,10 @@ Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class LayerUse:
-    """Use of a layer's weights by all networks of a stack, as samples of one network.
+    """Use of a layer's weights by all networks of a stack, as samples of one network."""
 
-    Attributes:
-        inputs: Inputs of the layer [N, ...], with N = networks * n; network by network.
-        outputs: What the layer returned, as it stands in the graph.
-        layout: How inputs become columns.
-    """
-
-    inputs: Tensor
-    outputs: Tensor
+    inputs: Tensor  # [N, ...] with N = networks * n, network by network
+    outputs: Tensor  # what the layer returned, as it stands in the graph
     layout: Tokens | Windows
 
     def places(self, gradient: Tensor) -> Tensor:
@@ -168,11 +162,10 @@ _RULES: dict[Any, tuple[type[_StackedRule], _Signature]] = {
 
 
 class StackedLayers(TorchFunctionMode):
-    """Within it, vmap over networks takes the rules of this file.
+    """Context in which vmap over networks takes the rules of this file.
 
-    Args:
-        streams: One generator a network, from which its dropout masks are drawn.
-        uses: Gets every use of a linear or convolutional layer, where it is to be differentiated.
+    Dropout masks are drawn from one generator per network (`streams`); `uses` gets every use of a linear or
+    convolutional layer if it is to be differentiated.
     """
 
     def __init__(self, streams: Sequence[torch.Generator], uses: Uses = None) -> None:
@@ -180,13 +173,7 @@ class StackedLayers(TorchFunctionMode):
         self.dropout, self.uses = _dropout(streams), uses
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the rule in place of the function.
-
-        Args:
-            func: A torch function.
-            args: Its arguments.
-            kwargs: Its keywords.
-        """
+        """Call the rule in place of the function."""
         kwargs = kwargs or {}
         if func is F.dropout:
             x, p, training, _ = _DROPOUT.bound(args, kwargs)

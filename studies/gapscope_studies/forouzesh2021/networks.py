@@ -24,7 +24,7 @@ from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameters import parameter_count
 from gapscope.pools.from_spec import network_from_spec, prepared
-from gapscope.training.checkpoints import load_weights
+from gapscope.training.checkpoints import load_tensors, set_weights
 from gapscope_studies.forouzesh2021.temperature_scaling import fit_temperature
 from gapscope_studies.kit.claims import downsample_curve
 from gapscope_studies.kit.pool import weights_of
@@ -238,7 +238,8 @@ def measured_samples(setting: RunSettings, spec: RunSpec) -> tuple[Problem, Samp
 def trained_network(setting: RunSettings, spec: RunSpec, problem: Problem) -> nn.Module:
     """Return the trained network of a finished run."""
     network = network_from_spec(spec, problem)
-    load_weights(network, weights_of(setting, POOL, spec.id))
+    path = weights_of(setting, POOL, spec.id)
+    set_weights(network, load_tensors(path)[0], str(path))
     return network.eval()
 
 

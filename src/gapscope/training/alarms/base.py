@@ -28,18 +28,12 @@ class Alarm(ABC):
 
     `observe(network, samples, epoch)` evaluates the network and passes the numbers to the subclass's `update`. Call
     `update` directly in a loop that has these numbers already (predictions of the training pass, margins). An alarm
-    stays raised.
-
-    Attributes:
-        raised_at: Epoch at which the alarm was raised, None before.
-        peak: Estimated best epoch so far, None before the first estimate.
-        classes_only: True if the alarm needs class labels.
-        description: What has happened when it is raised, in words.
-        state_fields: Attributes that a resumed training needs, in addition to `raised_at` and `peak`.
+    stays raised. `raised_at` is the epoch at which it was raised, `peak` the estimated best epoch so far (or None).
     """
 
-    classes_only: ClassVar[bool] = True
-    description: ClassVar[str] = ""
+    classes_only: ClassVar[bool] = True  # whether the alarm needs class labels
+    description: ClassVar[str] = ""  # of what has happened when it is raised
+    # attributes that a resumed training needs, in addition to `raised_at` and `peak`
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def reset(self) -> None:
@@ -65,25 +59,14 @@ class Alarm(ABC):
 
     @abstractmethod
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Observe the network once, always on the same samples.
-
-        Args:
-            samples: A fixed part of the training samples with their training targets.
-
-        Returns:
-            Name -> number; "alarm.raised" is 0 or 1.
-        """
+        """Observe the network once, always on the same samples, and return numbers ("alarm.raised" is 0 or 1)."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that resumed training needs, as JSON-serializable values."""
         return {name: _encoded(getattr(self, name)) for name in self._state_names}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state that `state_dict` returned.
-
-        Raises:
-            InvalidInput: It is the state of another alarm.
-        """
+        """Load the state that `state_dict` of the same alarm returned."""
         names = self._state_names
         if set(state) != set(names):
             raise InvalidInput(
@@ -148,9 +131,6 @@ class PeakAlarm(Alarm):
     Args:
         window: Number of observations that are averaged; the first mean needs as many.
         fall: Smallest fall that counts, in units of the number.
-
-    Raises:
-        InvalidInput: An argument is out of range.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_recent", "_best", "_below")
@@ -170,14 +150,9 @@ class PeakAlarm(Alarm):
         self._below = 0
 
     def follow(self, value: float, epoch: int, *, allowed: bool = True) -> dict[str, float]:
-        """Update with the next number, ignoring numbers that are not finite.
+        """Update with the next number (ignored if not finite), without raising unless `allowed`.
 
-        Args:
-            value: The number.
-            allowed: False if the alarm must not be raised now.
-
-        Returns:
-            The number, its mean over the window, and whether the alarm has been raised, by name.
+        Returns the number, its mean over the window, and whether the alarm has been raised, by name.
         """
         smooth = math.nan
         if math.isfinite(value):
@@ -227,11 +202,7 @@ def alarms() -> dict[str, type[Alarm]]:
 
 
 def make_alarm(name: str, **settings: Any) -> Alarm:
-    """Build an alarm from its registered name and the keyword settings of its class.
-
-    Raises:
-        InvalidInput: The name or a setting is unknown; the nearest is named.
-    """
+    """Build an alarm from its registered name and the keyword settings of its class."""
     known = alarms()
     if name not in known:
         raise InvalidInput(f"There is no alarm {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")

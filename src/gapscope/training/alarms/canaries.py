@@ -104,14 +104,7 @@ class Canaries:
         return torch.equal(self.labels, self.given)
 
     def dataset(self, dataset: Any) -> Dataset:
-        """Return a view of a data set with the current labels.
-
-        Args:
-            dataset: Tuples that end with the label, or mappings with `labels` or `label`.
-
-        Raises:
-            InvalidInput: Its length differs from that of the labels.
-        """
+        """Return a view of a data set (tuples ending with the label, or mappings) with the current labels."""
         if len(dataset) != len(self.labels):
             raise InvalidInput(
                 f"Got a data set of {len(dataset)} samples; there are {len(self.labels)} labels. Pass the data of "
@@ -217,13 +210,8 @@ class CanaryAlarm(PeakAlarm):
     ) -> dict[str, float]:
         """Update with the logits of the same samples, in the same order, once per epoch.
 
-        Args:
-            labels: Labels that are trained on, including the canaries' false ones.
-            is_canary: True for canaries.
-
-        Returns:
-            Probability of the training label at ordinary samples and at canaries, bound of the noise rate, and whether
-            the alarm has been raised.
+        `labels` are those trained on, including the canaries' false ones. Returns the mean probability of the training
+        label at ordinary samples and at canaries, the bound of the noise rate, and whether the alarm has been raised.
         """
         self._is_canary = is_canary
         if not self.canaries.is_restored:
@@ -254,11 +242,7 @@ class CanaryAlarm(PeakAlarm):
         self._leads = self._leads + torch.where(self._rivals == runner_ups, 1, -1)
 
     def monitored_labels(self) -> MonitoredLabels:
-        """Return the learning history of the monitored labels (see `gapscope.labels.monitored`).
-
-        Raises:
-            InvalidInput: Nothing has been observed yet, or the indices of the samples are unknown.
-        """
+        """Return the learning history of the monitored labels (see `gapscope.labels.monitored`)."""
         if self._rivals is None or self._indices is None or self._is_canary is None:
             raise InvalidInput(
                 "Got a CanaryAlarm without observations; label errors are estimated after a monitored training. Train "

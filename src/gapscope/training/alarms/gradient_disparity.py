@@ -31,13 +31,8 @@ def scaled_gradient_disparity(
     Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 3, $\lVert g_i - g_j \rVert_2$ averaged over all pairs of
     mini-batches, with the rescaling of losses of their code; in training mode. Classification and regression.
 
-    Args:
-        batch_size: Samples per batch; two or more.
-        batches: Number of disjoint batches.
-        generator: Source of the batches.
-
     Raises:
-        InvalidInput: There are too few samples.
+        InvalidInput: There are too few samples for so many disjoint batches.
     """
     assert samples.targets is not None
     order = torch.randperm(len(samples), generator=generator)[: batches * batch_size]

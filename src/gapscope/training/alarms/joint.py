@@ -31,11 +31,7 @@ def agreement(probabilities: Float[Tensor, "n k"], predictions: Float[Tensor, "n
 
 
 def last_linear_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Linear]:
-    """Return the linear layer whose output is the network's, with its name.
-
-    Raises:
-        InvalidInput: The outputs come from something else.
-    """
+    """Return the linear layer whose output is the network's, with its name."""
     outputs = network_outputs(network, x)
     for call in reversed(record_module_calls(network, prepare_inputs(network, x))):
         same_shape = call.output.shape == outputs.shape
@@ -145,15 +141,7 @@ class JointAlarm(PeakAlarm):
         cosines: Float[Tensor, " n"],
         epoch: int,
     ) -> dict[str, float]:
-        """Update with one observation.
-
-        Args:
-            predictions: What `loo_predictions` returned for the untrained network.
-            cosines: What `alignments` returned.
-
-        Returns:
-            The three signals, their sum, and whether the alarm has been raised.
-        """
+        """Update with one observation (`predictions` of `loo_predictions` at the start, `cosines` of `alignments`)."""
         a, g = agreement(probabilities, predictions), float(cosines.mean())
         s = float(label_support(probabilities, labels, neighbours, self.weight)[2].mean())
         self.follow(a + g + s, epoch)

@@ -28,17 +28,11 @@ def label_support(
 
 @dataclass
 class Neighbourhood:
-    """Neighbours of the monitored samples, updated at observations 1, 2, 3, 5, 8, 12, ...
-
-    Attributes:
-        nearest: Neighbours of each sample; None before the first observation.
-        looks: Number of observations so far.
-        refresh_at: Number of the next observation at which they are recomputed.
-    """
+    """Neighbours of the monitored samples, updated at observations 1, 2, 3, 5, 8, 12, ..."""
 
     nearest: Tensor | None = None
-    looks: int = 0
-    refresh_at: int = 1
+    looks: int = 0  # observations so far
+    refresh_at: int = 1  # number of the next observation at which neighbours are recomputed
 
     def neighbours_at(self, network: nn.Module, samples: Samples, number: int) -> Int[Tensor, "n k"]:
         """Return this observation's neighbours, `number` per sample."""
@@ -77,9 +71,6 @@ class SharedLearning(Alarm):
         threshold: Smallest fall in standard errors.
         smallest_fall: Smallest fall as a probability.
         smallest_conflict: Smallest fraction of samples in conflict.
-
-    Raises:
-        InvalidInput: An argument is out of range.
 
     >>> import torch
     >>> labels = (torch.arange(99) % 3 == 0).long()  # 99 equal samples, a third with another label
@@ -134,12 +125,7 @@ class SharedLearning(Alarm):
     def update(
         self, probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], neighbours: Int[Tensor, "n k"], epoch: int
     ) -> dict[str, float]:
-        """Update with one observation.
-
-        Returns:
-            The means of p and q, s, its fall from the maximum, the fraction of samples in conflict, and whether the
-            alarm has been raised (0 or 1), by name.
-        """
+        """Update with one observation, and return its numbers by name."""
         best = probabilities if self._best is None else self._best
         p, q, support = label_support(probabilities, labels, neighbours, self.weight)
         fall = label_support(best, labels, neighbours, self.weight)[2] - support
