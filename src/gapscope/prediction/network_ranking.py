@@ -65,24 +65,6 @@ def _interval(values: Sequence[float], level: float) -> tuple[float, float]:
     return mean / factor, mean * factor
 
 
-def _warn_of_caveats(initialization: str, training_only: list[str]) -> None:
-    if initialization != "standard_normal":
-        warnings.warn(
-            "S before training compares widths and depths of standard normal networks only: other initializations are "
-            f"scaled so that it hardly depends on the number of units; got {initialization!r}. "
-            "Use initialization='standard_normal'.",
-            UserWarning,
-            stacklevel=3,
-        )
-    if training_only:
-        warnings.warn(
-            "S before training does not depend on batch normalization and dropout, which act during training only; "
-            f"{', '.join(training_only)} have them. Compare networks without them, or S after training.",
-            UserWarning,
-            stacklevel=3,
-        )
-
-
 @dataclass(frozen=True)
 class _Scores:
     """Scores of one candidate: numbers, S per initialization, combined rows."""
@@ -161,12 +143,6 @@ def _loo(prepared: Ready, rbf: LooRow, chunk_size: int | None, seed: int) -> tup
     }, combined  # fmt: skip
 
 
-def _count_layers(network: nn.Module, x: Tensor) -> int:
-    with measurement_mode(network) as network, torch.no_grad():
-        calls = record_module_calls(network, prepare_inputs(network, x[:1]))
-    return sum(isinstance(call.module, Weighted) for call in calls)
-
-
 def _evaluate(
     name: str, candidate: Any, samples: Samples, seeds: list[int], rbf: LooRow | None, settings: dict[str, Any]
 ) -> _Scores:
@@ -185,9 +161,11 @@ def _evaluate(
         if rbf is None:
             raise
         sensitivities = []
+    with measurement_mode(prepared.network) as network, torch.no_grad():
+        calls = record_module_calls(network, prepare_inputs(network, prepared.samples.inputs[:1]))
     numbers: dict[str, Any] = {
         "parameters": int(parameter_count(prepared.bare)),
-        "layers": _count_layers(prepared.network, prepared.samples.inputs),
+        "layers": sum(isinstance(call.module, Weighted) for call in calls),
     }
     combined: tuple[LooRow, ...] = ()
     if rbf is not None:
@@ -197,32 +175,24 @@ def _evaluate(
     return _Scores(numbers, sensitivities, training_only, combined)
 
 
-def _sample_scores(rows: Sequence[LooRow], targets: Tensor) -> Tensor:
-    """Return the score of every sample: 1 if correct, or minus its squared residual."""
-    if targets.is_floating_point():
-        truth = targets.double()
-        scores = [-(row.predictions - truth).square().sum(1) for row in rows]
-    else:
-        scores = [row.correct(targets).double() for row in rows]
-    return torch.stack(scores).mean(0)
-
-
-def _is_tied(best: Tensor, scores: Tensor, level: float) -> bool:
-    """Return True if the normal interval of the mean paired difference includes zero."""
-    difference = best - scores
-    width = statistics.NormalDist().inv_cdf((1 + level) / 2) * float(difference.std()) / math.sqrt(len(difference))
-    return float(difference.mean()) <= width
-
-
 def _ties(scores: Mapping[str, _Scores], best: str, samples: Samples, level: float) -> dict[str, bool]:
     """Return which candidates are not significantly different from the best."""
-    if scores[best].combined:
-        assert samples.targets is not None
-        targets = samples.targets.cpu()
-        each = {name: _sample_scores(item.combined, targets) for name, item in scores.items()}
-        return {name: _is_tied(each[best], values, level) for name, values in each.items()}
-    high = _interval(scores[best].sensitivities, level)[1]
-    return {name: _interval(item.sensitivities, level)[0] <= high for name, item in scores.items()}
+    if not scores[best].combined:
+        high = _interval(scores[best].sensitivities, level)[1]
+        return {name: _interval(item.sensitivities, level)[0] <= high for name, item in scores.items()}
+    assert samples.targets is not None
+    targets = samples.targets.cpu()
+
+    def of_samples(row: LooRow) -> Tensor:
+        """Score of every sample: 1 if correct, or minus its squared residual."""
+        if targets.is_floating_point():
+            return -(row.predictions - targets.double()).square().sum(1)
+        return row.correct(targets).double()
+
+    each = {name: torch.stack([of_samples(row) for row in item.combined]).mean(0) for name, item in scores.items()}
+    differences = {name: each[best] - values for name, values in each.items()}
+    quantile = statistics.NormalDist().inv_cdf((1 + level) / 2) / math.sqrt(len(targets))
+    return {name: float(d.mean()) <= quantile * float(d.std()) for name, d in differences.items()}
 
 
 def _ranks(values: Mapping[str, float | None]) -> dict[str, int]:
@@ -276,11 +246,8 @@ def rank_networks(
 
     `by="loo_accuracy"`: by the forecast of `forecast_accuracy` at the weights that training would start from: those of
     a module as it stands, or drawn once as a spec says. Its two readings are the leave-one-out accuracy of the last
-    hidden features (lower) and of the NTK (upper). The networks see the same samples, so that ties are paired. Over 24
-    architectures trained on 400 images (part `architectures` of the study `expected_accuracy`) Kendall's tau of the NTK
-    reading with the accuracy reached was 0.52 [0.25, 0.74] on Fashion-MNIST and 0.34 [0.02, 0.60] on CIFAR-10, that of
-    S 0.33 and 0.13, that of the number of parameters -0.01 and -0.09. Over 100 cells of one search space
-    (NAS-Bench-201) it was -0.06 [-0.22, 0.08], that of the number of parameters 0.40 (docs/evidence/ranking.md).
+    hidden features (lower) and of the NTK (upper). The networks see the same samples, so that ties are paired. How well
+    it ranks differs between sets of networks: docs/evidence/ranking.md.
 
     `by="output_sensitivity"`: by S before training, which needs no labels; a smaller one predicts a smaller test loss,
 
@@ -290,9 +257,7 @@ def rank_networks(
     (Forouzesh, Salehi and Thiran 2021, section V-D and Fig. 4): the mean of `output_sensitivity` over initializations,
     in squared output units, with Student's interval on the scale of logarithms. It compares networks with standard
     normal weights that are also trained from there, without batch normalization, dropout or max-pooling; a warning
-    names others. Over 21 standard normal networks (part `ranking` of the study `forouzesh2021`) its tau with the test
-    loss was 0.95 [0.88, 1.00], with the test error 0.32 [0.06, 0.55]; over 9 networks with He and Xavier
-    initialization it was misleading: -0.67 [-1.00, -0.21] with the loss.
+    names others.
 
     A candidate that cannot be ranked is named in `not_ranked` with its reason; the others are ranked. Ctrl-C returns
     the ranking of the finished candidates if these are two or more.
@@ -361,7 +326,21 @@ def rank_networks(
     if not scores:
         raise InvalidInput(" ".join(f"{name}: {reason}" for name, reason in not_ranked.items()))
     if by == "output_sensitivity":
-        _warn_of_caveats(initialization, [name for name, item in scores.items() if item.training_only])
+        if initialization != "standard_normal":
+            warnings.warn(
+                "S before training compares widths and depths of standard normal networks only: other initializations "
+                f"are scaled so that it hardly depends on the number of units; got {initialization!r}. "
+                "Use initialization='standard_normal'.",
+                UserWarning,
+                stacklevel=2,
+            )
+        if training_only := [name for name, item in scores.items() if item.training_only]:
+            warnings.warn(
+                "S before training does not depend on batch normalization and dropout, which act during training only; "
+                f"{', '.join(training_only)} have them. Compare networks without them, or S after training.",
+                UserWarning,
+                stacklevel=2,
+            )
     rows = _rows(scores, samples, level)
     if rbf is None:
         return NetworkRanking(rows, by=by, not_ranked=not_ranked)

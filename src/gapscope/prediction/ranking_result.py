@@ -76,16 +76,6 @@ def instantiate(name: str, candidate: Any, samples: Samples, seed: int) -> Netwo
     return network
 
 
-def count_outputs(samples: Samples, n_outputs: int | None) -> int:
-    """Return the number of outputs that networks given by spec need."""
-    if n_outputs is not None:
-        check_range("n_outputs", n_outputs, 1)
-        return n_outputs
-    if samples.targets is None:
-        raise InvalidInput("n_outputs must be given if the data have no targets; got inputs alone. Pass n_outputs.")
-    return int(samples.targets.max()) + 1 if samples.is_classification else samples.targets.shape[1]
-
-
 def build_untrained(
     candidate: NetworkSpec | nn.Module, samples: Samples, n_outputs: int | None, initialization: str, seed: int
 ) -> nn.Module:
@@ -96,10 +86,15 @@ def build_untrained(
             network = copy.deepcopy(candidate)
         initialize(network, initialization, generator)
         return network
+    if n_outputs is None:
+        if samples.targets is None:
+            raise InvalidInput("n_outputs must be given if the data have no targets; got inputs alone. Pass n_outputs.")
+        n_outputs = int(samples.targets.max()) + 1 if samples.is_classification else samples.targets.shape[1]
+    check_range("n_outputs", n_outputs, 1)
     return build_network(
         candidate.name,
         input_shape=tuple(samples.inputs.shape[1:]),
-        n_outputs=count_outputs(samples, n_outputs),
+        n_outputs=n_outputs,
         initialization=initialization,
         generator=generator,
         **candidate.options,
@@ -121,48 +116,28 @@ _SHOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class RankedNetwork:
-    """One ranked candidate (for regression the accuracies are R^2).
-
-    Attributes:
-        name: Its name.
-        expected_accuracy: Forecast, as `forecast_accuracy` combines it; None without labels.
-        low: Lower end of its 90 % interval; None for regression.
-        high: Upper end.
-        features_accuracy: Leave-one-out accuracy of the last hidden features: the lower reading. It is a linear probe.
-        ntk_accuracy: Leave-one-out accuracy of the NTK: the upper reading.
-        tied_with_best: Whether the interval of the paired difference to the best includes zero (by="loo_accuracy"), or
-            the interval of S reaches into that of the smallest S (by="output_sensitivity").
-        sensitivity: Mean of S before training over initializations; None if the network cannot be initialized again.
-        sensitivity_low: Lower end of the interval of that mean.
-        sensitivity_high: Upper end.
-        parameters: Number of trainable parameters.
-        layers: Number of linear and convolutional layers that a forward pass calls.
-        rank_by_expected_accuracy: 1 for the largest.
-        rank_by_sensitivity: 1 for the smallest S.
-        rank_by_size: 1 for the fewest parameters; equal counts share the better rank.
-        log_evidence: LogME of the last hidden features, in nats per sample.
-        synaptic_flow: See the measure of this name; None if it does not apply, as for the next two.
-        jacobian_covariance: NASWOT's predecessor, see the measure.
-        connection_sensitivity: SNIP, see the measure.
-    """
+    """One ranked candidate (for regression the accuracies are R^2). What does not apply is None."""
 
     name: str
-    expected_accuracy: float | None
+    expected_accuracy: float | None  # forecast, as `forecast_accuracy` combines it, with its 90 % interval
     low: float | None
     high: float | None
-    features_accuracy: float | None
-    ntk_accuracy: float | None
+    features_accuracy: (
+        float | None
+    )  # leave-one-out accuracy of the last hidden features (linear probe), the lower reading
+    ntk_accuracy: float | None  # leave-one-out accuracy of the NTK, the upper reading
+    # whether the interval of the paired difference to the best includes zero, or that of S reaches into the smallest
     tied_with_best: bool
-    sensitivity: float | None
+    sensitivity: float | None  # mean of S before training over initializations, with its interval
     sensitivity_low: float | None
     sensitivity_high: float | None
-    parameters: int
-    layers: int
-    rank_by_expected_accuracy: int | None
-    rank_by_sensitivity: int | None
-    rank_by_size: int
-    log_evidence: float | None
-    synaptic_flow: float | None
+    parameters: int  # trainable ones
+    layers: int  # linear and convolutional layers that a forward pass calls
+    rank_by_expected_accuracy: int | None  # 1 for the largest
+    rank_by_sensitivity: int | None  # 1 for the smallest S
+    rank_by_size: int  # 1 for the fewest parameters; equal counts share the better rank
+    log_evidence: float | None  # LogME of the last hidden features, in nats per sample
+    synaptic_flow: float | None  # the measures of these names
     jacobian_covariance: float | None
     connection_sensitivity: float | None
 
@@ -203,14 +178,12 @@ class NetworkRanking(RowResult[RankedNetwork]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return rows, baseline and unranked networks as JSON values."""
-        names = ("by", "rbf_accuracy", "unreliable_because", "not_ranked")
-        return {**super().to_dict(), **{name: getattr(self, name) for name in names}}
+        return super().to_dict() | vars(self)
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Ties, the baseline, and networks that are not ranked, one sentence each."""
-        tied = [row.name for row in self if row.tied_with_best]
-        lines: list[str] = []
+        lines, tied = list[str](), [row.name for row in self if row.tied_with_best]
         if self.unreliable_because:
             lines.append(f"Do not use this order: {self.unreliable_because}.")
         if len(tied) > 1:
@@ -226,9 +199,3 @@ class NetworkRanking(RowResult[RankedNetwork]):
         shown = table[[name for name in _SHOWN if name in table]].rename(columns=_SHOWN)
         shown.index.name = None
         return "\n".join([shown.to_string(float_format="{:.3g}".format), *self.sentences])
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        sentences = "".join(f"<p>{escape(line)}</p>" for line in self.sentences)
-        return f"<div>{self.to_pandas().to_html(float_format='{:.3g}'.format)}{sentences}</div>"
