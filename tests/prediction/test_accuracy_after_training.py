@@ -102,12 +102,6 @@ def test_features_far_from_their_start_are_refused(trained: Trained) -> None:
                for reason in estimate_accuracy(elsewhere, train, initial_state=initial).abstained_because)  # fmt: skip
 
 
-def test_too_few_samples_for_the_fit_are_refused(trained: Trained) -> None:
-    network, initial, train, _ = trained
-    few = train.subset(torch.arange(40))
-    assert "40 samples are fewer than 100" in repr(estimate_accuracy(network, few, initial_state=initial))
-
-
 def test_a_known_share_of_wrong_labels_is_taken_out_exactly(trained: Trained) -> None:
     network, initial, train, _ = trained
     found = estimate_accuracy(network, train, initial_state=initial, label_noise=0.0)
@@ -116,16 +110,6 @@ def test_a_known_share_of_wrong_labels_is_taken_out_exactly(trained: Trained) ->
     assert clean_label_accuracy(IntervalEstimate(0.73, 0.64, 0.82), 0.2, 10).value == pytest.approx(0.91)
     assert implied_noise_rate(0.73, 0.91, 10) == pytest.approx(0.2)
     assert implied_noise_rate(0.5, 0.05, 10) == 0.0
-
-
-def test_what_it_cannot_take_is_said(trained: Trained) -> None:
-    network, _, train, _ = trained
-    with pytest.raises(InvalidInput, match="Got regression targets"):
-        estimate_accuracy(network, (train.inputs, torch.zeros(200, 10)))
-    with pytest.raises(InvalidInput, match="needs 22 samples or more; got 5"):
-        estimate_accuracy(network, train.subset(torch.arange(5)))
-    with pytest.raises(InvalidInput, match=r"label_noise must lie in \[0, 0.9\)"):
-        estimate_accuracy(network, train, label_noise=0.95)
 
 
 def test_a_budget_for_some_columns_uses_landmarks(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,17 +127,6 @@ def test_a_budget_for_some_columns_uses_landmarks(trained: Trained, monkeypatch:
     assert some.readings[name] != whole.readings[name] == pytest.approx(some.readings[name], abs=0.1)
     with pytest.raises(NotMeasurable, match="time_budget"):
         estimate_accuracy(network, train, time_budget=199, **options)
-
-
-def test_many_samples_are_judged_by_some_pairs(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, initial, train, _ = trained
-    whole = estimate_accuracy(network, train, initial_state=initial)
-    monkeypatch.setattr("gapscope.prediction.accuracy_estimator.MAX_PAIRS", 120)
-    some = estimate_accuracy(network, train, initial_state=initial)
-    left_out = "kernel_leave_one_out.initial.accuracy"
-    assert some.readings[left_out] == whole.readings[left_out]
-    name = "kernel_leave_one_out.alignment"
-    assert some.readings[name] != whole.readings[name] == pytest.approx(some.readings[name], abs=0.1)
 
 
 def test_readings_are_those_of_the_measures(trained: Trained) -> None:
@@ -201,20 +174,6 @@ def test_the_clean_label_line_follows_the_estimated_label_noise(trained: Trained
     known = estimate_accuracy(network, (train.inputs, noisy), initial_state=initial, label_noise=estimate.label_noise)
     assert known.clean_labels is not None and known.clean_labels.value == pytest.approx(estimate.clean_labels.value)
     assert known.clean_labels.low > estimate.clean_labels.low and known.noise_interval is None
-
-
-def test_without_an_estimate_of_the_noise_the_clean_label_line_is_withheld(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network, initial, train, _ = trained
-
-    def refuse(*given: object, **options: object) -> None:
-        raise NotMeasurable("The rate cannot be estimated.")
-
-    monkeypatch.setattr("gapscope.prediction.accuracy_after_training.estimate_label_noise", refuse)
-    found = estimate_accuracy(network, train, initial_state=initial)
-    assert found.clean_labels is None and found.label_noise is None and found.same_noise is not None
-    assert found.clean_abstained_because in repr(found) and found.to_pandas()["target"].tolist() == ["like_training"]
 
 
 @pytest.mark.parametrize("clone", [True, False])

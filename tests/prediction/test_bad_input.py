@@ -115,13 +115,3 @@ def test_duplicates_are_named(call: Callable[..., Any]) -> None:
     result = call((x.repeat(2, 1), y.repeat(2)))
     text = repr(result)
     assert f"{N // 2} of" in text.splitlines()[0] + getattr(result, "note", "") and "repeat" in text
-
-
-def test_an_interrupted_forecast_shows_what_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: Any, **kwargs: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("gapscope.prediction.loo_rows.kernel_leave_one_out", interrupted)
-    result = gs.forecast_accuracy(network(), data())
-    methods = [row.method for row in result.rows]
-    assert "RBF ridge" in methods and "NTK" not in methods and any("Interrupted" in note for note in result.notes)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy
 import pandas
-import pytest
 
-from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import RunSpec
 from gapscope.prediction.columns import (
     as_texts,
@@ -52,14 +50,6 @@ def test_usable_rows_are_finished_and_finite() -> None:
     assert complete_rows(table, ["norm"]).index.tolist() == [RECORDS[0].id, RECORDS[1].id]
     assert complete_rows(table.assign(norm=[numpy.inf, 2.0, 3.0]), ["norm"]).index.tolist() == [RECORDS[1].id]
     assert len(complete_rows(pandas.DataFrame({"gap": [0.1, numpy.nan]}))) == 1
-
-
-def test_what_is_wrong_is_said() -> None:
-    table = records_to_pandas(RECORDS)
-    with pytest.raises(InvalidInput, match=r"must have a column 'nrom'; .*Did you mean 'norm'\?"):
-        complete_rows(table, ["nrom"])
-    with pytest.raises(InvalidInput, match="must be finished and have finite other, gap; got none of 3"):
-        complete_rows(table, ["other"])
 
 
 def test_settings_that_some_networks_lack_can_be_sorted() -> None:

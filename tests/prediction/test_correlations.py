@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy
 import pandas
 import pytest
@@ -54,13 +52,6 @@ def test_a_resample_of_counts_equals_the_repeated_networks() -> None:
         numpy.testing.assert_allclose(COEFFICIENTS[name](counts.astype(float), x, y), expected, atol=1e-12)
 
 
-def test_the_size_baseline_always_stands_beside() -> None:
-    found = correlations(_table(20, 1.0, 0), ["norm"])
-    assert list(found.index) == ["norm", "parameter_count"]
-    assert found["is_baseline"].tolist() == [False, True]
-    assert list(correlations(_table(20, 1.0, 0), ["parameter_count", "norm"]).index) == ["parameter_count", "norm"]
-
-
 def test_values_that_are_not_finite_are_dropped_and_counted() -> None:
     table = _table(20, 1.0, 0)
     whole = correlations(table.iloc[3:], ["norm"])
@@ -71,26 +62,11 @@ def test_values_that_are_not_finite_are_dropped_and_counted() -> None:
     assert found["parameter_count"]["dropped"] == 0
 
 
-def test_a_constant_measure_has_no_correlation_and_no_interval() -> None:
-    found = correlations(_table(20, 1.0, 0).assign(parameter_count=7.0), ["norm"])
-    row = rows_of(found)["parameter_count"]
-    assert all(math.isnan(value) for name, value in row.items() if name not in ("n", "dropped", "is_baseline"))
-
-
 def test_huge_readings_do_not_overflow() -> None:
     table = _table(20, 1.0, 0)
     found = rows_of(correlations(table.assign(norm=numpy.exp(table["norm"]) * 1e300), ["norm"]))
     assert found["norm"]["spearman"] == pytest.approx(stats.spearmanr(table["norm"], table["gap"])[0])
     assert numpy.isfinite(found["norm"]["pearson"])
-
-
-def test_the_seed_decides_the_interval_and_more_networks_narrow_it() -> None:
-    table = _table(40, 1.0, 0)
-    one, same, other = (rows_of(correlations(table, ["norm"], seed=seed))["norm"] for seed in (0, 0, 1))
-    assert one == same
-    assert one["kendall_low"] != other["kendall_low"]
-    wide = rows_of(correlations(table.iloc[:15], ["norm"]))["norm"]
-    assert wide["kendall_high"] - wide["kendall_low"] > one["kendall_high"] - one["kendall_low"]
 
 
 @pytest.mark.thorough

@@ -49,20 +49,6 @@ def test_wide_readings_enter_by_their_logarithm(records: list[Record]) -> None:
     assert suggest_estimator(records, features=names).log_features == names[:3]
 
 
-def test_normalization_is_part_of_the_family(records: list[Record]) -> None:
-    def with_norm(record: Record, k: int) -> Record:
-        network = {**record.spec["network"], "options": {"batch_norm": bool(k % 2)}}
-        return replace(record, spec={**record.spec, "network": network})
-
-    changed = [with_norm(record, k) for k, record in enumerate(records)]
-    assert suggest_estimator(changed).families == ["network.name", "network.options.batch_norm"]
-
-
-def test_the_readings_can_be_named(records: list[Record]) -> None:
-    found = suggest_estimator(records, features=["unit_sparsity.zeta", "unit_sparsity.kappa"], kind="monotone")
-    assert (found.kind, found.features) == ("monotone", ["unit_sparsity.zeta", "unit_sparsity.kappa"])
-
-
 def test_without_readings_it_says_so(records: list[Record]) -> None:
     bare = [replace(record, readings=Readings()) for record in records]
     with pytest.raises(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from gapscope.data.problem import Problem
 from gapscope.inspection.losses import evaluate
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.networks import build_network
-from gapscope.prediction.forecast import extrapolate_power_law, forecast_accuracy
+from gapscope.prediction.forecast import forecast_accuracy
 from gapscope.prediction.loo_rows import NETWORK_ERROR
 from gapscope.statistics.baselines import linear_ridge
 
@@ -86,24 +85,6 @@ def test_regression_gives_r_squared() -> None:
     assert forecast.task == "regression" and forecast.interval is None and ntk is not None and ntk.score > 0.99
 
 
-def test_abstains_on_random_labels() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(200, 5, generator=generator), torch.randint(0, 2, (200,), generator=generator)
-    forecast = forecast_accuracy(nn.Linear(5, 2), (x, y))
-    assert "most frequent class" in forecast.abstained_because and "No forecast" in repr(forecast)
-
-
-def test_duplicates_are_named() -> None:
-    problem, _ = prepare(DataSpec(name="digits", train_size=60))
-    x, y = problem.train.inputs, problem.train.targets
-    assert y is not None
-    other = y.clone()
-    other[0] = (other[0] + 1) % 10
-    forecast = forecast_accuracy(None, (torch.cat([x, x[:10]]), torch.cat([y, other[:10]])))
-    assert (forecast.duplicates, forecast.contradicting_duplicates) == (10, 1)
-    assert "10 of 70 samples repeat" in repr(forecast)
-
-
 class Tokens(nn.Module):
     """Two inputs by keyword, as a Hugging Face classifier has them."""
 
@@ -123,22 +104,6 @@ def test_several_inputs_reach_the_network() -> None:
     forecast = forecast_accuracy(network, {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": y})
     row = forecast.row("NTK")
     assert row is not None and row.score == kernel_leave_one_out(network, ids, y).accuracy
-
-
-def test_fresh_batch_norm_gets_the_statistics_of_the_data_on_a_copy() -> None:
-    problem, _ = prepare(DataSpec(name="digits", train_size=60))
-    network = untrained(problem, "small_cnn", width_multiplier=0.125, batch_norm=True)
-    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    row = forecast_accuracy(network, problem.train).row("NTK")
-    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
-    train = problem.train
-    gs.batch_norm.refresh_population(
-        network,
-        train.inputs,
-        layers=[n for n, m in network.named_modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)],
-    )
-    assert train.targets is not None and row is not None
-    assert row.score == pytest.approx(kernel_leave_one_out(network, train.inputs, train.targets).accuracy)
 
 
 def test_new_head_has_an_output_per_class() -> None:
@@ -199,25 +164,6 @@ def test_interrupts_keep_the_finished_rows(monkeypatch: pytest.MonkeyPatch, name
     monkeypatch.setattr("gapscope.prediction.forecast.loo_baselines", stop)
     with pytest.raises(KeyboardInterrupt):
         forecast_accuracy(None, problem.train)
-
-
-def test_plot_has_a_bar_per_row() -> None:
-    pytest.importorskip("matplotlib").use("Agg")
-    problem, _ = prepare(DataSpec(name="digits", train_size=60))
-    axes = forecast_accuracy(None, problem.train).plot()
-    assert len(axes.patches) >= 4
-
-
-def test_export() -> None:
-    x = torch.linspace(-1, 1, 40)[:, None]
-    forecast = forecast_accuracy(nn.Linear(1, 2), (x, (x[:, 0] > 0).long()))
-    content = json.loads(forecast.to_json())
-    assert content["curve"][-1]["samples"] == 80 and len(content["rows"]) == 6
-    assert "<table" in forecast._repr_html_() and "Forecast accuracy" in forecast._repr_html_()
-
-
-def test_more_data_do_not_hurt() -> None:
-    assert extrapolate_power_law([(100, 0.8), (200, 0.7)], 400) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(

@@ -40,17 +40,6 @@ def test_every_network_is_predicted_once_from_other_folds() -> None:
         numpy.testing.assert_array_equal(part["prediction"], model.predict(table.loc[part.index]))
 
 
-@pytest.mark.thorough
-def test_hundreds_of_networks_are_estimated_from_others() -> None:
-    records = synthetic_records(400)
-    estimator, found = cross_validate_pool(records)
-    errors = baseline_errors(records_to_pandas(records), found.index.tolist(), found.index.tolist())
-    assert estimator.interval == "cv+" and len(found) == 400
-    low, target, prediction, high = found[["low", "target", "prediction", "high"]].to_numpy(dtype=float).T
-    assert 0.85 <= ((low <= target) & (target <= high)).mean() <= 0.97
-    assert ((prediction - target) ** 2).mean() < (numpy.array(errors["mean gap"]) ** 2).mean()
-
-
 @pytest.mark.parametrize("n", [MOST_LEFT_OUT, MOST_LEFT_OUT + 1])
 def test_the_change_is_at_a_hundred(n: int) -> None:
     assert with_interval_for(GapEstimator(), n).interval == ("jackknife+" if n <= 100 else "cv+")

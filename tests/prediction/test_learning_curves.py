@@ -144,17 +144,6 @@ def test_another_twin_is_not_mixed_in(tmp_path: Path) -> None:
         gs.learning_curve(Counted(), two_blobs(100), cache_dir=tmp_path, seed=1)
 
 
-def test_a_spec_is_a_recipe() -> None:
-    spec = gs.RunSpec(
-        data=gs.DataSpec(train_size=200),
-        network=gs.NetworkSpec(options={"n_hidden": 1, "width": 16}),
-        training=gs.TrainingSpec(optimizer="adam", learning_rate=0.01, epochs=8),
-    )
-    found = gs.learning_curve(spec)
-    assert found.samples == 200 and found.score > 0.5
-    assert found == gs.learning_curve(spec)
-
-
 @pytest.mark.parametrize("name", ["ResNet-18, narrow", "encoder", "LSTM"])
 def test_networks_that_people_have(name: str) -> None:
     """One step each: the score is chance, or near; the point is that training and scoring fit."""
@@ -223,14 +212,6 @@ def test_messages(recipe: Any, data: Any, options: dict[str, Any], message: str)
         gs.learning_curve(recipe, data, **options)
 
 
-def test_it_prints_in_a_few_lines_and_keeps_itself_as_json() -> None:
-    found = gs.learning_curve(least_squares, two_blobs(100))
-    lines = repr(found).splitlines()
-    assert len(lines) <= 8 and "90 % interval" in lines[0] and "cost 2.00 " in lines[1]
-    assert list(found.to_pandas()["name"]) == ["continued half 1", "continued half 2"]
-    assert '"design": "continued halves"' in found.to_json()
-
-
 def _biased_to_large(x: Tensor, y: Tensor) -> nn.Module:
     """A training configuration that learns from more than 60 samples only, as one of few epochs does."""
     if len(x) > 60:
@@ -295,24 +276,6 @@ def test_continued_halves_are_the_formula_written_out() -> None:
     of_ridges = [refitted(ridge) for ridge in RIDGES]
     best = min(of_ridges, key=lambda rest: float((wanted - scaled - rest).square().mean()))
     torch.testing.assert_close(found, scaled + best + 0.5, atol=1e-6, rtol=1e-6)
-
-
-def test_a_steps_fraction_is_asked_for() -> None:
-    fractions: list[float] = []
-
-    def train_fn(x: Tensor, y: Tensor, steps_fraction: float = 1.0) -> nn.Module:
-        fractions.append(steps_fraction)
-        return least_squares(x, y)
-
-    curve = gs.learning_curve(train_fn, two_blobs(300))
-    assert (curve.design, curve.cost, fractions) == ("short continued halves", 0.5, [0.25, 0.25])
-
-
-def test_labels_without_signal_are_predicted_at_chance() -> None:
-    x = torch.randn(400, 5, generator=torch.Generator().manual_seed(0))
-    y = torch.randint(2, (400,), generator=torch.Generator().manual_seed(1))
-    curve = gs.learning_curve(least_squares, (x, y))
-    assert curve.low < 0.5 < curve.high and curve.high - curve.low < 0.2
 
 
 def test_an_interruption_returns_what_is_finished(tmp_path: Path) -> None:

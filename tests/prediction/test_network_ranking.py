@@ -105,40 +105,11 @@ def test_warns_of_other_initializations() -> None:
     assert second / first < 1.5  # width, fourfold, hardly matters there
 
 
-def test_warns_of_layers_that_act_in_training_alone() -> None:
-    with pytest.warns(UserWarning, match="b have them"):
-        ranking = ranked_by_s(
-            {"a": spec(width=10), "b": NetworkSpec(options={"width": 10, "dropout": 0.5})}, (X, Y), initializations=2
-        )
-    assert ranking[0].sensitivity == ranking[1].sensitivity
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (({}, X), "candidates must hold one network or more; got none"),
-        (({"a": NetworkSpec()}, X), "n_outputs must be given if the data have no targets"),
-    ],
-)
-def test_says_what_is_wrong(arguments: tuple, message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        ranked_by_s(*arguments)
-
-
 def test_says_which_options_are_wrong() -> None:
     with pytest.raises(InvalidInput, match=r"initializations must lie in \[2, inf\); got 1"):
         ranked_by_s({"a": NetworkSpec()}, (X, Y), initializations=1)
     with pytest.raises(InvalidInput, match="Did you mean 'standard_normal'"):
         ranked_by_s({"a": NetworkSpec()}, (X, Y), initialization="standard_norm")
-
-
-def test_a_function_that_makes_a_module_is_a_candidate() -> None:
-    def make() -> nn.Module:
-        return nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
-
-    assert ranked_by_s({"m": make}, X, initializations=2) == ranked_by_s({"m": make()}, X, initializations=2)
-    with pytest.raises(InvalidInput, match="'m' is int"):
-        ranked_by_s({"m": 3}, X)
 
 
 def test_what_is_ranked_is_kept_when_it_is_stopped() -> None:
@@ -243,19 +214,6 @@ def test_scores_of_other_authors_stand_beside_the_forecast() -> None:
     assert row.jacobian_covariance is not None
     features = network[:2](X).detach()
     assert row.log_evidence == pytest.approx(log_evidence_per_sample(features, target_matrix(Y)))
-
-
-def test_several_inputs_are_ranked() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(12, 4), nn.Linear(12, 4)
-
-        def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-            return self.a(first) + self.b(second)
-
-    ranking = rank_networks([Two()], ((X, X.flip(0)), Y), initializations=2)
-    assert len(ranking) == 1 and not ranking.not_ranked
 
 
 class Scaled(nn.Module):

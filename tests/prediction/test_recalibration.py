@@ -13,7 +13,7 @@ import torch
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.prediction.accuracy_after_training import fit_accuracy_estimator
-from gapscope.prediction.accuracy_estimator import NEEDED, AccuracyEstimator, ErrorParts, load_default
+from gapscope.prediction.accuracy_estimator import NEEDED, AccuracyEstimator, load_default
 
 ROW = {"samples": 400.0, "classes": 10.0, "train_accuracy": 1.0, "kernel_leave_one_out.initial.accuracy": 0.6,
        "kernel_leave_one_out.initial.squared_error": 0.5, "kernel_leave_one_out.initial.effective_dimension": 100.0,
@@ -51,13 +51,6 @@ def test_fitting_again_forgets_what_was_learnt_before_and_targets_stand_alone() 
     assert fit_accuracy_estimator(known(0.05, 0.05), estimator=once).shifts == pytest.approx(once.shifts)
     both = fit_accuracy_estimator(known(0.0).assign(accuracy=0.9), target="clean", estimator=once)
     assert both.shifts["like_training"] == once.shifts["like_training"] and both.shifts["clean"] != 0
-
-
-def test_data_sets_that_do_not_differ_teach_nothing() -> None:
-    from dataclasses import replace
-
-    alike = replace(load_default(), errors={name: ErrorParts(0.0, 0.05) for name in ("like_training", "clean")})
-    assert fit_accuracy_estimator(known(0.3), estimator=alike).shifts["like_training"] == 0.0
 
 
 def test_networks_from_anywhere_fit_it_and_a_file_keeps_it(tmp_path: Path) -> None:

@@ -9,17 +9,14 @@ import pytest
 
 from gapscope.base.errors import InvalidInput
 from gapscope.prediction.subset_designs import (
-    DESIGNS,
     LADDER,
     NORMAL_QUANTILE,
     SizedScore,
     extrapolate,
     folds,
     group_numbers,
-    hold_out,
     predicted_width,
     quarter_and_halves,
-    random_partition,
     variance_of_mean,
 )
 
@@ -34,14 +31,6 @@ def test_half_and_quarter_is_the_formula_written_out() -> None:
     assert found.standard_error == pytest.approx(math.sqrt(variance), rel=1e-14)
 
 
-def test_folds_continue_less_the_nearer_they_are() -> None:
-    small = SizedScore(150, 0.6, 0.0)
-    beyond = [extrapolate(SizedScore(size, 0.7, 0.0), small, 600).value - 0.7 for size in (300, 480, 540, 600)]
-    assert beyond == sorted(beyond, reverse=True) and beyond[-1] == 0.0
-    # five folds: log(600 / 480) / log(480 / 150) of the growth that the two sizes show, and half of it
-    assert beyond[1] == pytest.approx(0.5 * 0.1 * math.log(1.25) / math.log(3.2), rel=1e-12)
-
-
 def test_a_score_that_falls_with_more_samples_is_not_uncertain_growth() -> None:
     falling, flat = (extrapolate(SizedScore(300, 0.7, 0.0), SizedScore(150, mean, 0.0), 600) for mean in (0.8, 0.7))
     assert falling.standard_error == flat.standard_error == pytest.approx(0.01)
@@ -51,11 +40,6 @@ def test_variance_of_a_mean_is_that_of_the_textbook() -> None:
     scores = np.random.default_rng(0).normal(size=50)
     assert variance_of_mean(scores, np.arange(50)) == pytest.approx(scores.var(ddof=1) / 50, rel=1e-12)
     assert math.isinf(variance_of_mean(scores, np.zeros(50, dtype=int)))
-
-
-def test_groups_of_equal_scores_count_once() -> None:
-    scores = np.random.default_rng(1).normal(size=20)
-    assert variance_of_mean(scores.repeat(3), np.arange(20).repeat(3)) == pytest.approx(scores.var(ddof=1) / 20)
 
 
 def test_no_wrong_one_among_a_few_is_not_certainty() -> None:
@@ -80,13 +64,6 @@ def test_designs_that_cost_more_are_expected_to_be_narrower() -> None:
     assert widths == sorted(widths, reverse=True)
 
 
-def test_costs_are_what_the_shares_say() -> None:
-    for design in LADDER:
-        trainings = design.folds or (1 if design.scored_share == 0.5 else 2)
-        assert design.cost == trainings + 1
-    assert DESIGNS["hold-out"].cost == 1
-
-
 def random() -> np.random.Generator:
     return np.random.default_rng(0)
 
@@ -108,22 +85,11 @@ def test_every_sample_is_scored_by_one_fold() -> None:
     assert {len(split.scored) for split in splits} == {10, 11}
 
 
-def test_a_hold_out_keeps_its_share() -> None:
-    split = hold_out(np.arange(200), 0.1, random())
-    assert len(split.scored) == 20 and not set(split.trained) & set(split.scored)
-
-
 def test_groups_stay_whole() -> None:
     groups = group_numbers([f"patient {number % 17}" for number in range(200)], 200)
     for split in (*quarter_and_halves(groups, random()), *folds(groups, 5, random())):
         assert not set(groups[split.trained]) & set(groups[split.scored])
         assert len(split.trained) and len(split.scored)
-
-
-def test_parts_are_random_and_repeatable() -> None:
-    first, again = (random_partition(np.arange(30), (0.5, 0.5), random())[0] for _ in range(2))
-    other = random_partition(np.arange(30), (0.5, 0.5), np.random.default_rng(1))[0]
-    assert (first == again).all() and set(first) != set(other)
 
 
 def test_a_label_a_sample_is_asked_for() -> None:

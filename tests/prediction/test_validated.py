@@ -110,8 +110,3 @@ X, Y = blobs(60, 3)
 def test_bad_input_ends_in_one_message(validation: Any, train: Any, facts: str) -> None:
     with pytest.raises(InvalidInput, match=facts):
         gs.validated_accuracy(linear(0), validation, train)
-
-
-def test_constant_inputs_leave_the_plain_estimate() -> None:
-    result = gs.validated_accuracy(linear(0), (torch.ones(20, 2), Y[:20]), (torch.ones(40, 2), Y[20:]))
-    assert result.score == result.plain_score and result.effective_samples == 20

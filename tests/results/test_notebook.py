@@ -33,11 +33,3 @@ def test_a_monitor_without_recordings_has_no_plot() -> None:
     assert "<img" not in monitor._repr_html_()
     monitor.observe(torch.nn.Linear(4, 2), 1)
     assert "<img" in monitor._repr_html_()
-
-
-def test_representations_are_short() -> None:
-    digits = gs.load_dataset("digits")
-    network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=4)
-    result = gs.train(network, digits.train.subset(torch.arange(50)), gs.TrainingSpec(epochs=1))
-    assert "1297 samples" in repr(digits) and len(repr(digits)) < 300
-    assert "finished" in repr(result) and len(repr(result)) < 300

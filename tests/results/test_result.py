@@ -16,8 +16,7 @@ from torch import nn
 
 import gapscope as gs
 from gapscope.results.estimate import Estimate
-from gapscope.results.readings import Readings
-from gapscope.results.result import Result, RowResult, to_builtin
+from gapscope.results.result import Result, to_builtin
 
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(40) % 2
@@ -85,22 +84,3 @@ def test_plain_values() -> None:
         "1": {"weights": [[1.0, 0.0], [0.0, 1.0]], "error": {"value": math.inf, "standard_error": None}},
         "b": [2.5, [0, 1], None, "text", True],
     }
-
-
-def test_numbers_that_are_not_finite_are_texts_that_float_reads() -> None:
-    reading = gs.Reading(measure="a", number="a", value=-math.inf)
-    (row,) = json.loads(Readings([reading]).to_json())["rows"]
-    assert float(row["value"]) == -math.inf and row["measure"] == "a"
-
-
-def test_rows_stay_tuples() -> None:
-    rows = RowResult([(1, 2), (3, 4)])
-    assert rows == ((1, 2), (3, 4)) and rows[1] == (3, 4) and isinstance(rows, tuple)
-
-
-def test_a_result_without_a_table_says_so() -> None:
-    class Empty(Result):
-        pass
-
-    with pytest.raises(NotImplementedError, match=r"Empty must define to_pandas"):
-        Empty().to_pandas()

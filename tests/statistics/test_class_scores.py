@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
+from gapscope.statistics.kernel_ridge import are_unequal, class_scores
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 5])
@@ -26,8 +26,3 @@ def test_scores_are_those_of_scikit_learn(n_classes: int, ties: bool) -> None:
 def test_classes_are_unequal_from_twice_the_samples_on() -> None:
     assert are_unequal(torch.tensor([0, 0, 1])) and not are_unequal(torch.tensor([0, 0, 0, 1, 1]))
     assert not are_unequal(torch.tensor([2, 2, 4])[:2]) and are_unequal(torch.tensor([2, 2, 4]))  # empty classes
-
-
-def test_the_mean_of_scores() -> None:
-    mean = ClassScores.mean([ClassScores(0.5, 0.6, 0.9), ClassScores(0.7, 0.8, 0.9)])
-    assert (mean.balanced_accuracy, mean.auc, mean.largest) == pytest.approx((0.6, 0.7, 0.9))
