@@ -1,4 +1,4 @@
-"""Cross-validation against scikit-learn's splitters and closed forms; leaks; coverage."""
+"""Cross-validation against scikit-learn's splitters and closed forms; baselines."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import pandas
 import pytest
 from sklearn import model_selection
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import LeaveOneGroupOut
 
 from gapscope.base.errors import InvalidInput
-from gapscope.prediction.cross_validation import baselines, cross_val_predict, cross_validate
+from gapscope.prediction.columns import suggest_estimator
+from gapscope.prediction.cross_validation import (
+    MOST_LEFT_OUT,
+    baseline_errors,
+    baselines,
+    cross_val_predict,
+    cross_validate,
+    cross_validate_pool,
+    with_interval_for,
+)
 from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.results.records import records_to_pandas
+from report.synthetic_pool import synthetic_records
 
 
 def pool(n: int = 40, seed: int = 0) -> pandas.DataFrame:
-    """Networks of four families whose gap follows zeta, not their size."""
+    """Networks whose gap follows zeta, not their size."""
     rng = numpy.random.default_rng(seed)
     zeta = rng.uniform(0, 1, n)
     return pandas.DataFrame(
@@ -24,7 +34,6 @@ def pool(n: int = 40, seed: int = 0) -> pandas.DataFrame:
             "zeta": zeta,
             "parameter_count": 10 ** rng.uniform(3, 6, n),
             "train_loss": rng.uniform(0, 0.1, n),
-            "family": numpy.array(["lenet", "vgg", "resnet", "conv"])[numpy.arange(n) % 4],
             "gap": 0.1 + 0.5 * zeta + 0.05 * rng.standard_normal(n),
         },
         index=[f"net{i}" for i in range(n)],
@@ -45,14 +54,12 @@ def _value(found: pandas.DataFrame, model: str, metric: str, column: str = "valu
     return float(rows[model, metric])
 
 
-@pytest.mark.parametrize("scheme", ["leave_one_out", "leave_one_group_out"])
-def test_held_out_predictions_are_scikit_learns(scheme: str) -> None:
+def test_held_out_predictions_are_scikit_learns() -> None:
     table = pool()
-    groups = table["family"] if scheme == "leave_one_group_out" else table.index
     oracle = model_selection.cross_val_predict(
-        LinearRegression(), table[["zeta"]], table["gap"], cv=LeaveOneGroupOut(), groups=groups.to_numpy()
+        LinearRegression(), table[["zeta"]], table["gap"], cv=model_selection.LeaveOneOut()
     )
-    found = cross_val_predict(ESTIMATOR, table, scheme=scheme, groups="family").loc[table.index]
+    found = cross_val_predict(ESTIMATOR, table).loc[table.index]
     numpy.testing.assert_allclose(found["prediction"], numpy.asarray(oracle), rtol=1e-9)
     assert found["target"].tolist() == table["gap"].tolist()
 
@@ -113,9 +120,41 @@ def test_what_is_wrong_is_said() -> None:
         cross_validate(GapEstimator(), pool())
     with pytest.raises(InvalidInput, match=r"scheme must be one of .* got 'loo'"):
         cross_validate(ESTIMATOR, pool(), scheme="loo")
-    with pytest.raises(InvalidInput, match="scheme='leave_one_group_out' needs groups"):
-        cross_validate(ESTIMATOR, pool(), scheme="leave_one_group_out")
-    with pytest.raises(InvalidInput, match="'status' has one value"):
-        cross_validate(ESTIMATOR, pool(), scheme="leave_one_group_out", groups="status")
     with pytest.raises(InvalidInput, match=r"test_share must lie in \(0, 1\); got 1"):
         cross_validate(ESTIMATOR, pool(), test_share=1)
+
+
+def test_few_networks_are_held_out_one_by_one() -> None:
+    records, steps = synthetic_records(20), []
+    estimator, found = cross_validate_pool(records, on_fit=lambda done, of: steps.append((done, of)))
+    table = records_to_pandas(records[:20])
+    expected = cross_val_predict(suggest_estimator(records), table)
+    assert found.equals(expected) and estimator.interval == "jackknife+"
+    assert steps == [(k, 20) for k in range(1, 21)]
+
+
+def test_every_network_is_predicted_once_from_other_folds() -> None:
+    rng = numpy.random.default_rng(0)
+    table = records_to_pandas(synthetic_records(30)[:30])
+    table["noise"] = rng.standard_normal(30)
+    found = cross_val_predict(GapEstimator(features=["noise"]), table, scheme="folds", n_splits=7)
+    assert sorted(found.index) == sorted(table.index)
+    assert len(set(found["split"])) == 7
+    for _, part in found.groupby("split"):
+        rest = table.drop(part.index)
+        model = GapEstimator(features=["noise"]).fit(rest, rest["gap"])
+        numpy.testing.assert_array_equal(part["prediction"], model.predict(table.loc[part.index]))
+
+
+@pytest.mark.parametrize("n", [MOST_LEFT_OUT, MOST_LEFT_OUT + 1])
+def test_the_change_is_at_a_hundred(n: int) -> None:
+    assert with_interval_for(GapEstimator(), n).interval == ("jackknife+" if n <= 100 else "cv+")
+
+
+def test_baselines_are_fitted_on_what_is_not_held_out() -> None:
+    table = records_to_pandas(synthetic_records(20)[:20])
+    held = table.index[:5].tolist()
+    errors = baseline_errors(table, held, held[:3])
+    mean = table["gap"].iloc[5:].mean()
+    numpy.testing.assert_allclose(errors["mean gap"], mean - table["gap"].iloc[:3])
+    assert set(errors) == {"mean gap", "parameter_count", "train_loss"}

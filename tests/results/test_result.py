@@ -1,4 +1,4 @@
-"""Every result is a table, JSON-serializable values and JSON, in the same way."""
+"""Every result is a table, JSON and HTML, in the same way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 
 import gapscope as gs
 from gapscope.results.estimate import Estimate
-from gapscope.results.result import Result, to_builtin
+from gapscope.results.result import MAX_ROWS, Result, picture, to_builtin, to_html
 
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(40) % 2
@@ -84,3 +84,29 @@ def test_plain_values() -> None:
         "1": {"weights": [[1.0, 0.0], [0.0, 1.0]], "error": {"value": math.inf, "standard_error": None}},
         "b": [2.5, [0, 1], None, "text", True],
     }
+
+
+class _Plain:
+    def to_pandas(self) -> pandas.DataFrame:
+        return pandas.DataFrame({"a": range(MAX_ROWS + 3)})
+
+
+def test_sentences_are_escaped_and_long_tables_cut() -> None:
+    page = to_html(_Plain(), ["x < y"])
+    assert "<p>x &lt; y</p>" in page and "3 more rows" in page
+    assert page.count("<tr") == 1 + MAX_ROWS
+    assert picture(_Plain()) == ""
+
+
+def test_a_forecast_shows_all_three() -> None:
+    x = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
+    forecast = gs.forecast_accuracy(None, (x, (x[:, 0] > 0).long()))
+    page = forecast._repr_html_()
+    assert forecast.headline in page and "<table" in page and "data:image/png;base64," in page
+
+
+def test_a_monitor_without_recordings_has_no_plot() -> None:
+    monitor = gs.Monitor((torch.eye(4), torch.arange(4) % 2), ["loss"])
+    assert "<img" not in monitor._repr_html_()
+    monitor.observe(torch.nn.Linear(4, 2), 1)
+    assert "<img" in monitor._repr_html_()

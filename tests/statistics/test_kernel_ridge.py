@@ -1,12 +1,27 @@
-"""Closed-form left-out predictions against as many refits as there are samples, in float64."""
+"""Left-out predictions against refits, LogME against a dense density, class scores against scikit-learn."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
+from scipy.optimize import minimize
+from scipy.stats import multivariate_normal
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor
 
-from gapscope.statistics.kernel_ridge import loo_predictions, nystroem_spectrum, select_ridge, spectrum
+from gapscope.statistics.kernel_ridge import (
+    are_unequal,
+    class_scores,
+    log_evidence,
+    log_evidence_per_sample,
+    loo_predictions,
+    nystroem_spectrum,
+    select_ridge,
+    spectrum,
+)
 
 
 def some_kernel(n: int, rank: int, seed: int = 0) -> Tensor:
@@ -73,3 +88,53 @@ def test_as_many_landmarks_as_the_rank_are_enough() -> None:
     exact = loo_predictions(spectrum(kernel), targets, 0.3)
     approximate = loo_predictions(nystroem_spectrum(kernel[:, :10], kernel[:10, :10]), targets, 0.3)
     torch.testing.assert_close(approximate.predictions, exact.predictions, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 5])
+@pytest.mark.parametrize("ties", [False, True])
+def test_scores_are_those_of_scikit_learn(n_classes: int, ties: bool) -> None:
+    generator = torch.Generator().manual_seed(n_classes)
+    labels = torch.multinomial(torch.arange(1.0, n_classes + 1), 200, replacement=True, generator=generator)
+    logits = torch.randn(200, n_classes, generator=generator) + torch.nn.functional.one_hot(labels, n_classes)
+    scores = (logits.round() if ties else logits).softmax(1)
+    found = class_scores(scores, labels)
+    assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(labels, scores.argmax(1)))
+    expected = roc_auc_score(labels, scores[:, 1] if n_classes == 2 else scores, multi_class="ovr", average="macro")
+    assert found.auc == pytest.approx(expected)
+    assert found.largest == float(labels.bincount().max()) / 200
+
+
+def test_classes_are_unequal_from_twice_the_samples_on() -> None:
+    assert are_unequal(torch.tensor([0, 0, 1])) and not are_unequal(torch.tensor([0, 0, 0, 1, 1]))
+    assert not are_unequal(torch.tensor([2, 2, 4])[:2]) and are_unequal(torch.tensor([2, 2, 4]))  # empty classes
+
+
+def data(n: int, d: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    f = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    noise = torch.randn(n, 1, generator=generator, dtype=torch.float64)
+    return f, f[:, :1] - 0.5 * f[:, 1:2] + 0.7 * noise
+
+
+def dense(f: Tensor, b: Tensor, alpha: float, beta: float) -> float:
+    covariance: Any = (torch.eye(len(f), dtype=torch.float64) / beta + f @ f.T / alpha).numpy()
+    return float(multivariate_normal(cov=covariance).logpdf(b[:, 0].numpy()))
+
+
+@pytest.mark.parametrize(("n", "d"), [(12, 4), (6, 9)])
+def test_evidence_is_a_normal_density(n: int, d: int) -> None:
+    f, b = data(n, d)
+    left, singular, _ = torch.linalg.svd(f, full_matrices=False)
+    inside = (left.T @ b)[:, 0]
+    outside = float(b.square().sum() - inside.square().sum())
+    value = log_evidence(singular.square(), inside, outside, n, d, 0.8, 3.0)
+    assert value == pytest.approx(dense(f, b, 0.8, 3.0))
+
+
+def test_score_is_the_maximum_per_sample_and_the_mean_over_targets() -> None:
+    f, b = data(30, 4)
+    best = minimize(lambda p: -dense(f, b, math.exp(p[0]), math.exp(p[1])), [0.0, 0.0], method="Nelder-Mead")
+    assert log_evidence_per_sample(f, b) == pytest.approx(-best.fun / 30, abs=1e-4)
+    other = b.roll(1, 0)
+    both = log_evidence_per_sample(f, torch.cat([b, other], 1))
+    assert both == pytest.approx((log_evidence_per_sample(f, b) + log_evidence_per_sample(f, other)) / 2)

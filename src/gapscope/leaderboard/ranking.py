@@ -206,13 +206,11 @@ def rank_measures(
 ) -> Leaderboard:
     """Rank measures by their association with known gaps, beyond the hyperparameters.
 
-    All protocols are reported side by side. Networks of one training configuration (equal
-    in all hyperparameters, seeds aside) stay together in every resample and permutation. P-values are corrected over
-    all rows by the largest statistic of each permutation (Westfall and Young 1993, single-step max-T), protocol by
-    protocol. "evidence" rests on the partial association given the hyperparameters at 5 %; a measure that is fixed by
-    hyperparameters, or that orders the networks as the gap itself does, gets none. Baselines are
-    the parameter count and a random measure.
-
+    All protocols are reported side by side. Networks of one training configuration (equal in all hyperparameters, seeds
+    aside) stay together in every resample and permutation. P-values are corrected over all rows by the largest
+    statistic of each permutation (Westfall and Young 1993, single-step max-T), protocol by protocol. "evidence" rests
+    on the partial association given the hyperparameters at 5 %; a measure that is fixed by hyperparameters, or that
+    orders the networks as the gap itself does, gets none. Baselines are the parameter count and a random measure.
     Measures that were fitted to these gaps cannot be detected: do not pass any.
 
     Args:
@@ -227,9 +225,6 @@ def rank_measures(
             Time and memory grow with the square of the number of networks.
         data_root: Data root; None searches the usual places.
         on_measure: Called after each measure with its name, how many are done and of how many.
-
-    Returns:
-        One row per measure; printed, the verdicts come first.
 
     Raises:
         InvalidInput: A column is missing, or there are fewer than three networks.

@@ -159,24 +159,17 @@ def estimate_accuracy(
 
     The leave-one-out accuracy of the untrained network's kernel (`kernel_leave_one_out`) is corrected by how well the
     trained network fits, and by whether samples with similar gradients have the same label. The correction was fitted
-    to small networks that were trained for it; its `card` lists them and its errors on data sets left out.
+    to small networks, with 100 to 500 samples; docs/evidence/forecast.md has its errors and all comparisons.
 
     There are two accuracies, which differ where labels are wrong: A' on data *like the training data*, which a hold-out
     would measure, and A on *clean* labels. With the fraction r of label errors, spread evenly over the other classes,
     $A = (A' - r / (C - 1)) / (1 - r C / (C - 1))$. Unless r is passed, `estimate_label_noise` estimates it with the
     initial weights, and the deviations of A at the ends of both intervals are added as independent errors. If r cannot
-    be estimated, there is no A.
-
-    On networks trained after the fit it erred by about .05 (root mean square), as did the leave-one-out accuracy alone
-    and five-fold cross-validation; a hold-out of a tenth erred by more than twice that. All networks were small, with
-    100 to 500 samples. docs/evidence/forecast.md has all comparisons.
-
-    Ctrl-C during the estimate of the label noise returns A' alone.
+    be estimated, or Ctrl-C ends its estimate, there is no A.
 
     There is no estimate for a network unlike those of the fit: features far from their initial values, a kernel that
-    fits any labels, or a leave-one-out accuracy no better than the most frequent class.
-
-    Common parameters: see `gapscope.prediction`.
+    fits any labels, or a leave-one-out accuracy no better than the most frequent class. Common parameters: see
+    `gapscope.prediction`.
 
     Args:
         initial_state: State dictionary before training. None samples initial weights again by every layer's own
@@ -185,14 +178,10 @@ def estimate_accuracy(
         estimator: A fitted estimator; None for the one that comes with the package.
         time_budget: Seconds for the kernels, None for no limit. Fewer landmarks are used if they would take longer.
 
-    Returns:
-        Both accuracies with intervals, or the reasons why there are none.
-
     Raises:
         InvalidInput: The data have no class labels, or fewer than 22 samples; initial weights cannot be drawn, or
             `initial_state` holds the trained weights.
         NotMeasurable: The network has no trainable parameters, or the budget is too small for 100 landmarks.
-        UnsupportedLayer: The network mixes samples.
     """
     import pandas
 
@@ -321,18 +310,13 @@ def fit_accuracy_estimator(
 
     The mean error $\bar r$ on the k known networks shifts every further answer by $\bar r \, k / (k + w^2 / b^2)$ (see
     `gapscope.prediction.accuracy_estimator`): a few networks move it a little, many nearly by all of their mean error.
-    On the 141 networks of the shipped fit, with their data set left out of it, the root mean squared error went from
-    .056 to .053 with 4 known networks and to .052 with 8: most of the error is one network's own. Intervals keep their
-    widths. Networks may come from anywhere; no gapscope spec or pool is needed.
+    Intervals keep their widths. Networks may come from anywhere; no gapscope spec or pool is needed.
 
     Args:
         known: Tuples (network, training data, accuracy), with the initial state dictionary as a fourth where it is
             known; or a table of the readings `estimate_accuracy(...).readings` and `accuracy`, a row per network.
         target: Which accuracy is known: "like_training" (on a hold-out with the same label noise) or "clean".
         estimator: The estimator to fit; None for the one that comes with the package.
-
-    Returns:
-        Estimator for `estimate_accuracy(..., estimator=)`, with a method `save`.
 
     Raises:
         InvalidInput: No network is known, one is no such tuple, a column is missing, or an accuracy is not in [0, 1].

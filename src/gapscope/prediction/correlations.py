@@ -80,11 +80,7 @@ def _kendall(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array
 
 
 def kendall_tau(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
-    """Return Kendall's tau-b of two columns, exact (NaN if one is constant).
-
-    >>> kendall_tau(numpy.array([1.0, 2.0, 3.0]), numpy.array([1.0, 3.0, 2.0]))
-    0.3333333333333333
-    """
+    """Return Kendall's tau-b of two columns, exact (NaN if one is constant)."""
     return float(_kendall(numpy.ones((1, len(x))), x, y)[0])
 
 
@@ -129,9 +125,7 @@ def correlations(
     {\sqrt{\#\{i<j: x_i \ne x_j\}\;\#\{i<j: y_i \ne y_j\}}}$$
 
     Spearman's is Pearson's between mid-ranks. The coefficients are exact; the intervals are percentile bootstrap
-    intervals over clusters: networks of one training configuration belong together, see
-    `gapscope.statistics.intervals.training configurations`. Time and memory grow with the square of the number of
-    networks.
+    intervals over clusters. Time and memory grow with the square of the number of networks.
 
     Args:
         measures: Columns to correlate with the target.
@@ -147,11 +141,6 @@ def correlations(
         InvalidInput: A column is missing, clusters are not one per network, or n_bootstrap or level is out of range.
 
     Kendall, "The treatment of ties in ranking problems", Biometrika 1945; Efron and Tibshirani 1993, section 13.3.
-
-    >>> import pandas
-    >>> table = pandas.DataFrame({"gap": [1, 2, 3, 4], "norm": [1, 3, 2, 4], "parameter_count": [7, 7, 7, 7]})
-    >>> correlations(table, ["norm"]).kendall.round(3).to_dict()
-    {'norm': 0.667, 'parameter_count': nan}
     """
     import pandas
 

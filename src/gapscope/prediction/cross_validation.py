@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.prediction.columns import check_columns, complete_rows, finite_rows, suggest_estimator
+from gapscope.prediction.columns import complete_rows, finite_rows, suggest_estimator
 from gapscope.prediction.correlations import pearson_correlation
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.results.progress import progress
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
-SCHEMES = ("leave_one_out", "folds", "leave_one_group_out", "splits")
+SCHEMES = ("leave_one_out", "folds", "splits")
 MEAN_GAP = "mean gap"
 FEWEST = 3
 # beyond so many networks nothing is refitted without each of them: the time grows with more than their square
@@ -39,42 +39,24 @@ def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
     return found
 
 
-def _check(estimator: GapEstimator, table: pandas.DataFrame, scheme: str, groups: str | None) -> None:
+def _check(estimator: GapEstimator, scheme: str) -> None:
     check_choice("scheme", scheme, SCHEMES)
     if estimator.features is None:
         raise InvalidInput(
             "The estimator must name its features to be cross-validated on a table; got features=None, which would "
             "take the gap itself as a reading. Pass features=reading_columns(records)."
         )
-    if scheme == "leave_one_group_out":
-        if groups is None:
-            raise InvalidInput(f"scheme={scheme!r} needs groups, the column that names the group of each network.")
-        check_columns(table, [groups])
-        if len(set(table[groups].astype(str))) < 2:
-            raise InvalidInput(f"groups must separate the networks into at least two; {groups!r} has one value.")
 
 
-def _splits(
-    labels: Sequence[str], scheme: str, n_splits: int, test_share: float, seed: int
-) -> Iterator[tuple[str, Int[Array, " test"]]]:
-    """Yield name and test rows of each split (labels are groups, or rows)."""
-    # not scikit-learn's splitters: they sort the groups and draw from RandomState, which would be other splits
-    rng, n = numpy.random.default_rng(seed), len(labels)
+def _splits(n: int, scheme: str, n_splits: int, test_share: float, seed: int) -> list[Int[Array, " test"]]:
+    """Return the test rows of each split."""
+    # not scikit-learn's splitters: they draw from RandomState, which would be other splits
+    rng = numpy.random.default_rng(seed)
     if scheme == "splits":
-        for k in range(n_splits):
-            yield str(k), numpy.sort(rng.permutation(n)[: max(1, round(test_share * n))])
-        return
-    rows: dict[str, list[int]] = {}
-    for row, label in enumerate(labels):
-        rows.setdefault(label, []).append(row)
-    names = list(rows)
-    folds = [[name] for name in names]
+        return [numpy.sort(rng.permutation(n)[: max(1, round(test_share * n))]) for _ in range(n_splits)]
     if scheme == "folds":
-        parts = numpy.array_split(rng.permutation(len(names)), min(n_splits, len(names)))
-        folds = [[names[int(i)] for i in part] for part in parts]
-    for number, fold in enumerate(folds):
-        held = numpy.sort(numpy.concatenate([rows[name] for name in fold]))
-        yield str(number) if scheme == "folds" else ", ".join(fold), held
+        return [numpy.sort(part) for part in numpy.array_split(rng.permutation(n), min(n_splits, n))]
+    return [numpy.array([row]) for row in range(n)]
 
 
 def cross_val_predict(
@@ -83,7 +65,6 @@ def cross_val_predict(
     *,
     target: str = "gap",
     scheme: str = "leave_one_out",
-    groups: str | None = None,
     n_splits: int = 100,
     test_share: float = 0.1,
     level: float = 0.9,
@@ -97,9 +78,8 @@ def cross_val_predict(
 
     Args:
         estimator: Estimator that names its features; it is cloned.
-        scheme: "leave_one_out"; "folds" (`n_splits` random folds; for hundreds of networks); "leave_one_group_out";
-            "splits" (random splits, the paper's are 90/10, 100 times).
-        groups: Column that names the group of each network, for example the architecture family.
+        scheme: "leave_one_out"; "folds" (`n_splits` random folds; for hundreds of networks); "splits" (random splits,
+            the paper's are 90/10, 100 times).
         n_splits: Number of random splits, or of folds.
         test_share: Fraction of the networks in the test part of a random split.
 
@@ -108,30 +88,28 @@ def cross_val_predict(
         `fit_pearson`, the correlation of estimates and targets among the networks fitted on.
 
     Raises:
-        InvalidInput: The scheme is unknown, its groups are missing, or the estimator does not name its features.
+        InvalidInput: The scheme is unknown, or the estimator does not name its features.
     """
     import pandas
 
-    _check(estimator, table, scheme, groups)
+    _check(estimator, scheme)
     check_range("test_share", test_share, 0, 1, low_open=True, high_open=True)
     check_range("n_splits", n_splits, 1)
     table = complete_rows(table, list(estimator.features or ()), target=target)
-    grouped = scheme == "leave_one_group_out"
-    labels = [str(label) for label in (table[groups] if grouped else range(len(table)))]
     parts: list[pandas.DataFrame] = []
-    splits = list(_splits(labels, scheme, n_splits, test_share, seed))
+    splits = _splits(len(table), scheme, n_splits, test_share, seed)
     with progress("cross-validating", len(splits), shown=on_fit is None) as bar:
-        for number, (name, test) in enumerate(splits, start=1):
+        for number, test in enumerate(splits):
             train, held = table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)], table.iloc[test]
             fitted = copy(estimator).fit(train, train[target])
             part = fitted.assess(held, level=level, refuse=False)
-            part.insert(0, "split", held.index[0] if scheme == "leave_one_out" else name)
+            part.insert(0, "split", held.index[0] if scheme == "leave_one_out" else str(number))
             part.insert(1, "target", held[target].astype(float))
             fit_pearson = pearson_correlation(fitted.predict(train), train[target].to_numpy(dtype=float))
             parts.append(part.assign(fit_pearson=fit_pearson))
             bar.advance()
             if on_fit is not None:
-                on_fit(number, len(splits))
+                on_fit(number + 1, len(splits))
     return pandas.concat(parts)
 
 
@@ -163,18 +141,13 @@ def _summary(
     """Return one row per metric, with the spread over splits or a bootstrap interval."""
     rows = {name: predictions[name].to_numpy(dtype=float) for name in ("target", "prediction", "low", "high")}
     rows["inside"] = (predictions["verdict"] == "inside").to_numpy()
-    clusters: dict[str, list[int]] = {}
-    for row, name in enumerate(predictions["split"].astype(str)):
-        clusters.setdefault(str(row) if scheme == "folds" else name, []).append(row)
-    parts = [numpy.array(part) for part in clusters.values()]
-    if scheme != "splits":  # resamples of whole clusters
-        counts = resample_weights(len(parts), n_bootstrap, seed).astype(int)
-        of_cluster = numpy.repeat(numpy.arange(len(parts)), [len(part) for part in parts])
-        parts = [numpy.repeat(numpy.concatenate(parts), count[of_cluster]) for count in counts]
+    parts = [rows_of_split for _, rows_of_split in predictions.groupby("split", sort=False).indices.items()]
+    if scheme != "splits":  # resamples of the networks
+        counts = resample_weights(len(predictions), n_bootstrap, seed).astype(int)
+        parts = [numpy.repeat(numpy.arange(len(predictions)), count) for count in counts]
     drawn = [_metrics({key: values[part] for key, values in rows.items()}, mean_gap) for part in parts]
     fits = predictions.groupby("split", sort=False)["fit_pearson"].first().to_numpy(dtype=float)
-    over = "networks" if scheme in ("leave_one_out", "folds") else "groups"
-    level, what = 0.95, f"95 % bootstrap over {over}"
+    level, what = 0.95, "95 % bootstrap over networks"
     values = _metrics(rows, mean_gap)
     if scheme == "splits":
         level, what = 0.9, f"5th to 95th percentile of {len(parts)} splits"
@@ -195,7 +168,6 @@ def cross_validate(
     *,
     target: str = "gap",
     scheme: str = "splits",
-    groups: str | None = None,
     n_splits: int = 100,
     test_share: float = 0.1,
     level: float = 0.9,
@@ -217,7 +189,7 @@ def cross_validate(
         One row for each model and metric: `model`, `metric`, `value`, `low`, `high`, and `interval`, which says what
         low and high are. With "splits" the value is the mean over splits and low and high show their spread; with the
         other schemes the value is that of all networks together, and the interval is a percentile bootstrap over
-        networks (over whole groups if there are groups).
+        networks.
 
     Zhao, Zhang, Hu, "Estimating the generalization in deep neural networks via sparsity", 2022, section 4.
     """
@@ -228,12 +200,12 @@ def cross_validate(
         for model in models.values():
             model.interval = "cv+"
     columns = dict.fromkeys(column for model in models.values() for column in model.features or ())
-    _check(estimator, table, scheme, groups)
+    _check(estimator, scheme)
     table = complete_rows(table, list(columns), target=target)
     rows: list[dict[str, Any]] = []
     for number, (name, model) in enumerate(models.items()):
         predictions = cross_val_predict(
-            model, table, target=target, scheme=scheme, groups=groups, n_splits=n_splits, test_share=test_share,
+            model, table, target=target, scheme=scheme, n_splits=n_splits, test_share=test_share,
             level=level, seed=seed,
             on_fit=on_fit and (lambda done, of, n=number: on_fit(n * of + done, len(models) * of)),
         )  # fmt: skip

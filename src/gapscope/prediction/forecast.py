@@ -123,17 +123,14 @@ def forecast_accuracy(
     never see the network: the most frequent class, nearest neighbours, linear ridge and RBF ridge. Two rows use the
     network at its current weights, untrained or pretrained: ridge regression on its last hidden features and on its
     neural tangent kernel (`gapscope.functional.kernel_leave_one_out`). The forecast is the mean of the RBF and NTK
-    rows; weights fitted to networks are no better. If the hidden features are significantly better than the RBF kernel,
-    as those of pretrained networks are, it is the mean of the two rows of the network: features are a lower reading of
-    what fine-tuning reaches, the NTK an upper one.
+    rows; if the hidden features are significantly better than the RBF kernel, as those of pretrained networks are, it
+    is the mean of the two rows of the network.
 
     The 90 % interval joins the binomial error of the samples with the differences between trained networks,
-    $1.645 \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. The 0.060 was fitted to 141 networks; coverage on 113 others:
-    91 %. It applies to new data with the same label noise. For regression the score is $R^2$, without an interval. The
-    forecast abstains if no row is significantly better than the most frequent class.
-
-    Batch norm layers that have seen no data get the statistics of these data, on a copy. Ctrl-C returns the rows that
-    are finished. Common parameters: see `gapscope.prediction`.
+    $1.645 \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. It applies to new data with the same label noise. For regression
+    the score is $R^2$, without an interval. The forecast abstains if no row is significantly better than the most
+    frequent class. Batch norm layers that have seen no data get the statistics of these data, on a copy. Ctrl-C returns
+    the rows that are finished. Common parameters: see `gapscope.prediction`.
 
     Args:
         network: The network with the weights as they are before training; None for the rows that need no network.

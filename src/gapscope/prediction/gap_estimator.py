@@ -69,17 +69,10 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         coef_: Coefficients a, in units of the gap per unit of the reading (or of its logarithm); of a Gaussian process
             those of the similarities with the fitted networks.
         intercept_: Intercept c.
-        kernel_: The Gaussian process's similarity of networks; None for the linear kinds.
         feature_names_: Names of the readings in the order of `coef_`.
-        region_: The region of readings it was fitted on.
+        kernel_, region_: Similarity of networks (None for the linear kinds), and the region of the fitted readings.
 
     Zhao, Zhang, Hu, "Estimating the generalization in deep neural networks via sparsity", 2022, eq. 7.
-
-    >>> import numpy
-    >>> x = numpy.array([[0.0, 1.0], [1.0, 1.0], [2.0, 0.0], [3.0, 1.0]])
-    >>> estimator = GapEstimator().fit(x, 0.1 + 0.2 * x[:, 0] - 0.05 * x[:, 1])
-    >>> estimator.coef_.round(6).tolist(), round(estimator.intercept_, 6)
-    ([0.2, -0.05], 0.1)
     """
 
     def __init__(
@@ -130,7 +123,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """Return readings (and target, while fitting) after scikit-learn's own validation."""
         others = [*self.families, *self.clusters, *([self.error_scale] if self.error_scale else [])]
-        columns = X
+        columns: Any = X
         if not hasattr(X, "columns"):
             if self.features or others:
                 raise InvalidInput(

@@ -182,11 +182,10 @@ def learning_curve(
 ) -> LearningCurve:
     """Predict the accuracy with all samples, from training runs on subsets.
 
-    Every run is scored on samples that it did not see, and the scores are extrapolated to all samples.
-
-    It evaluates the training function (architecture, optimizer, everything it does), not one network, on new samples
-    *like* the given ones: with label errors among them, the new labels have as many. All samples stay available
-    for the final network. Formulas and constants are in `gapscope.prediction.subset_designs`.
+    Every run is scored on samples that it did not see, and the scores are extrapolated to all samples. This evaluates
+    the training function (architecture, optimizer, everything it does), not one network, on new samples *like* the
+    given ones: with label errors among them, the new labels have as many. All samples stay available for the final
+    network. Formulas and constants are in `gapscope.prediction.subset_designs`.
 
     Training on a subset takes as many optimizer steps as on all samples if `train_fn` is a spec; a function should
     count steps, not epochs. Networks on subsets that fit their own samples worse than those on more samples are
@@ -203,8 +202,7 @@ def learning_curve(
         design: By name "short continued halves" (cost .5 training runs), "continued halves" (2), "half and quarter"
             (2), "two halves and quarter" (3), "five folds and quarter" (6), "ten folds and quarter" (11), "hold-out"
             (1). "auto" is the first where a fraction of the steps can be trained (a spec, or `steps_fraction`), else
-            the second; with groups "half and quarter"; above 20,000 samples a hold-out of a tenth, which is as good
-            there, and whose network can be kept. Continued halves: `gapscope.prediction.subset_runs`.
+            the second; with groups "half and quarter"; above 20,000 samples a hold-out of a tenth.
         groups: A label per sample; samples of one group (patient, author, period) are never on both sides of a split,
             and the interval counts groups, not samples.
         cache_dir: Folder for finished training runs, so that an interrupted call continues; None keeps nothing.
@@ -215,21 +213,6 @@ def learning_curve(
             a network, or `cache_dir` holds other training runs.
         GapscopeError: A training failed; its own error is the cause, and finished ones are kept.
         KeyboardInterrupt: It was stopped before the first training run was finished.
-
-    >>> import torch
-    >>> from torch import nn
-    >>> x = torch.linspace(-1, 1, 80)[:, None]
-    >>> def train_fn(x, y):
-    ...     network = nn.Linear(1, 2)
-    ...     optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
-    ...     for _ in range(60):
-    ...         optimizer.zero_grad()
-    ...         nn.functional.cross_entropy(network(x), y).backward()
-    ...         optimizer.step()
-    ...     return network
-    >>> curve = learning_curve(train_fn, (x, (x[:, 0] > 0).long()))
-    >>> curve.cost, curve.score > 0.9
-    (2.0, True)
     """
     check_choice("design", design, (AUTO, *DESIGNS))
     if max_interval_width is not None:

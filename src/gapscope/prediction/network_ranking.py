@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
-from gapscope.base.specs import INITIALIZATIONS, NetworkSpec
+from gapscope.base.specs import NetworkSpec
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
@@ -84,13 +84,13 @@ def _sensitivities(
 ) -> list[float]:
     values: list[float] = []
     for seed in seeds:
-        network = build_untrained(candidate, samples, settings["n_outputs"], settings["initialization"], seed)
+        network = build_untrained(candidate, samples, settings["n_outputs"], "standard_normal", seed)
         prepared = ready(network, samples)
         values.append(float(output_sensitivity(prepared.network, prepared.samples.inputs, **settings["sensitivity"])))
         if not math.isfinite(values[-1]):
             raise NotMeasurable(
-                f"S must be finite; with initialization {settings['initialization']!r} the outputs overflow and S is "
-                f"{values[-1]}. Use initialization='he' or by='loo_accuracy'."
+                "S must be finite; with standard normal weights the outputs overflow and S is "
+                f"{values[-1]}. Use by='loo_accuracy'."
             )
     return values
 
@@ -234,10 +234,8 @@ def rank_networks(
     *,
     by: str = "loo_accuracy",
     initializations: int = 10,
-    initialization: str = "standard_normal",
     n_outputs: int | None = None,
     noise_std: float = 0.1,
-    draws: int = 1,
     level: float = 0.95,
     seed: int = 0,
     chunk_size: int | None = None,
@@ -269,16 +267,11 @@ def rank_networks(
         data: Training data with labels, in any form that `gapscope.measure` takes; inputs suffice for S.
         by: What the order is by, "loo_accuracy" or "output_sensitivity".
         initializations: Number of initializations for S, 2 or more (the paper's: 10).
-        initialization: Initialization for S.
         n_outputs: Outputs of networks given by name or spec; None takes it from the targets.
         noise_std: Standard deviation of the noise on every input entry, for S.
-        draws: Noise samples per sample, for S.
         level: Nominal coverage of the intervals of S and of paired differences.
         seed: Seed of the weights; initialization i has the same seed for every candidate.
         chunk_size: Samples per pass; None for as many as memory allows.
-
-    Returns:
-        The networks, largest forecast or smallest S first.
 
     Raises:
         InvalidInput: No candidate can be ranked, or an option or the data cannot be used.
@@ -292,7 +285,6 @@ def rank_networks(
     """
     named = name_candidates(candidates)
     check_choice("by", by, BY)
-    check_choice("initialization", initialization, INITIALIZATIONS)
     check_range("initializations", initializations, 2)
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     samples = as_samples(data)
@@ -303,8 +295,7 @@ def rank_networks(
         rbf = rbf_ridge(sample_features(samples), samples.targets.cpu())
     seeds = [derive_seed(seed, f"initialization {i}") for i in range(initializations)]
     settings = {
-        "seed": seed, "n_outputs": n_outputs, "initialization": initialization,
-        "sensitivity": {"noise_std": noise_std, "draws": draws, "chunk_size": chunk_size},
+        "seed": seed, "n_outputs": n_outputs, "sensitivity": {"noise_std": noise_std, "chunk_size": chunk_size},
     }  # fmt: skip
     scores: dict[str, _Scores] = {}
     not_ranked: dict[str, str] = {}
@@ -325,22 +316,14 @@ def rank_networks(
             bar.advance()
     if not scores:
         raise InvalidInput(" ".join(f"{name}: {reason}" for name, reason in not_ranked.items()))
-    if by == "output_sensitivity":
-        if initialization != "standard_normal":
-            warnings.warn(
-                "S before training compares widths and depths of standard normal networks only: other initializations "
-                f"are scaled so that it hardly depends on the number of units; got {initialization!r}. "
-                "Use initialization='standard_normal'.",
-                UserWarning,
-                stacklevel=2,
-            )
-        if training_only := [name for name, item in scores.items() if item.training_only]:
-            warnings.warn(
-                "S before training does not depend on batch normalization and dropout, which act during training only; "
-                f"{', '.join(training_only)} have them. Compare networks without them, or S after training.",
-                UserWarning,
-                stacklevel=2,
-            )
+    training_only = [name for name, item in scores.items() if item.training_only]
+    if by == "output_sensitivity" and training_only:
+        warnings.warn(
+            "S before training does not depend on batch normalization and dropout, which act during training only; "
+            f"{', '.join(training_only)} have them. Compare networks without them, or S after training.",
+            UserWarning,
+            stacklevel=2,
+        )
     rows = _rows(scores, samples, level)
     if rbf is None:
         return NetworkRanking(rows, by=by, not_ranked=not_ranked)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
@@ -102,20 +102,16 @@ def adjusted_mean(values: np.ndarray, control: np.ndarray, rest: np.ndarray) -> 
     return _Adjusted(value, variance, variance / plain, correlation)
 
 
-def _wilson(score: float, n: float) -> tuple[float, float]:
-    """90 % interval of a fraction (Wilson 1927)."""
+def _interval(classes: bool, item: _Adjusted, samples: int) -> tuple[float, float]:
+    """90 % interval: Wilson's (1927) of a fraction with the effective number of samples, normal for regression."""
     z = NORMAL_QUANTILE
-    score = min(max(score, 0.0), 1.0)
+    if not classes:
+        reach = z * math.sqrt(item.variance)
+        return item.value - reach, item.value + reach
+    score, n = min(max(item.value, 0.0), 1.0), samples / item.variance_ratio
     middle = (score + z**2 / (2 * n)) / (1 + z**2 / n)
     reach = z * math.sqrt(score * (1 - score) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
     return max(0.0, middle - reach), min(1.0, middle + reach)
-
-
-def _interval(classes: bool, item: _Adjusted, n: int) -> tuple[float, float]:
-    if classes:
-        return _wilson(item.value, n / item.variance_ratio)
-    reach = NORMAL_QUANTILE * math.sqrt(item.variance)
-    return item.value - reach, item.value + reach
 
 
 def _checked(network: nn.Module, data: Any, what: str, least: int) -> Samples:
@@ -139,16 +135,6 @@ def _count_repeated(validation: Samples, train: Samples) -> int:
     return len(validation) - int(len(groups.unique()) - len(groups[:n].unique()))
 
 
-def _joined_features(validation: Samples, train: Samples) -> Tensor:
-    x, z = validation.inputs.cpu(), train.inputs.cpu()
-    if x.shape[1:] != z.shape[1:] or x.is_floating_point() != z.is_floating_point():
-        raise InvalidInput(
-            f"validation and train must have inputs of one form; got {list(x.shape[1:])} {x.dtype} and "
-            f"{list(z.shape[1:])} {z.dtype}. Prepare both alike."
-        )
-    return feature_matrix(torch.cat([x, z]))
-
-
 def _control(validation: Samples, train: Samples, spread: float) -> np.ndarray:
     """Leave-one-out results of an RBF ridge on all samples, those of validation first."""
     assert validation.targets is not None and train.targets is not None
@@ -156,7 +142,13 @@ def _control(validation: Samples, train: Samples, spread: float) -> np.ndarray:
         raise InvalidInput("validation and train must have the same kind of targets; got labels and numbers. "
                            "Pass labels (int64) or numbers for both.")  # fmt: skip
     targets = torch.cat([validation.targets.cpu(), train.targets.cpu()])
-    features = _joined_features(validation, train)
+    x, z = validation.inputs.cpu(), train.inputs.cpu()
+    if x.shape[1:] != z.shape[1:] or x.is_floating_point() != z.is_floating_point():
+        raise InvalidInput(
+            f"validation and train must have inputs of one form; got {list(x.shape[1:])} {x.dtype} and "
+            f"{list(z.shape[1:])} {z.dtype}. Prepare both alike."
+        )
+    features = feature_matrix(torch.cat([x, z]))
     if features.shape[1] == 0:
         return np.zeros(len(targets))
     row = rbf_ridge(features, targets)
@@ -186,9 +178,6 @@ def validated_accuracy(
         validation: Validation samples with targets.
         train: Training samples with targets, in the same form.
         baseline: Another network, or another checkpoint of the same one: its paired difference is estimated.
-
-    Returns:
-        Estimate with its interval, beside that of the validation samples alone.
 
     Raises:
         InvalidInput: Targets are missing, there are fewer than ten samples, or the forms differ.

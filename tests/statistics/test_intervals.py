@@ -1,0 +1,60 @@
+"""Resamples and permutations of networks and of whole clusters; intervals as percentiles."""
+
+from __future__ import annotations
+
+import numpy
+import pandas
+import pytest
+from scipy import stats
+
+from gapscope.statistics.intervals import (
+    cluster_weights,
+    configuration_ids,
+    members,
+    percentile_interval,
+    permutations,
+    resample_weights,
+)
+
+
+def test_weights_are_resamples_with_replacement() -> None:
+    weights = resample_weights(5, 20_000, 0)
+    assert weights.shape == (20_000, 5) and (weights.sum(1) == 5).all() and (weights == weights.round()).all()
+    assert weights.mean(0) == pytest.approx(numpy.ones(5), abs=0.03)
+    assert weights.var(0) == pytest.approx(numpy.full(5, 0.8), abs=0.05)  # n p (1 - p)
+    assert (resample_weights(5, 3, 1) == resample_weights(5, 3, 1)).all()
+
+
+def test_the_interval_of_a_mean_is_scipys() -> None:
+    values = numpy.random.default_rng(0).normal(size=40)
+    means = resample_weights(40, 20_000, 1) @ values / 40
+    theirs = stats.bootstrap((values,), numpy.mean, n_resamples=20_000, method="percentile", rng=2).confidence_interval
+    assert percentile_interval(means, 0.95) == pytest.approx((theirs.low, theirs.high), abs=0.02)
+
+
+def test_values_that_are_not_finite_are_left_out() -> None:
+    assert percentile_interval([numpy.nan, 1.0, numpy.inf], 0.9) == (1.0, 1.0)
+    assert numpy.isnan(percentile_interval([numpy.nan], 0.9)).all()
+
+
+def test_networks_of_one_recipe_differ_in_nothing_but_the_seed() -> None:
+    table = pandas.DataFrame({"width": [8, 16, 8, 8], "penalties": [[], [], [], [{"a": 1}]], "seed": [0, 0, 1, 0]})
+    assert configuration_ids(table, ["width", "penalties"]).tolist() == [0, 1, 0, 2]
+    assert configuration_ids(table, []).tolist() == [0, 1, 2, 3]
+
+
+def test_whole_clusters_change_places_with_those_of_their_size() -> None:
+    clusters = numpy.array([0, 1, 0, 2, 2, 3, 3])
+    of_rows, seen = members(clusters), set()
+    for order in permutations(clusters, 200, 0):
+        assert sorted(order) == list(range(7)) and order[1] == 1
+        sources = [set(clusters[order[rows]]) for rows in of_rows]
+        assert all(len(source) == 1 for source in sources)
+        seen.add(tuple(order))
+    assert len(seen) == 6 * 8  # 3! orders of the pairs, two orders inside each
+
+
+def test_rows_of_a_cluster_are_drawn_together() -> None:
+    weights = cluster_weights(numpy.array([0, 0, 1, 2]), 300, 0)
+    assert (weights[:, 0] == weights[:, 1]).all() and set(weights[:, [0, 2, 3]].sum(1)) == {3.0}
+    assert abs(weights.mean() - 1) < 0.1
