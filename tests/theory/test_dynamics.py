@@ -105,23 +105,13 @@ def test_flow_broadcasts(method: Method) -> None:
     [
         ({"times": [2, 1]}, "times must increase from 0 or more; got"),
         ({"times": []}, "times must increase"),
-        ({"times": [0]}, "times must increase .* add a last one"),
         ({"learning_rate": 0.0}, r"learning_rate must lie in \(0, inf\); got 0.0"),
         ({"method": "batch_norm"}, "method must be one of 'weight_norm', 'sgd'; got 'batch_norm'"),
         ({"method": "sgd", "zeta": 0.1}, "zeta must be 0 for method 'sgd', which has no gamma; got 0.1"),
         ({"method": "sgd", "length": 2.0}, "Got length 2.0 for method 'sgd'"),
         ({"length": 0.0}, r"length must lie in \(0, inf\)"),
-        ({"zeta": -1.0}, r"zeta must lie in \[0, inf\)"),
-        ({"overlap": 1.2}, "overlap must be in"),
     ],
 )
 def test_wrong_input(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         learning_dynamics(**{"times": [1], "learning_rate": 0.5, **settings})
-
-
-def test_flow_refuses_a_vanished_length() -> None:
-    with pytest.raises(InvalidInput, match=r"length must lie in \(0, inf\); got 0\.0"):
-        order_parameter_flow(0.5, 0.5, [1.0, 0.0], learning_rate=0.5)
-    with pytest.raises(InvalidInput, match=r"gamma must lie in \(0, inf\); got 0\.0"):
-        order_parameter_flow(0.0, 0.5, learning_rate=0.5, method="sgd")

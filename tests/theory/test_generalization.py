@@ -62,23 +62,12 @@ def test_sgd_equals_the_printed_formulas(noise: float) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_peaks() -> None:
-    assert student_generalization(1.0) == np.inf and student_generalization(2.0, student="relu") == np.inf
-    assert student_generalization(1.0, noise_variance=0.0) == 0
-    assert student_generalization(2.0, student="relu", noise_variance=0.0) == 0.5
-
-
 @pytest.mark.parametrize("student", ["linear", "relu"])
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
 def test_best_decay_is_the_noise_variance(student: Student, alpha: float) -> None:
     zeta = np.linspace(0.01, 1, 100)
     errors = student_generalization(alpha, student=student, zeta=zeta, noise_variance=0.25)
     assert zeta[np.argmin(errors)] == pytest.approx(0.25)
-
-
-def test_small_decay_tends_to_none() -> None:
-    alpha = np.array([0.5, 2.0])
-    np.testing.assert_allclose(student_generalization(alpha, zeta=1e-12), student_generalization(alpha), atol=1e-10)
 
 
 def test_loss_per_sample_has_the_ridge_constant_alpha_zeta() -> None:
@@ -98,13 +87,6 @@ def test_shortest_least_squares_lies_on_the_sgd_curve(alpha: float) -> None:
     assert _drawn(alpha, 8, 400) == pytest.approx(float(student_generalization(alpha)), rel=0.075)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("alpha", [0.95, 1.05])
-def test_near_the_peak_the_curve_holds_roughly(alpha: float) -> None:
-    """At N = 200 the mean lies 10 % above the curve, and that of 200 tasks is known to 5 %."""
-    assert _drawn(alpha, 200, 200) == pytest.approx(float(student_generalization(alpha)), rel=0.25)
-
-
 @pytest.mark.parametrize("zeta", [1 / 64, 0.25])
 @pytest.mark.parametrize("alpha", [0.5, 0.95, 2.0])
 def test_ridge_regression_lies_on_the_krogh_hertz_curve(zeta: float, alpha: float) -> None:
@@ -120,13 +102,6 @@ def test_fit_of_the_positive_targets_lies_on_the_relu_curve(alpha: float, noise:
     assert found == pytest.approx(expected, abs=tolerance)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("alpha", [1.4, 3.0])
-def test_fit_of_the_positive_targets_beyond_one(alpha: float) -> None:
-    expected = float(student_generalization(alpha, student="relu"))
-    assert _drawn(alpha, 64, 300, student="relu") == pytest.approx(expected, abs=0.033)
-
-
 def test_fit_of_the_positive_targets_with_decay() -> None:
     expected = float(student_generalization(1.5, student="relu", zeta=0.25))
     assert _drawn(1.5, 16, 300, student="relu", zeta=0.25) == pytest.approx(expected, abs=0.01)
@@ -135,8 +110,6 @@ def test_fit_of_the_positive_targets_with_decay() -> None:
 def test_wrong_input() -> None:
     with pytest.raises(InvalidInput, match=r"alpha must lie in \[0, inf\); got -1\.0"):
         student_generalization([0.5, -1.0])
-    with pytest.raises(InvalidInput, match=r"zeta must lie in \[0, inf\); got -0\.1"):
-        student_generalization(0.5, zeta=-0.1)
     with pytest.raises(InvalidInput, match=r"ridge must lie in \[0, inf\); got nan"):
         resolvent_trace(0.5, float("nan"))
     with pytest.raises(InvalidInput, match=r"loss_scale must be one of 'inputs', 'samples'; got 'mean'"):

@@ -116,11 +116,6 @@ def test_generalization_error_equals_quadrature(
     assert found == pytest.approx(expected, abs=1e-10)
 
 
-def test_generalization_error_broadcasts() -> None:
-    found = generalization_error(np.ones((3, 1)), np.array([0.0, 1.0]))
-    np.testing.assert_array_equal(found, [[2.0, 0.0]] * 3)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

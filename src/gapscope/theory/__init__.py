@@ -18,7 +18,6 @@ Common parameters:
     students: Number of independent students.
     layers: All weight layers, output layer last.
     n_outputs: Number of outputs K.
-    slopes: (alpha, beta) of the activation between the layers.
     generator: Source of random numbers; None for the same ones at every call.
 """
 

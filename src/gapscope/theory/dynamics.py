@@ -38,14 +38,7 @@ class OrderParameters(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """Order parameters over time, from the equations or from simulated students.
-
-    Attributes:
-        times: Training time t = (seen samples) / N.
-        gamma: Gain at each time; simulations have one column per student.
-        overlap: Cosine R between student and teacher, likewise.
-        length: Length L of the trained vector, likewise; equals gamma for vanilla SGD.
-    """
+    """Order parameters over time t = (seen samples) / N; simulations have one column per student."""
 
     times: Float[np.ndarray, " t"]
     gamma: Float[np.ndarray, "t ..."]
@@ -100,8 +93,7 @@ def order_parameter_flow(
     $\dot\gamma = \dot L = \eta I_1/\gamma + \eta^2 I_2/2\gamma$.
 
     Args:
-        gamma: Gain, 0 or larger (positive for SGD); the three broadcast.
-        length: Length L of the trained vector, positive; not used for SGD.
+        gamma: Gain, 0 or larger (positive for SGD); gamma, overlap and length (not used for SGD) broadcast.
 
     >>> [float(rate) for rate in order_parameter_flow(1.0, 1.0, learning_rate=0.5)]
     [0.0, 0.0, 0.0]
@@ -148,21 +140,13 @@ def learning_dynamics(
     Each sample is seen once (online SGD), x ~ N(0, I/N), t = (seen samples)/N, and the loss of a sample is the full
     square plus $\zeta\gamma^2$, whose half is descended: $w$ with step $\eta$, $\gamma$ with step $\eta/N$. (The
     paper prints $\eta$ for $\gamma$, eq. 5; the equations follow from $\eta/N$ only.) The paper's batch norm is
-    `method="weight_norm"` with `zeta=batch_norm_zeta(M, student=...)`, its weight norm has zeta = 0. Integrated to a
-    relative error of 1e-10 per step. Validity: $N \to \infty$; the mean of six simulated students stays within 0.017 of
-    every parameter at N = 1000, single students deviate by up to 0.025 (N = 250) and 0.016 (N = 1000) root mean square.
+    `method="weight_norm"` with `zeta=batch_norm_zeta(M, student=...)`, its weight norm has zeta = 0. Validity: $N \to
+    \infty$; the mean of six simulated students stays within 0.017 of each parameter at N = 1000. Once gamma or L passes
+    1e6 training counts as diverged and all later values are NaN.
 
     Args:
         times: Increasing times at which to report, 0 or larger; training starts at 0.
-        gamma: Gain at time 0.
-        overlap: Overlap R at time 0.
-        length: Length L at time 0, None for 1 (weight norm) or gamma (SGD, always).
-
-    Returns:
-        The trajectory. Once gamma or L passes 1e6 training counts as diverged and all later values are NaN.
-
-    Raises:
-        InvalidInput: A value outside its range, or times that do not increase.
+        gamma, overlap, length: Values at time 0; None for a length of 1 (weight norm) or gamma (SGD).
 
     >>> path = learning_dynamics([0, 200], learning_rate=0.5, zeta=0.0)
     >>> bool(abs(path.gamma[-1] - 1) < 1e-6), bool(abs(path.overlap[-1] - 1) < 1e-6)
@@ -241,10 +225,10 @@ def student_generalization(
     zeta: ArrayLike = 0.0,
     loss_scale: LossScale = "inputs",
 ) -> Numbers:
-    r"""Compute the generalization error of a trained student over the load alpha (Fig. 1).
+    r"""Compute the mean squared error of a trained student on noise-free targets over the load alpha (Fig. 1).
 
-    $\alpha = P/N$; the teacher is linear and noisy.
-    Vanilla SGD is zeta = 0, weight norm with gamma decay is zeta > 0. With G of `resolvent_trace`:
+    The teacher is linear and noisy. Vanilla SGD is zeta = 0, weight norm with gamma decay is zeta > 0. With G of
+    `resolvent_trace`:
     $$\epsilon_{lin}(\alpha, \zeta) = S\frac{\partial(\zeta G)}{\partial\zeta}
     - \zeta^2\frac{\partial G}{\partial\zeta}, \qquad
     \epsilon_{ReLU}(\alpha, \zeta) = \tfrac 12 + \tfrac 12\epsilon_{lin}(\alpha/2, \zeta)$$
@@ -257,19 +241,14 @@ def student_generalization(
     paper writes 1/P, but its curve is that of 1/N, least at $\zeta = S$; with 1/P the ridge constant is
     $\alpha\zeta$.
 
-    Linear: exact for $N \to \infty$ and the shortest of all minimizers; at N = 200 the mean error of simulated students
-    agrees within its standard error of 0.4 to 1.5 %, but is 10 ± 5 % higher at zeta = 0, alpha = 0.95 and 1.05.
-    ReLU: exact for the student that fits its positive targets only, since $(x, y)$ and $(-x, -y)$ weigh the same in a
-    linear fit: half of the samples act like $\alpha/2$ Gaussian ones. This is the paper's formula, extended to alpha
-    > 2 and to zeta > 0. Gradient descent on the ReLU student also feels its negative targets and ends lower: at zeta =
-    0 0.83 instead of 0.875 (alpha = 1), at zeta = 1/64 0.82 instead of 0.86 (1) and 0.80 instead of 0.97 (2).
+    Linear: exact for $N \to \infty$ and the shortest of all minimizers. ReLU: exact for the student that fits its
+    positive targets only, since $(x, y)$ and $(-x, -y)$ weigh the same in a linear fit: half of the samples act like
+    $\alpha/2$ Gaussian ones. This is the paper's formula, extended to alpha > 2 and to zeta > 0. Gradient descent on a
+    ReLU student also fits negative targets and ends lower: at zeta = 0 0.83 instead of 0.875 (alpha = 1).
 
     Args:
         noise_variance: S, variance of the teacher's label noise; the paper's figure has 0.25. 0 gives the lower bound.
         loss_scale: Divisor of the sum of squares in the loss.
-
-    Returns:
-        Mean squared error against noise-free targets; infinite at the peak (alpha = 1 or 2) if zeta = 0 and S > 0.
 
     >>> [float(error) for error in student_generalization([0.5, 1.0, 2.0])]
     [0.75, inf, 0.25]

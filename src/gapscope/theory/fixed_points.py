@@ -29,10 +29,7 @@ from gapscope.theory.statistical_mechanics import (
 
 
 class Eigenvalues(NamedTuple):
-    """Eigenvalues of the linearized dynamics, per unit of time (negative: attracting).
-
-    `gamma` is the rate of the gain (and of the length, for SGD), `overlap` that of the overlap R.
-    """
+    """Eigenvalues of the linearized dynamics of gain and overlap, per unit of time (negative: attracting)."""
 
     gamma: Numbers
     overlap: Numbers
@@ -45,9 +42,8 @@ def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: Arr
     \gamma_0 = \frac{1}{1 + 2\zeta}\ \text{(ReLU)},\ \frac{1}{1 + \zeta}\ \text{(linear)}$$
 
     Convention: loss = full square + $\zeta\gamma^2$ (with half a square, replace $\zeta$ by $2\zeta$). Exact for zeta
-    = 0: weight norm and SGD end at gain 1. For zeta > 0 it holds to first order in the learning rate, as in the
-    paper (Proposition 1): there $I_2 > 0$, so L keeps growing, about as $t^{1/4}$, and R tends to 1 only as L grows.
-    At $\eta = 0.5$, t = 3000, ReLU, zeta = 0.25: (0.6657, 0.9985, 2.508) instead of $\gamma_0 = 0.6667$.
+    = 0. For zeta > 0 it holds to first order in the learning rate, as in the paper (Proposition 1): there $I_2 > 0$, so
+    L keeps growing, about as $t^{1/4}$, and R tends to 1 only as L grows.
 
     Args:
         zeta: Gamma decay, 0 for weight norm and SGD.
@@ -67,9 +63,8 @@ def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Nu
     $$\eta_{max} = \Big(\frac{\partial(\gamma_0 I_3 - I_1)}{\gamma_0\,\partial R} - \zeta\gamma_0\Big) \Big/
     \frac{\partial I_2}{2\,\partial R} = \frac{2}{\gamma_0}$$
 
-    That is $2 + 4\zeta$ (ReLU) and $2 + 2\zeta$ (linear), so batch norm's gain over weight norm and SGD (both 2, zeta
-    = 0) is at least the $2\zeta$ of Proposition 4. Table 1 in closed form, with the paper's neglect of $I_2$ at the
-    fixed point (see `stability_eigenvalues`); exact for zeta = 0. Compare with `effective_learning_rate`.
+    That is $2 + 4\zeta$ (ReLU) and $2 + 2\zeta$ (linear), so batch norm's gain over weight norm and SGD (both 2) is at
+    least the $2\zeta$ of Proposition 4. Table 1 in closed form; exact for zeta = 0 (see `stability_eigenvalues`).
 
     >>> float(max_learning_rate(zeta=0.25)), float(max_learning_rate(student="linear", zeta=0.25))
     (3.0, 2.5)
@@ -82,8 +77,7 @@ def effective_learning_rate(
 ) -> Numbers:
     r"""Compute the effective learning rate of the direction at the fixed point (Table 1).
 
-    $\eta_{eff} = \eta\gamma_0/L_0^2$. With zeta = 0 it is $\eta/L_0^2$ for weight norm and, with length 1, $\eta$ for
-    SGD. Exact. Training converges iff it is below `max_learning_rate`. Growing weights lower it.
+    $\eta_{eff} = \eta\gamma_0/L_0^2$. Training converges iff it is below `max_learning_rate`. Growing weights lower it.
 
     >>> float(effective_learning_rate(3.0, zeta=0.25, length=2.0))
     0.5
@@ -103,8 +97,7 @@ def stability_eigenvalues(
     $\lambda_\gamma$ is the exact derivative of the gain's flow by the gain. $\lambda_R$ is that of the overlap's by
     the overlap, exact for zeta = 0; for zeta > 0 the paper drops $-\eta^2\gamma_0^2 I_2/2L_0^4$, $I_2 = h(1 -
     \gamma_0)^2$, which `dynamics_jacobian` keeps: at $L_0 = 1$, ReLU, zeta = 0.25 it is 0.003 of 0.30 at $\eta = 0.5$
-    and 0.083 of 0.73 at $\eta = 2.6$. SGD: zeta = 0, length 1. $\lambda_R < 0$ iff
-    the effective learning rate is below the maximum.
+    and 0.083 of 0.73 at $\eta = 2.6$. SGD: zeta = 0, length 1.
 
     >>> [float(rate) for rate in stability_eigenvalues(0.5)]
     [-0.25, -0.375]
@@ -132,10 +125,9 @@ def dynamics_jacobian(
 ) -> Float[np.ndarray, "k k"]:
     r"""Compute the Jacobian of `order_parameter_flow` in (gamma, R, L), for SGD in (gamma, R).
 
-    Exact derivatives with every term in $\eta^2$, also at R = 1 (from below); there finite differences of step h are
-    off by $O(\sqrt h)$ because $\arcsin$ has no slope there. At the fixed point for zeta = 0 `numpy.linalg.eigvals`
-    of it gives `stability_eigenvalues` and, for weight norm, 0 for the free length. For zeta > 0 that point is not
-    quite fixed (L grows): there compare diagonal entries. Rows are derivatives of the flow of gamma, R (and L).
+    Exact derivatives with every term in $\eta^2$, also at R = 1 (from below). At the fixed point for zeta = 0
+    `numpy.linalg.eigvals` of it gives `stability_eigenvalues` and, for weight norm, 0 for the free length. For zeta > 0
+    that point is not quite fixed (L grows): there compare diagonal entries.
 
     Args:
         length: Length L, None for 1; always gamma for SGD.
@@ -181,50 +173,34 @@ def _jacobian(
     return jacobian
 
 
-def _batch_sizes(batch_size: ArrayLike, centred: bool) -> Numbers:
-    return checked_array("batch_size", batch_size, 2 if centred else 1)
-
-
-def batch_norm_gamma(batch_size: ArrayLike, *, centred: bool = False) -> Numbers:
+def batch_norm_gamma(batch_size: ArrayLike) -> Numbers:
     r"""Compute the gain at which batch norm converges if its direction is the teacher's.
 
-    $$\gamma^* = E[\sigma_B] = \sqrt{\tfrac 2M}\,\frac{\Gamma(\frac{M + 1}2)}{\Gamma(\frac M2)}\
-    \text{(root mean square)}, \qquad
-    \sqrt{\tfrac 2M}\,\frac{\Gamma(\frac M2)}{\Gamma(\frac{M - 1}2)}\ \text{(about the batch mean)}$$
+    $$\gamma^* = E[\sigma_B] = \sqrt{\tfrac 2M}\,\frac{\Gamma(\frac{M + 1}2)}{\Gamma(\frac M2)}$$
 
-    Labels are free of noise. For t ~ N(0, 1) and squared loss, training minimizes $E[(g(t) - g(\gamma t/\sigma_B))^2]$
-    with t in its own batch. The root mean square form is exact for linear and ReLU students, the centred one for linear
-    students. To first order $1 - 1/4M$ and $1 - 3/4M$. At test time the population deviation 1 divides, so outputs are
-    too small by $\gamma^*$; the paper's fixed point $\gamma_0 = 1 - 1/2M$ is $\gamma^* E[\sigma_B]$.
-
-    Args:
-        batch_size: M; 2 or larger where centred.
-        centred: Whether the batch mean is subtracted. The paper's teacher-student experiments do not (sec. 4).
+    Labels are free of noise, and batch norm divides by the root mean square of a batch of M, as in sec. 4. For
+    t ~ N(0, 1) and squared loss, training minimizes $E[(g(t) - g(\gamma t/\sigma_B))^2]$ with t in its own batch. Exact
+    for linear and ReLU students; to first order $1 - 1/4M$. At test time the population deviation 1 divides, so outputs
+    are too small by $\gamma^*$; the paper's fixed point $\gamma_0 = 1 - 1/2M$ is $\gamma^* E[\sigma_B]$.
 
     >>> bool(np.isclose(batch_norm_gamma(1), np.sqrt(2 / np.pi), rtol=1e-14))
     True
     """
-    sizes = _batch_sizes(batch_size, centred)
-    freedom = sizes - 1 if centred else sizes
-    return np.sqrt(2 / sizes) * np.exp(gammaln((freedom + 1) / 2) - gammaln(freedom / 2))
+    sizes = checked_array("batch_size", batch_size, 1)
+    return np.sqrt(2 / sizes) * np.exp(gammaln((sizes + 1) / 2) - gammaln(sizes / 2))
 
 
-def batch_norm_zeta(batch_size: ArrayLike, *, student: Student = "linear", centred: bool = False) -> Numbers:
+def batch_norm_zeta(batch_size: ArrayLike, *, student: Student = "linear") -> Numbers:
     r"""Compute the gamma decay that replaces batch norm with batches of M in the paper.
 
-    $$\zeta = \frac{1}{2M}\ \text{(linear)}, \quad \frac{1}{4M}\ \text{(ReLU)}; \qquad
-    \text{three times that where the batch mean is subtracted too}$$
+    $$\zeta = \frac{1}{2M}\ \text{(linear)}, \quad \frac{1}{4M}\ \text{(ReLU)}$$
 
     Section 4, appendix C.3. Convention: loss = full square + $\zeta\gamma^2$. First order in 1/M, Gaussian
     pre-activations. It matches real batch norm's output scale $\gamma^* E[\sigma_B]$ at the teacher's direction; there
-    the exact linear root-mean-square value is $1/E[\sigma_B]^2 - 1$ (0.8 % above 1/2M at M = 32). It does not carry
-    over to the direction on few noisy samples: batch norm decays the variance of its outputs on the training data, not
-    the norm of the weights.
-
-    Args are those of `batch_norm_gamma`.
+    the exact linear value is $1/E[\sigma_B]^2 - 1$ (0.8 % above 1/2M at M = 32). It does not hold for the direction on
+    few noisy samples: batch norm decays the variance of its outputs on the training data, not the norm of the weights.
 
     >>> float(batch_norm_zeta(32)) == 1 / 64, float(batch_norm_zeta(16, student="relu")) == 1 / 64
     (True, True)
     """
-    sizes = _batch_sizes(batch_size, centred)
-    return activity(student) * (3 if centred else 1) / (2 * sizes)
+    return activity(student) / (2 * checked_array("batch_size", batch_size, 1))

@@ -1,14 +1,10 @@
 r"""Output sensitivity of random networks and predicted losses (Forouzesh et al. 2021).
 
-The activation is positive homogeneous, $\phi(z) = \alpha z$ for z > 0 and $\beta z$ otherwise: ReLU is (1, 0), a leaky
-ReLU (1, 0.01), no activation (1, 1). It enters the formulas as $g = (\alpha^2 + \beta^2) / 2$.
+The activation $\phi$ is ReLU. At finite noise the arc-cosine kernel of degree 1 (Cho and Saul 2009) applies. For a pair
+of inputs and Gaussian weights the pre-activations z, z' of a layer are Gaussian, with second moments u, v and angle t.
+With $q = \sqrt{uv} (\sin t - t \cos t) / \pi$ and c the mixed moment $\sqrt{uv} \cos t$,
 
-At finite noise the arc-cosine kernel of degree 1 (Cho and Saul 2009) applies. For a pair of inputs and Gaussian weights
-the pre-activations z, z' of a layer are Gaussian, with second moments u, v and angle t. With $q = \sqrt{uv} (\sin t -
-t \cos t) / \pi$ and c the mixed moment $\sqrt{uv} \cos t$,
-
-.. math:: E[\phi(z) \phi(z')] = g c + \tfrac12 (\alpha - \beta)^2 q, \qquad
-          E[(\phi(z) - \phi(z'))^2] = g d - (\alpha - \beta)^2 q, \qquad d = u + v - 2c.
+.. math:: E[\phi(z) \phi(z')] = (c + q) / 2, \qquad E[(\phi(z) - \phi(z'))^2] = d / 2 - q, \qquad d = u + v - 2c.
 
 The squared difference d is propagated itself, because the difference of nearly equal u + v and 2c would lose precision.
 For small angles $q \approx \sqrt{uv} t^3 / 3 \pi$ and $d \approx \sqrt{uv} t^2$: every ReLU layer loses a fraction $2t
@@ -20,28 +16,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 
-Slopes = tuple[float, float]
-RELU: Slopes = (1.0, 0.0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class WeightLayer:
-    """Moments of one weight layer, fully connected or convolutional.
+    """Second moments E[w^2] and E[b^2] of one weight layer, fully connected or convolutional."""
 
-    Attributes:
-        fan_in: Number of inputs to one unit; for a convolution input channels times kernel size.
-        weights: Second moment of the weights, E[w^2], their mean included.
-        biases: Second moment of the biases, 0 without biases.
-    """
-
-    fan_in: int
+    fan_in: int  # inputs to one unit; for a convolution input channels times kernel size
     weights: float = 1.0
     biases: float = 0.0
 
@@ -49,17 +36,6 @@ class WeightLayer:
         check_range("fan_in", self.fan_in, 1)
         check_range("weights", self.weights, 0)
         check_range("biases", self.biases, 0)
-
-    @classmethod
-    def measured(cls, weight: Any, bias: Any = None) -> WeightLayer:
-        """Return the layer with the mean squares of actual weights [out, in, ...] and biases.
-
-        >>> WeightLayer.measured(np.full((2, 3), 2.0), np.array([1.0, 0.0]))
-        WeightLayer(fan_in=3, weights=4.0, biases=0.5)
-        """
-        weight = np.asarray(weight, dtype=np.float64)
-        moment = 0.0 if bias is None else float(np.square(np.asarray(bias, dtype=np.float64)).mean())
-        return cls(fan_in=math.prod(weight.shape[1:]), weights=float(np.square(weight).mean()), biases=moment)
 
 
 def fully_connected_layers(
@@ -75,12 +51,6 @@ def fully_connected_layers(
     return [WeightLayer(fan_in=width, weights=weights, biases=biases) for width in (n_inputs, *hidden)]
 
 
-def gain(slopes: Slopes) -> float:
-    r"""Return the gain $g = (\alpha^2 + \beta^2) / 2$ of a squared signal."""
-    alpha, beta = slopes
-    return (alpha**2 + beta**2) / 2
-
-
 def check_layers(layers: Sequence[WeightLayer], n_outputs: int) -> None:
     """Raise InvalidInput unless there are a layer and an output."""
     if not layers:
@@ -90,12 +60,10 @@ def check_layers(layers: Sequence[WeightLayer], n_outputs: int) -> None:
     check_range("n_outputs", n_outputs, 1)
 
 
-def expected_sensitivity(
-    layers: Sequence[WeightLayer], n_outputs: int, *, noise_std: float = 0.1, slopes: Slopes = RELU
-) -> float:
+def expected_sensitivity(layers: Sequence[WeightLayer], n_outputs: int, *, noise_std: float = 0.1) -> float:
     r"""Compute the expected output sensitivity of random networks for vanishing noise.
 
-    .. math:: S = \frac{\sigma^2}{K} \, g^M \prod_{i=1}^{M+1} E[w_i^2] \, n_i,
+    .. math:: S = \frac{\sigma^2}{K} \, 2^{-M} \prod_{i=1}^{M+1} E[w_i^2] \, n_i,
               \qquad \text{standard normal ReLU networks of width } H:\quad
               S = \frac{D}{K} \Big( \frac{H}{2} \Big)^M \sigma^2
 
@@ -105,10 +73,8 @@ def expected_sensitivity(
     Valid: exact in expectation for any width, for independent weights and biases with distributions symmetric around
     0, for noise so small that no unit switches. Convolutions are included where there is neither padding nor pooling.
     One network scatters around it: by 15 % (relative standard deviation) at H = 300 and M = 2, by 50 % at H = 30 and
-    M = 4. At finite noise it is an upper value: at noise_std = 0.1 on inputs in [0, 1] the truth is 0.96, 0.92, 0.89,
-    0.86, 0.75 of it for M = 1, 2, 3, 4, 8, and at noise_std = 1 it is 0.74 to 0.22; `finite_noise_sensitivity` has
-    the right number. For trained networks it gives the order of magnitude only: in the authors' runs with M = 4 they
-    came out at 0.4 of it.
+    M = 4. At finite noise it is too large (`finite_noise_sensitivity`): by 4 to 25 % at noise_std = 0.1 for M = 1 to 8.
+    Trained networks came out at 0.4 of it in the authors' runs.
 
     Args:
         noise_std: Standard deviation of the input noise.
@@ -119,18 +85,17 @@ def expected_sensitivity(
     check_layers(layers, n_outputs)
     check_range("noise_std", noise_std, 0)
     factors = math.prod(layer.weights * layer.fan_in for layer in layers)
-    return noise_std**2 / n_outputs * gain(slopes) ** (len(layers) - 1) * factors
+    return noise_std**2 / n_outputs * 0.5 ** (len(layers) - 1) * factors
 
 
-def bias_contribution(layers: Sequence[WeightLayer], n_outputs: int, *, slopes: Slopes = RELU) -> float:
+def bias_contribution(layers: Sequence[WeightLayer], n_outputs: int) -> float:
     r"""Compute Sigma, the biases' part of the variance of an output over networks, over K.
 
-    .. math:: \Sigma = \frac1K \sum_{l=1}^{L} E[b_l^2] \prod_{i=l+1}^{L} g \, E[w_i^2] \, n_i
+    .. math:: \Sigma = \frac1K \sum_{l=1}^{L} E[b_l^2] \prod_{i=l+1}^{L} \tfrac12 E[w_i^2] \, n_i
 
-    Forouzesh, Salehi and Thiran 2021, eq. 8, with its indices set right: L = M + 1 counts all weight layers, the
-    output layer included, and $n_i$ is the fan-in of layer i (printed: $H_i$ and L = M, with which the factors do not
-    line up, and the output bias is missing). An empty product is 1. Exact in expectation at any width, for
-    independent weights and biases with distributions symmetric around 0.
+    Forouzesh, Salehi and Thiran 2021, eq. 8, corrected: L = M + 1 counts all weight layers, the output layer included,
+    and $n_i$ is the fan-in of layer i (printed: $H_i$ and L = M). Exact in expectation at any width, for independent
+    weights and biases with distributions symmetric around 0.
 
     >>> bias_contribution(fully_connected_layers(7, [4]), 1)  # output bias 1, hidden biases 1 * 4 / 2
     3.0
@@ -139,7 +104,7 @@ def bias_contribution(layers: Sequence[WeightLayer], n_outputs: int, *, slopes: 
     total, passed_on = 0.0, 1.0
     for layer in reversed(layers):
         total += layer.biases * passed_on
-        passed_on *= gain(slopes) * layer.weights * layer.fan_in
+        passed_on *= 0.5 * layer.weights * layer.fan_in
     return total / n_outputs
 
 
@@ -158,14 +123,12 @@ def predicted_variance(
               \sum_k \mathrm{Var}_\theta f_k = K^2 V, \qquad
               \sum_k \mathrm{Var}_\theta F_k \approx \frac{K - 1}{K} V
 
-    The last form (`of="probabilities"`) is eq. 7 of Forouzesh, Salehi and Thiran 2021, for classifiers. The middle
-    one (`of="outputs"`) is for raw outputs, so for regression without softmax: for K = 1 it is V, and
-    eq. 7 would be 0.
+    The last form (`of="probabilities"`) is eq. 7 of Forouzesh, Salehi and Thiran 2021, for classifiers, the middle one
+    (`of="outputs"`) is for raw outputs.
 
-    Valid: the middle form in expectation for random networks with vanishing noise (within 5 % in simulations). The
-    last form linearizes the softmax at equal logits, so it needs logits far below 1, and fails everywhere else: 10 %
-    off at He initialization, and thousands of times too high for standard normal weights, as probabilities saturate
-    (their variance never exceeds 1). On classifiers trained on digits it was 20 to ten million times too high.
+    Valid: the middle form in expectation for random networks with vanishing noise. The last form linearizes the softmax
+    at equal logits, so it needs logits far below 1: it is 10 % off at He initialization, and on classifiers trained on
+    digits it was 20 to ten million times too high, as probabilities saturate.
 
     Args:
         sensitivity: S, measured or from `expected_sensitivity`.
@@ -173,9 +136,6 @@ def predicted_variance(
         noise_std: Standard deviation of the noise that S was measured with.
         bias_part: Sigma of `bias_contribution`; the paper's figures omit it.
         of: "probabilities" (classification) or raw "outputs" (regression).
-
-    Returns:
-        Variance, mean over samples and sum over outputs.
 
     >>> predicted_variance(4.0, n_outputs=1, input_second_moment=0.5, noise_std=2.0, of="outputs")  # 4 * 0.5 / 2^2
     0.5
@@ -204,10 +164,9 @@ def predicted_loss(
     Forouzesh, Salehi and Thiran 2021, eq. 9; the authors plot it with Sigma = 0.
 
     Valid as a scaling law, L proportional to the root of S, with a constant that is not 1: 0.3 to 0.7 on small
-    networks trained on digits, 0.9 to 1.2 in the authors' runs on CIFAR-10. The steps behind it do not hold
-    (`predicted_variance` and `approximate_cross_entropy` explain why). It works because the loss of a wrong prediction
-    and the root of S both grow in proportion to the size of the logits. It does not order networks by their error rate:
-    in the authors' runs the networks of larger L and S have the higher accuracy.
+    networks trained on digits, 0.9 to 1.2 in the authors' runs on CIFAR-10. It works because the loss of a wrong
+    prediction and the root of S both grow in proportion to the size of the logits. It does not order networks by their
+    error rate: in the authors' runs the networks of larger L and S have the higher accuracy.
 
     Args are those of `predicted_variance`.
 
@@ -239,20 +198,19 @@ def _arc_cosine_term(u: Array, v: Array, w: Array, d: Array) -> Array:
     return size * np.where(t < 1e-2, series, np.sin(t) - t * np.cos(t)) / np.pi
 
 
-def _squared_difference(a: Array, b: Array, w: Array, d: Array, layers: Sequence[WeightLayer], slopes: Slopes) -> Array:
+def _squared_difference(a: Array, b: Array, w: Array, d: Array, layers: Sequence[WeightLayer]) -> Array:
     """Return E(f(z) - f(z'))^2 for |z|^2 = a, |z'|^2 = b, a - b = w and |z - z'|^2 = d."""
     first, *others = layers
     u, v = first.weights * a + first.biases, first.weights * b + first.biases
     w, d = first.weights * w, first.weights * d
-    g, kink = gain(slopes), (slopes[0] - slopes[1]) ** 2
     for layer in others:
         factor = layer.weights * layer.fan_in
-        d = factor * (g * d - kink * _arc_cosine_term(u, v, w, d))
-        u, v, w = factor * g * u + layer.biases, factor * g * v + layer.biases, factor * g * w
+        d = factor * (d / 2 - _arc_cosine_term(u, v, w, d))
+        u, v, w = factor / 2 * u + layer.biases, factor / 2 * v + layer.biases, factor / 2 * w
     return d
 
 
-def _mean_shift(x: Array, noisy: Array, layers: Sequence[WeightLayer], slopes: Slopes) -> float:
+def _mean_shift(x: Array, noisy: Array, layers: Sequence[WeightLayer]) -> float:
     """Return E(mean over pairs of f(noisy) - f(x))^2 of one output."""
     points, signs = np.concatenate([x, noisy]), np.repeat([-1.0, 1.0], len(x)) / len(x)
     squares = np.square(points).sum(1)
@@ -262,7 +220,7 @@ def _mean_shift(x: Array, noisy: Array, layers: Sequence[WeightLayer], slopes: S
         rows = slice(start, start + 256)
         a = squares[rows, None]
         d = np.clip(a + squares - 2 * points[rows] @ points.T, 0.0, None)
-        differences = _squared_difference(a, squares, a - squares, d, layers, slopes)
+        differences = _squared_difference(a, squares, a - squares, d, layers)
         total -= 0.5 * float(signs[rows] @ differences @ signs)
     return total
 
@@ -273,28 +231,24 @@ def finite_noise_sensitivity(
     layers: Sequence[WeightLayer],
     n_outputs: int,
     *,
-    slopes: Slopes = RELU,
     centred: bool = True,
 ) -> float:
     r"""Compute the expected output sensitivity of random networks on given inputs and noise.
 
     With m the mean over outputs of f(x + noise) - f(x), the number is $E_\theta$ of the population variance of m over
-    the pairs, which is what `output_sensitivity` measures. `centred=False` gives the second moment
-    $E_\theta[m^2]$ instead, at the cost of n rather than n^2 kernel entries; on inputs in [0, 1] it is larger by a
-    fraction of 1/n for vanishing noise, by 1 % more at noise_std = 0.1, and by 16 % (M = 1) to 130 % (M = 8) at 1.
+    the pairs, which is what `output_sensitivity` measures. `centred=False` gives the second moment $E_\theta[m^2]$
+    instead, at the cost of n rather than n^2 kernel entries; at vanishing noise it is `expected_sensitivity`.
 
-    Valid: Gaussian weights and biases with mean 0. Exact in expectation for one hidden layer of any width, and for
-    infinitely wide layers; otherwise off by the order of M / H, as the moments of a layer of H units fluctuate
-    (simulations with H of 30 and more agreed within their error of 3 %). Fully connected networks only. At vanishing
-    noise the second moment is `expected_sensitivity`, which is the larger for every other noise.
+    Valid: fully connected networks with Gaussian weights and biases of mean 0. Exact in expectation for one hidden
+    layer of any width, and for infinitely wide layers; otherwise off by the order of M / H, as the moments of a layer
+    of H units fluctuate (simulations with H of 30 and more agreed within their error of 3 %).
 
     Args:
-        x: Inputs.
-        noise: Noise added to each input.
+        x, noise: Inputs, and noise added to each.
         centred: Variance over the pairs, or their second moment.
 
     Raises:
-        InvalidInput: Shapes or numbers do not fit together.
+        InvalidInput: Shapes do not fit together.
 
     >>> from gapscope.theory.sensitivity import fully_connected_layers
     >>> x, noise = np.array([[1.0], [1.0]]), np.array([[-2.0], [2.0]])
@@ -313,6 +267,6 @@ def finite_noise_sensitivity(
     noisy = x + noise
     a, b = np.square(x).sum(1), np.square(noisy).sum(1)
     w, d = -(noise * (x + noisy)).sum(1), np.square(noise).sum(1)
-    second_moment = float(_squared_difference(a, b, w, d, layers, slopes).mean())
-    mean = _mean_shift(x, noisy, layers, slopes) if centred else 0.0
+    second_moment = float(_squared_difference(a, b, w, d, layers).mean())
+    mean = _mean_shift(x, noisy, layers) if centred else 0.0
     return (second_moment - mean) / n_outputs

@@ -20,10 +20,7 @@ else:
 
 
 class OrderParameterIntegrals(NamedTuple):
-    """Averages that drive learning.
-
-    I1 is E[delta * student pre-activation], I2 is E[delta^2 x^T x], I3 is E[delta * teacher pre-activation].
-    """
+    """Averages I1, I2, I3 that drive learning, see `order_parameter_integrals`."""
 
     i1: Numbers
     i2: Numbers
@@ -31,11 +28,7 @@ class OrderParameterIntegrals(NamedTuple):
 
 
 def activity(student: Student) -> float:
-    """Return the activity E[g'(s)] = E[g(s)^2] / gamma^2: 1/2 for ReLU, 1 for linear.
-
-    >>> activity("relu")
-    0.5
-    """
+    """Return the activity E[g'(s)] = E[g(s)^2] / gamma^2: 1/2 for ReLU, 1 for linear."""
     check_choice("student", student, ("relu", "linear"))
     return 0.5 if student == "relu" else 1.0
 
@@ -57,14 +50,8 @@ def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numb
 
 
 def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
-    r"""Return the output correlations $E[g(s) g(t)] / \gamma$ and $E[g'(s) g(t)\, t]$.
-
-    Pre-activations s (student) and t (teacher) have correlation R. ReLU: $(\pi R + 2r + 2R \arcsin R)/4\pi$ and $(\pi +
-    2Rr + 2\arcsin R)/4\pi$, $r = \sqrt{1 - R^2}$; linear: R and 1. Overlaps that rounding carried past 1 count as 1.
-
-    >>> output_correlations(np.array(1.0), "relu")
-    (np.float64(0.5), np.float64(0.5))
-    """
+    r"""Return the output correlations $E[g(s) g(t)] / \gamma$ and $E[g'(s) g(t)\, t]$ at overlap R."""
+    # ReLU: (pi R + 2 r + 2 R arcsin R) / 4 pi and (pi + 2 R r + 2 arcsin R) / 4 pi, r = sqrt(1 - R^2); linear: R and 1.
     # For unit Gaussians at the angle a = arccos R the arc-cosine kernel (Cho and Saul 2009) gives E[relu(s) relu(t)] =
     # (sin a + (pi - a) cos a) / 2 pi and E[1(s > 0) relu(t)^2] = (pi - a + sin a cos a) / 2 pi, here with pi - a = pi/2
     # + arcsin R. The second is E[g'(s) g(t) t], since g(t) t = g(t)^2.
@@ -78,13 +65,7 @@ def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Nu
 
 
 def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
-    r"""Return the derivatives by R of `output_correlations`.
-
-    ReLU: $(\pi + 2\arcsin R)/4\pi$ and $r/\pi$; linear: 1 and 0. Exact, from below at R = 1.
-
-    >>> correlation_slopes(np.array(1.0), "relu")
-    (np.float64(0.5), np.float64(0.0))
-    """
+    r"""Return the derivatives by R of `output_correlations`, from below at R = 1."""
     # Price's theorem: d E[g(s) g(t)]/dR = E[g'(s) g'(t)], for ReLU the fraction of inputs at which both are active. The
     # other one by hand: d(R r + arcsin R)/dR = (r - R^2/r) + 1/r = 2 r.
     if student == "linear":
@@ -94,11 +75,7 @@ def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Num
 
 
 def order_parameter_averages(gamma: Numbers, overlap: Numbers, student: Student) -> tuple[Numbers, Numbers, Numbers]:
-    """Return I1 / gamma, I2 and I3 of `order_parameter_integrals` without checks.
-
-    >>> [float(value) for value in order_parameter_averages(np.array(0.0), np.array(1.0), "linear")]
-    [1.0, 1.0, 1.0]
-    """
+    """Return I1 / gamma, I2 and I3 of `order_parameter_integrals` without checks."""
     active = activity(student)
     outputs, teacher = output_correlations(overlap, student)
     # g'(s) s = g(s) and g'(s)^2 = g'(s) turn every average into one of three: E[g(s) g(t)] = gamma c1, E[g(s)^2] = h
@@ -158,11 +135,9 @@ class Equilibrium:
     r"""Saddle point of the free energy.
 
     Attributes:
-        gamma: $\gamma$, length of the mean student over sqrt(N).
-        overlap: Cosine R between mean student and teacher.
+        gamma, overlap: Length of the mean student over sqrt(N), and its cosine R with the teacher.
         spread: $D = q^2 - \gamma^2$, what the temperature adds to the squared length.
         a: The paper's $a = 1 + T/D$; 1 where the training error is 0.
-        student: Activation of the student.
     """
 
     gamma: float
@@ -197,13 +172,9 @@ def free_energy(
     $$-\beta f = \frac{\gamma^2 - \gamma^2 R^2}{2D} + \frac{\ln D}{2} - \frac c2 \ln(1 + \beta D)
     - \frac c2\,\beta\,\frac{1 - 2\gamma R + \gamma^2 + S}{1 + \beta D}, \qquad D = q^2 - \gamma^2$$
 
-    with $c = \alpha/2$ for ReLU and $\alpha$ for linear students; the constant of the unfitted negative targets is
-    omitted. Exact for $N \to \infty$ and the linear student; a ReLU student is assumed to fit its positive targets
-    only, as the paper does for low temperatures.
-
-    Args:
-        gamma: $\gamma$, below `length`.
-        length: q.
+    with $c = \alpha/2$ for ReLU and $\alpha$ for linear students, and q the `length`, above gamma. Exact for $N \to
+    \infty$ and the linear student; a ReLU student is assumed to fit its positive targets only, as the paper does for
+    low temperatures; the constant of the other ones is omitted.
 
     >>> free_energy(0.0, 0.0, 1.0, alpha=0.0, temperature=1.0)
     -0.0
@@ -277,9 +248,6 @@ def equilibrium(
     Args:
         length: q, positive. None: the length that also makes f stationary, for c < 1 (which has one at T = 0 only)
             the shortest perfect fit.
-
-    Raises:
-        InvalidInput: A value outside its range, or no finite length at this load and temperature.
 
     >>> point = equilibrium(1.2)
     >>> round(point.gamma * point.overlap, 12), round(point.gamma**2, 12), round(point.generalization_error, 12)

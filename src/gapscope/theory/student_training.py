@@ -27,20 +27,12 @@ Targets = Float[np.ndarray, "k m"]
 
 
 def pre_activations(inputs: Inputs, weights: Weights) -> Targets:
-    """Return each student's w^T x on its own samples.
-
-    >>> pre_activations(np.ones((1, 2, 3)), np.ones((1, 3)))
-    array([[3., 3.]])
-    """
+    """Return each student's w^T x on its own samples."""
     return np.matmul(inputs, weights[:, :, None])[:, :, 0]
 
 
 def activate(pre_activation: Targets, student: Student) -> Targets:
-    """Return the outputs g(s) of a student or a teacher.
-
-    >>> activate(np.array([[-1.0, 2.0]]), "relu")
-    array([[0., 2.]])
-    """
+    """Return the outputs g(s) of a student or a teacher."""
     return np.maximum(pre_activation, 0) if student == "relu" else pre_activation
 
 
@@ -54,11 +46,7 @@ def _weight_gradient(inputs: Inputs, pull: Targets) -> Weights:
 
 
 def root_mean_square(values: Targets) -> Float[np.ndarray, "k 1"]:
-    """Return the root mean square over the samples of each student.
-
-    >>> root_mean_square(np.array([[1.0, -1.0]]))
-    array([[1.]])
-    """
+    """Return the root mean square over the samples of each student."""
     return np.sqrt(np.mean(values**2, axis=1, keepdims=True))
 
 
@@ -72,9 +60,6 @@ def steps(
     \sqrt N w^\top x_j/\|w\|$. Batch norm with $u_j = w^\top x_j/\sigma_B$, $\sigma_B$ the root mean square over the
     given batch: $\frac{\gamma}{\sigma_B}\sum_j(\delta_j - u_j\overline{\delta u})x_j$ and $\frac 1N\sum_j \delta_j
     u_j$.
-
-    >>> steps("sgd", np.zeros((1, 1)), np.ones(1), np.ones((1, 1, 1)), np.ones((1, 1)), "linear")
-    (array([[1.]]), array([0.]))
     """
     size = weights.shape[1]
     hidden = pre_activations(inputs, weights)
@@ -96,7 +81,6 @@ def steps(
 
 
 _DIVERGED = 1e9
-Start = Literal["correlation", "random"]
 Parameters = Float[np.ndarray, "k n_plus_1"]
 
 
@@ -113,20 +97,16 @@ def _check(task: TeacherTask, method: str, batch: int, epochs: int, zeta: float,
         raise InvalidInput(f"checkpoints must increase within [0, {epochs}]; got {list(checkpoints)}. Or raise epochs.")
 
 
-def _start(
-    task: TeacherTask, student: Student, start: Start, length: float, generator: np.random.Generator
-) -> Parameters:
-    check_range("start_length", length, 0, low_open=True)
-    check_choice("start", start, ("correlation", "random"))
-    if start == "random":
-        weights = generator.standard_normal(task.teachers.shape)
-    else:
-        weights = np.einsum("kpn,kp->kn", task.inputs, activate(task.targets, student))
+def _start(task: TeacherTask, method: TrainingMethod, student: Student) -> Parameters:
+    # Along the correlation linear students reach the shortest solution: what lies outside the span of the data is never
+    # unlearned. SGD starts short, as a ReLU student keeps what a long start puts where no sample is active.
+    length = 0.01 if method == "sgd" else 1.0
+    weights = np.einsum("kpn,kp->kn", task.inputs, activate(task.targets, student))
     norms = np.linalg.norm(weights, axis=1, keepdims=True)
     if not norms.all():
         raise InvalidInput(
             f"Every ReLU student must have a positive target to start from; {np.sum(norms == 0)} of {len(norms)} have "
-            "none. Use more samples, or pass start='random'."
+            "none. Use more samples."
         )
     weights *= length * np.sqrt(weights.shape[1]) / norms
     return np.column_stack([weights, np.ones(len(weights))])
@@ -163,10 +143,7 @@ def train_students(
     batch_size: int | None = None,
     zeta: float = 0.0,
     loss_scale: LossScale = "inputs",
-    momentum: float = 0.0,
     anneal: bool = True,
-    start: Start = "correlation",
-    start_length: float | None = None,
     checkpoints: Sequence[int] | None = None,
     generator: np.random.Generator | None = None,
 ) -> StudentWeights:
@@ -174,32 +151,25 @@ def train_students(
 
     The loss is the full square over all samples divided by N or P plus $\zeta\gamma^2$; half of it is descended,
     summed (not averaged) over a batch, with step $\eta' = \eta / (1 + \sqrt{M/N})^2$ for w and $\eta'/N$ for
-    $\gamma$: the largest curvature of a batch of Gaussian inputs is divided out, so $\eta < 2(1 - m)$ is stable (m =
-    momentum), and one sample at a time is the online SGD of `learning_dynamics` (with `loss_scale="samples"`). Batch
-    norm divides by the root mean square of its batch (the mean is not subtracted, sec. 4); what counts afterwards is
-    its evaluation mode, with the root mean square over the whole training set. Batches are resampled each epoch
-    without replacement; samples that do not fill a batch are skipped.
+    $\gamma$: the largest curvature of a batch of Gaussian inputs is divided out, so $\eta < 2$ is stable, and one
+    sample at a time is the online SGD of `learning_dynamics` (with `loss_scale="samples"`). w starts along the
+    correlation $\sum_j g(y_j) x_j$. Batch norm divides by the root mean square of its batch (the mean is not
+    subtracted, sec. 4), after training by that of the whole training set. Samples that do not fill a batch are skipped.
 
-    Exactness: converged weight norm with decay equals ridge regression (to 1e-12 in w for zeta = 0.25), SGD the
-    shortest least squares. Real batch norm does not end on the ridge curve of `batch_norm_zeta` that Fig. 1a puts it
-    on: its direction goes to least squares, and values on the curve near alpha = 1 come from short training. ReLU
-    students are not convex: long starts, large steps and momentum change where they end.
+    Converged weight norm with decay equals ridge regression (to 1e-12 in w for zeta = 0.25), SGD the shortest least
+    squares. Real batch norm does not end on the ridge curve of `batch_norm_zeta` that Fig. 1a puts it on: its direction
+    goes to least squares, and values on the curve near alpha = 1 come from short training.
 
     Args:
         method: "sgd" (vanilla), "weight_norm" (with gamma decay `zeta`) or "batch_norm" (the real one, no decay).
         batch_size: M, None for the whole training set at once.
         loss_scale: Divisor of the sum of squares in the loss: "inputs" (N) or "samples" (P).
-        momentum: Heavy-ball momentum; it speeds full-batch training up near alpha = 1.
         anneal: Whether the learning rate falls to 0 over the epochs as a cosine, or stays.
-        start: w along the correlation $\sum_j g(y_j) x_j$, from which linear students reach the shortest solution, or
-            random: its part outside the data's span is never unlearned. gamma starts at 1.
-        start_length: $\|w\|/\sqrt N$ at the start, None for 1 with a gain and 0.01 for SGD, whose ReLU students keep
-            what a long start puts where no sample is active.
         checkpoints: Increasing epochs after which to save the weights (0 for the start), as leading axis of the result;
             None for the end only.
 
     Raises:
-        InvalidInput: A value outside its range, a batch larger than the training set, or a learning rate that diverges.
+        InvalidInput: The learning rate diverges.
 
     >>> from gapscope.theory.teacher_students import draw_teacher_task
     >>> task = draw_teacher_task(3.0, n_inputs=8, noise_variance=0.0)
@@ -212,22 +182,18 @@ def train_students(
     saved_epochs = [epochs] if checkpoints is None else list(checkpoints)
     _check(task, method, batch, epochs, zeta, saved_epochs)
     check_range("learning_rate", learning_rate, 0, low_open=True)
-    check_range("momentum", momentum, 0, 1, high_open=True)
     activity(student)
     generator = resolve_numpy_generator(generator)
     decay = ridge_constant(task, zeta, loss_scale) * batch / samples
     peak = learning_rate / (1 + np.sqrt(batch / task.inputs.shape[2])) ** 2
-    length = start_length if start_length is not None else 0.01 if method == "sgd" else 1.0
-    parameters = _start(task, student, start, length, generator)
-    speed = np.zeros_like(parameters)
+    parameters = _start(task, method, student)
     saved = {0: _effective(method, parameters, task)}
     for epoch in range(epochs):
         rate = peak * (1 + np.cos(np.pi * epoch / epochs)) / 2 if anneal else peak
         for part in _batches(task, batch, generator):
             weights, gains = parameters[:, :-1], parameters[:, -1]
             turn, growth = steps(method, weights, gains, part.inputs, part.targets, student)
-            speed = momentum * speed + np.column_stack([turn, growth - decay * gains])
-            parameters = parameters + rate * speed
+            parameters = parameters + rate * np.column_stack([turn, growth - decay * gains])
         if not np.abs(parameters).max() < _DIVERGED:
             raise InvalidInput(
                 f"learning_rate must keep training finite; {learning_rate} diverged in epoch {epoch + 1}. Lower it."
@@ -278,12 +244,11 @@ def simulate_learning(
 
     Every step samples one new x ~ N(0, I/N), the teacher labels it without noise, and w moves by $\eta$ and $\gamma$
     by $\eta/N$ times the downhill gradient of half of [full square + $\zeta\gamma^2$] (eq. 5 with its step of
-    $\gamma$ corrected: with the printed $\eta$ the gain jumps about at random and no equation (6) follows). All
-    settings as for `learning_dynamics`.
+    $\gamma$ corrected: with the printed $\eta$ no equation (6) follows). All settings as for `learning_dynamics`.
 
     Args:
         times: Increasing times t = (seen samples)/N at which to report; cost: N max(times) steps of O(N) per student.
-        gamma: Gain at time 0; so are `overlap` (met exactly) and `length`, None for 1 (weight norm) or gamma (SGD).
+        gamma, overlap, length: Values at time 0; None for a length of 1 (weight norm) or gamma (SGD).
         n_inputs: N.
 
     >>> path = simulate_learning([0.0, 1.0], learning_rate=0.5, n_inputs=50, students=3)

@@ -55,11 +55,7 @@ class StudentWeights:
 
 
 def draw_teachers(n_inputs: int, count: int, generator: np.random.Generator) -> Float[np.ndarray, "k n"]:
-    """Sample teacher vectors of squared norm N, uniform in direction.
-
-    >>> bool(np.isclose(np.sum(draw_teachers(5, 1, np.random.default_rng(0)) ** 2), 5))
-    True
-    """
+    """Sample teacher vectors of squared norm N, uniform in direction."""
     vectors = generator.standard_normal((count, n_inputs))
     return vectors * (np.sqrt(n_inputs) / np.linalg.norm(vectors, axis=1, keepdims=True))
 
@@ -105,13 +101,7 @@ def _ridge(inputs: Float[np.ndarray, "p n"], targets: Float[np.ndarray, " p"], r
 
 
 def ridge_constant(task: TeacherTask, zeta: float, loss_scale: LossScale) -> float:
-    r"""Return the ridge constant of a gamma decay: lambda in $|y - X w|^2 + \lambda\|w\|^2$.
-
-    The constant is $\zeta$ where `loss_scale` divides the sum of squares by N, $\alpha\zeta$ where by P.
-
-    >>> ridge_constant(draw_teacher_task(2.0, n_inputs=8), 0.25, "samples")
-    0.5
-    """
+    r"""Return $\lambda$ of $|y - X w|^2 + \lambda\|w\|^2$ for a gamma decay: $\zeta$, or $\alpha\zeta$ per sample."""
     check_choice("loss_scale", loss_scale, ("inputs", "samples"))
     check_range("zeta", zeta, 0)
     _, samples, size = task.inputs.shape
