@@ -77,20 +77,10 @@ def test_a_package_that_cannot_be_imported_is_named_with_the_fix(fake: Fake) -> 
         from_torchvision("resnet18", n_outputs=10)
 
 
-@pytest.mark.parametrize(
-    ("package", "call"),
-    [
-        ("timm", lambda: from_timm("resnet18", n_outputs=10)),
-        ("torchvision", lambda: from_torchvision("resnet18", n_outputs=10)),
-        ("transformers", lambda: from_transformers(object())),
-    ],
-)
-def test_a_missing_package_is_named_with_its_extra(
-    package: str, call: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=f"needs the package '{package}', which is not installed; run: pip install"):
-        call()
+    with pytest.raises(MissingExtra, match="needs the package 'timm', which is not installed; run: pip install"):
+        from_timm("resnet18", n_outputs=10)
 
 
 class _Classifier(nn.Module):
@@ -126,14 +116,14 @@ def test_images_get_no_mask() -> None:
     assert torch.equal(from_transformers(ImageClassifier())(torch.zeros(2, 1, 2)), torch.zeros(2, 2))
 
 
-def test_a_model_without_logits_is_refused() -> None:
+def test_unfit_models_are_refused(fake: Fake) -> None:
     with pytest.raises(InvalidInput, match="must return an object with `logits`; Linear returned Tensor"):
         LogitsOnly(nn.Linear(2, 2))(torch.zeros(1, 2))
-
-
-def test_outputs_of_a_ready_model_cannot_be_chosen() -> None:
     with pytest.raises(InvalidInput, match=r"n_outputs can be chosen only where .* got a ready _Classifier"):
         from_transformers(_Classifier(None), n_outputs=3)
+    fake("transformers", FAKE_TRANSFORMERS)
+    with pytest.raises(InvalidInput, match="must have an image or sequence classifier for the config; got dict"):
+        from_transformers({})
 
 
 FAKE_TRANSFORMERS = """
@@ -172,12 +162,6 @@ def test_a_config_becomes_a_model(fake: Fake) -> None:
     assert from_transformers(config)(x).shape == (4, 2)
     assert from_transformers(config, n_outputs=6)(x).shape == (4, 6)
     assert config.num_labels == 2
-
-
-def test_a_config_without_classifier_is_refused(fake: Fake) -> None:
-    fake("transformers", FAKE_TRANSFORMERS)
-    with pytest.raises(InvalidInput, match="must have an image or sequence classifier for the config; got dict"):
-        from_transformers({})
 
 
 def test_real_vision_transformer() -> None:

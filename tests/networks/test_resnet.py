@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from gapscope.networks.factory import build_network
-from gapscope.networks.resnet import PaddedShortcut, ResidualBlock
+from gapscope.networks.resnet import PaddedShortcut
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,6 @@ def test_padded_shortcut() -> None:
     assert not y[:, [0, 3, 4]].any()
 
 
-def test_shortcuts_of_the_narrow_network_have_no_parameters() -> None:
-    network = build_network("resnet20", input_shape=(1, 28, 28), n_outputs=10)
-    assert not any("shortcut" in name for name in network.state_dict())
-    blocks = [module for module in network.modules() if isinstance(module, ResidualBlock)]
-    kinds = [type(block.shortcut) for block in blocks]
-    assert kinds == [nn.Identity] * 3 + ([PaddedShortcut] + [nn.Identity] * 2) * 2
-
-
 @pytest.mark.parametrize(("normalization", "kind"), [("batch", nn.BatchNorm2d), ("group", nn.GroupNorm)])
 def test_normalization_and_biases(normalization: str, kind: type[nn.Module]) -> None:
     network = build_network(
@@ -70,34 +62,8 @@ def test_normalization_and_biases(normalization: str, kind: type[nn.Module]) -> 
     assert all(convolution.bias is None for convolution in convolutions)
 
 
-def test_without_normalization_convolutions_have_biases() -> None:
-    network = build_network("resnet20", input_shape=(3, 8, 8), n_outputs=2, normalization="none")
-    assert not any("norm" in name for name in network.state_dict())
-    assert all(module.bias is not None for module in network.modules() if isinstance(module, nn.Conv2d))
-
-
 def test_group_norm_keeps_samples_apart_in_training_mode() -> None:
     x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     for normalization, apart in (("group", True), ("batch", False)):
         network = build_network("resnet20", input_shape=(1, 8, 8), n_outputs=3, normalization=normalization).train()
         assert torch.allclose(network(x)[:2], network(x[:2]), atol=1e-6) is apart
-
-
-def test_dropout_follows_every_block() -> None:
-    network = build_network("resnet20", input_shape=(1, 8, 8), n_outputs=3, dropout=0.1)
-    children = [name for name, _ in network.named_children()]
-    blocks = [name for name in children if name.endswith(("block1", "block2", "block3"))]
-    assert len(blocks) == 9
-    assert all(children[children.index(name) + 1] == f"{name}_dropout" for name in blocks)
-
-
-def test_the_ablated_layer_of_resnet34() -> None:
-    network = build_network("resnet34", input_shape=(3, 32, 32), n_outputs=10)
-    shapes: list[torch.Size] = []
-
-    def keep(_module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
-        shapes.append(output.shape)
-
-    network.get_submodule("stage4_block3.relu").register_forward_hook(keep)
-    network(torch.zeros(2, 3, 32, 32))
-    assert shapes == [(2, 512, 4, 4)]

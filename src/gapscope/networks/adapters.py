@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -35,14 +36,17 @@ def _without_inplace(model: nn.Module) -> nn.Module:
     return model
 
 
+def _seeded(make: Callable[..., nn.Module], generator: torch.Generator | None, *args: Any, **options: Any) -> nn.Module:
+    with seeded_by(resolve_generator(generator, "initial weights")):
+        return _without_inplace(make(*args, **options))
+
+
 def from_timm(name: str, *, n_outputs: int, generator: torch.Generator | None = None, **options: Any) -> nn.Module:
     """Return a timm model with `n_outputs` logits and seeded initial weights.
 
     `options` are passed to `timm.create_model`, such as `in_chans=1`, `img_size=32` or `pretrained=True`.
     """
-    timm = _import("timm", "vision")
-    with seeded_by(resolve_generator(generator, "initial weights")):
-        return _without_inplace(timm.create_model(name, num_classes=n_outputs, **options))
+    return _seeded(_import("timm", "vision").create_model, generator, name, num_classes=n_outputs, **options)
 
 
 def from_torchvision(
@@ -52,33 +56,23 @@ def from_torchvision(
 
     `options` are passed to `torchvision.models.get_model`.
     """
-    models = _import("torchvision", "vision").models
-    with seeded_by(resolve_generator(generator, "initial weights")):
-        return _without_inplace(models.get_model(name, num_classes=n_outputs, **options))
+    return _seeded(_import("torchvision", "vision").models.get_model, generator, name, num_classes=n_outputs, **options)
 
 
 class LogitsOnly(nn.Module):
     """Network that returns the field `logits` of a model's output.
 
-    The model is called with the inputs as its only argument, and with an `attention_mask` if they are token numbers and
-    `padding`, the token number that the mask excludes, is not None.
+    If the inputs are token numbers, the model also gets an `attention_mask`, which excludes the token `padding`.
     """
 
     def __init__(self, model: nn.Module, padding: int | None = None) -> None:
         super().__init__()
-        self.model = model
-        self.padding = padding
+        self.model, self.padding = model, padding
 
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
-        """Return the logits of images, or of token numbers [n, length].
-
-        Raises:
-            InvalidInput: The model's output has no logits.
-        """
-        if self.padding is None or x.is_floating_point():
-            output = self.model(x)
-        else:
-            output = self.model(x, attention_mask=(x != self.padding).long())
+        """Return the logits of images, or of token numbers [n, length]."""
+        is_masked = self.padding is not None and not x.is_floating_point()
+        output = self.model(x, attention_mask=(x != self.padding).long()) if is_masked else self.model(x)
         if not hasattr(output, "logits"):
             raise InvalidInput(
                 f"The model must return an object with `logits`; {type(self.model).__name__} returned "
@@ -93,10 +87,8 @@ def _from_config(config: Any, n_outputs: int | None, generator: torch.Generator 
     if n_outputs is not None:
         config.num_labels = n_outputs
     for task in ("Image", "Sequence"):
-        known = getattr(transformers, f"MODEL_FOR_{task.upper()}_CLASSIFICATION_MAPPING")
-        if type(config) in known:
-            with seeded_by(resolve_generator(generator, "initial weights")):
-                return getattr(transformers, f"AutoModelFor{task}Classification").from_config(config)
+        if type(config) in getattr(transformers, f"MODEL_FOR_{task.upper()}_CLASSIFICATION_MAPPING"):
+            return _seeded(getattr(transformers, f"AutoModelFor{task}Classification").from_config, generator, config)
     raise InvalidInput(
         f"transformers must have an image or sequence classifier for the config; got {type(config).__name__}. "
         "Build the model yourself and pass it instead of the config."

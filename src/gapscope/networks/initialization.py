@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,14 +42,14 @@ def _fill(parameter: Tensor, fill: Callable[..., Tensor], generator: torch.Gener
     parameter.copy_(fill(values, generator=generator))
 
 
-def _fill_bias(module: nn.Module, kind: str, generator: torch.Generator) -> None:
-    bound = module.weight[0].numel() ** -0.5  # type: ignore[index, operator]
+def _fill_bias(module: Any, kind: str, generator: torch.Generator) -> None:
+    bound = module.weight[0].numel() ** -0.5
     if kind == "torch":
-        _fill(module.bias, partial(nn.init.uniform_, a=-bound, b=bound), generator)  # type: ignore[arg-type]
+        _fill(module.bias, partial(nn.init.uniform_, a=-bound, b=bound), generator)
     elif kind == "standard_normal":
-        _fill(module.bias, nn.init.normal_, generator)  # type: ignore[arg-type]
+        _fill(module.bias, nn.init.normal_, generator)
     else:
-        nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+        nn.init.zeros_(module.bias)
 
 
 def _reset(module: nn.Module) -> None:

@@ -112,33 +112,22 @@ def image_shape(network: str, input_shape: Sequence[int]) -> tuple[int, int, int
     return channels, height, width
 
 
-def _first(value: int | tuple[int, ...] | str) -> int:
-    return value if isinstance(value, int) else int(value[0])
-
-
-def _sides_after(layers: Mapping[str, nn.Module], sides: Sequence[int]) -> list[int] | None:
+def _sides_after(layers: Mapping[str, nn.Module], sides: Sequence[int]) -> list[int]:
+    """Return height and width after convolutions and pooling with square kernels (0 where nothing is left)."""
     sides = list(sides)
     for layer in layers.values():
         if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
-            kernel, stride, padding = (_first(v) for v in (layer.kernel_size, layer.stride, layer.padding))
-            sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
-            if min(sides) < 1:
-                return None
+            values = (layer.kernel_size, layer.stride, layer.padding)
+            kernel, stride, padding = (v if isinstance(v, int) else int(v[0]) for v in values)
+            sides = [max(0, (side + 2 * padding - kernel) // stride + 1) for side in sides]
     return sides
 
 
 def n_features(network: str, layers: Mapping[str, nn.Module], channels: int, sides: Sequence[int]) -> int:
-    """Return the number of features per sample after convolutions and pooling.
-
-    Raises:
-        InvalidInput: Nothing is left of images so small.
-
-    >>> n_features("demo", {"conv1": nn.Conv2d(1, 4, 5), "conv1_pool": nn.MaxPool2d(2)}, 4, (28, 28))
-    576
-    """
+    """Return the number of features per sample after convolutions and pooling."""
     remaining = _sides_after(layers, sides)
-    if remaining is None:
-        smallest = next(side for side in count(1) if _sides_after(layers, (side, side)))
+    if 0 in remaining:
+        smallest = next(side for side in count(1) if all(_sides_after(layers, (side, side))))
         raise InvalidInput(
             f"{network} needs images of at least {smallest} x {smallest} pixels; got {sides[0]} x {sides[1]}. "
             "Enlarge or pad the images, or choose a network with fewer pooling steps, such as small_cnn."

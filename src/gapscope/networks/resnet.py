@@ -93,9 +93,6 @@ def resnet(
     Args:
         n_layers: 18, 20 or 34.
         dropout: Probability of dropout after every residual block (Luo et al. 2019, Fig. 2g: 0.1 or 0.2).
-
-    >>> sum(p.numel() for p in resnet(18, (3, 32, 32), 10).parameters())
-    11173962
     """
     in_channels, *_ = image_shape(f"resnet{n_layers}", input_shape)
     stages = [(scale_channels(width, width_multiplier), n_blocks) for width, n_blocks in _STAGES[n_layers]]

@@ -42,9 +42,6 @@ def fully_connected(
         width: Units of every hidden layer.
         activation: "relu", "tanh", "sigmoid", "gelu" or "identity".
         dropout: Probability of dropout after each hidden activation.
-
-    >>> sum(p.numel() for p in fully_connected((3, 32, 32), 10, n_hidden=2, width=140).parameters())
-    451370
     """
     layers: Layers = {"flatten": nn.Flatten()}
     n_inputs = math.prod(input_shape)
@@ -89,9 +86,6 @@ def alexnet(
         head_width: Units of both hidden fully connected layers.
         dropout: Probability of dropout before both hidden fully connected layers.
         max_pool: Whether to pool, or else to use larger strides.
-
-    >>> sum(p.numel() for p in alexnet((3, 32, 32), 10).parameters())
-    23272266
     """
     channels, *sides = image_shape("alexnet", input_shape)
     normalization = "batch" if batch_norm else "none"
@@ -117,9 +111,6 @@ def conv6(
     Luo et al. 2019 (arXiv 1809.00846), App. B, who leave padding and places of the normalization open: here
     convolutions keep the size of the image, and normalization follows all four convolutions and the hidden layer,
     before ReLU. All layers have a bias, so that every kind of normalization can be inserted or removed afterwards.
-
-    >>> sum(p.numel() for p in conv6((3, 32, 32), 10, normalization="none").parameters())
-    8459818
     """
     channels, *sides = image_shape("conv6", input_shape)
     layers: Layers = {}
@@ -150,9 +141,6 @@ def lenet5(
 
     Args:
         dropout: Probability of dropout before every fully connected layer.
-
-    >>> sum(p.numel() for p in lenet5((1, 28, 28), 10).parameters())
-    61706
     """
     channels, *sides = image_shape("lenet5", input_shape)
     first, second, *hidden = (scale_channels(width, width_multiplier) for width in (6, 16, 120, 84))
@@ -178,9 +166,6 @@ def mobilenet(
 
     Howard et al. 2017 with stride 1 in the first convolution, so that images of 32 x 32 pixels end as 2 x 2. Zhao,
     Zhang, Hu 2022 use it on CIFAR-100; their ablated units are the 1024 outputs of `block13_pointwise_relu`.
-
-    >>> sum(p.numel() for p in mobilenet((3, 32, 32), 10).parameters())
-    3217226
     """
     in_channels, *_ = image_shape("mobilenet", input_shape)
     bias = normalization == "none"
@@ -220,9 +205,6 @@ def plain_cnn(
         hidden: Units of the hidden fully connected layer.
         dropout: Probability of dropout after every ReLU (0.5 is customary).
         max_pool: Whether 2 x 2 max-pooling follows every convolution.
-
-    >>> sum(p.numel() for p in plain_cnn((3, 32, 32), 10, n_conv=1).parameters())
-    451250
     """
     in_channels, *sides = image_shape("plain_cnn", input_shape)
     normalization = "batch" if batch_norm else "none"
@@ -258,9 +240,6 @@ def small_cnn(
     Args:
         depth: Number of convolutions.
         dropout: Probability of dropout before both fully connected layers.
-
-    >>> sum(p.numel() for p in small_cnn((1, 8, 8), 10).parameters())
-    89930
     """
     channels, *sides = image_shape("small_cnn", input_shape)
     normalization = "batch" if batch_norm else "none"
@@ -302,9 +281,6 @@ def vgg(
         head_width: Units of both hidden layers of the head "paper".
         dropout: Probability of dropout before every fully connected layer.
         max_pool: Whether 2 x 2 max-pooling ends every block.
-
-    >>> sum(p.numel() for p in vgg(16, (3, 32, 32), 10).parameters())
-    14728266
     """
     channels, *sides = image_shape(f"vgg{n_layers}", input_shape)
     normalization = "batch" if batch_norm else "none"
