@@ -19,7 +19,6 @@ from gapscope.data.corruptions import (
     motion_blur,
     subset,
 )
-from gapscope.data.synthetic_faces import render_faces
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.ntk import ntk_trace
 from gapscope.measures.output_sensitivity import output_sensitivity
@@ -65,7 +64,6 @@ def _calls() -> dict[str, Callable[[], Any]]:
         "subset": lambda: subset(samples, 9).inputs,
         "balanced subset": lambda: balanced_subset(samples, 8, 2).inputs,
         "motion blur": lambda: motion_blur(images, 5),
-        "drawn faces": lambda: render_faces(2)[0],
         "augmentation": lambda: flip_shift_rotate(images),
         "output sensitivity": lambda: output_sensitivity(layer, faces),
         "probes of the kernel": lambda: ntk_trace(layer, faces, method="probe", probe="rademacher"),

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.data.built_in import digits, two_circles
 
@@ -58,17 +56,3 @@ def test_test_points_do_not_depend_on_the_number_of_training_points() -> None:
     assert torch.equal(few.test.inputs, many.test.inputs)
     assert not torch.equal(two_circles(seed=1).test.inputs, few.test.inputs)
     assert not torch.equal(two_circles(n=20, test_size=20).train.inputs, two_circles(n=20, test_size=20).test.inputs)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n": 1}, r"n of two_circles must lie in \[2, inf\); got 1"),
-        ({"factor": 1.0}, r"factor of two_circles must lie in \[0, 1\); got 1.0"),
-        ({"noise": -0.1}, "noise of two_circles must lie in"),
-        ({"seed": -1}, "seed of two_circles must lie in"),
-    ],
-)
-def test_impossible_circles_are_refused(options: dict, message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        two_circles(**options)

@@ -36,11 +36,11 @@ WHOLE = idx_bytes(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "must be an IDX file, which begins with two zero bytes; it begins with ."),
+        (b"", "must be an IDX file of unsigned bytes, which begins with 00 00 08"),
         (b"PK\x03\x04 and more", "it begins with 50 4b 03 04"),
-        (b"\0\0\x0d\x03" + WHOLE[4:], "must hold unsigned bytes .* its type is 0x0d"),
+        (b"\0\0\x0d\x03" + WHOLE[4:], "it begins with 00 00 0d 03"),
         (b"\0\0\x08\x01" + WHOLE[4:], "must have 3 dimensions .* its header states 1. Are images and labels swapped"),
-        (WHOLE[:10], "must hold a whole IDX header; it ends within it"),
+        (WHOLE[:10], "begins with 00 00 08 and a whole header"),
         (WHOLE[:-1], r"must hold the 24 bytes|must hold 24 bytes after its header"),
         (WHOLE + b"x", r"must hold 24 bytes after its header, for shape \[2, 3, 4\]; it holds more"),
         (WHOLE[:4] + struct.pack(">3I", 0, 3, 4), r"at least one record; its header states the shape \[0, 3, 4\]"),
@@ -52,19 +52,4 @@ def test_other_and_damaged_files_are_refused(tmp_path: Path, content: bytes, mes
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(content) if packed else content)
     with pytest.raises(UnreadableFile, match=message):
-        read_idx(path, dimensions=3)
-
-
-def test_fewer_bytes_than_the_header_states_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(gzip.compress(WHOLE[:-5]))
-    with pytest.raises(UnreadableFile, match=r"for shape \[2, 3, 4\]; it holds 19. Fetch it again"):
-        read_idx(path, dimensions=3)
-
-
-def test_a_real_file_cut_in_the_middle_is_refused(tmp_path: Path, data_root: Path) -> None:
-    whole = (data_root / "mnist" / "t10k-images-idx3-ubyte.gz").read_bytes()
-    path = tmp_path / "cut.gz"
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UnreadableFile, match=r"cut\.gz must be a whole gzip file"):
         read_idx(path, dimensions=3)

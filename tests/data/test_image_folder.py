@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
+from gapscope.base.errors import DataNotFound, UnreadableFile
 from gapscope.data.catalogue import fetch, find_dataset, load_dataset
 from gapscope.data.image_folder import image_folder
 
@@ -72,8 +72,3 @@ def test_damaged_and_missing_images_are_named(root: Path) -> None:
         path.unlink()
     with pytest.raises(UnreadableFile, match="ant must hold at least one image"):
         image_folder(root)
-
-
-def test_a_side_below_one_is_refused(root: Path) -> None:
-    with pytest.raises(InvalidInput, match="side of image_folder"):
-        image_folder(root, side=0)

@@ -77,18 +77,6 @@ def unpacked(source: Path, target: Path) -> None:
     target.write_bytes(gzip.decompress(source.read_bytes()))
 
 
-def test_the_official_folders_and_plain_files_are_read(data_root: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "MNIST" / "raw"
-    folder.mkdir(parents=True)
-    for path in (data_root / "mnist").glob("*.gz"):
-        if "train-images" not in path.name:
-            unpacked(path, folder / path.stem)
-    shutil.copy(folder / "t10k-images-idx3-ubyte", folder / "train-images.idx3-ubyte")
-    shutil.copy(folder / "t10k-labels-idx1-ubyte", folder / "train-labels-idx1-ubyte")
-    problem = image_sets.mnist(tmp_path)
-    assert torch.equal(problem.train.inputs, problem.test.inputs)
-
-
 def test_all_five_cifar_batches_are_joined_in_order(data_root: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
@@ -99,7 +87,7 @@ def test_all_five_cifar_batches_are_joined_in_order(data_root: Path, tmp_path: P
     problem, original = image_sets.cifar10(tmp_path), image_sets.cifar10(data_root)
     assert torch.equal(problem.train.inputs, original.train.inputs[:50])
     (folder / "data_batch_3.bin").unlink()
-    with pytest.raises(DataNotFound, match=r"without a gap; data_batch_3\.bin is missing"):
+    with pytest.raises(DataNotFound, match=r"without a gap.*\[1, 2, 4, 5\]"):
         image_sets.cifar10(tmp_path)
 
 

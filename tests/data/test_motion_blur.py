@@ -72,11 +72,6 @@ def test_the_order_of_images_is_kept_across_chunks(monkeypatch: pytest.MonkeyPat
     assert torch.equal(motion_blur(images, 3, seeded(1)), whole)
 
 
-def test_more_images_leave_the_first_ones_as_they_are() -> None:
-    images = torch.rand(20, 1, 28, 28, generator=seeded())
-    assert torch.equal(motion_blur(images, 1, seeded(1))[:5], motion_blur(images[:5], 1, seeded(1)))
-
-
 def test_the_settings_are_those_of_mnist_c_from_28_pixels_up() -> None:
     assert SEVERITIES == ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))
     assert [blur_settings(severity, 28) for severity in range(1, 6)] == list(SEVERITIES)

@@ -7,20 +7,10 @@ import torch
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.data.problem import Problem
+from gapscope.data.problem import Problem, split_indices
 
 IMAGES = Samples(torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))
 TABLE = Samples(torch.zeros(4, 3), torch.zeros(4, 2))
-
-
-def test_input_shape_is_that_of_one_input() -> None:
-    assert Problem("toy", "classification", IMAGES, IMAGES, 3).input_shape == (1, 8, 8)
-    assert Problem("toy", "regression", TABLE, TABLE, 2).input_shape == (3,)
-
-
-def test_a_new_number_of_test_samples_is_no_new_shape() -> None:
-    problem = Problem("toy", "classification", IMAGES, IMAGES.subset(torch.tensor([1])), 3)
-    assert (len(problem.train), len(problem.test)) == (4, 1)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +23,7 @@ def test_a_new_number_of_test_samples_is_no_new_shape() -> None:
         ({"task": "regression"}, r"training targets of a regression problem must be float targets \[n, K\]"),
         ({"test": TABLE}, r"must have the same shape; got \[1, 8, 8\] and \[3\]"),
         ({"test": Samples(IMAGES.inputs)}, "test targets of a classification problem .* got none"),
+        ({"task": "regression", "train": TABLE, "test": TABLE}, "must have n_outputs = 3 columns; got 2"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict, message: str) -> None:
@@ -41,6 +32,8 @@ def test_what_does_not_fit_is_refused(change: dict, message: str) -> None:
         replace(problem, **change)
 
 
-def test_regression_targets_have_one_column_an_output() -> None:
-    with pytest.raises(InvalidInput, match="training targets must have n_outputs = 3 columns; got 2"):
-        Problem("toy", "regression", TABLE, TABLE, 3)
+def test_the_split_is_numpys_frozen_permutation() -> None:
+    train, test = split_indices(10, 0.3, 0)
+    assert (test.tolist(), train.tolist()) == ([2, 8, 4], [9, 1, 6, 7, 3, 0, 5])
+    with pytest.raises(InvalidInput, match="at least one of the 2 samples"):
+        split_indices(2, 0.1, 0)

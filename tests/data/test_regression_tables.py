@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from gapscope.base.errors import DataNotFound
 from gapscope.data.built_in import (
     BOSTON_HOUSING,
     CALIFORNIA_HOUSING,
@@ -74,13 +73,6 @@ def test_both_forms_of_the_boston_table_hold_the_same_numbers(data_root: Path, t
     assert torch.equal(all_targets(plain), all_targets(csv))
 
 
-def test_other_seeds_give_other_splits(data_root: Path) -> None:
-    first, second = (load_table(CONCRETE, data_root, split_seed=seed, test_fraction=0.5) for seed in (0, 1))
-    assert len(first.test) == 515
-    assert not torch.equal(first.test.inputs, second.test.inputs)
-    assert sorted(all_targets(first).flatten().tolist()) == sorted(all_targets(second).flatten().tolist())
-
-
 def test_a_constant_column_becomes_zero(tmp_path: Path) -> None:
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "toy.csv").write_text("a,b,y\n" + "".join(f"{i},7,{i}\n" for i in range(10)))
@@ -88,8 +80,3 @@ def test_a_constant_column_becomes_zero(tmp_path: Path) -> None:
     problem = load_table(toy, tmp_path)
     assert problem.train.inputs[:, 1].tolist() == [0.0] * 7
     assert problem.train.inputs[:, 0].std() > 0
-
-
-def test_absent_tables_say_what_to_run(tmp_path: Path) -> None:
-    with pytest.raises(DataNotFound, match="gapscope data fetch boston_housing"):
-        load_table(BOSTON_HOUSING, tmp_path)

@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gapscope.base.errors import check_range
 from gapscope.base.samples import Samples
 from gapscope.data.file_formats import read_table
 from gapscope.data.location import FileLayout, locate
 from gapscope.data.problem import Problem, split_indices
-
-_DIGITS_TEST_SIZE = 500
 
 
 def digits() -> Problem:
@@ -35,9 +32,7 @@ def digits() -> Problem:
     labels = torch.as_tensor(bunch.target, dtype=torch.int64)
     train, test = (
         torch.from_numpy(indices)
-        for indices in train_test_split(
-            np.arange(len(labels)), test_size=_DIGITS_TEST_SIZE, stratify=bunch.target, random_state=0
-        )
+        for indices in train_test_split(np.arange(len(labels)), test_size=500, stratify=bunch.target, random_state=0)
     )
     samples = Samples(inputs, labels)
     names = tuple(str(digit) for digit in range(10))
@@ -57,17 +52,12 @@ def two_circles(
         factor: Radius of the inner circle, in [0, 1).
         noise: Standard deviation of the noise of each coordinate.
         test_size: Test points, at least 2, sampled independently of n.
-
-    Raises:
-        InvalidInput: An option is out of range.
     """
     from sklearn.datasets import make_circles
 
-    check_range("n of two_circles", n, 2)
-    check_range("test_size of two_circles", test_size, 2)
+    for option, value, least in (("n", n, 2), ("test_size", test_size, 2), ("noise", noise, 0), ("seed", seed, 0)):
+        check_range(f"{option} of two_circles", value, least)
     check_range("factor of two_circles", factor, 0, 1, high_open=True)
-    check_range("noise of two_circles", noise, 0)
-    check_range("seed of two_circles", seed, 0)
     splits = []
     for stream, size in enumerate((n, test_size)):
         random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence((seed, stream))))
@@ -107,12 +97,6 @@ CONCRETE = RegressionTable(
 )
 
 
-def _standardized(inputs: Tensor, train: Tensor) -> Tensor:
-    """Standardize inputs over the training rows (a constant column becomes 0)."""
-    mean, std = inputs[train].mean(0), inputs[train].std(0, correction=0)
-    return (inputs - mean) / torch.where(std > 0, std, 1.0)
-
-
 def load_table(
     table: RegressionTable,
     root: str | Path | None = None,
@@ -137,5 +121,8 @@ def load_table(
     numbers = read_table(locate(table.layout, root)["table"], table.header.split(","))
     train, test = split_indices(len(numbers), test_fraction, split_seed)
     inputs, targets = numbers[:, :-1], numbers[:, -1:] / table.target_unit
-    samples = Samples((_standardized(inputs, train) if standardize else inputs).float(), targets.float())
+    if standardize:
+        mean, std = inputs[train].mean(0), inputs[train].std(0, correction=0)
+        inputs = (inputs - mean) / torch.where(std > 0, std, 1.0)  # a constant column becomes 0
+    samples = Samples(inputs.float(), targets.float())
     return Problem(table.layout.source, "regression", samples.subset(train), samples.subset(test), n_outputs=1)

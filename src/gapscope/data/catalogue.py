@@ -12,7 +12,7 @@ from typing import Any
 from gapscope.base.errors import DataNotFound, check_choice
 from gapscope.base.options import check_known, coerce
 from gapscope.data import built_in, image_sets
-from gapscope.data.built_in import BOSTON_HOUSING, CALIFORNIA_HOUSING, CONCRETE, load_table
+from gapscope.data.built_in import BOSTON_HOUSING, CALIFORNIA_HOUSING, CONCRETE, RegressionTable, load_table
 from gapscope.data.downloads import Origin, Progress, RemoteFile, download
 from gapscope.data.facial_keypoints import FACIAL_KEYPOINTS, facial_keypoints
 from gapscope.data.image_folder import IMAGE_FOLDER, image_folder
@@ -23,27 +23,15 @@ from gapscope.data.synthetic_faces import drawn_faces
 
 @dataclass(frozen=True)
 class Source:
-    """One data set.
-
-    Attributes:
-        name: Its name.
-        task: "classification" or "regression".
-        sizes: Training and test samples of the whole set, for people.
-        licence: Licence as its publishers state it.
-        load: Function that makes the Problem; its keyword-only arguments are the set's options, its argument
-            `root`, if it has one, is the data root.
-        layout: Its files, None where it is built in.
-        origin: Where its official files are fetched from, None where they cannot be.
-        by_hand: What to do instead; `{path}` is the file that must then exist.
-    """
+    """One data set."""
 
     name: str
     task: Task
-    sizes: str
-    licence: str
-    load: Callable[..., Problem]
-    layout: FileLayout | None = None
-    origin: Origin | None = None
+    sizes: str  # training and test samples of the whole set, for people
+    licence: str  # as its publishers state it
+    load: Callable[..., Problem]  # takes the data root, if there are files; keyword-only arguments are its options
+    layout: FileLayout | None = None  # None where it is built in
+    origin: Origin | None = None  # None where files cannot be fetched; `by_hand` says what to do instead
     by_hand: str = ""
 
     @property
@@ -66,104 +54,70 @@ def _archive_origin(base_url: str, name: str, checksum: str, folder: str, *membe
     return Origin(base_url, (RemoteFile(name, checksum, tuple(f"{folder}/{member}" for member in members)),))
 
 
+_MNIST = _mnist_origin(
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "d53e105ee54ea40749a09fcbcd1e9432",
+    "9fb629c4189551a2d022fa330f9573f3",
+    "ec29112dd5afa0611ce80d1b7f02629c",
+)
+_FASHION_MNIST = _mnist_origin(
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "25c81989df183df01b3e8a0aad5dffbe",
+    "bef4ecab320f06d8554ea6380940ec79",
+    "bb300cfdad3c16e7a12a480ee83cd310",
+)
+_CIFAR10 = _archive_origin(
+    "https://www.cs.toronto.edu/~kriz/",
+    "cifar-10-binary.tar.gz",
+    "md5:c32a1d4ab5d03f1284b67883e8d87530",
+    "cifar-10-batches-bin",
+    *(f"data_batch_{i}.bin" for i in range(1, 6)),
+    "test_batch.bin",
+)
+_CIFAR100 = _archive_origin(
+    "https://www.cs.toronto.edu/~kriz/",
+    "cifar-100-binary.tar.gz",
+    "md5:03b5dce01913d631647c71ecec9e9cb8",
+    "cifar-100-binary",
+    *("train.bin", "test.bin", "fine_label_names.txt", "coarse_label_names.txt"),
+)
+_BOSTON = Origin(
+    "https://archive.ics.uci.edu/ml/machine-learning-databases/housing/",
+    (RemoteFile("housing.data", "sha256:baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a"),),
+)
+_CALIFORNIA = _archive_origin(
+    "https://ndownloader.figshare.com/files/",
+    "5976036",
+    "sha256:aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",
+    "CaliforniaHousing",
+    "cal_housing.data",
+)
+
+
+def _table(table: RegressionTable, sizes: str, licence: str, origin: Origin | None = None, by_hand: str = "") -> Source:
+    load = partial(load_table, table)
+    return Source(table.layout.source, "regression", sizes, licence, load, table.layout, origin, by_hand)
+
+
+def _images(load: Callable[..., Problem], layout: FileLayout, sizes: str, licence: str, origin: Origin) -> Source:
+    return Source(layout.source, "classification", sizes, licence, load, layout, origin)
+
+
 _TABLE = (
     Source("digits", "classification", "1,297 + 500", "CC BY 4.0", built_in.digits),
     Source("two_circles", "classification", "100 + 1,000", "generated", built_in.two_circles),
-    Source(
-        "mnist",
-        "classification",
-        "60,000 + 10,000",
-        "CC BY-SA 3.0",
-        image_sets.mnist,
-        image_sets.MNIST,
-        _mnist_origin(
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "d53e105ee54ea40749a09fcbcd1e9432",
-            "9fb629c4189551a2d022fa330f9573f3",
-            "ec29112dd5afa0611ce80d1b7f02629c",
-        ),
-    ),
-    Source(
-        "fashion_mnist",
-        "classification",
-        "60,000 + 10,000",
-        "MIT",
-        image_sets.fashion_mnist,
-        image_sets.FASHION_MNIST,
-        _mnist_origin(
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "25c81989df183df01b3e8a0aad5dffbe",
-            "bef4ecab320f06d8554ea6380940ec79",
-            "bb300cfdad3c16e7a12a480ee83cd310",
-        ),
-    ),
-    Source(
-        "cifar10",
-        "classification",
-        "50,000 + 10,000",
-        "none stated",
-        image_sets.cifar10,
-        image_sets.CIFAR10,
-        _archive_origin(
-            "https://www.cs.toronto.edu/~kriz/",
-            "cifar-10-binary.tar.gz",
-            "md5:c32a1d4ab5d03f1284b67883e8d87530",
-            "cifar-10-batches-bin",
-            *(f"data_batch_{i}.bin" for i in range(1, 6)),
-            "test_batch.bin",
-        ),
-    ),
-    Source(
-        "cifar100",
-        "classification",
-        "50,000 + 10,000",
-        "none stated",
-        image_sets.cifar100,
-        image_sets.CIFAR100,
-        _archive_origin(
-            "https://www.cs.toronto.edu/~kriz/",
-            "cifar-100-binary.tar.gz",
-            "md5:03b5dce01913d631647c71ecec9e9cb8",
-            "cifar-100-binary",
-            *("train.bin", "test.bin", "fine_label_names.txt", "coarse_label_names.txt"),
-        ),
-    ),
-    Source(
-        "boston_housing",
-        "regression",
-        "354 + 152",
-        "none stated",
-        partial(load_table, BOSTON_HOUSING),
-        BOSTON_HOUSING.layout,
-        Origin(
-            "https://archive.ics.uci.edu/ml/machine-learning-databases/housing/",
-            (RemoteFile("housing.data", "sha256:baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a"),),
-        ),
-    ),
-    Source(
-        "california_housing",
-        "regression",
-        "14,448 + 6,192",
-        "none stated",
-        partial(load_table, CALIFORNIA_HOUSING),
-        CALIFORNIA_HOUSING.layout,
-        _archive_origin(
-            "https://ndownloader.figshare.com/files/",
-            "5976036",
-            "sha256:aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",
-            "CaliforniaHousing",
-            "cal_housing.data",
-        ),
-    ),
-    Source(
-        "concrete",
-        "regression",
+    _images(image_sets.mnist, image_sets.MNIST, "60,000 + 10,000", "CC BY-SA 3.0", _MNIST),
+    _images(image_sets.fashion_mnist, image_sets.FASHION_MNIST, "60,000 + 10,000", "MIT", _FASHION_MNIST),
+    _images(image_sets.cifar10, image_sets.CIFAR10, "50,000 + 10,000", "none stated", _CIFAR10),
+    _images(image_sets.cifar100, image_sets.CIFAR100, "50,000 + 10,000", "none stated", _CIFAR100),
+    _table(BOSTON_HOUSING, "354 + 152", "none stated", _BOSTON),
+    _table(CALIFORNIA_HOUSING, "14,448 + 6,192", "none stated", _CALIFORNIA),
+    _table(
+        CONCRETE,
         "721 + 309",
         "CC BY 4.0",
-        partial(load_table, CONCRETE),
-        CONCRETE.layout,
         by_hand="Take the table from https://doi.org/10.24432/C5PK67 and save it as {path}, a CSV file with the columns"
         f" {CONCRETE.header}.",
     ),
@@ -203,11 +157,7 @@ def _source(name: str) -> Source:
 
 
 def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInput for unknown data sets and options, or options of wrong type.
-
-    Raises:
-        InvalidInput: The name, an option or its type is wrong.
-    """
+    """Raise InvalidInput for unknown data sets and options, or options of wrong type."""
     known = _source(name).options
     check_known(f"Data set '{name}'", options, known)
     for option, value in options.items():
@@ -216,9 +166,6 @@ def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
 
 def find_dataset(name: str, *, root: str | Path | None = None) -> str:
     """Return a data set's folder ("built in" without files, "" if missing).
-
-    Raises:
-        InvalidInput: There is no such data set.
 
     >>> find_dataset("digits")
     'built in'
@@ -239,7 +186,6 @@ def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -
         options: Settings of the data set, for example `noise` of "two_circles".
 
     Raises:
-        InvalidInput: The name or an option does not exist.
         DataNotFound: The files are not on this machine.
         UnreadableFile: A file is truncated or of another format.
 
@@ -260,7 +206,6 @@ def fetch(
         progress: Called with the file's name, the bytes that have arrived, and all bytes (None if unknown).
 
     Raises:
-        InvalidInput: There is no such data set, or base_url is no address.
         DataNotFound: The set cannot be fetched automatically.
         UnreadableFile: What arrived has another checksum; it is deleted.
         GapscopeError: The server cannot be reached or responds with an error, or the data root cannot be written.

@@ -23,17 +23,11 @@ _TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file on a server.
-
-    Attributes:
-        name: Its name there, and here.
-        checksum: "md5:..." or "sha256:...".
-        members: For a tar.gz archive, the names of the files to extract; the archive is then deleted.
-    """
+    """One file on a server."""
 
     name: str
-    checksum: str
-    members: tuple[str, ...] = ()
+    checksum: str  # "md5:..." or "sha256:..."
+    members: tuple[str, ...] = ()  # files to extract from a tar.gz archive, which is then deleted
 
 
 @dataclass(frozen=True)
@@ -122,15 +116,7 @@ def _extract(archive: Path, members: tuple[str, ...], folder: Path) -> None:
 def download(
     origin: Origin, folder: Path, *, base_url: str | None = None, progress: Progress | None = None
 ) -> list[Path]:
-    """Return the paths of an origin's files (extracted, for an archive), downloading missing ones.
-
-    `progress` is called with the file's name, the bytes that have arrived, and all bytes (None if unknown).
-
-    Raises:
-        UnreadableFile: The bytes that arrived have another checksum; they are deleted.
-        InvalidInput: base_url is no address of a server.
-        GapscopeError: The server cannot be reached or answers with an error, or the folder cannot be written.
-    """
+    """Return the paths of an origin's files (extracted, for an archive), downloading missing ones."""
     base_url = origin.base_url if base_url is None else base_url
     if not base_url.startswith(("http://", "https://")):
         raise InvalidInput(f"base_url must begin with http:// or https://; got {base_url!r}.")

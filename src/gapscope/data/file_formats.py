@@ -1,7 +1,7 @@
 """Readers of the files of data sets: gzip, IDX (MNIST), CIFAR in binary, and tables of numbers as text.
 
 Sizes are checked before anything is read. Tables are not read by pandas: it takes a line that was cut off for one with
-empty cells, and does not name the line of a wrong cell.
+empty cells.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import gzip
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float64, UInt8
 from torch import Tensor
@@ -32,15 +33,7 @@ def _is_packed(path: Path) -> bool:
 
 @contextmanager
 def open_maybe_gzip(path: Path) -> Iterator[IO[bytes]]:
-    """Open a plain or gzipped file for reading (distinguished by the first bytes).
-
-    Yields:
-        The unpacked bytes.
-
-    Raises:
-        DataNotFound: The file does not exist.
-        UnreadableFile: It is a directory, cannot be read, or is a truncated or damaged gzip file.
-    """
+    """Open a plain or gzipped file for reading (distinguished by the first bytes)."""
     try:
         if _is_packed(path):
             with gzip.open(path) as file:
@@ -57,14 +50,8 @@ def open_maybe_gzip(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_capacity(path: Path, size: int) -> None:
-    """Raise UnreadableFile if `path` is too small to hold `size` unpacked bytes.
-
-    A gzip file cannot hold more than 1032 times its own size (deflate spends two bits at least on 258 bytes), so a
-    header that promises more is false.
-
-    Raises:
-        UnreadableFile: The file cannot hold that much.
-    """
+    """Raise UnreadableFile if `path` is too small to hold `size` unpacked bytes."""
+    # deflate spends two bits at least on 258 bytes, so that a gzip file holds at most 1032 times its own size
     most = path.stat().st_size * (_LARGEST_DEFLATE_RATIO if _is_packed(path) else 1)
     if size > most:
         raise UnreadableFile(
@@ -81,24 +68,20 @@ def read_bounded(path: Path, most: int) -> bytes:
     return content
 
 
-_UNSIGNED_BYTES = 0x08
+_IDX_OF_BYTES = b"\0\0\x08"
 
 
 def _checked_shape(path: Path, header: bytes, dimensions: int) -> tuple[int, ...]:
-    if len(header) < 4 or header[:2] != b"\0\0" or header[2] == 0:
+    if header[:3] != _IDX_OF_BYTES or len(header) < 4 + 4 * dimensions:
         raise UnreadableFile(
-            f"{path} must be an IDX file, which begins with two zero bytes; it begins with {header[:4].hex(' ')}. "
-            "Is it another file?"
+            f"{path} must be an IDX file of unsigned bytes, which begins with 00 00 08 and a whole header; it begins "
+            f"with {header[:4].hex(' ')}. Is it another file?"
         )
-    if header[2] != _UNSIGNED_BYTES:
-        raise UnreadableFile(f"{path} must hold unsigned bytes (IDX type 0x08); its type is 0x{header[2]:02x}.")
     if header[3] != dimensions:
         raise UnreadableFile(
             f"{path} must have {dimensions} dimensions (images have 3, labels 1); its header states {header[3]}. "
             "Are images and labels swapped?"
         )
-    if len(header) < 4 + 4 * dimensions:
-        raise UnreadableFile(f"{path} must hold a whole IDX header; it ends within it. Fetch it again.")
     shape = struct.unpack(f">{dimensions}I", header[4:])
     if 0 in shape:
         raise UnreadableFile(f"{path} must hold at least one record; its header states the shape {list(shape)}.")
@@ -113,9 +96,6 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, ...]:
 
     Args:
         dimensions: Number of dimensions it must have: 3 for images [n, height, width], 1 for labels [n].
-
-    Returns:
-        The array, uint8.
 
     Raises:
         UnreadableFile: It is of another format, truncated, or longer than its header states.
@@ -151,9 +131,6 @@ def read_cifar(
     Args:
         labels_each: Label bytes per record, 1 or 2.
 
-    Returns:
-        Pixels 0 to 255 and labels, both uint8.
-
     Raises:
         UnreadableFile: It is no whole number of records, too long, or holds labels that do not exist.
     """
@@ -180,42 +157,6 @@ def read_cifar(
 _MOST_CSV_BYTES = 64 * 2**20
 
 
-def _splitter(line: str) -> Callable[[str], list[str]]:
-    """Return the separator of a table: a comma if the first line has one, else blanks."""
-    return (lambda text: [cell.strip().strip('"') for cell in text.split(",")]) if "," in line else str.split
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
-
-
-def _is_header(path: Path, cells: list[str], columns: Sequence[str]) -> bool:
-    if all(_is_number(cell) for cell in cells):
-        return False
-    if [cell.lower() for cell in cells] == [column.lower() for column in columns]:
-        return True
-    raise UnreadableFile(
-        f"{path} must begin with the columns {', '.join(columns)}, or with numbers; it begins with "
-        f"{', '.join(cells)[:80]!r}. Is it another file?"
-    )
-
-
-def _numbers(path: Path, line: int, cells: list[str], columns: Sequence[str]) -> list[float]:
-    if len(cells) != len(columns):
-        raise UnreadableFile(
-            f"{path} must have {len(columns)} numbers in every line; line {line} has {len(cells)}. Fetch it again."
-        )
-    for cell, column in zip(cells, columns, strict=True):
-        if not _is_number(cell):
-            raise UnreadableFile(
-                f"{path} must hold finite numbers; line {line}, column {column}, holds {cell!r}. Correct or delete it."
-            )
-    return [float(cell) for cell in cells]
-
-
 def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n columns"]:
     """Return the numbers of a text table, plain or gzipped, in the file's order.
 
@@ -226,18 +167,23 @@ def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n c
         path: The file, 64 MiB unpacked at most.
         columns: Names of its columns, in order.
 
-    Returns:
-        One row per line, float64.
-
     Raises:
         UnreadableFile: Another header, a line of another length, or a cell that is no finite number.
     """
     path = Path(path)
     text = read_bounded(path, _MOST_CSV_BYTES).decode("utf-8-sig", errors="replace")
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    cut = _splitter(lines[0][1] if lines else "")
-    if lines and _is_header(path, cut(lines[0][1]), columns):
+    lines = [line for line in text.splitlines() if line.strip()]
+    separator = "," if lines and "," in lines[0] else None
+    if lines and [cell.strip('" ').lower() for cell in lines[0].split(separator)] == [name.lower() for name in columns]:
         del lines[0]
+    wanted = f"{path} must hold at least one line of {len(columns)} finite numbers ({', '.join(columns)[:80]})"
     if not lines:
-        raise UnreadableFile(f"{path} must hold at least one line of numbers; it holds none. Fetch it again.")
-    return torch.tensor([_numbers(path, number, cut(line), columns) for number, line in lines], dtype=torch.float64)
+        raise UnreadableFile(f"{wanted}; it holds none. Fetch it again.")
+    try:
+        numbers = np.loadtxt(lines, delimiter=separator, quotechar='"', comments=None, ndmin=2)
+    except ValueError as error:
+        raise UnreadableFile(f"{wanted}; reading failed: {error}. Fetch it again.") from None
+    if numbers.shape[1] != len(columns) or not np.isfinite(numbers).all():
+        count = int((~np.isfinite(numbers)).sum())
+        raise UnreadableFile(f"{wanted}; it has {numbers.shape[1]} columns and {count} values that are not finite.")
+    return torch.from_numpy(numbers)

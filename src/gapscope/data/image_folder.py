@@ -81,8 +81,6 @@ def image_folder(root: str | Path | None = None, *, folder: str = "images", side
         side: Height and width: an image is scaled and cut to a square in its middle.
 
     Raises:
-        InvalidInput: side is below 1.
-        DataNotFound: The folders are not there.
         UnreadableFile: The splits have other classes, a class has no image, or an image is damaged.
     """
     check_range("side of image_folder", side, 1)

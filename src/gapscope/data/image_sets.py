@@ -76,26 +76,20 @@ def fashion_mnist(root: str | Path | None = None) -> Problem:
     return _idx_problem(FASHION_MNIST, root, _CLOTHES)
 
 
-def _cifar10_training_files(paths: dict[str, Path]) -> list[Path]:
-    numbers = [i for i in range(1, 6) if f"train_{i}" in paths]
-    missing = sorted(set(range(1, max(numbers))) - set(numbers))
-    if missing:
-        raise DataNotFound(
-            f"{paths['train_1'].parent} must hold data_batch_1.bin and so on without a gap; "
-            f"data_batch_{missing[0]}.bin is missing. Run `gapscope data fetch cifar10`."
-        )
-    return [paths[f"train_{i}"] for i in numbers]
-
-
 def cifar10(root: str | Path | None = None) -> Problem:
     """Load CIFAR-10: photographs of ten classes [n, 3, 32, 32] (shorter files are accepted).
 
     Raises:
-        DataNotFound: The files are not there, or a training file between two others is missing.
-        UnreadableFile: A file is truncated or of another format.
+        DataNotFound: A training file between two others is missing.
     """
     paths = locate(CIFAR10, root)
-    parts = [read_cifar(path, labels_each=1) for path in _cifar10_training_files(paths)]
+    numbers = [i for i in range(1, 6) if f"train_{i}" in paths]
+    if numbers != list(range(1, len(numbers) + 1)):
+        raise DataNotFound(
+            f"{paths['train_1'].parent} must hold data_batch_1.bin and so on without a gap; it holds those of the "
+            f"numbers {numbers}. Run `gapscope data fetch cifar10`."
+        )
+    parts = [read_cifar(paths[f"train_{i}"], labels_each=1) for i in numbers]
     train = _image_samples(torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])[:, 0])
     pixels, labels = read_cifar(paths["test"], labels_each=1)
     return Problem("cifar10", "classification", train, _image_samples(pixels, labels[:, 0]), 10, _PHOTOGRAPHS)
@@ -121,11 +115,6 @@ def cifar100(root: str | Path | None = None, *, labels: str = "fine") -> Problem
 
     Args:
         labels: "fine" (100 classes, the default) or "coarse" (20 groups of them).
-
-    Raises:
-        InvalidInput: labels is neither.
-        DataNotFound: The files are not there.
-        UnreadableFile: A file is truncated or of another format.
     """
     check_choice("labels of cifar100", labels, ("fine", "coarse"))
     paths = locate(CIFAR100, root)

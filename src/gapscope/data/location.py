@@ -13,21 +13,13 @@ from gapscope.base.errors import DataNotFound
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Names of a data set's files, and the folders that may contain them.
-
-    Attributes:
-        source: Name of the data set.
-        folders: Folder names below the data root, the first being the one that downloads use.
-        required: Contents of a file -> its possible names, each with and without ".gz".
-        optional: The same for files that may be absent.
-        of_folders: Whether these names are folders.
-    """
+    """Names of a data set's files, and the folders that may contain them."""
 
     source: str
-    folders: tuple[str, ...]
-    required: Mapping[str, tuple[str, ...]]
+    folders: tuple[str, ...]  # below the data root; downloads use the first
+    required: Mapping[str, tuple[str, ...]]  # contents of a file -> its possible names, each with and without ".gz"
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    of_folders: bool = False
+    of_folders: bool = False  # whether these are names of folders
 
 
 def _user_cache() -> Path:
@@ -66,11 +58,7 @@ def _first(layout: FileLayout, folder: Path, file_names: tuple[str, ...]) -> Pat
 
 
 def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path]:
-    """Return the paths of a data set's files by content, from the first complete folder.
-
-    Raises:
-        DataNotFound: No folder holds all required files.
-    """
+    """Return the paths of a data set's files by content, from the first complete folder."""
     base = data_root(root)
     for folder in layout.folders:
         found = {role: _first(layout, base / folder, file_names) for role, file_names in layout.required.items()}
@@ -90,11 +78,7 @@ PGDL = FileLayout("pgdl", ("pgdl",), {"networks": ("pgdl_task1_v4.csv",)})
 
 
 def pgdl_networks(root: str | Path | None = None) -> Path:
-    """Return the CSV file of VGG-like networks on CIFAR-10 with gaps and 13 measures.
-
-    Raises:
-        DataNotFound: It is not there (there is no download).
-    """
+    """Return the CSV file of VGG-like networks on CIFAR-10 with gaps and 13 measures (there is no download)."""
     try:
         return locate(PGDL, root)["networks"]
     except DataNotFound:

@@ -53,21 +53,16 @@ def _check_compatibility(spec: DataSpec, problem: Problem) -> None:
             raise InvalidInput(
                 f"data.{split} must be at most {len(samples):,}, all that '{spec.name}' has; got {size:,}."
             )
-    if problem.task == "regression" and (spec.label_noise or spec.balanced):
-        setting = "label_noise" if spec.label_noise else "balanced"
-        raise InvalidInput(
-            f"data.{setting} needs class labels; '{spec.name}' is a regression problem. "
-            f"{'Use data.target_noise.' if spec.label_noise else 'Leave it out.'}"
-        )
-    if problem.task == "classification" and spec.target_noise:
-        raise InvalidInput(
-            f"data.target_noise needs a regression problem; '{spec.name}' is a classification problem. "
-            "Use data.label_noise."
-        )
-    if problem.task == "classification" and spec.center_targets:
-        raise InvalidInput(
-            f"data.center_targets needs a regression problem; '{spec.name}' is a classification problem. Leave it out."
-        )
+    for setting, task in (
+        ("label_noise", "classification"),
+        ("balanced", "classification"),
+        ("target_noise", "regression"),
+        ("center_targets", "regression"),
+    ):
+        if getattr(spec, setting) and problem.task != task:
+            raise InvalidInput(
+                f"data.{setting} needs a {task} problem; '{spec.name}' is a {problem.task} problem. Omit it."
+            )
     for setting, neutral in (("blur_severity", 0), ("pixels_averaged", 1)):
         if getattr(spec, setting) != neutral and problem.train.inputs.ndim != 4:
             raise InvalidInput(
@@ -118,19 +113,6 @@ def _relabel(spec: DataSpec, train: Samples, n_classes: int) -> tuple[Samples, F
     return replace(train, targets=noisy), facts
 
 
-def _disturb(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
-    assert train.targets is not None
-    noisy = corruptions.add_target_noise(train.targets, spec.target_noise, make_generator(spec.seed, "target noise"))
-    return replace(train, targets=noisy), {"std": spec.target_noise, "samples": len(train)}
-
-
-def _center(train: Samples, test: Samples) -> tuple[Samples, Samples, Facts]:
-    assert train.targets is not None and test.targets is not None
-    mean = train.targets.mean(0)
-    facts = {"mean": mean.tolist()}
-    return replace(train, targets=train.targets - mean), replace(test, targets=test.targets - mean), facts
-
-
 def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem, Facts]:
     """Return the problem of `spec`, and JSON values that describe data and corruption.
 
@@ -141,15 +123,8 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
     wrong labels of a smaller one.
 
     Returns:
-        The problem, and a mapping with "train" and "test" (`available` and `used` samples, `balanced`) and, where
-        applied, "motion_blur" (`severity`, `radius`, `sigma`, `images`), "label_noise" (`rate`, `may_keep_class`,
-        `drawn_again`, `wrong` and the packed mask `wrong_mask` of the wrongly labelled training samples, read by
-        `unpack_mask`), "target_noise" (`std`, `samples`) and "center_targets" (`mean`).
-
-    Raises:
-        InvalidInput: The spec does not fit the data, for example blur of a table.
-        DataNotFound: The files are not on this machine.
-        UnreadableFile: A file is truncated or of another format.
+        The problem, and facts: "train" and "test" (`available` and `used` samples) and, where applied, "motion_blur",
+        "label_noise" (`wrong` labels and their `wrong_mask`, see `unpack_mask`), "target_noise", "center_targets".
 
     >>> problem, facts = prepare(DataSpec(train_size=100, label_noise=0.3))
     >>> len(problem.train), facts["label_noise"]["wrong"], len(unpack_mask(facts["label_noise"]["wrong_mask"]))
@@ -168,10 +143,15 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         train, facts["motion_blur"] = _blur(spec, train)
     if spec.label_noise:
         train, facts["label_noise"] = _relabel(spec, train, problem.n_outputs)
+    assert train.targets is not None and test.targets is not None
     if spec.target_noise:
-        train, facts["target_noise"] = _disturb(spec, train)
+        generator = make_generator(spec.seed, "target noise")
+        train = replace(train, targets=corruptions.add_target_noise(train.targets, spec.target_noise, generator))
+        facts["target_noise"] = {"std": spec.target_noise, "samples": len(train)}
     if spec.center_targets:
-        train, test, facts["center_targets"] = _center(train, test)
+        mean = train.targets.mean(0)
+        train, test = replace(train, targets=train.targets - mean), replace(test, targets=test.targets - mean)
+        facts["center_targets"] = {"mean": mean.tolist()}
     if spec.pixels_averaged > 1:
         train, test = (replace(part, inputs=F.avg_pool2d(part.inputs, spec.pixels_averaged)) for part in (train, test))
     return replace(problem, train=train, test=test), facts

@@ -22,10 +22,8 @@ class Problem:
     """Training and test samples of one task, checked to fit each other.
 
     Attributes:
-        name: Name of the data set.
         task: "classification" (int64 labels [n]) or "regression" (float32 targets [n, K]).
-        train: Samples to learn from; images are float32 [n, channels, height, width] in [0, 1].
-        test: Samples of the same kind, never trained on.
+        train, test: Samples; images are float32 [n, channels, height, width] in [0, 1].
         n_outputs: Number of outputs that a network needs: classes, or regression targets K.
         class_names: One name a class, or empty.
 
@@ -87,7 +85,7 @@ def split_indices(
     The order is NumPy's RandomState(split_seed).permutation(n), which is the same in every version of NumPy.
 
     Raises:
-        InvalidInput: An argument is out of range, or a part would be empty.
+        InvalidInput: A part would be empty.
 
     >>> [len(part) for part in split_indices(10, 0.3, 0)]
     [7, 3]

@@ -1,20 +1,17 @@
-"""Synthetic faces with 15 known keypoints, in Kaggle's Facial Keypoints format."""
+"""Synthetic faces with the 15 keypoints of Kaggle's Facial Keypoints."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 from jaxtyping import Float32, UInt8
 from torch import Tensor
 
 from gapscope.base.errors import check_range
-from gapscope.base.files import atomic_writer
-from gapscope.base.random_streams import make_generator, resolve_generator
+from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, slices
-from gapscope.data.facial_keypoints import COORDINATES, HEADER, KEYPOINTS, SIDE
+from gapscope.data.facial_keypoints import COORDINATES, KEYPOINTS, SIDE
 from gapscope.data.problem import Problem
 
 # Lowest and highest value of everything that varies. Lengths are pixels in the frame of an upright face whose
@@ -51,16 +48,9 @@ _RANGES = {
     "light": (0.0, 0.4),
     "noise": (0.0, 0.06),
 }
-_ALWAYS_KNOWN = ("left_eye_center", "right_eye_center", "nose_tip", "mouth_center_bottom_lip")
 _CHUNK = 64
 
 Face = dict[str, Tensor]
-
-
-def _draw_parameters(n: int, generator: torch.Generator) -> Face:
-    low, high = torch.tensor(list(_RANGES.values())).T
-    values = low + (high - low) * torch.rand(n, len(_RANGES), generator=generator)
-    return dict(zip(_RANGES, values.T, strict=True))
 
 
 def _points(face: Face) -> Tensor:
@@ -160,80 +150,27 @@ def _paint_face(face: Face) -> Tensor:
     return canvas.grey.mul_(canvas.light)
 
 
-def _drawn(n: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield images and keypoints of some faces at a time, so that they stay in the processor's cache."""
-    faces = _draw_parameters(n, generator)
-    for part in slices(n, _CHUNK):
-        face = {name: values[part] for name, values in faces.items()}
-        grey = _paint_face(face)
-        grey += face["noise"][:, None, None] * torch.randn(grey.shape, generator=generator)
-        pixels = grey.clamp_(0, 1).mul_(255).round_().to(torch.uint8)
-        yield pixels[:, None], _to_image(face, _points(face)).flatten(1)
-
-
-def render_faces(
-    n: int, generator: torch.Generator | None = None
-) -> tuple[UInt8[Tensor, "n 1 96 96"], Float32[Tensor, "n 30"]]:
-    """Return n synthetic faces and their keypoints, exact up to float32.
+def render_faces(n: int, generator: torch.Generator) -> tuple[UInt8[Tensor, "n 1 96 96"], Float32[Tensor, "n 30"]]:
+    """Return pixels 0 to 255 of n synthetic faces and their keypoints, exact up to float32.
 
     Position, size, rotation, proportions, expression, grey values, direction and strength of light, and noise are
     uniform and independent per face; all keypoints lie inside the image.
 
-    Returns:
-        Pixels 0 to 255, and coordinates as `gapscope.data.facial_keypoints.read_facial_keypoints` returns them.
-
-    Raises:
-        InvalidInput: n is smaller than 1.
-
-    >>> images, keypoints = render_faces(2)
+    >>> images, keypoints = render_faces(2, torch.Generator().manual_seed(0))
     >>> images.shape, keypoints.shape
     (torch.Size([2, 1, 96, 96]), torch.Size([2, 30]))
     """
-    check_range("n of draw_faces", n, 1)
-    images, keypoints = zip(*_drawn(n, resolve_generator(generator, "drawn faces")), strict=True)
+    low, high = torch.tensor(list(_RANGES.values())).T
+    values = low + (high - low) * torch.rand(n, len(_RANGES), generator=generator)
+    images, keypoints = [], []
+    # some faces at a time, so that they stay in the processor's cache
+    for part in slices(n, _CHUNK):
+        face: Face = dict(zip(_RANGES, values[part].T, strict=True))
+        grey = _paint_face(face)
+        grey += face["noise"][:, None, None] * torch.randn(grey.shape, generator=generator)
+        images.append(grey.clamp_(0, 1).mul_(255).round_().to(torch.uint8)[:, None])
+        keypoints.append(_to_image(face, _points(face)).flatten(1))
     return torch.cat(images), torch.cat(keypoints)
-
-
-def _row(pixels: Tensor, keypoints: list[float], known: list[bool]) -> str:
-    # Nine digits bring every float32 back exactly.
-    cells = [f"{value:.9g}" if there else "" for value, there in zip(keypoints, known, strict=True)]
-    return ",".join((*cells, " ".join(map(str, pixels.flatten().tolist())))) + "\n"
-
-
-def _known(n: int, complete_fraction: float, generator: torch.Generator) -> Tensor:
-    """Sample which coordinates [n, 30] are written."""
-    incomplete = torch.randperm(n, generator=generator)[round(complete_fraction * n) :]
-    always = torch.tensor([name.rsplit("_", 1)[0] in _ALWAYS_KNOWN for name in COORDINATES])
-    known = torch.ones(n, len(COORDINATES), dtype=torch.bool)
-    known[incomplete] = always
-    return known
-
-
-def write_csv(
-    path: str | Path, n: int, generator: torch.Generator | None = None, *, complete_fraction: float = 1.0
-) -> None:
-    """Write n synthetic faces in the format of Kaggle's training.csv, atomically.
-
-    Args:
-        path: File to write, about 31 kB per face.
-        n: Number of faces; Kaggle's file has 7,049.
-        complete_fraction: Exactly round(complete_fraction * n) random rows have all 15 keypoints; the
-            others only the eyes' centres, the tip of the nose and the lower lip, as most incomplete rows of Kaggle's
-            file, where 2,140 of 7,049 (0.304) are complete.
-
-    Raises:
-        InvalidInput: n or complete_fraction is out of range.
-        NotWritten: The disk is full or the folder cannot be written.
-    """
-    check_range("n of write_csv", n, 1)
-    check_range("complete_fraction of write_csv", complete_fraction, 0, 1)
-    path, generator = Path(path), resolve_generator(generator, "drawn faces")
-    known = iter(_known(n, complete_fraction, generator).tolist())
-    with atomic_writer(path) as file:
-        file.write(f"{HEADER}\n".encode())
-        for images, keypoints in _drawn(n, generator):
-            rows = zip(images, keypoints.tolist(), known, strict=False)
-            file.writelines(_row(*row).encode() for row in rows)
 
 
 def drawn_faces(*, n: int = 2000, test_size: int = 500, seed: int = 0) -> Problem:
@@ -241,14 +178,10 @@ def drawn_faces(*, n: int = 2000, test_size: int = 500, seed: int = 0) -> Proble
 
     Args:
         test_size: Number of test faces, sampled independently of n.
-
-    Raises:
-        InvalidInput: A size is smaller than 1.
     """
-    check_range("n of drawn_faces", n, 1)
-    check_range("test_size of drawn_faces", test_size, 1)
     splits = []
-    for split, size in (("train", n), ("test", test_size)):
+    for split, option, size in (("train", "n", n), ("test", "test_size", test_size)):
+        check_range(f"{option} of drawn_faces", size, 1)
         pixels, keypoints = render_faces(size, make_generator(seed, f"drawn faces, {split}"))
         splits.append(Samples(pixels.float().div_(255), keypoints))
     return Problem("drawn_faces", "regression", *splits, n_outputs=len(COORDINATES))
