@@ -65,9 +65,3 @@ def test_feeding_layers() -> None:
     assert preceding_layers(twice, batch_norm_layers(twice), torch.zeros(1, 2)) == {}
     tokens = nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5)).eval()  # [n, 5, 5]: channels are tokens here
     assert preceding_layers(tokens, batch_norm_layers(tokens), torch.zeros(1, 5, 2)) == {}
-
-
-def test_hooks_are_removed() -> None:
-    network = warmed_up(plain())
-    preceding_layers(network, batch_norm_layers(network), images(1).inputs)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())

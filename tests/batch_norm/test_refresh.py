@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from batch_norm.some_networks import Residual, images, plain, warmed_up
-from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.errors import NotMeasurable
 from gapscope.batch_norm.layers.population import PopulationNorm1d
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.batch_norm.replace import replace_batch_norm
@@ -102,15 +102,6 @@ def test_an_endless_loader_is_read_no_further_than_asked() -> None:
     torch.testing.assert_close(layer.running_mean.double(), expected.mean(0), rtol=1e-6, atol=1e-7)
 
 
-def test_a_random_subset_by_generator() -> None:
-    x = torch.arange(100.0)[:, None]
-    layers = [PopulationNorm1d(1) for _ in range(3)]
-    for layer, seed in zip(layers, (1, 1, 2), strict=True):
-        refresh_population(layer, x, samples=10, generator=torch.Generator().manual_seed(seed))
-    assert torch.equal(layers[0].running_mean, layers[1].running_mean)
-    assert not torch.equal(layers[0].running_mean, layers[2].running_mean)
-
-
 def test_batch_norm_layers_can_be_named() -> None:
     network = warmed_up(plain())
     before = statistics(network)
@@ -129,17 +120,3 @@ def test_not_finite_activations_change_nothing() -> None:
     with pytest.raises(NotMeasurable, match="1 of 5 channels of layer '4' hold NaN or infinity"):
         refresh_population(network, images())
     assert all(torch.equal(value, before[name]) for name, value in statistics(network).items())
-
-
-def test_a_constant_channel_has_variance_zero() -> None:
-    layer = PopulationNorm1d(2)
-    refresh_population(layer, torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
-    assert layer.running_var.tolist() == [1.0, 0.0]
-    assert layer.train()(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))[:, 1].tolist() == [0.0, 0.0]
-
-
-def test_errors() -> None:
-    with pytest.raises(InvalidInput, match="samples must lie in"):
-        refresh_population(PopulationNorm1d(1), torch.zeros(4, 1), samples=0)
-    with pytest.raises(InvalidInput, match="the loader is empty"):
-        refresh_population(PopulationNorm1d(1), DataLoader(TensorDataset(torch.zeros(0, 1)), batch_size=2))

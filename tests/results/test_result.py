@@ -50,7 +50,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "ErrorDetection": lambda: gs.functional.error_detection(_network(), X, Y),
     "GammaDecay": lambda: gs.batch_norm.gamma_decay(_network(), (X, Y), batch_size=4),
     "BatchNormExcess": lambda: gs.batch_norm.batch_norm_excess(_network(), (X, Y), batch_sizes=(4,), passes=2),
-    "BatchStatistics": lambda: gs.batch_norm.batch_statistics(_network(), (X, Y), batch_sizes=(4,), passes=2),
     "BatchNormAdvice": lambda: gs.advise_batch_norm(_network(), (X, Y), batch_size=4, passes=2),
     "NetworkRanking": _ranking,
     "Monitor": _monitor,

@@ -19,9 +19,6 @@ Args:
     device, dtype: Device and floating-point type of the layer's parameters and buffers.
 """
 
-from gapscope.batch_norm.gamma_decay.batch_statistics import BatchStatistics as BatchStatistics
-from gapscope.batch_norm.gamma_decay.batch_statistics import batch_statistics as batch_statistics
-from gapscope.batch_norm.gamma_decay.batch_statistics import gaussian_std_moments as gaussian_std_moments
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay as gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay as GammaDecay
 from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay as LayerDecay

@@ -22,12 +22,7 @@ which may do more (an activation, for example)."""
 
 
 def select_layers(known: dict[str, Any], names: Sequence[str] | None, what: str) -> dict[str, Any]:
-    """Return the layers of these names, or all.
-
-    Raises:
-        InvalidInput: A name is unknown.
-        NotMeasurable: There is no layer.
-    """
+    """Return the layers of these names, or all (at least one)."""
     for name in names or ():
         if name not in known:
             listed = ", ".join(map(repr, known)) or "it has none"
@@ -42,11 +37,7 @@ def select_layers(known: dict[str, Any], names: Sequence[str] | None, what: str)
 def batch_norm_layers(
     network: nn.Module, names: Sequence[str] | None = None, kinds: Sequence[type[nn.Module]] = BATCH_NORMS
 ) -> dict[str, Any]:
-    """Return name -> layer for all layers of some kinds, or for those named.
-
-    Raises:
-        InvalidInput: A name is unknown, or a layer keeps no running statistics.
-    """
+    """Return name -> layer for all layers of some kinds with running statistics, or for those named."""
     listed = ", ".join(kind.__name__ for kind in kinds)
     by_name = {name: module for name, module in named_modules(network).items() if type(module) in kinds}
     layers = select_layers(by_name, names, f"normalization layers ({listed})")
@@ -59,12 +50,7 @@ def batch_norm_layers(
 
 
 def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> list[str]:
-    """Return the names of the layers in the order in which a forward pass calls them.
-
-    Raises:
-        NotYetSupported: A layer is called more than once.
-        NotMeasurable: A layer is not called.
-    """
+    """Return the names of the layers, each called once, in the order of a forward pass."""
     order: list[str] = []
     with forward_hooks(layers, lambda name, *_: order.append(name)), torch.no_grad():
         network(x)

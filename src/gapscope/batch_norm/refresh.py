@@ -50,11 +50,10 @@ class _InputStream:
         self, network: nn.Module, data: Any, samples: int, chunk_size: int | None, generator: torch.Generator | None
     ) -> None:
         self.limit = samples
-        if isinstance(data, DataLoader):
-            self.loader: DataLoader[Any] | None = data
+        self.loader: DataLoader[Any] | None = data if isinstance(data, DataLoader) else None
+        if self.loader is not None:
             self.random_state = torch.get_rng_state()
             return
-        self.loader = None
         whole = as_samples(data)
         inputs = whole.inputs
         if len(inputs) > samples:
@@ -142,8 +141,8 @@ def refresh_population(
 
     The layers are done in the order in which they run, each with all earlier ones already updated, so that afterwards
     every layer's statistics are those of the network as it stands. Dropout is off. Statistics are computed in
-    float64, the variance is the biased one, the result does not depend on `chunk_size`. Memory: one chunk and
-    O(channels). Cost: where the samples fit one chunk, one forward pass; else one pass per layer, up to that layer.
+    float64, the variance is the biased one. Cost: where the samples fit one chunk, one forward pass; else one pass per
+    layer, up to that layer.
 
     Reference: Luo et al. 2019, section 5 (10 000 samples).
 
@@ -176,23 +175,15 @@ def refresh_population(
                 layer.num_batches_tracked.add_(1)
 
 
-def _is_fresh(layer: nn.Module) -> bool:
-    """Return whether a batch norm layer still has its initial statistics (0 and 1)."""
-    mean, variance = getattr(layer, "running_mean", None), getattr(layer, "running_var", None)
-    return mean is not None and variance is not None and bool((mean == 0).all() & (variance == 1).all())
-
-
 def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
-    """Return the network with batch norm statistics of these inputs, if they were initial.
-
-    With its initial statistics a batch norm layer does not normalize, so that an untrained network in evaluation mode
-    is another function than the one that training starts from.
-
-    Returns:
-        The network itself if it has no fresh batch norm layer.
-    """
+    """Return the network, or a copy with batch norm statistics of these inputs where they were initial."""
+    # With its initial statistics a batch norm layer does not normalize, so that an untrained network in evaluation mode
+    # is another function than the one that training starts from.
     fresh = [
-        name for name, layer in named_modules(network).items() if isinstance(layer, BATCH_NORMS) and _is_fresh(layer)
+        name
+        for name, layer in named_modules(network).items()
+        if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None and layer.running_var is not None
+        if bool((layer.running_mean == 0).all() & (layer.running_var == 1).all())
     ]
     if not fresh:
         return network

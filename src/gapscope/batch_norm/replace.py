@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,8 +144,6 @@ def replace_batch_norm(
     weight_norm: bool = False,
     inputs: Shaped[Tensor, "n ..."] | None = None,
     layers: Sequence[str] | None = None,
-    strict: bool = True,
-    inplace: bool = False,
     **options: Any,
 ) -> Network:
     r"""Replace batch normalization by another kind with the same evaluation function.
@@ -161,8 +158,6 @@ def replace_batch_norm(
         weight_norm: Whether the linear or convolutional layer before each replaced layer is weight-normalized too. With
             "mean_only" its length g then takes the place of gamma (Salimans and Kingma 2016).
         inputs: A few inputs [n, ...]; "none" and `weight_norm` need them to find the layer before each normalization.
-        strict: Whether a layer whose function cannot be preserved is an error; else it stays unchanged, with a warning.
-        inplace: Whether the network itself is changed rather than a copy. An optimizer made before must be recreated.
         **options: Settings of the new layers (`ghost_size`, `detach`, `rms`, `momentum`, `eps`, ...).
 
     Raises:
@@ -183,7 +178,7 @@ def replace_batch_norm(
             f"Got kind={kind!r}, weight_norm={weight_norm} without inputs; they are needed to find the layer before "
             "each normalization. Pass a few: inputs=x[:2]."
         )
-    network = network if inplace else copy.deepcopy(network)
+    network = copy.deepcopy(network)
     kinds = (*BATCH_NORMS, nn.SyncBatchNorm)
     norm_layers = {name: module for name, module in network.named_modules() if isinstance(module, kinds)}
     norm_layers = select_layers(norm_layers, layers, "batch-normalization layers")
@@ -195,38 +190,24 @@ def replace_batch_norm(
     reasons = {
         name: _incompatibility(layer, kind, name in feeders, needs_feeder) for name, layer in norm_layers.items()
     }
-    _report(reasons, kind, strict)
+    sentences = [f"layer '{name}': {reason}" for name, reason in reasons.items() if reason]
+    if sentences:
+        raise ReplaceLayer(
+            f"Replacing by '{kind}' must keep the evaluation function, which it cannot for {'; '.join(sentences)}. "
+            "Name the other layers in `layers`."
+        )
     with torch.no_grad():
         for name, layer in norm_layers.items():
-            if not reasons[name]:
-                feeder = network.get_submodule(feeders[name]) if name in feeders else None
-                network = _put(network, name, _make_replacement(layer, kind, feeder, weight_norm, options))
+            feeder = network.get_submodule(feeders[name]) if name in feeders else None
+            new: Any = _make_replacement(layer, kind, feeder, weight_norm, options)
+            if not name:
+                return new
+            network.set_submodule(name, new)
     if needs_feeder and inputs is not None:
-        _check_same_function(before, _outputs(network, inputs), kind)
+        error = float((_outputs(network, inputs) - before).abs().max() / before.abs().max().clamp_min(1e-30))
+        if not error <= 1e-3:
+            raise ReplaceLayer(
+                f"Replacing by '{kind}' must keep the outputs; they changed by {error:.1e} of the largest. The output "
+                "of a layer before a normalization is probably used elsewhere too: name the layers to replace."
+            )
     return network
-
-
-def _report(reasons: dict[str, str], kind: str, strict: bool) -> None:
-    sentences = [f"layer '{name}': {reason}" for name, reason in reasons.items() if reason]
-    if not sentences:
-        return
-    message = f"Replacing by '{kind}' must keep the evaluation function, which it cannot for {'; '.join(sentences)}."
-    if strict:
-        raise ReplaceLayer(f"{message} With strict=False such layers stay as they are.")
-    warnings.warn(f"{message} These layers stay as they are.", stacklevel=3)
-
-
-def _put(network: Any, name: str, new: nn.Module) -> Any:
-    if not name:
-        return new
-    network.set_submodule(name, new)
-    return network
-
-
-def _check_same_function(before: Tensor, after: Tensor, kind: str) -> None:
-    error = float((after - before).abs().max() / before.abs().max().clamp_min(1e-30))
-    if not error <= 1e-3:
-        raise ReplaceLayer(
-            f"Replacing by '{kind}' must keep the outputs; they changed by {error:.1e} of the largest. The output of a "
-            "layer before a normalization is probably used elsewhere too: name the layers to replace in `layers`."
-        )

@@ -11,7 +11,7 @@ from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.batch_norm import replace_batch_norm
-from gapscope.batch_norm.advice.batch_norm import DropoutLoss, name_of_last_linear_layer
+from gapscope.batch_norm.advice.batch_norm import DropoutLoss
 from gapscope.batch_norm.advice.result import BatchNormAdvice
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
@@ -157,22 +157,3 @@ def test_the_cost_is_that_of_the_closed_form_and_no_rate_adds_too_much(signs_dro
         assert float(found) == pytest.approx(rate / (1 - rate), abs=4 * found.standard_error + 1e-9)
     assert dropout.excess(0.0) == 0
     assert dropout.matching_rate(Estimate(20.0, 0.0)) is None
-
-
-def test_the_matching_rate_is_that_of_the_closed_form(signs_dropout: Samples) -> None:
-    rate = DropoutLoss(identity(), signs_dropout, ["1"], draws=20).matching_rate(Estimate(0.25, 0.0))
-    assert rate is not None and rate.standard_error is not None
-    assert float(rate) == pytest.approx(0.2, abs=4 * rate.standard_error) and rate.standard_error < 0.01
-
-
-def test_the_last_layer_is_the_one_that_runs_last(signs_dropout: Samples) -> None:
-    assert name_of_last_linear_layer(warmed_up(plain()), images(2)) == "10"
-    with pytest.raises(NotMeasurable, match="linear or convolutional layer"):
-        name_of_last_linear_layer(nn.BatchNorm1d(1).double(), signs_dropout)
-
-
-def test_wrong_use_is_explained(signs_dropout: Samples) -> None:
-    with pytest.raises(InvalidInput, match="data must hold targets"):
-        DropoutLoss(identity(), Samples(signs_dropout.inputs), ["1"])
-    with pytest.raises(InvalidInput, match="dropout_before must name layers of the network; got '2'"):
-        DropoutLoss(identity(), signs_dropout, ["2"])

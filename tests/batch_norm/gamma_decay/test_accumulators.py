@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from batch_norm.some_networks import images, plain, warmed_up
-from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.accumulators import (
     LayerAccumulator,
@@ -73,18 +72,6 @@ def test_pairs_of_channels_have_the_single_channels_on_their_diagonals(u: Tensor
     torch.testing.assert_close(one.coupling, one.coupling.T)
 
 
-def test_chunks_do_not_matter(u: Tensor) -> None:
-    whole, cut = sums_of(u, full=True), sums_of(u, full=True, chunks=7)
-    for name in ("noise", "noise_sum", "gradient", "gradient_times_noise", "curvature"):
-        torch.testing.assert_close(getattr(whole, name), getattr(cut, name))
-    assert whole.n == cut.n == N
-
-
-def test_blocks_of_vectors_are_their_own_diagonals() -> None:
-    vectors = [torch.arange(3.0) + k for k in range(4)]
-    assert all(torch.equal(one, other) for one, other in zip(SecondMoments(*vectors).diagonals(), vectors, strict=True))
-
-
 def test_draws_have_the_covariance_asked_for() -> None:
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
@@ -98,11 +85,6 @@ def test_draws_have_the_covariance_asked_for() -> None:
     pp, rr, pr, rp = (block.diag() for block in diagonals)
     expected = torch.cat([torch.cat([pp, pr], 1), torch.cat([rp, rr], 1)])
     torch.testing.assert_close(torch.cov(drawn.T), expected, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
-
-
-def test_a_constant_channel_has_no_noise() -> None:
-    zero = torch.zeros(1, dtype=torch.float64)
-    assert gaussian_sampler(SecondMoments(zero, zero, zero, zero))(5, torch.Generator()).abs().max() == 0
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
@@ -144,8 +126,3 @@ def test_results_do_not_depend_on_chunks() -> None:
     for name in one:
         assert float(one[name].predicted) == pytest.approx(float(other[name].predicted))
     assert one.for_batch_size(4)["1"].sampled is None
-
-
-def test_one_draw_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"noise_draws \(0 for none\) must lie in \[2, inf\)"):
-        gamma_decay(warmed_up(plain()), images(30), batch_size=8, noise_draws=1)

@@ -8,15 +8,11 @@ from torch import Tensor, nn
 
 from batch_norm.some_networks import Residual, images, plain, warmed_up
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.curvature import (
-    EvaluationData,
     derivatives_along,
     hessian_diagonals,
-    normalized_input,
     output_gradient,
     output_hessian_factor,
-    prepare,
     tapped_forward,
 )
 from gapscope.batch_norm.norm_layers import batch_norm_layers
@@ -97,58 +93,3 @@ def test_hessian_diagonals_with_unit_vectors_are_exact() -> None:
         assert isinstance(dense, Tensor)
         expected = [dense[:c, :c].diagonal(), dense[c:, c:].diagonal(), dense[:c, c:].diagonal()]
         torch.testing.assert_close(found[name], torch.stack(expected))
-
-
-def test_random_signs_are_unbiased() -> None:
-    network = warmed_up(plain())
-    samples = images(6)
-    assert samples.targets is not None
-    layers = {"8": batch_norm_layers(network)["8"]}
-    signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 6)  # all of them: the mean is exact
-    probes = [{"8": row} for row in signs]
-    arguments = (network, layers, samples.inputs, samples.targets, sample_losses)
-    mean = torch.stack([d["8"] for d in hessian_diagonals(*arguments, probes)]).mean(0)
-    exact = sum(d["8"] for d in hessian_diagonals(*arguments, [{"8": row} for row in torch.eye(6)]))
-    torch.testing.assert_close(mean, exact)
-
-
-def test_normalized_input() -> None:
-    layer = nn.BatchNorm1d(2, eps=0.0).double()
-    assert layer.running_mean is not None and layer.running_var is not None
-    layer.running_mean.fill_(1.0)
-    layer.running_var.fill_(4.0)
-    assert normalized_input(layer, torch.tensor([[3.0, 5.0]], dtype=torch.float64)).tolist() == [[[1.0], [2.0]]]
-
-
-def test_chunks_cover_all_samples_in_their_order() -> None:
-    samples = Samples(torch.randn(10, 3), torch.arange(10))
-    chunks = list(EvaluationData(nn.Linear(3, 10), {}, samples, sample_losses, 4).chunks())
-    assert [part for part, _, _ in chunks] == [slice(0, 4), slice(4, 8), slice(8, 10)]
-    assert torch.equal(torch.cat([x for _, x, _ in chunks]), samples.inputs)
-    assert torch.cat([y for _, _, y in chunks]).tolist() == list(range(10))
-
-
-def test_a_batch_is_any_choice_of_samples() -> None:
-    samples = Samples(torch.randn(10, 3), torch.arange(10))
-    x, y = EvaluationData(nn.Linear(3, 10), {}, samples, sample_losses, 4).batch(torch.tensor([7, 2]))
-    assert torch.equal(x, samples.inputs[[7, 2]]) and y.tolist() == [7, 2]
-
-
-class TwoInputs(nn.Module):
-    """Adds two inputs, and returns its logits in a dictionary."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 2)
-
-    def forward(self, *, left: Tensor, right: Tensor) -> dict[str, Tensor]:
-        return {"logits": self.layer(left + right)}
-
-
-def test_targets_are_needed_and_networks_of_several_inputs_are_adapted() -> None:
-    network, x, y = TwoInputs(), torch.randn(3, 2), torch.tensor([0, 1, 0])
-    with pytest.raises(InvalidInput, match="must hold targets"):
-        prepare(network, {"left": x, "right": x})
-    adapted, samples = prepare(network, {"left": x, "right": 2 * x, "labels": y})
-    assert torch.equal(adapted(samples.inputs), network.layer(3 * x))
-    assert len(samples) == 3

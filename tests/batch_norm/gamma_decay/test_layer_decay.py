@@ -10,7 +10,6 @@ import torch
 from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.errors import InvalidInput
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
-from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
 
 N, M = 30, 8
 
@@ -47,9 +46,3 @@ def test_totals_are_sums_over_layers_with_errors_added_in_squares(network: Any) 
     drawn = gamma_decay(network, images(N), batch_size=M, draws=4)
     errors = torch.tensor([layer.decay.standard_error for layer in drawn.values()])
     assert drawn.decay.standard_error == pytest.approx(float(errors.square().sum().sqrt()))
-
-
-def test_quadratic_forms() -> None:
-    gamma = torch.tensor([1.0, 2.0])
-    assert quadratic(gamma, torch.tensor([3.0, 5.0])) == 23
-    assert quadratic(gamma, torch.tensor([[3.0, 1.0], [1.0, 5.0]])) == 27

@@ -125,11 +125,6 @@ def test_a_single_value_a_channel_is_refused_in_training(kind: str) -> None:
 
 
 @EVERY_KIND
-def test_a_batch_of_one_image_has_statistics_of_its_own(kind: str) -> None:
-    assert made(kind)(inputs(1, 3, 2, 2)).isfinite().all()
-
-
-@EVERY_KIND
 def test_constant_channels_give_finite_outputs_and_gradients(kind: str) -> None:
     layer = made(kind)
     h = inputs(6, 3, 2, 2)
@@ -195,14 +190,6 @@ def test_channels_last(kind: str) -> None:
 
 
 @EVERY_KIND
-def test_copies_and_pickles(kind: str) -> None:
-    layer, h = made(kind), inputs(6, 3, 2, 2)
-    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert torch.equal(copied(h), made(kind)(h))
-    assert "3" in repr(layer) and "affine=True" in repr(layer)
-
-
-@EVERY_KIND
 def test_state_dictionary_round_trip_and_reset(kind: str) -> None:
     layer, h = made(kind), inputs(6, 3, 2, 2)
     layer(h)
@@ -213,6 +200,7 @@ def test_state_dictionary_round_trip_and_reset(kind: str) -> None:
     fresh = type(layer)(3, **KINDS[kind][3]).double()
     for name, value in fresh.state_dict().items():
         assert torch.equal(layer.state_dict()[name], value)
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(h), layer(h)) and "affine=True" in repr(layer)
 
 
 @pytest.mark.parametrize("kind", ["mean only", "variance only", "variance only, rms", "ghost"])
@@ -237,14 +225,6 @@ def test_without_running_statistics_evaluation_uses_the_batch(kind: str) -> None
     layer, h = made(kind, track_running_stats=False), inputs(6, 3, 2, 2)
     assert torch.equal(layer.eval()(h), made(kind)(h))
     assert not list(layer.buffers())
-
-
-@EVERY_KIND
-def test_evaluation_changes_nothing(kind: str) -> None:
-    layer = made(kind).eval()
-    before = copy.deepcopy(layer.state_dict())
-    layer(inputs(6, 3, 2, 2))
-    assert all(torch.equal(value, layer.state_dict()[name]) for name, value in before.items())
 
 
 def test_settings_are_checked() -> None:

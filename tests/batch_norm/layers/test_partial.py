@@ -29,21 +29,9 @@ def test_formula_in_training_and_evaluation() -> None:
     torch.testing.assert_close(layer.eval()(h), gamma * (h - 0.25 * mean) + beta)
 
 
-def test_constant_channel_becomes_beta() -> None:
-    layer: Any = MeanOnlyBatchNorm1d(1)
-    nn.init.constant_(layer.bias, 0.5)
-    assert torch.equal(layer(torch.full((4, 1), 7.0)), torch.full((4, 1), 0.5))
-
-
 def test_a_batch_norm_state_is_refused() -> None:
     with pytest.raises(RuntimeError, match="running_var"):
         MeanOnlyBatchNorm1d(3).load_state_dict(nn.BatchNorm1d(3).state_dict())
-
-
-def test_gradient_of_a_sum_vanishes() -> None:
-    h = torch.randn(5, 2, requires_grad=True)
-    MeanOnlyBatchNorm1d(2)(h).sum().backward()
-    assert h.grad is not None and h.grad.abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("rms", [False, True])
@@ -63,20 +51,8 @@ def test_formula_in_training_and_evaluation_of_variance_only(rms: bool) -> None:
     torch.testing.assert_close(layer.eval()(h), gamma * h / (running + layer.eps).sqrt()[:, None, None] + beta)
 
 
-def test_outputs_do_not_depend_on_the_scale_of_the_inputs() -> None:
-    h = torch.randn(8, 2, dtype=torch.float64)
-    torch.testing.assert_close(
-        VarianceOnlyBatchNorm1d(2, eps=0.0).double()(h), VarianceOnlyBatchNorm1d(2, eps=0.0).double()(100 * h)
-    )
-
-
 def test_a_constant_channel_is_divided_by_the_root_of_eps() -> None:
     h = torch.full((4, 1), 3.0)
     torch.testing.assert_close(VarianceOnlyBatchNorm1d(1, eps=1e-4)(h), 100 * h)
     torch.testing.assert_close(VarianceOnlyBatchNorm1d(1, eps=1e-4, rms=True)(h), h / (9 + 1e-4) ** 0.5)
     assert torch.equal(VarianceOnlyBatchNorm1d(1)(torch.zeros(4, 1)), torch.zeros(4, 1))
-
-
-def test_a_batch_norm_state_is_refused_of_variance_only() -> None:
-    with pytest.raises(RuntimeError, match="running_mean"):
-        VarianceOnlyBatchNorm1d(3).load_state_dict(nn.BatchNorm1d(3).state_dict())

@@ -26,11 +26,6 @@ def test_the_function_is_kept_and_the_length_is_free() -> None:
     torch.testing.assert_close(network(x), before)
 
 
-def test_only_the_layers_named() -> None:
-    network: Any = weight_normalize(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), layers=["1"])
-    assert not hasattr(network[0], "parametrizations") and hasattr(network[1], "parametrizations")
-
-
 def test_errors() -> None:
     with pytest.raises(InvalidInput, match=r"got 'conv3'. Did you mean 'conv"):
         weight_normalize(Residual(), layers=["conv3"])
@@ -60,13 +55,6 @@ def test_initialization_from_data_standardizes_every_layer() -> None:
             torch.testing.assert_close(channels.mean(1), torch.zeros(len(channels), dtype=torch.float64))
             torch.testing.assert_close(channels.std(1, unbiased=False), torch.ones(len(channels), dtype=torch.float64))
     torch.testing.assert_close(x.std(0, unbiased=False), torch.ones(2, dtype=torch.float64))
-
-
-def test_initialization_along_the_last_dimension_of_sequences() -> None:
-    layer = weight_normalize(nn.Linear(3, 2).double())
-    x = torch.randn(8, 5, 3, dtype=torch.float64)
-    initialize_from_data(layer, x)
-    torch.testing.assert_close(layer(x).flatten(0, 1).std(0, unbiased=False), torch.ones(2, dtype=torch.float64))
 
 
 def test_a_constant_channel_keeps_length_one() -> None:

@@ -28,11 +28,7 @@ LARGEST_RATE = 0.9
 
 
 def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
-    """Return the name of the linear or convolutional layer that runs last.
-
-    Raises:
-        NotMeasurable: There is no such layer.
-    """
+    """Return the name of the linear or convolutional layer that runs last."""
     order: list[str] = []
     candidates = {name: module for name, module in named_modules(network).items() if isinstance(module, Weighted)}
     with inspection_mode(network), forward_hooks(candidates, lambda name, *_: order.append(name)), torch.no_grad():
@@ -47,15 +43,9 @@ def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
 class DropoutLoss:
     r"""Expected loss with dropout minus the loss without, in evaluation mode.
 
-    $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with `draws` masks m per sample. Inputs of each layer are set
-    to 0 with probability `rate` and divided by 1 - rate, one by one, as `torch.nn.Dropout` does. The same random
-    numbers serve every rate, so that the excess is smooth in it. Unbiased; the standard error is over samples.
-    Cost: `draws` forward passes per rate.
-
-    `layers` are the names of the layers whose inputs are dropped.
-
-    Raises:
-        InvalidInput: A layer's name is unknown, or there are no targets.
+    $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with `draws` masks m per sample. The inputs of `layers` are set to 0 with
+    probability `rate` and divided by 1 - rate, one by one, as `torch.nn.Dropout` does. The same random numbers serve
+    every rate, so that the excess is smooth in it. Unbiased; the standard error is over samples.
     """
 
     def __init__(
@@ -122,26 +112,15 @@ class DropoutLoss:
         return Estimate(rate, errors**0.5 / slope if slope > 0 else None)
 
 
-def _check(samples: Samples, batch_size: int, new_batch_size: int | None) -> None:
-    check_batch_sizes("batch_size", [batch_size], len(samples))
-    check_batch_sizes("new_batch_size", [] if new_batch_size is None else [new_batch_size], len(samples))
-    if batch_size == new_batch_size:
-        raise InvalidInput(f"new_batch_size must differ from batch_size; got {batch_size} twice. Omit one.")
-
-
-def _gamma_squared(network: nn.Module) -> dict[str, float]:
-    """Sum of gamma^2 by layer, and of all."""
-    sums = {
+def _regularizations(
+    network: nn.Module, rows: BatchNormExcess, batch_size: int, new_batch_size: int | None
+) -> list[LayerRegularization]:
+    """One entry per layer, the last one for all of them at once."""
+    gamma_squared = {
         name: layer.num_features if layer.weight is None else float(layer.weight.detach().double().square().sum())
         for name, layer in batch_norm_layers(network).items()
     }
-    return sums | {ALL_LAYERS: sum(sums.values())}
-
-
-def _regularizations(
-    rows: BatchNormExcess, gamma_squared: dict[str, float], batch_size: int, new_batch_size: int | None
-) -> list[LayerRegularization]:
-    """One entry per layer, the last one for all of them at once."""
+    gamma_squared[ALL_LAYERS] = sum(gamma_squared.values())
     new = {row.layer: row.measured for row in rows if row.batch_size == new_batch_size}
     return [
         LayerRegularization(
@@ -150,11 +129,6 @@ def _regularizations(
         )
         for row in rows if row.batch_size == batch_size
     ]  # fmt: skip
-
-
-def _difference(first: Estimate, second: Estimate) -> Estimate:
-    errors = [error for error in (first.standard_error, second.standard_error) if error is not None]
-    return Estimate(first - second, sum(error**2 for error in errors) ** 0.5)
 
 
 def _strength(
@@ -182,15 +156,14 @@ def advise_batch_norm(
 ) -> BatchNormAdvice:
     r"""Estimate the regularization by batch norm, its change with batch size and replacements.
 
-    It is estimated from the current weights and the training data. The regularization of a layer is the
-    expected training loss with batch statistics there minus that with population statistics (`batch_norm_excess`),
-    next to its first-order form $\sum_i\zeta_i\gamma_i^2$ (Luo et al. 2019, eq. 3). What is missing at the new batch
-    size is restored by ghost batches of the old size (the same noise), by a dropout rate that adds the same loss to
-    the frozen network (root finding on `DropoutLoss`), or by gamma decay of a strength that adds the same loss.
+    It is estimated from the current weights and the training data. The regularization of a layer is the expected
+    training loss with batch statistics there minus that with population statistics (`batch_norm_excess`), next to its
+    first-order form $\sum_i\zeta_i\gamma_i^2$ (Luo et al. 2019, eq. 3). What is missing at the new batch size is
+    restored by ghost batches of the old size (the same noise), by a dropout rate that adds the same loss to the frozen
+    network, or by gamma decay of a strength that adds the same loss. Equal generalization is an empirical question.
 
-    The loss is matched on frozen weights; equal generalization is an empirical question (`gapscope study run luo2019
-    --only advice`). Cost: about 2 * passes * (layers + 1) forward passes over
-    the data for each batch size, 12 * draws for the dropout rate, 2 (1 + outputs) backward.
+    Cost: about 2 * passes * (layers + 1) forward passes over the data for each batch size, 12 * draws for the dropout
+    rate, 2 (1 + outputs) backward.
 
     Args:
         batch_size: M, the batch size whose regularization is wanted, usually that of training.
@@ -198,8 +171,7 @@ def advise_batch_norm(
         dropout_before: Names of layers whose inputs are dropped; None for the last linear or convolutional one.
 
     Raises:
-        InvalidInput: A batch size does not fit the data, or the data have no targets.
-        NotMeasurable: The network has no batch normalization.
+        InvalidInput: The two batch sizes are equal, or do not fit the data.
 
     >>> layer = nn.Sequential(nn.BatchNorm1d(1, dtype=torch.float64), nn.Linear(1, 1, dtype=torch.float64))
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).repeat(200, 1)
@@ -207,15 +179,20 @@ def advise_batch_norm(
     20
     """
     network, samples = prepare(network, data)
-    _check(samples, batch_size, new_batch_size)
+    sizes = (batch_size,) if new_batch_size is None else (batch_size, new_batch_size)
+    for name, size in zip(("batch_size", "new_batch_size"), sizes, strict=False):
+        check_batch_sizes(name, [size], len(samples))
+    if batch_size == new_batch_size:
+        raise InvalidInput(f"new_batch_size must differ from batch_size; got {batch_size} twice. Omit one.")
     exact, _ = copy_with_population(network, samples, None, chunk_size)
     rows = batch_norm_excess(
-        exact, samples, batch_sizes=(batch_size,) if new_batch_size is None else (batch_size, new_batch_size),
-        passes=passes, noise_draws=2, chunk_size=chunk_size, generator=torch.Generator().manual_seed(seed),
+        exact, samples, batch_sizes=sizes, passes=passes, noise_draws=2, chunk_size=chunk_size,
+        generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
-    layers = _regularizations(rows, _gamma_squared(network), batch_size, new_batch_size)
+    layers = _regularizations(network, rows, batch_size, new_batch_size)
     total = layers[-1]
-    missing = _difference(total.excess, total.new_excess)
+    errors = [total.excess.standard_error or 0.0, total.new_excess.standard_error or 0.0]
+    missing = Estimate(total.excess - total.new_excess, sum(error**2 for error in errors) ** 0.5)
     wanted = is_significantly_positive(missing)
     before = tuple(dropout_before or (name_of_last_linear_layer(exact, samples),))
     dropout = DropoutLoss(exact, samples, before, draws=draws, seed=seed, chunk_size=chunk_size)

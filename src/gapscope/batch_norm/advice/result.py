@@ -26,13 +26,8 @@ def is_significantly_positive(value: Estimate) -> bool:
 class LayerRegularization:
     r"""Training loss added by batch statistics of one layer, or of all at once.
 
-    Attributes:
-        layer: Name of the layer, or "all layers".
-        gamma_squared: Sum of gamma^2 over the channels.
-        decay: $\sum_i \zeta_i\gamma_i^2$ at the batch size, first order in 1/M.
-        predicted: The same with the part linear in gamma and all even orders of the noise.
-        excess: Measured: mean loss over random batches with their own statistics, minus that with population ones.
-        new_excess: Measured at the new batch size; 0 and exact where there are no batch statistics any more.
+    `decay` is $\sum_i \zeta_i\gamma_i^2$, `predicted` also holds the part linear in gamma and all even orders of the
+    noise, `excess` and `new_excess` are measured at both batch sizes.
     """
 
     layer: str
@@ -54,16 +49,11 @@ class BatchNormAdvice(Result):
 
     Attributes:
         batch_size, new_batch_size: Batch sizes, now and later; None for no batch statistics at all.
-        samples: Number of samples.
-        loss: Mean loss with population statistics.
-        running_loss: Mean loss with the network's own running statistics.
-        layers: The layers, in forward order.
-        total: All layers at once.
-        missing: Regularization at M minus that at the new batch size, in units of the loss; negative for smaller
-            batches.
+        loss, running_loss: Mean loss with population statistics, and with the network's own running statistics.
+        layers, total: The layers in forward order, and all of them at once.
+        missing: Regularization at M minus that at the new batch size, in units of the loss.
         ghost_size: Size of ghost batches that restores it; None where the new batches are smaller, or none.
         dropout: Dropout rate that adds the missing amount; None where nothing is missing or no rate up to 0.9 does.
-        dropout_before: The layers whose inputs are dropped.
         decay_strength: `strength` of GammaDecayPenalty (M, batch_norm_size=new) with which it adds the missing amount;
             None where nothing is missing or there is no decay to strengthen.
     """
@@ -94,21 +84,19 @@ class BatchNormAdvice(Result):
     @property
     def sentences(self) -> tuple[str, ...]:
         """The advice as sentences: the added loss, its change, and replacements."""
-        lines = [_present(self), _change(self)]
-        if self.loses_regularization:
-            lines += _remedies(self)
-        elif self.gains_regularization:
-            lines.append(
-                "Neither ghost batches nor dropout take noise away; population norm with GammaDecayPenalty("
-                f"batch_size={self.batch_size}) keeps the regularization of batches of {self.batch_size}."
-            )
-        return tuple(lines)
+        return (_present(self), _change(self), *_remedies(self))
 
     @property
     def caveats(self) -> tuple[str, ...]:
         """Caveats for these numbers, most severe first (the last always applies)."""
-        caveats: list[str | None] = [_odd_prediction(self)]
+        caveats, excess, predicted = [], self.total.excess, self.total.predicted
         error, largest = self.missing.standard_error or 0.0, max(self.batch_size, self.new_batch_size or 0)
+        apart = abs(excess - predicted)
+        if apart > 3 * ((excess.standard_error or 0) + (predicted.standard_error or 0)) and apart > 0.25 * abs(excess):
+            caveats.append(
+                f"the theory, which is of first order in 1/M and adds the layers up, gives {float(predicted):.3g} "
+                f"where {float(excess):.3g} is measured: the strength of gamma decay is rough here."
+            )
         if self.loses_regularization and error > 0.2 * self.missing:
             caveats.append(f"the missing amount, {_value(self.missing)}, is rough: take more passes or more samples.")
         if abs(self.running_loss - self.loss) > max(self.total.excess, 0.05 * self.loss):
@@ -128,7 +116,7 @@ class BatchNormAdvice(Result):
                 f"gamma decay needs a strength of {float(self.decay_strength):.2g} to match, theory predicts 1: it "
                 "omits what is linear in gamma and beyond the second order."
             )
-        return (*(text for text in caveats if text is not None), _FROZEN)
+        return (*caveats, _FROZEN)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per layer, the last one for all of them at once."""
@@ -155,8 +143,7 @@ class BatchNormAdvice(Result):
         """Return everything as JSON-serializable values."""
         names = ("batch_size", "new_batch_size", "samples", "loss", "running_loss", "ghost_size", "dropout_before")
         return {
-            **{name: getattr(self, name) for name in names},
-            **{name: to_builtin(getattr(self, name)) for name in ("missing", "dropout", "decay_strength")},
+            **{name: to_builtin(getattr(self, name)) for name in (*names, "missing", "dropout", "decay_strength")},
             "layers": self.to_pandas().to_dict("records"),
             "advice": list(self.sentences),
             "caveats": list(self.caveats),
@@ -186,11 +173,9 @@ def _present(advice: BatchNormAdvice) -> str:
 
 def _change(advice: BatchNormAdvice) -> str:
     new, total = advice.total.new_excess, advice.total.excess
-    where = (
-        "Without batch statistics all of it is lost"
-        if advice.new_batch_size is None
-        else f"Batches of {advice.new_batch_size} would add {_value(new)}"
-    )
+    where = "Without batch statistics all of it is lost"
+    if advice.new_batch_size is not None:
+        where = f"Batches of {advice.new_batch_size} would add {_value(new)}"
     if not advice.loses_regularization and not advice.gains_regularization:
         return f"{where}; the difference, {_value(advice.missing)}, is within its error: no change is needed."
     if advice.gains_regularization:
@@ -201,6 +186,13 @@ def _change(advice: BatchNormAdvice) -> str:
 
 
 def _remedies(advice: BatchNormAdvice) -> list[str]:
+    if advice.gains_regularization:
+        return [
+            "Neither ghost batches nor dropout take noise away; population norm with GammaDecayPenalty("
+            f"batch_size={advice.batch_size}) keeps the regularization of batches of {advice.batch_size}."
+        ]
+    if not advice.loses_regularization:
+        return []
     lines = []
     if advice.ghost_size is not None:
         lines.append(
@@ -221,15 +213,3 @@ def _remedies(advice: BatchNormAdvice) -> list[str]:
             f"{advice.decay_strength.standard_error or 0.0:.1g}."
         )
     return lines
-
-
-def _odd_prediction(advice: BatchNormAdvice) -> str | None:
-    total = advice.total
-    error = (total.excess.standard_error or 0.0) + (total.predicted.standard_error or 0.0)
-    apart = abs(total.excess - total.predicted)
-    if apart <= 3 * error or apart <= 0.25 * abs(total.excess):
-        return None
-    return (
-        f"the theory, which is of first order in 1/M and adds the layers up, gives {float(total.predicted):.3g} where "
-        f"{float(total.excess):.3g} is measured: the strength of gamma decay is rough here."
-    )

@@ -19,12 +19,10 @@ from gapscope.results.estimate import Estimate
 
 
 class SecondMoments(NamedTuple):
-    """Second moments of two values p, r per channel [C], or of channel pairs [C, C].
+    """Second moments of two values p, r per channel [C], or of channel pairs [C, C]."""
 
-    For the noise p is q, the mean square of u over the positions of a sample, and r is a, the mean: `rr` is V1, `pp`
-    V2, `rp` V12. For the curvature p is the derivative by gamma and r that by beta.
-    """
-
+    # For the noise p is q, the mean square of u over the positions of a sample, and r is a, the mean: `rr` is V1, `pp`
+    # V2, `rp` V12. For the curvature p is the derivative by gamma and r that by beta.
     pp: Tensor
     rr: Tensor
     pr: Tensor
@@ -90,10 +88,6 @@ class LayerAccumulator:
     def add_direction(self, draw: int, by_gamma: Tensor, by_beta: Tensor) -> None:
         """Add one direction whose squared derivatives sum to the curvature."""
         self.curvature[draw] += _products(torch.cat([by_gamma, by_beta], 1).double(), self.full)
-
-    def add_diagonal(self, draw: int, diagonal: Float[Tensor, "3 c"]) -> None:
-        """Add diagonals of the curvature."""
-        self.curvature[draw] += diagonal
 
     def noise_covariance(self) -> SecondMoments:
         """Return covariances over samples of (q, a), the statistics of a batch of one sample."""
@@ -184,14 +178,10 @@ def _moving(statistics: Tensor) -> Callable[..., Tensor]:
 def even_loss_excess(
     subject: EvaluationData, name: str, noise: SecondMoments, *, scale: float, draws: int, generator: torch.Generator
 ) -> Estimate:
-    r"""Estimate $E[\ell(\delta) + \ell(-\delta)]/2 - \ell(0)$ under noise of batch statistics.
-
-    The noise moves the layer's output by $\gamma(-\frac12 q u - a)$, its own for every sample and the same at all
-    positions. To second order this is the decay with the Hessian of the loss itself; beyond it, it holds the kinks of
-    ReLU networks and all higher even orders.
-
-    `noise` is that of a batch of one sample, `scale` the standard deviation of batch statistics over it.
-    """
+    r"""Estimate $E[\ell(\delta) + \ell(-\delta)]/2 - \ell(0)$ under noise of batch statistics."""
+    # The noise moves the layer's output by gamma (-q u / 2 - a), its own for every sample, the same at all positions.
+    # To second order this is the decay with the Hessian of the loss itself; beyond it, it holds the kinks of ReLU
+    # networks and all higher even orders. `noise` is that of a batch of one sample, `scale` the factor of larger ones.
     network, loss, n = subject.network, subject.loss, len(subject.samples)
     source, means = gaussian_sampler(noise), []
     with torch.no_grad():

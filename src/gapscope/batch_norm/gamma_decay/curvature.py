@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -77,12 +77,6 @@ def mean_estimate(values: Tensor) -> Estimate:
     return Estimate(values.mean().item(), (values.std() / len(values) ** 0.5).item())
 
 
-def output_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k"]:
-    """Return the gradient of each sample's loss by its own outputs."""
-    outputs = outputs.detach().requires_grad_()
-    return torch.autograd.grad(_checked_losses(loss, outputs, targets).sum(), outputs)[0]
-
-
 def _checked_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     losses = loss(outputs, targets)
     if losses.shape != (len(outputs),):
@@ -93,17 +87,17 @@ def _checked_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     return losses
 
 
+def output_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k"]:
+    """Return the gradient of each sample's loss by its own outputs."""
+    outputs = outputs.detach().requires_grad_()
+    return torch.autograd.grad(_checked_losses(loss, outputs, targets).sum(), outputs)[0]
+
+
 def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k r"]:
-    r"""Return F with $F F^\top$ = Hessian of each sample's loss by its own outputs.
-
-    For the default cross-entropy $F = [\sqrt{p_k}(e_k - p)]_k$, so that the columns are the scores of the labels
-    weighted by their probability under the model; other losses by eigen-decomposition.
-
-    Raises:
-        InvalidInput: The loss is not convex in the outputs.
-    """
+    r"""Return F with $F F^\top$ = Hessian of each sample's loss, convex in its own outputs."""
     outputs = outputs.detach()
     if loss is sample_losses and not targets.is_floating_point():
+        # F = [sqrt(p_k) (e_k - p)]_k: the scores of the labels, weighted by their probability under the model
         p = outputs.softmax(1)
         return p.sqrt()[:, None, :] * (torch.eye(p.shape[1], dtype=p.dtype, device=p.device) - p[:, :, None])
     outputs = outputs.double().requires_grad_()
@@ -123,20 +117,11 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
     return vectors * values.clamp_min(0).sqrt()[:, None, :]  # H = V diag(w) V^T = F F^T with F = V sqrt(w)
 
 
-@dataclass(frozen=True)
-class Tap:
-    """Captured normalization layer of one forward pass.
+class Tap(NamedTuple):
+    """Captured normalization layer of one forward pass."""
 
-    `normalized` is u = (h - mu) / sigma, [n, C, positions], without gradient; `output` gamma u + beta, in the graph.
-    """
-
-    normalized: Tensor
-    output: Tensor
-
-    def derivatives(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Return derivatives by gamma and beta per sample [n, C], from the gradient by the output."""
-        g = gradient.flatten(2) if gradient.ndim > 2 else gradient[..., None]
-        return (g * self.normalized).sum(2), g.sum(2)
+    normalized: Tensor  # u = (h - mu) / sigma, [n, C, positions], without gradient
+    output: Tensor  # gamma u + beta, in the graph
 
 
 def normalized_input(layer: Any, h: Tensor) -> Tensor:
@@ -166,17 +151,15 @@ def derivatives_along(
     at = [tap.output for tap in taps.values()]
     gradients = torch.autograd.grad(outputs, at, direction.to(outputs.dtype), retain_graph=True, materialize_grads=True)
     for (name, tap), gradient in zip(taps.items(), gradients, strict=True):
-        yield name, *tap.derivatives(gradient)
+        g = gradient.flatten(2) if gradient.ndim > 2 else gradient[..., None]
+        yield name, (g * tap.normalized).sum(2), g.sum(2)
 
 
 def hessian_diagonals(
     network: nn.Module, layers: dict[str, Any], x: Tensor, y: Tensor, loss: Loss, probes: list[dict[str, Tensor]]
 ) -> Iterator[dict[str, Float[Tensor, "3 c"]]]:
-    r"""Yield Hutchinson estimates z * (H z) of three Hessian diagonals by layer, per probe z.
-
-    They are those of $H_{\gamma\gamma}$, $H_{\beta\beta}$ and $H_{\gamma\beta}$. With random signs z the mean over
-    probes is unbiased (Hutchinson); with unit vectors the sum is exact.
-    """
+    r"""Yield z * (H z) per probe z: estimates of diagonals of $H_{\gamma\gamma}, H_{\beta\beta}, H_{\gamma\beta}$."""
+    # with random signs z the mean over probes is unbiased (Hutchinson); with unit vectors the sum is exact
     shifts: dict[str, tuple[Tensor, Tensor]] = {}
 
     def shift(name: str, layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -191,16 +174,13 @@ def hessian_diagonals(
         total = _checked_losses(loss, checked_outputs(network(x), len(x)), y).sum()
     ends = [end for pair in shifts.values() for end in pair]
     gradients = torch.autograd.grad(total, ends, create_graph=True, materialize_grads=True)
-    by_gamma, by_beta = gradients[::2], gradients[1::2]
     for probe in probes:
         z = [probe[name].to(total.dtype) for name in shifts]
         # With random signs E[z_i (H z)_i] = E[z_i sum_k H_ik z_k] = H_ii.
-        along_gamma = _hessian_product(by_gamma, z, ends)
-        along_beta = _hessian_product(by_beta, z, ends)
+        by_gamma = _hessian_product(gradients[::2], z, ends)
+        by_beta = _hessian_product(gradients[1::2], z, ends)
         yield {
-            name: torch.stack(
-                [z[i] * along_gamma[2 * i], z[i] * along_beta[2 * i + 1], z[i] * along_beta[2 * i]]
-            ).double()
+            name: torch.stack([z[i] * by_gamma[2 * i], z[i] * by_beta[2 * i + 1], z[i] * by_beta[2 * i]]).double()
             for i, name in enumerate(shifts)
         }
 

@@ -55,7 +55,7 @@ def _add_hessians(subject: EvaluationData, sums: Sums, draws: int | None, genera
         estimates = hessian_diagonals(subject.network, subject.layers, x, y, subject.loss, probes)
         for number, diagonals in enumerate(estimates):
             for name, diagonal in diagonals.items():
-                sums[name].add_diagonal(number if draws else 0, diagonal)
+                sums[name].curvature[number if draws else 0] += diagonal
 
 
 class _Directions:
@@ -106,15 +106,9 @@ def _summed(
 
 
 def euclidean_length_factors(subject: EvaluationData) -> dict[str, Tensor]:
-    r"""Return Euclidean over empirical length, $\sqrt{a} \lVert w_i \rVert / \sigma_i$, [C].
-
-    $\mathrm{Var}(w_i^\top x) = w_i^\top \Sigma w_i$ is $\sigma_i^2$; with $\Sigma = a I$, a the mean variance of the
-    inputs' coordinates (of the channels of its group, in a convolution, without borders), it is $a \lVert w_i
-    \rVert^2$. The ratio is 1 for white inputs.
-
-    Raises:
-        NotMeasurable: A layer is not fed by a linear or convolutional layer alone.
-    """
+    r"""Return Euclidean over empirical length, $\sqrt{a} \lVert w_i \rVert / \sigma_i$, [C]."""
+    # sigma_i^2 = Var(w_i^T x) = w_i^T Sigma w_i. With Sigma = a I, a the mean variance of the inputs' coordinates (in a
+    # convolution that of the channels of its group), it is a |w_i|^2. The ratio is 1 for white inputs.
     network, layers = subject.network, subject.layers
     feeders = preceding_layers(network, layers, subject.batch(slice(1))[0])
     for name in layers:
@@ -123,7 +117,7 @@ def euclidean_length_factors(subject: EvaluationData) -> dict[str, Tensor]:
                 f"metric='euclid' needs the weights before layer '{name}', whose input is not the output of one linear "
                 "or convolutional layer. Omit it from layers, or use metric='empirical'."
             )
-    modules = {name: named_modules(network)[source] for name, source in feeders.items()}
+    modules: dict[str, Any] = {name: named_modules(network)[feeders[name]] for name in layers}
     moments = {name: ChannelMoments() for name in modules}
 
     def add(name: str, module: Any, inputs: tuple[Tensor, ...]) -> None:
@@ -132,14 +126,13 @@ def euclidean_length_factors(subject: EvaluationData) -> dict[str, Tensor]:
     with forward_hooks(modules, add, before=True), torch.no_grad():
         for _, x, _ in subject.chunks():
             network(x)
-    return {name: _length_factor(modules[name], layers[name], moments[name].variance) for name in layers}
-
-
-def _length_factor(module: Any, layer: Any, input_variance: Tensor) -> Tensor:
-    groups = getattr(module, "groups", 1)
-    variance = input_variance.view(groups, -1).mean(1).repeat_interleave(len(module.weight) // groups)
-    squared_norm = module.weight.detach().double().flatten(1).square().sum(1)
-    return (variance * squared_norm / (layer.running_var.double() + layer.eps)).sqrt()
+    factors = {}
+    for name, module in modules.items():
+        weight, groups = module.weight.detach().double(), getattr(module, "groups", 1)
+        variance = moments[name].variance.view(groups, -1).mean(1).repeat_interleave(len(weight) // groups)
+        empirical = layers[name].running_var.double() + layers[name].eps
+        factors[name] = (variance * weight.flatten(1).square().sum(1) / empirical).sqrt()
+    return factors
 
 
 def _single_sample_decay(subject: EvaluationData, sums: Sums, metric: str, *, estimated: bool) -> dict[str, LayerDecay]:
@@ -193,18 +186,12 @@ def gamma_decay(
     $v_\mu = \mathrm{Var}(a)$, $v_\sigma = \mathrm{Var}(s)$, $c = \mathrm{Cov}(a, s)$ come from the variances and
     covariances over samples of the mean and mean square over positions (see `LayerAccumulator`): for fully connected
     layers they are $1/M$, $(\rho+2)/4M$ and skewness/2M with the excess kurtosis $\rho$. H are second derivatives of
-    the loss, means over samples. The network is in evaluation mode, with its running statistics as population
-    statistics; call `refresh_population` first if these are stale.
+    the loss, means over samples. Running statistics count as population statistics: `refresh_population` makes them so.
+    The paper's theorem 1 is `covariance="diagonal", curvature="squared_score"` without c and the part linear in gamma,
+    with $v_\mu = 1/M$ also in convolutions, which overestimates by one or two orders of magnitude.
 
-    The paper's theorem 1 is `covariance="diagonal", curvature="squared_score"` without c and without the part linear in
-    gamma; there its sigmoid is $H_{\beta\beta}$ of the softplus model. In convolutions it also takes all positions of a
-    sample for one value ($v_\mu = 1/M$), which overestimates by one or two orders of magnitude.
-
-    Cost: one pass over the data, forward and (1 + K) backward for K outputs, or (1 + draws). Sums are in float64; the
-    memory besides one chunk is O(channels), or O(channels^2) a layer with `covariance="full"`. The result does not
-    depend on `chunk_size`.
-
-    `result.for_batch_size(M)` gives another batch size at no cost.
+    Cost: one pass over the data, forward and (1 + K) backward for K outputs, or (1 + draws); memory O(channels^2) a
+    layer with `covariance="full"`. `result.for_batch_size(M)` gives another batch size at no cost.
 
     Reference: Luo et al. 2019, theorem 1 and appendix C.4, corrected as stated here.
 
@@ -213,20 +200,16 @@ def gamma_decay(
             decays; "euclid", the paper's eq. 4: gamma_i^2 is a ||w_eff||^2 with w_eff = gamma w / sigma and a the mean
             variance of the inputs' coordinates. They agree where inputs are white.
         curvature: "gauss_newton"; "hessian" (second derivatives of the network too, which may make zeta negative,
-            appendix C.4, diagonal only); "squared_score" (derivatives by the given labels, squared, as printed: too
-            small for a network that fits).
+            diagonal only); "squared_score" (squared derivatives by the given labels, as printed: too small for a
+            network that fits).
         covariance: "full": channels are correlated in noise and curvature, decay = gamma^T Z gamma with zeta on the
             diagonal of Z; "diagonal": the paper's assumption of independent channels.
-        replacement: Whether batches are sampled with replacement (as from an infinite population); without,
-            all variances have the factor (n - M) / (n - 1).
+        replacement: Whether batches are sampled with replacement; else all variances have the factor (n - M) / (n - 1).
         draws: Number of random directions (gauss_newton: signs in output space; hessian: Hutchinson probes); None for
             all directions, exact.
-        noise_draws: Number of Gaussian noise samples (2 or more) per sample and layer, with which `predicted`
-            holds all even orders and the kinks of ReLU networks (`LayerDecay.sampled`) in the place of the second order
-            by Gauss-Newton; 0 for none. Each costs three forward passes per layer and memory O(n * channels).
-
-    Raises:
-        InvalidInput: A setting is out of range, or the data have no targets.
+        noise_draws: Number of Gaussian noise samples (2 or more) per sample and layer, with which `predicted` holds all
+            even orders and the kinks of ReLU networks (`LayerDecay.sampled`); 0 for the second order by Gauss-Newton.
+            Each costs three forward passes per layer.
 
     >>> layer = nn.Sequential(nn.BatchNorm1d(1, eps=0.0, dtype=torch.float64))  # loss (u - y)^2, u = -1 or 1: rho = -2
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)

@@ -24,13 +24,11 @@ class LayerDecay:
     With $a = (\mu_B-\mu_P)/\sigma_P$, $s = \sigma_B/\sigma_P - 1$ and u the normalized input:
 
     Attributes:
-        name: Name of the layer.
-        batch_size: Emulated batch size M.
+        name, batch_size: Name of the layer, and emulated batch size M.
         gamma: gamma [C] (1 without affine parameters).
         length_factor: Ratio of the length whose square is decayed to gamma [C]; 1 for metric="empirical".
         zeta: Decay rate [C], $\frac12 (v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}) + c H_{\gamma\beta}$.
-        coupling: Z [C, C] with zeta on its diagonal: noise of different channels is correlated, and so is the
-            curvature. None for covariance="diagonal".
+        coupling: Z [C, C] of correlated channels, zeta on its diagonal; None for covariance="diagonal".
         first_order: Part that is linear in gamma [C], if a sample is normalized with its own batch.
         gradient_gamma, gradient_beta: Mean derivatives of the loss [C], at the population statistics.
         mean_variance, std_variance, covariance: v_mu = Var(a), v_sigma = Var(s) and c = Cov(a, s) [C].
@@ -73,16 +71,6 @@ class LayerDecay:
         return self.coupling * self.length_factor * self.length_factor[:, None]
 
     @property
-    def first_order_across_batches(self) -> Float[Tensor, " c"]:
-        """First-order part [C] if samples are normalized with another batch, as in the paper.
-
-        It vanishes at a stationary point of gamma and beta; in `first_order` a sample is part of its own batch.
-        """
-        # V1/2 + 3 V2/8 and V12/2, of which mean_variance is V1, std_variance V2/4 and covariance V12/2
-        of_gamma = self.mean_variance / 2 + 3 * self.std_variance / 2
-        return self.gamma * (of_gamma * self.gradient_gamma + self.covariance * self.gradient_beta)
-
-    @property
     def predicted(self) -> Estimate:
         """Predicted excess loss: first-order part plus `sampled` (else `decay`)."""
         even = self.decay if self.sampled is None else self.sampled
@@ -91,13 +79,8 @@ class LayerDecay:
     def scaled(self, factor: float, batch_size: int) -> LayerDecay:
         """Scale all variances of the batch statistics by `factor` (drops the sampled part)."""
         names = ("zeta", "coupling", "first_order", "mean_variance", "std_variance", "covariance", "standard_error")
-        values = {name: getattr(self, name) for name in names}
-        return replace(
-            self,
-            batch_size=batch_size,
-            sampled=None,
-            **{name: None if v is None else v * factor for name, v in values.items()},
-        )
+        values = {name: value * factor for name in names if (value := getattr(self, name)) is not None}
+        return replace(self, batch_size=batch_size, sampled=None, **values)
 
 
 def quadratic(gamma: Tensor, rate: Tensor) -> Tensor:
@@ -112,10 +95,7 @@ def _total(estimates: list[Estimate]) -> Estimate:
 
 
 class GammaDecay(Mapping[str, LayerDecay], Result):
-    """Gamma decay of a network: name of layer -> LayerDecay, in forward order.
-
-    `n_samples` is the number of samples of the population.
-    """
+    """Gamma decay of a network: name of layer -> LayerDecay, in forward order."""
 
     def __init__(self, layers: Mapping[str, LayerDecay], n_samples: int, replacement: bool) -> None:
         self._layers, self.n_samples, self.replacement = dict(layers), n_samples, replacement
@@ -164,14 +144,9 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals and all layers' numbers per channel as JSON-serializable values."""
-        return {
-            "batch_size": self.batch_size,
-            "n_samples": self.n_samples,
-            "replacement": self.replacement,
-            "decay": to_builtin(self.decay),
-            "predicted": to_builtin(self.predicted),
-            "layers": {name: to_builtin(layer) for name, layer in self.items()},
-        }
+        names = ("batch_size", "n_samples", "replacement", "decay", "predicted")
+        values = {name: to_builtin(getattr(self, name)) for name in names}
+        return values | {"layers": {name: to_builtin(layer) for name, layer in self.items()}}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per layer."""

@@ -38,15 +38,7 @@ ALL_LAYERS = "all layers"
 
 @dataclass(frozen=True)
 class ExcessRow:
-    """Measured and predicted excess of one layer (or all) at one batch size.
-
-    Attributes:
-        layer: Name of the layer with batch statistics, or "all layers".
-        batch_size: Batch size M.
-        measured: Mean over random batches of batch-norm loss minus population-norm loss of the same samples.
-        decay: Sum of zeta gamma^2.
-        predicted: Decay plus the part linear in gamma.
-    """
+    """Measured and predicted excess of one layer (or "all layers") at one batch size."""
 
     layer: str
     batch_size: int
@@ -67,19 +59,13 @@ class BatchNormExcess(RowResult[ExcessRow]):
         """Return one row per layer and batch size."""
         import pandas
 
-        rows = [
-            {
-                "layer": row.layer,
-                "batch_size": row.batch_size,
-                "measured": float(row.measured),
-                "standard_error": row.measured.standard_error,
-                "decay": float(row.decay),
-                "predicted": float(row.predicted),
-                "ratio": row.ratio,
-            }
-            for row in self
-        ]
-        return pandas.DataFrame(rows).set_index(["layer", "batch_size"])
+        columns = ["layer", "batch_size", "measured", "standard_error", "decay", "predicted", "ratio"]
+        rows = []
+        for row in self:
+            measured, decay, predicted = float(row.measured), float(row.decay), float(row.predicted)
+            error = row.measured.standard_error
+            rows.append((row.layer, row.batch_size, measured, error, decay, predicted, row.ratio))
+        return pandas.DataFrame(rows, columns=columns).set_index(["layer", "batch_size"])
 
 
 def random_batches(
@@ -157,9 +143,8 @@ def batch_norm_excess(
     (without replacement) go through the network twice: with population statistics everywhere, and with the batch's
     own statistics in one layer at a time, then in all layers at once. Measured is the mean over batches of the
     difference of the two losses of the same samples, with its standard error over batches; predicted is
-    `gamma_decay` of that copy. Units of the loss, mean over samples. To order 1/M the prediction is exact (with
-    `noise_draws=0` only up to the network's own curvature and kinks, which Gauss-Newton omits); for "all layers"
-    the layers' predictions are added, though their noise is correlated.
+    `gamma_decay` of that copy. To order 1/M the prediction is exact (with `noise_draws=0` only up to the network's own
+    curvature and kinks); for "all layers" the layers' predictions are added, though their noise is correlated.
 
     Cost: `passes` forward passes over the data for each layer and batch size. Use a float64 network where the
     differences are below 1e-6 of the loss.
@@ -170,9 +155,6 @@ def batch_norm_excess(
         noise_draws: Of the prediction, see `gamma_decay`; 0 for the second-order form, zeta gamma^2 plus the part
             linear in gamma.
         **decay_options: Options of `gamma_decay` (covariance, curvature, draws, ...).
-
-    Raises:
-        InvalidInput: A batch size does not fit the data, or the data have no targets.
 
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).repeat(500, 1)
     >>> layer = nn.Sequential(nn.BatchNorm1d(1, dtype=torch.float64))

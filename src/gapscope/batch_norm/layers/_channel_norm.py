@@ -18,14 +18,12 @@ _DIMENSIONS = {1: (2, 3), 2: (4,), 3: (5,)}
 class ChannelNorm(nn.Module):
     """Base of layers that normalize each channel of [n, C, ...].
 
-    A kind of layer is a subclass that defines the treatment of a batch; its subclasses made with `dimensions=` are the
-    classes for one, two and three dimensions.
-
     Parameters and buffers have the names of torch's BatchNorm: weight (gamma), bias (beta), running_mean, running_var
     (unbiased), num_batches_tracked. Buffers that a layer does not use are None. NaN and infinity propagate as in
     torch's BatchNorm, to their own channel only. Common parameters: see `gapscope.batch_norm`.
     """
 
+    _shown: ClassVar[tuple[str, ...]] = ("eps", "momentum", "affine", "track_running_stats")
     _dimensions: ClassVar[tuple[int, ...]] = ()
     weight: Tensor | None
     bias: Tensor | None
@@ -85,17 +83,10 @@ class ChannelNorm(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the settings in the form of torch's BatchNorm."""
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
-        )
+        return ", ".join([str(self.num_features), *(f"{name}={getattr(self, name)}" for name in self._shown)])
 
     def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
-        """Normalize a batch, in the type of `h`.
-
-        Raises:
-            InvalidInput: The shape does not fit, or statistics of a single value would be needed.
-        """
+        """Normalize a batch, in the type of `h`."""
         self._check_shape(h)
         if self.uses_batch_statistics:
             return self._normalize_by_batch(h)
@@ -197,16 +188,10 @@ class _WithMeanAndVariance(torch.autograd.Function):
 
 
 def with_mean(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return a batch [n, C, ...] and its mean [C], differentiable by `h`.
-
-    Use the returned batch exactly once. Sums run in `dtype` or higher precision.
-    """
+    """Return a batch [n, C, ...], to be used exactly once, and its mean [C], summed in `dtype` or better."""
     return _WithMean.apply(h, dtype)  # type: ignore[return-value]
 
 
 def with_mean_and_variance(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a batch [n, C, ...], its mean and biased variance [C], differentiable by `h`.
-
-    Use the returned batch exactly once. Sums run in `dtype` or higher precision.
-    """
+    """Return a batch [n, C, ...], to be used exactly once, its mean and its biased variance [C]."""
     return _WithMeanAndVariance.apply(h, dtype)  # type: ignore[return-value]

@@ -47,6 +47,8 @@ class GhostBatchNorm(ChannelNorm):
     [-1.0, -1.0, 1.0, 1.0]
     """
 
+    _shown = (*ChannelNorm._shown, "ghost_size")
+
     def __init__(
         self,
         num_features: int,
@@ -62,10 +64,6 @@ class GhostBatchNorm(ChannelNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
         check_range("ghost_size of GhostBatchNorm", ghost_size, 1)
         self.ghost_size = ghost_size
-
-    def extra_repr(self) -> str:
-        """Return the layer's settings."""
-        return f"{super().extra_repr()}, ghost_size={self.ghost_size}"
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:
         parts = max(1, len(h) // self.ghost_size)

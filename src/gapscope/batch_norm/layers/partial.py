@@ -25,6 +25,8 @@ class MeanOnlyBatchNorm(ChannelNorm):
     [-2.0, 2.0]
     """
 
+    _shown = ("momentum", "affine", "track_running_stats", "scale")
+
     def __init__(
         self,
         num_features: int,
@@ -38,15 +40,9 @@ class MeanOnlyBatchNorm(ChannelNorm):
     ) -> None:
         super().__init__(num_features, 0.0, momentum, affine, track_running_stats, device=device, dtype=dtype)
         self.running_var = None
+        self.scale = affine and scale
         if not scale:
             self.weight = None
-
-    def extra_repr(self) -> str:
-        """Return the layer's settings."""
-        return (
-            f"{self.num_features}, momentum={self.momentum}, affine={self.affine}, scale={self.weight is not None}, "
-            f"track_running_stats={self.track_running_stats}"
-        )
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:
         self._check_batch(h)
@@ -92,6 +88,8 @@ class VarianceOnlyBatchNorm(ChannelNorm):
     [0.5, 2.5]
     """
 
+    _shown = (*ChannelNorm._shown, "rms")
+
     def __init__(
         self,
         num_features: int,
@@ -107,10 +105,6 @@ class VarianceOnlyBatchNorm(ChannelNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
         self.running_mean = None
         self.rms = rms
-
-    def extra_repr(self) -> str:
-        """Return the layer's settings."""
-        return f"{super().extra_repr()}, rms={self.rms}"
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:
         self._check_batch(h)

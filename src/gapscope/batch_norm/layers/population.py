@@ -16,12 +16,11 @@ from gapscope.batch_norm.layers._channel_norm import ChannelNorm, over_channels,
 
 
 class _SecondDerivative(torch.autograd.Function):
-    r"""Identity whose gradient is explicit, so that it can be differentiated again.
+    """Identity whose gradient is explicit, so that it can be differentiated again."""
 
-    The gradient is that of batch renormalization with constant r and d. These follow h from batch to batch, so that
-    this gradient is the gradient of no function, and differentiating its expression again would miss their change. Here
-    $\gamma r / \sigma_B = \gamma / \sigma_P$ is a constant, as it is in the gradient.
-    """
+    # The gradient is that of batch renormalization with constant r and d. These follow h from batch to batch, so that
+    # this gradient is the gradient of no function, and differentiating its expression again would miss their change.
+    # Here gamma r / sigma_B = gamma / sigma_P is a constant, as it is in the gradient.
 
     @staticmethod
     def forward(
@@ -59,9 +58,9 @@ class PopulationNorm(ChannelNorm):
     d$ with $r=\sigma_B/\sigma_P$, $d=(\mu_B-\mu_P)/\sigma_P$ as constants, so that it is invariant to the scale of the
     weights before the layer, as with weight normalization. With `detach` no gradient runs through the statistics.
 
-    The statistics are 0 and 1 until `refresh_population` has set them. The state dictionary
-    has the keys of torch's BatchNorm, and a BatchNorm's state gives the same evaluation function;
-    `num_batches_tracked` counts refreshes. A channel that is constant over the population is divided by sqrt(eps).
+    The statistics are 0 and 1 until `refresh_population` has set them; `num_batches_tracked` counts refreshes. A
+    BatchNorm's state dictionary gives the same evaluation function. A channel that is constant over the population is
+    divided by sqrt(eps).
 
     Reference: Luo et al. 2019, sections 2.1 and 5 ("PN"); Ioffe 2017 (batch renormalization), eq. 1-2.
 
@@ -74,6 +73,7 @@ class PopulationNorm(ChannelNorm):
     [0.0, 2.0]
     """
 
+    _shown = ("eps", "affine", "detach")
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
@@ -90,10 +90,6 @@ class PopulationNorm(ChannelNorm):
     ) -> None:
         super().__init__(num_features, eps, momentum=0.0, affine=affine, device=device, dtype=dtype)
         self.detach = detach
-
-    def extra_repr(self) -> str:
-        """Return the layer's settings."""
-        return f"{self.num_features}, eps={self.eps}, affine={self.affine}, detach={self.detach}"
 
     @property
     def uses_batch_statistics(self) -> bool:

@@ -54,26 +54,6 @@ def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> N
     return network
 
 
-def _normalized_layers(network: nn.Module) -> dict[str, Any]:
-    layers = {
-        name: module
-        for name, module in network.named_modules()
-        if isinstance(module, Weighted) and is_parametrized(module, "weight")
-    }
-    if not layers:
-        raise NotMeasurable("The network must hold weight-normalized layers; use weight_normalize(network) first.")
-    return layers
-
-
-def _mean_and_deviation(layer: nn.Module, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    by_channel = outputs.flatten(0, -2).T if isinstance(layer, nn.Linear) else outputs.transpose(0, 1).flatten(1)
-    return by_channel.mean(1), by_channel.std(1, unbiased=False)
-
-
-def _broadcast(layer: nn.Module, values: Tensor, outputs: Tensor) -> Tensor:
-    return values if isinstance(layer, nn.Linear) else per_channel(values, outputs)
-
-
 def initialize_from_data(
     network: Network, x: Shaped[Tensor, "n ..."], *, std: float = 0.05, generator: torch.Generator | None = None
 ) -> Network:
@@ -88,24 +68,38 @@ def initialize_from_data(
     Args:
         std: Standard deviation of v; it sets how fast directions turn, not the function.
 
+    Raises:
+        NotMeasurable: No layer is weight-normalized.
+
     >>> layer = initialize_from_data(weight_normalize(nn.Linear(2, 1)), torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
     >>> outputs = layer(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
     >>> outputs.abs().round(decimals=4).flatten().tolist()
     [1.0, 1.0]
     """
     check_range("std", std, 0, low_open=True)
-    layers = _normalized_layers(network)
+    layers: dict[str, Any] = {
+        name: module
+        for name, module in network.named_modules()
+        if isinstance(module, Weighted) and is_parametrized(module, "weight")
+    }
+    if not layers:
+        raise NotMeasurable("The network must hold weight-normalized layers; use weight_normalize(network) first.")
     generator = resolve_generator(generator)
 
     def set_from_outputs(name: str, layer: Any, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:
-        mean, deviation = _mean_and_deviation(layer, outputs)
+        is_linear = isinstance(layer, nn.Linear)
+        by_channel = outputs.flatten(0, -2).T if is_linear else outputs.transpose(0, 1).flatten(1)
+        mean, deviation = by_channel.mean(1), by_channel.std(1, unbiased=False)
         deviation = torch.where(deviation > 0, deviation, 1.0)
         length = layer.parametrizations.weight.original0
         length.div_(deviation.view_as(length))
         if layer.bias is None:
-            return outputs / _broadcast(layer, deviation, outputs)
-        layer.bias.copy_(-mean / deviation)
-        return (outputs - _broadcast(layer, mean, outputs)) / _broadcast(layer, deviation, outputs)
+            mean = torch.zeros_like(mean)
+        else:
+            layer.bias.copy_(-mean / deviation)
+        if not is_linear:
+            mean, deviation = per_channel(mean, outputs), per_channel(deviation, outputs)
+        return (outputs - mean) / deviation
 
     with torch.no_grad():
         for layer in layers.values():
