@@ -143,12 +143,13 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         train, facts["motion_blur"] = _blur(spec, train)
     if spec.label_noise:
         train, facts["label_noise"] = _relabel(spec, train, problem.n_outputs)
-    assert train.targets is not None and test.targets is not None
     if spec.target_noise:
+        assert train.targets is not None
         generator = make_generator(spec.seed, "target noise")
         train = replace(train, targets=corruptions.add_target_noise(train.targets, spec.target_noise, generator))
         facts["target_noise"] = {"std": spec.target_noise, "samples": len(train)}
     if spec.center_targets:
+        assert train.targets is not None and test.targets is not None
         mean = train.targets.mean(0)
         train, test = replace(train, targets=train.targets - mean), replace(test, targets=test.targets - mean)
         facts["center_targets"] = {"mean": mean.tolist()}
