@@ -1,9 +1,4 @@
-"""Zhao, Zhang and Hu 2022: the generalization gap from the sparsity of units, and what that estimate is worth.
-
-Figures 1 to 6 and Table 1, and then what the paper does not ask: when zeta and kappa go with the gap and when not, and
-how much estimators from these and other readings tell about networks of the same and of another pool, beside the mean
-gap, the parameter count and the training loss.
-"""
+"""Zhao, Zhang and Hu 2022: the generalization gap from the sparsity of units, and what that estimate is worth."""
 
 from __future__ import annotations
 
@@ -14,8 +9,6 @@ from gapscope_studies.kit.study import Part, Study
 from gapscope_studies.kit.summary import Finding
 from gapscope_studies.zhao2022 import figures, pools
 
-_architecture = partial(partial, figures.other_architecture)
-ELSE = {"networks": "not said"}
 STUDY = Study(
     name="zhao2022",
     title="Estimating the Generalization in Deep Neural Networks via Sparsity",
@@ -32,16 +25,18 @@ STUDY = Study(
         Part("fig3e", "Fig. 3(E): the margin signature on the same splits", figures.figure_3e,
              "The margin signature errs much more on the same splits."),
         Part("vgg16", "Figs. 2 and 3 with a narrow VGG-16",
-             _architecture(pool="vgg", source="Fig. 3, narrow VGG-16", paper={}, fit=0.979, cluster="corruption",
-                           unit="noise levels"),
+             partial(figures.other_architecture, pool="vgg", source="Fig. 3, narrow VGG-16", paper={}, fit=0.979,
+                     cluster="corruption", unit="noise levels"),
              "Over 80 VGG-16 the gap rises with zeta and falls with kappa, and a linear model of both fits it (.979)."),
         Part("fig4", "Table 1 and Fig. 4: five networks on photographs in folders", figures.figure_4,
              "Over five VGG-16 on ImageNet the gap goes with zeta (.998) and against kappa (.967)."),
         Part("fig5", "Fig. 5: MobileNet",
-             _architecture(pool="mobilenet", source="Fig. 5", paper={**ELSE, "network": "MobileNet"}, ssr=0.074),
+             partial(figures.other_architecture, pool="mobilenet", source="Fig. 5", ssr=0.074,
+                     paper={"networks": "not said", "network": "MobileNet"}),
              "The same with MobileNet; the linear fit leaves an SSR of .074."),
         Part("fig6", "Fig. 6: ResNet-34",
-             _architecture(pool="resnet34", source="Fig. 6", paper={**ELSE, "network": "ResNet-34"}, ssr=0.122),
+             partial(figures.other_architecture, pool="resnet34", source="Fig. 6", ssr=0.122,
+                     paper={"networks": "not said", "network": "ResNet-34"}),
              "The same with ResNet-34; the linear fit leaves an SSR of .122."),
         Part("conditions", "When zeta and kappa go with the gap", pools.conditions,
              "Not in the paper: the two in subsets of three pools in which more is varied.", ours=True),

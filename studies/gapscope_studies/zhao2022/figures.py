@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
+import pandas
 
 from gapscope.base.specs import RunSpec
 from gapscope.measures.unit_sparsity import MIN_TRAIN_ACCURACY, UnitSparsity
-from gapscope.prediction.correlations import kendall_tau
+from gapscope.prediction.correlations import correlations, kendall_tau
+from gapscope.prediction.cross_validation import baselines, cross_val_predict
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.results.records import Record
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, computed, downsample_curve, measured, relation
@@ -19,27 +20,10 @@ from gapscope_studies.kit.plots import legend, named, panels, scatter
 from gapscope_studies.kit.pool import compared, outcome
 from gapscope_studies.kit.statistics import bootstrap, pearson
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
+from gapscope_studies.zhao2022 import analysis
 from gapscope_studies.zhao2022 import networks as grids
-from gapscope_studies.zhao2022.analysis import (
-    KAPPA,
-    ZETA,
-    chance_of,
-    errs_less,
-    estimates,
-    learnt,
-    margin_model,
-    mean_gap,
-    of_sign,
-    related,
-    repeated_splits,
-    scatters,
-    sign_claims,
-    sparsity_model,
-    ssr_claim,
-    ssr_per_draw,
-    with_interval,
-)
-from gapscope_studies.zhao2022.networks import finished, networks, sparsity
+from gapscope_studies.zhao2022.analysis import KAPPA, ZETA, counted, learnt, margin_model, mean_gap, sparsity_model
+from gapscope_studies.zhao2022.networks import sparsity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,6 +31,7 @@ if TYPE_CHECKING:
 Sparsities = Mapping[Any, UnitSparsity]
 SHOWN = ["corruption", "batch_norm", "train_accuracy", "test_accuracy", "gap", ZETA, KAPPA]
 CLASSES_MOVE = "classes move from large kappa and small zeta to the opposite corner"
+OF_LEFT_OUT = "zeta and kappa tell the gap of a network that was left out"
 HELD_OUT = 8  # the paper's test networks
 # quantity -> the paper's way with corruption
 TRENDS = {"n0/M": 1, "n0r/M": -1, "zeta": 1, "kappa": -1}
@@ -70,7 +55,7 @@ def plain_sparsities(
     setting: RunSettings, pool: str, plain: Sequence[RunSpec], **options: Any
 ) -> tuple[Sparsities, list[Record]]:
     """Networks that differ in corruption alone: corruption -> zeta and kappa with all curves, and their records."""
-    records = finished(setting, pool, plain, **options)
+    records = grids.finished(setting, pool, plain, **options)
     ids = {record.id for record in records}
     return {spec.data.label_noise: sparsity(setting, pool, spec) for spec in plain if spec.id in ids}, records
 
@@ -87,10 +72,9 @@ def repeated_sparsities(setting: RunSettings) -> tuple[list[RunSpec], list[Spars
 
 def _quantities(item: UnitSparsity) -> dict[str, list[float]]:
     """Return what the paper reads off the curves, one number per class."""
-    units = item.n_units
     return {
-        "n0/M": (item.turning_points.double() / units).tolist(),
-        "n0r/M": (item.reversed_turning_points.double() / units).tolist(),
+        "n0/M": (item.turning_points.double() / item.n_units).tolist(),
+        "n0r/M": (item.reversed_turning_points.double() / item.n_units).tolist(),
         "zeta": item.class_zeta.tolist(),
         "kappa": item.class_kappa.tolist(),
     }
@@ -98,8 +82,6 @@ def _quantities(item: UnitSparsity) -> dict[str, list[float]]:
 
 def _means(found: Sparsities) -> Table:
     """Means over classes of every network, by corruption."""
-    import pandas
-
     rows = []
     for fraction, item in found.items():
         row: dict[str, Any] = {"corruption": fraction, "training accuracy": item.accuracy}
@@ -110,7 +92,7 @@ def _means(found: Sparsities) -> Table:
     return pandas.DataFrame(rows)
 
 
-def _curves(found: Mapping[Any, UnitSparsity]) -> Figure:
+def _curves(found: Sparsities) -> Figure:
     """E and E_r of the first class in each network, their turning points and the area between them (Figs. 1, 2A)."""
     figure, axes = panels(len(found), height=2.4)
     for axis, (title, item) in zip(axes, found.items(), strict=True):
@@ -128,7 +110,7 @@ def _curves(found: Mapping[Any, UnitSparsity]) -> Figure:
     return figure
 
 
-def _clouds(found: Mapping[Any, UnitSparsity]) -> Figure:
+def _clouds(found: Sparsities) -> Figure:
     """(zeta, kappa) of every class, one colour a network (Fig. 2B)."""
     figure, (axis,) = panels(1, width=4.6, height=3.6)
     scatter(axis, {str(title): (item.class_zeta.numpy(), item.class_kappa.numpy()) for title, item in found.items()})
@@ -148,7 +130,7 @@ def _advantage(good: UnitSparsity, poor: UnitSparsity) -> dict[str, numpy.ndarra
     return {name: sign * (here[name] - there[name]) for name, sign in GENERALIZING.items()}
 
 
-def _learnt(records: Sequence[Record], source: Sparsities) -> tuple[ComparisonArm, ...]:
+def _arms(records: Sequence[Record], source: Sparsities) -> tuple[ComparisonArm, ...]:
     """Return how well the networks of each corruption in `source` fit their labels, over all draws."""
     by_level = {level: [r for r in records if r.spec["data"]["label_noise"] == level] for level in source}
     return tuple(
@@ -164,7 +146,7 @@ def figure_1(setting: RunSettings) -> Outcome:
     first = repeats[0]
     low, high = min(first), max(first)
     found = [_advantage(each[low], each[high]) for each in repeats if low in each and high in each]
-    both = _learnt(records, {level: first[level] for level in (low, high)})
+    both = _arms(records, {level: first[level] for level in (low, high)})
     claims = [
         claim("Fig. 1", f"{name} is {'larger' if sign > 0 else 'smaller'} where a network generalizes",
               f"{name} with {'clean minus with random' if sign > 0 else 'random minus with clean'} labels",
@@ -190,7 +172,7 @@ def _trend_claims(source: str, repeats: Sequence[Sparsities], records: Sequence[
     return [
         claim(source, f"{name} {'rises' if sign > 0 else 'falls'} with corruption",
               f"Pearson of {name} and the fraction of corrupted labels", [_trend(found, name) for found in repeats],
-              unit="draws of networks", compared=_learnt(records, repeats[0]), **of_sign(sign))
+              unit="draws of networks", compared=_arms(records, repeats[0]), **analysis.of_sign(sign))
         for name, sign in TRENDS.items()
     ]  # fmt: skip
 
@@ -211,7 +193,7 @@ def figure_2(setting: RunSettings) -> Outcome:
             *_trend_claims("Fig. 2", repeats, records),
             claim("Fig. 2(B)", CLASSES_MOVE, "Pearson of zeta and kappa over classes of all networks",
                   [_class_correlation(found) for found in repeats], unit="draws of networks", below=0.0,
-                  compared=_learnt(records, repeats[0])),
+                  compared=_arms(records, repeats[0])),
         ],
         numbers={"by_corruption": means[0].to_dict("records"), "draws": [each.to_dict("records") for each in means]},
         tables={"Means over classes, first draw": means[0]},
@@ -224,37 +206,80 @@ def figure_2(setting: RunSettings) -> Outcome:
 
 def figure_3ab(setting: RunSettings) -> Outcome:
     """Zeta against kappa, and the gap against both, over all networks of the pool."""
-    import pandas
-
     pool, specs = grids.first_pool(setting)
-    table = networks(setting, pool, specs)
-    found, chance = related(table, [ZETA, KAPPA]), chance_of(setting, specs)
+    table = grids.networks(setting, pool, specs)
+    found = correlations(table, [ZETA, KAPPA], baseline=None)
+    kinds = ("pearson", "spearman", "kendall")
     shown = pandas.DataFrame(
-        [{"gap and": name, **{kind: with_interval(row, kind) for kind in ("pearson", "spearman", "kendall")}}
+        [{"gap and": name, **{kind: analysis.with_interval(row, kind) for kind in kinds}}
          for name, row in found.iterrows()]
     )  # fmt: skip
-    claims = sign_claims("Fig. 3(B)", table, chance)
-    claims.append(
-        relation("Fig. 3(A)", "kappa falls with zeta", "Pearson of zeta and kappa", pearson, table[ZETA], table[KAPPA],
-                 clusters=table["corruption"].to_list(), unit="noise levels", below=0.0, compared=learnt(table, chance))
-    )  # fmt: skip
+    falls = relation("Fig. 3(A)", "kappa falls with zeta", "Pearson of zeta and kappa", pearson, table[ZETA],
+                     table[KAPPA], below=0.0, **counted(table))  # fmt: skip
     return outcome(
         setting, specs, PAPER,
         numbers={"correlations": found.to_dict("index"), "networks": table[SHOWN].to_dict("records")},
-        claims=claims, tables={"Correlations, 95 % bootstrap over networks": shown, "Networks": table[SHOWN]},
-        figures={"pairs": scatters(table, [(ZETA, KAPPA)]), "gap": scatters(table, [(ZETA, "gap"), (KAPPA, "gap")])},
+        claims=[*analysis.sign_claims("Fig. 3(B)", table), falls],
+        tables={"Correlations, 95 % bootstrap over networks": shown, "Networks": table[SHOWN]},
+        figures={"pairs": analysis.scatters(table, [(ZETA, KAPPA)]),
+                 "gap": analysis.scatters(table, [(ZETA, "gap"), (KAPPA, "gap")])},
+    )  # fmt: skip
+
+
+def repeated_splits(estimator: GapEstimator, table: Table, n_splits: int = 100) -> dict[str, Any]:
+    """Random 90/10 splits, as in Fig. 3D, beside the plain baselines on the same splits.
+
+    `ssr` of each split's held-out networks, its median and maximum, `rmse` of the model ("estimator") and of the
+    baselines over all held-out networks, `fit_pearson` (mean over splits), `n` and `held_out` networks.
+    """
+    models = {"estimator": estimator, **baselines(table)}
+    found: dict[str, Table] = {
+        name: cross_val_predict(model, table, scheme="splits", n_splits=n_splits) for name, model in models.items()
+    }
+    squares = {name: (rows["prediction"] - rows["target"]) ** 2 for name, rows in found.items()}
+    own = found["estimator"]
+    sums = squares["estimator"].groupby(own["split"], sort=False).sum()
+    return {
+        "n": len(table),
+        "held_out": int(own["split"].value_counts().iloc[0]),
+        "ssr": sums.tolist(),
+        "median_ssr": float(sums.median()),
+        "largest_ssr": float(sums.max()),
+        "rmse": {name: float(numpy.sqrt(values.mean())) for name, values in squares.items()},
+        "fit_pearson": float(own.groupby("split", sort=False)["fit_pearson"].first().mean()),
+    }
+
+
+def _protocol_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    """One row a model: what repeated splits gave."""
+    return pandas.DataFrame(
+        [{"model": name, "fitted on": each["n"] - each["held_out"], "held out": each["held_out"],
+          "Pearson, fitted": each["fit_pearson"], "SSR, median": each["median_ssr"],
+          "SSR, largest": each["largest_ssr"], **{f"error, {key}": value for key, value in each["rmse"].items()}}
+         for name, each in found.items()]
     )  # fmt: skip
 
 
 def _one_split(estimator: GapEstimator, table: Table) -> dict[str, tuple[list[float], list[float]]]:
-    """Gaps and estimates of the networks fitted on and of the held-out tenth, in the split of seed 0."""
-    order = numpy.random.default_rng(0).permutation(len(table))
-    held, kept = (table.iloc[numpy.sort(part)] for part in numpy.split(order, [max(1, round(0.1 * len(table)))]))
-    fitted = estimator.fit(kept, kept["gap"])
+    """Gaps and estimates of the networks fitted on and of the held-out tenth, in the first split."""
+    held: Table = cross_val_predict(estimator, table, scheme="splits", n_splits=1)
+    kept = table.drop(held.index)
+    estimate = estimator.fit(kept, kept["gap"]).predict(kept)
     return {
-        label: (part["gap"].tolist(), fitted.predict(part).tolist())
-        for label, part in (("fitted on", kept), ("held out", held))
+        "fitted on": (kept["gap"].tolist(), estimate.tolist()),
+        "held out": (held["target"].tolist(), held["prediction"].tolist()),
     }
+
+
+def _estimates(groups: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
+    """Estimated against true gaps, with the line of equality (Fig. 3C, E)."""
+    figure, (axis,) = panels(1, width=3.8, height=3.4)
+    scatter(axis, groups)
+    ends = [min(min(true) for true, _ in groups.values()), max(max(true) for true, _ in groups.values())]
+    axis.plot(ends, ends, "--", color="0.5", lw=1)
+    named(axis, xlabel="true generalization gap", ylabel="estimated gap")
+    axis.legend(fontsize=7, frameon=False)
+    return figure
 
 
 def _histogram(sums: Mapping[str, Sequence[float]]) -> Figure:
@@ -268,102 +293,83 @@ def _histogram(sums: Mapping[str, Sequence[float]]) -> Figure:
     return figure
 
 
-def _protocol_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One row a model: what repeated splits gave."""
-    import pandas
+def fit_claim(source: str, table: Table, paper: float, units: Mapping[str, str] | None = None) -> Claim:
+    """That the linear model fits the gap as closely as in the paper."""
+    x = numpy.column_stack([table[[ZETA, KAPPA]].to_numpy(dtype=float), numpy.ones(len(table))])
+    gap, fields = table["gap"].to_numpy(dtype=float), counted(table, **units or {})
 
-    return pandas.DataFrame(
-        [{"model": name, "fitted on": each["n"] - each["held_out"], "held out": each["held_out"],
-          "Pearson, fitted": each["fit_pearson"], "SSR, median": each["median_ssr"],
-          "SSR, largest": each["largest_ssr"], **{f"error, {key}": value for key, value in each["rmse"].items()}}
-         for name, each in found.items()]
-    )  # fmt: skip
+    def of_fit(rows: numpy.ndarray) -> float:
+        return pearson(x[rows] @ numpy.linalg.lstsq(x[rows], gap[rows], rcond=None)[0], gap[rows])
+
+    found = bootstrap(of_fit, len(table), fields.pop("clusters"))
+    return measured(source, f"zeta and kappa fit the gap with a Pearson of {paper:g}", "Pearson of the fit", found,
+                    above=0.9, **fields)  # fmt: skip
+
+
+def ssr_claim(source: str, says: str, table: Table, model: GapEstimator, paper: float) -> Claim:
+    """That the sum of squared residuals of left-out networks, as many as the paper's, is the paper's."""
+    residuals = model.fit(table, table["gap"]).residuals_
+    return claim(source, says, f"sum of squared residuals of {HELD_OUT} left-out networks", HELD_OUT * residuals**2,
+                 paper=paper, **counted(table))  # fmt: skip
+
+
+def ssr_per_draw(model: GapEstimator, table: Table, draws: Sequence[Sequence[RunSpec]]) -> list[float]:
+    """Return the sum of squared residuals of the model fitted to each draw of the networks."""
+    found = []
+    for draw in draws:
+        drawn = table[table.index.isin([spec.id for spec in draw])]
+        gap = drawn["gap"].to_numpy(dtype=float)
+        found.append(float(((model.fit(drawn, gap).predict(drawn) - gap) ** 2).sum()))
+    return found
 
 
 def figure_3cd(setting: RunSettings) -> Outcome:
     """The linear model of zeta and kappa: fit, held-out networks, 100 repeated splits."""
     pool, specs = grids.first_pool(setting)
-    table, chance = networks(setting, pool, specs), chance_of(setting, specs)
+    table = grids.networks(setting, pool, specs)
     found = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
     claims = [
-        fit_claim("Fig. 3(C)", table, 0.979, chance),
-        errs_less("Fig. 3(C)", "zeta and kappa tell the gap of a network that was left out", table, sparsity_model(),
-                  mean_gap(), chance),
-        ssr_claim("Fig. 3(C)", "eight left-out networks leave an SSR of 0.023", table, sparsity_model(), 0.023,
-                  learnt(table, chance), count=HELD_OUT),
+        fit_claim("Fig. 3(C)", table, 0.979),
+        analysis.errs_less("Fig. 3(C)", OF_LEFT_OUT, table, sparsity_model(), mean_gap()),
+        ssr_claim("Fig. 3(C)", "eight left-out networks leave an SSR of 0.023", table, sparsity_model(), 0.023),
         computed("Fig. 3(D)", "in every split the sum of squared residuals of held-out networks is below 0.035",
-                 "largest sum", found["largest_ssr"], below=0.035, compared=learnt(table, chance)),
+                 "largest sum", found["largest_ssr"], below=0.035, compared=learnt(table)),
     ]  # fmt: skip
     return outcome(
         setting, specs, PAPER, numbers=found, claims=claims,
         tables={"Repeated splits": _protocol_table({"zeta and kappa": found})},
-        figures={"estimates": estimates(_one_split(sparsity_model(), table)),
+        figures={"estimates": _estimates(_one_split(sparsity_model(), table)),
                  "splits": _histogram({"zeta and kappa": found["ssr"]})},
     )  # fmt: skip
-
-
-def _multiple(x: numpy.ndarray, gap: numpy.ndarray) -> float:
-    """Pearson between the gap and its least-squares estimate from the columns of x."""
-    return pearson(x @ numpy.linalg.lstsq(x, gap, rcond=None)[0], gap)
-
-
-def fit_claim(
-    source: str, table: Table, paper: float, chance: float, *, cluster: str = "corruption", unit: str = "noise levels"
-) -> Claim:
-    """That the linear model fits the gap as closely as in the paper."""
-    x = numpy.column_stack([table[[ZETA, KAPPA]].to_numpy(dtype=float), numpy.ones(len(table))])
-    gap = table["gap"].to_numpy(dtype=float)
-    found = bootstrap(lambda rows: _multiple(x[rows], gap[rows]), len(table), table[cluster].to_list())
-    return measured(source, f"zeta and kappa fit the gap with a Pearson of {paper:g}", "Pearson of the fit", found,
-                    unit=unit, above=0.9, compared=learnt(table, chance))  # fmt: skip
-
-
-def _margin_fit(table: Table, chance: float) -> Claim:
-    """The correlation of the gap with the margin signature's fit to all networks (least squares)."""
-    gap = table["gap"].to_numpy(dtype=float)
-    estimate = margin_model().fit(table, gap).predict(table)
-    return relation("Fig. 3(E)", "the margin signature fits the gap with a Pearson of 0.75", "Pearson of the fit",
-                    pearson, estimate, gap, clusters=table["corruption"].to_list(), unit="noise levels", paper=0.75,
-                    within=1.25, compared=learnt(table, chance))  # fmt: skip
 
 
 def figure_3e(setting: RunSettings) -> Outcome:
     """The margin signature (least squares on 20 features, and its ridge) on the same splits as zeta and kappa."""
     pool, specs = grids.first_pool(setting)
-    table, chance, n_splits = (
-        networks(setting, pool, specs),
-        chance_of(setting, specs),
-        setting.read(__file__)["splits"],
-    )
-    models = {"least squares": margin_model(), "ridge": margin_model("ridge"), "zeta and kappa": sparsity_model()}
+    table, n_splits = grids.networks(setting, pool, specs), setting.read(__file__)["splits"]
+    margins = {"least squares": margin_model(), "ridge": margin_model(kind="ridge")}
+    models = {**margins, "zeta and kappa": sparsity_model()}
     found = {name: repeated_splits(model, table, n_splits) for name, model in models.items()}
+    estimate = margin_model().fit(table, table["gap"]).predict(table)
     claims = [
-        errs_less("Fig. 3(E)", f"zeta and kappa err less than the margin signature ({kind})", table, sparsity_model(),
-                  models[kind], chance)
-        for kind in ("least squares", "ridge")
-    ]  # fmt: skip
-    claims += [
+        *(analysis.errs_less("Fig. 3(E)", f"zeta and kappa err less than the margin signature ({kind})", table,
+                             sparsity_model(), model) for kind, model in margins.items()),
         ssr_claim("Fig. 3(E)", "eight left-out networks leave the margin signature an SSR of 0.5", table,
-                  margin_model(), 0.5, learnt(table, chance), count=HELD_OUT),
-        _margin_fit(table, chance),
+                  margin_model(), 0.5),
+        relation("Fig. 3(E)", "the margin signature fits the gap with a Pearson of 0.75", "Pearson of the fit",
+                 pearson, estimate, table["gap"], paper=0.75, within=1.25, **counted(table)),
     ]  # fmt: skip
     return outcome(
         setting, specs, PAPER, numbers=found, claims=claims, tables={"Repeated splits": _protocol_table(found)},
-        figures={"estimates": estimates(_one_split(models["ridge"], table)),
+        figures={"estimates": _estimates(_one_split(models["ridge"], table)),
                  "splits": _histogram({name: found[name]["ssr"] for name in ("ridge", "zeta and kappa")})},
     )  # fmt: skip
 
 
 def other_architecture(
-    setting: RunSettings,
-    *,
-    pool: str,
-    source: str,
-    paper: Mapping[str, str],
-    fit: float = math.nan,
-    ssr: float = math.nan,
-    **units: str,
-) -> Outcome:
+    setting: RunSettings, *, pool: str, source: str, paper: Mapping[str, str], fit: float | None = None,
+    ssr: float | None = None, **units: str,
+) -> Outcome:  # fmt: skip
     """Curves, pairs and the fit on all networks of an architecture (Figs. 3, 5 and 6), and held-out errors.
 
     `fit` and `ssr` are the paper's Pearson and sum of squared residuals of the fit, where it gives them; `units` are
@@ -372,26 +378,24 @@ def other_architecture(
     n_draws = setting.read(__file__)["grid"]["networks"][pool].get("draws", 1)
     draws = grids.draws_of(grids.paper_grid(setting, pool), n_draws)
     specs = [spec for draw in draws for spec in draw]
-    table = networks(setting, pool, specs)
+    table = grids.networks(setting, pool, specs)
     plain = [plain_sparsities(setting, pool, grids.plain_networks(draw)) for draw in draws]
     curves, records = [found for found, _ in plain], [record for _, there in plain for record in there]
-    means, chance = _means(curves[0]), chance_of(setting, specs)
+    means, gaps = _means(curves[0]), table["gap"].to_numpy(dtype=float)
     squares, spread = (ssr_per_draw(model, table, draws) for model in (sparsity_model(), mean_gap()))
     splits = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
     # networks of one draw share their images
-    independent: Any = units or {"cluster": "data.seed", "unit": DRAWS}
+    units = units or {"cluster": "data.seed", "unit": DRAWS}
     claims = [
-        *sign_claims(source, table, chance, **independent),
-        errs_less(source, "zeta and kappa tell the gap of a network that was left out", table, sparsity_model(),
-                  mean_gap(), chance, **independent),
+        *analysis.sign_claims(source, table, units),
+        analysis.errs_less(source, OF_LEFT_OUT, table, sparsity_model(), mean_gap(), units),
         *_trend_claims(source, curves, records),
-    ]  # fmt: skip
-    if not math.isnan(fit):
-        claims.append(fit_claim(source, table, fit, chance, **independent))
-    if not math.isnan(ssr):
+    ]
+    if fit is not None:
+        claims.append(fit_claim(source, table, fit, units))
+    if ssr is not None:
         claims.append(claim(source, f"the linear fit leaves an SSR of {ssr:g}", SSR_OF_DRAW, squares, paper=ssr,
-                            unit=DRAWS, compared=learnt(table, chance)))  # fmt: skip
-    gaps = table["gap"].to_numpy(dtype=float)
+                            unit=DRAWS, compared=learnt(table)))  # fmt: skip
     estimate = sparsity_model().fit(table, gaps).predict(table)
     return outcome(
         setting, specs, {**PAPER, **paper},
@@ -402,8 +406,8 @@ def other_architecture(
                 f"{numpy.mean(spread):.3g}.",
         tables={"Repeated splits": _protocol_table({"zeta and kappa": splits}), "Means over classes, first draw": means,
                 "Networks": table[SHOWN]},
-        figures={"curves": _curves(curves[0]), "pairs": scatters(table, [(ZETA, KAPPA)]),
-                 "estimates": estimates({"all networks": (gaps.tolist(), estimate.tolist())})},
+        figures={"curves": _curves(curves[0]), "pairs": analysis.scatters(table, [(ZETA, KAPPA)]),
+                 "estimates": _estimates({"all networks": (gaps.tolist(), estimate.tolist())})},
     )  # fmt: skip
 
 
@@ -412,45 +416,41 @@ def other_architecture(
 
 def figure_4(setting: RunSettings) -> Outcome:
     """Accuracies, zeta and kappa of the five models, and the linear fit."""
-    import pandas
-
     here, models = grids.photographs(setting), grids.models(setting)
     draws = [list(draw) for draw in zip(*models.values(), strict=True)]
     specs = [spec for draw in draws for spec in draw]
-    table = networks(here, "photographs", specs)
-    theirs: Table = pandas.read_csv(Path(__file__).with_name("paper.csv"), index_col="model")
     names = {spec.id: name for name, drawn in models.items() for spec in drawn}
-    table = table.assign(model=[names[key] for key in table.index])
-    table["paper's gap"] = [theirs.loc[name, "train_accuracy"] - theirs.loc[name, "test_accuracy"]
-                            for name in table["model"]]  # fmt: skip
+    theirs: Table = pandas.read_csv(Path(__file__).with_name("paper.csv"), index_col="model")
+    theirs["gap"] = theirs["train_accuracy"] - theirs["test_accuracy"]
+    table = grids.networks(here, "photographs", specs)
+    table["model"] = [names[key] for key in table.index]
+    table["paper's gap"] = table["model"].map(theirs["gap"])
     of_draw = [table[table.index.isin([spec.id for spec in draw])] for draw in draws]
-    chance = chance_of(here, specs)
     squares, spread = (ssr_per_draw(model, table, draws) for model in (sparsity_model(), mean_gap()))
     arms = tuple(
-        ComparisonArm(name=f"model {name}", train_accuracy=float(drawn["train_accuracy"].mean()), chance=chance,
-                      curve=downsample_curve(drawn["curve"].to_list()))
+        ComparisonArm(name=f"model {name}", train_accuracy=float(drawn["train_accuracy"].mean()),
+                      chance=float(drawn["chance"].iloc[0]), curve=downsample_curve(drawn["curve"].to_list()))
         for name, drawn in table.groupby("model")
     )  # fmt: skip
     found = {name: [pearson(drawn[column], drawn["gap"]) for drawn in of_draw]
-             for name, column in (("zeta", ZETA), ("kappa", KAPPA))}  # fmt: skip
+             for column, name in analysis.NAMES.items()}  # fmt: skip
     order = [kendall_tau(drawn["model"].map(ord).to_numpy(), drawn["gap"].to_numpy()) for drawn in of_draw]
-    per_draw: Any = {"unit": DRAWS, "compared": arms}
-    claims = [
-        claim("Fig. 4", f"the gap {way} with {name}", f"Pearson of the gap and {name}", found[name], paper=paper,
-              within=1.25, **per_draw)
-        for name, way, paper in (("zeta", "rises", 0.998), ("kappa", "falls", -0.967))
-    ]  # fmt: skip
-    claims += [
-        claim("Fig. 4", "the linear fit leaves an SSR of 0.004", SSR_OF_DRAW, squares, paper=0.004, **per_draw),
-        claim("Table 1", "the gap grows from model A to model E", "Kendall's tau of order and gap", order, above=0.0,
-              **per_draw),
-    ]  # fmt: skip
     curves = [
         {f"model {names[spec.id]}": sparsity(here, "photographs", spec) for spec in draw if spec.id in table.index}
         for draw in draws
     ]
-    claims.append(claim("Fig. 4(B)", CLASSES_MOVE, "Pearson of zeta and kappa over classes of all models",
-                        [_class_correlation(found) for found in curves], below=0.0, **per_draw))  # fmt: skip
+    per_draw: Any = {"unit": DRAWS, "compared": arms}
+    claims = [
+        claim("Fig. 4", "the gap rises with zeta", "Pearson of the gap and zeta", found["zeta"], paper=0.998,
+              within=1.25, **per_draw),
+        claim("Fig. 4", "the gap falls with kappa", "Pearson of the gap and kappa", found["kappa"], paper=-0.967,
+              within=1.25, **per_draw),
+        claim("Fig. 4", "the linear fit leaves an SSR of 0.004", SSR_OF_DRAW, squares, paper=0.004, **per_draw),
+        claim("Table 1", "the gap grows from model A to model E", "Kendall's tau of order and gap", order, above=0.0,
+              **per_draw),
+        claim("Fig. 4(B)", CLASSES_MOVE, "Pearson of zeta and kappa over classes of all models",
+              [_class_correlation(each) for each in curves], below=0.0, **per_draw),
+    ]  # fmt: skip
     shown = ["model", "paper's gap", "gap", "train_accuracy", "test_accuracy", ZETA, KAPPA]
     means = table[shown].groupby("model", as_index=False).mean()
     return outcome(
@@ -461,5 +461,5 @@ def figure_4(setting: RunSettings) -> Outcome:
                 f"{numpy.mean(spread):.3g} about the mean.",
         tables={"Table 1, means over draws": means},
         figures={"curves": _curves(curves[0]), "clouds": _clouds(curves[0]),
-                 "gap": scatters(table, [(ZETA, "gap"), (KAPPA, "gap")])},
+                 "gap": analysis.scatters(table, [(ZETA, "gap"), (KAPPA, "gap")])},
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from gapscope.base.errors import GapscopeError
 from gapscope.base.specs import DataSpec, RunSpec
 from gapscope.data import prepare
 from gapscope.measures.unit_sparsity import MIN_TRAIN_ACCURACY, UnitSparsity, unit_sparsity
+from gapscope.pools.from_spec import prepared
 from gapscope.results.records import Record, records_to_pandas
 from gapscope.training.checkpoints import load_tensors
 from gapscope_studies.kit.images import image_folder
@@ -46,15 +46,14 @@ def stratified(recipes: Sequence[dict[str, Any]], n: int, balanced: Sequence[str
     >>> sorted(recipe["a"] for recipe in drawn)
     [0, 0, 1, 1]
     """
-    shuffled = random.Random(seed).sample(list(recipes), len(recipes))
     cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for recipe in shuffled:
+    for recipe in random.Random(seed).sample(list(recipes), len(recipes)):
         cells.setdefault(tuple(recipe[name] for name in balanced), []).append(recipe)
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*cells.values()))
     return [recipe for recipe in in_turn if recipe is not None][:n]
 
 
-def _changes(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(recipe: dict[str, Any]) -> dict[str, Any]:
     """Settings of a training configuration. Keras adds l2 times the sum of squares, biases included, as our penalty."""
     penalties = [{"name": "weight", "options": {"strength": recipe["l2"]}}] if recipe["l2"] else []
     changes = {f"network.options.{name}": recipe[name] for name in ("batch_norm", "dropout") if name in recipe}
@@ -87,8 +86,7 @@ def paper_grid(setting: RunSettings, pool: str) -> list[RunSpec]:
     found = []
     for place, fraction in enumerate(fractions):
         n_here = network["n"] // len(fractions) + (place < network["n"] % len(fractions))
-        drawn = [plain, *stratified(others, n_here - 1, balanced, seed=place)]
-        for number, recipe in enumerate(drawn):
+        for number, recipe in enumerate([plain, *stratified(others, n_here - 1, balanced, seed=place)]):
             images = {"data.seed": len(found)} if network.get("own_images") else {}
             found.append(base.replace({"data.label_noise": fraction, "seed": number, **images, **_changes(recipe)}))
     return found
@@ -108,10 +106,7 @@ def draws_of(specs: Sequence[RunSpec], n: int) -> list[list[RunSpec]]:
 
 
 def repeats_of_plain(setting: RunSettings, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-    """Return draws of the plain networks, each of which is one unit.
-
-    Only the scale's fractions of corrupted labels, even if the pool has more.
-    """
+    """Return draws of the plain networks with the scale's fractions of corrupted labels (a pool may have more)."""
     content = setting.read(__file__)
     plain = [spec for spec in plain_networks(specs) if spec.data.label_noise in content["fractions"]]
     return draws_of(plain, content["plain_repeats"])
@@ -123,25 +118,21 @@ def repeats_of_plain(setting: RunSettings, specs: Sequence[RunSpec]) -> list[lis
 def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
     """The pool "digits" (small CNNs), "clothes" (LeNet-5 on Fashion-MNIST) or "dense" (three hidden layers on MNIST).
 
-    Corrupted labels, clean labels and few samples, training that stops early; each with and without batch norm. Every
-    network has a seed of its own, so that no two of them share initial weights; the data are the same. A pool may have
-    `fractions` of its own.
+    Corrupted labels, clean labels and few samples, training that stops early; each with and without batch norm. The
+    data are the same, but no two networks share initial weights. A pool may have `fractions` of its own.
     """
     content = setting.read(__file__)
     varied = content["varied"]
     pool = varied["pools"][name]
-    noises = pool.get("fractions", content["fractions"])
+    noises = [{"data.label_noise": noise} for noise in pool.get("fractions", content["fractions"])]
     base = RunSpec.from_dict(varied["base"]).replace(pool["changes"])
     built = [{**shape, "batch_norm": norm} for shape in pool["shapes"] for norm in (False, True)]
     narrow = built[:2]
-    dropped = [{**option, "dropout": 0.2} for option in narrow]
     crossed = [
-        *itertools.product(built, [{"data.label_noise": noise} for noise in noises]),
-        *itertools.product(dropped, [{"data.label_noise": noise} for noise in noises[1::3]]),
+        *itertools.product(built, noises),
+        *itertools.product([{**option, "dropout": 0.2} for option in narrow], noises[1::3]),
         *itertools.product(narrow, [{"data.train_size": size} for size in pool["sizes"]]),
-        *itertools.product(
-            narrow, [{"data.label_noise": noise, "training.epochs": varied["early"]} for noise in noises[::2]]
-        ),
+        *itertools.product(narrow, [noise | {"training.epochs": varied["early"]} for noise in noises[::2]]),
     ]
     found = [
         base.replace({"network.options": options, **changes, "seed": number + 1000 * k})
@@ -168,13 +159,12 @@ def models(setting: RunSettings) -> dict[str, list[RunSpec]]:
     """Return draws of models A to E of Table 1, each with less regularization than the one before."""
     content = setting.read(__file__)["photographs"]
     base = RunSpec.from_dict(content["base"])
-    return {
-        name: [draw for (draw,) in draws_of([base.replace({
-            "network.options": {**content["options"], "dropout": dropout},
-            **{f"training.{key}": value for key, value in changes.items()},
-        })], content.get("draws", 1))]
-        for name, (dropout, changes) in MODELS.items()
-    }  # fmt: skip
+    found = {}
+    for name, (dropout, changes) in MODELS.items():
+        options = {"network.options": {**content["options"], "dropout": dropout}}
+        spec = base.replace(options | {f"training.{key}": value for key, value in changes.items()})
+        found[name] = [draw for (draw,) in draws_of([spec], content.get("draws", 1))]
+    return found
 
 
 def photographs(setting: RunSettings) -> RunSettings:
@@ -213,55 +203,45 @@ def layers_by_depth(network: nn.Module, default: str) -> dict[str, str]:
     return {label: name for label, name in found.items() if list(found.values()).count(name) == 1}
 
 
-def measure_layers(setting: RunSettings, pool: str, spec: RunSpec, n_samples: int) -> dict[str, float]:
+def measure_layers(setting: RunSettings, pool: str, spec_id: str, n_samples: int) -> dict[str, float]:
     """Zeta and kappa of other layers, and of the default one, on the first training samples."""
-    network, problem = trained(setting, pool, spec.id)
+    network, problem = trained(setting, pool, spec_id)
     samples = problem.train.subset(torch.arange(min(n_samples, len(problem.train))))
     assert samples.targets is not None
-    measure: Callable[..., UnitSparsity] = partial(unit_sparsity, network, samples.inputs, samples.targets)
-    default = measure()
-    others = {label: measure(layers=name) for label, name in layers_by_depth(network, default.layer).items()}
-    found = {"last convolution": default, **others}
+    found = {"last convolution": unit_sparsity(network, samples.inputs, samples.targets)}
+    for label, name in layers_by_depth(network, found["last convolution"].layer).items():
+        found[label] = unit_sparsity(network, samples.inputs, samples.targets, layers=name)
     return {f"{number}, {label}": value for label, item in found.items() for number, value in item.scalars().items()}
 
 
 def finished(setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
     """Train and measure what is missing. The records of the networks that finished, in the order of the specs."""
-    records = setting.train(pool, specs, **options)
-    kept = [record for record in records if record.status == "finished"]
-    if not kept:
-        raise GapscopeError(f"No network of {pool} finished; the first one: {records[0].message}.")
-    return kept
-
-
-def _has_batch_norm(setting: RunSettings, pool: str, record: Record) -> bool:
-    tensors, _ = load_tensors(weights_of(setting, pool, record.id))
-    return any(name.endswith("running_mean") for name in tensors)
+    return [record for record in setting.train(pool, specs, **options) if record.status == "finished"]
 
 
 def networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec], *, layer_samples: int = 0) -> Table:
     """One row a finished network, indexed by id: settings, scores, gap and readings of `records_to_pandas`, and more.
 
-    `pool`, `corruption`, `batch_norm`, `fitted` (training accuracy at least 0.97, the paper's condition), `family`
-    (architecture and normalization), and, where `layer_samples` is not 0, zeta and kappa of further layers.
+    `corruption`, `batch_norm`, `fitted` (training accuracy at least 0.97, the paper's condition), `family`
+    (architecture and normalization), `chance` (accuracy of guessing), `curve` (test accuracies), and, where
+    `layer_samples` is not 0, zeta and kappa of further layers.
     """
     import pandas
 
     records = finished(setting, pool, specs)
     table: Table = records_to_pandas(records)
-    norm = [_has_batch_norm(setting, pool, record) for record in records]
+    tensors = [load_tensors(weights_of(setting, pool, record.id))[0] for record in records]
+    norm = [any(name.endswith("running_mean") for name in there) for there in tensors]
     table = table.assign(
-        pool=pool,
         corruption=table["data.label_noise"].astype(float),
         batch_norm=norm,
         fitted=table["train_accuracy"] >= MIN_TRAIN_ACCURACY,
+        family=table["network.name"] + [", batch norm" if value else ", no batch norm" for value in norm],
+        chance=1 / prepared(specs[0], setting.data_root)[0].n_outputs,
         curve=[[float(row["test_accuracy"]) for row in record.history] for record in records],
     )
-    kinds = ["batch norm" if value else "no batch norm" for value in norm]
-    table["family"] = [f"{name}, {kind}" for name, kind in zip(table["network.name"], kinds, strict=True)]
     if layer_samples:
-        jobs = {spec.id: partial(measure_layers, setting, pool, spec, layer_samples)
-                for spec in specs if spec.id in table.index}  # fmt: skip
+        jobs = {key: partial(measure_layers, setting, pool, key, layer_samples) for key in table.index}
         extra: Any = setting.cached("layers", jobs)
         table = table.join(pandas.DataFrame.from_dict(extra, orient="index").astype(float))
     return table

@@ -6,40 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy
+import pandas
 
 from gapscope.base.specs import RunSpec
 from gapscope.prediction.columns import FIT, SENSITIVITIES, default_readings, wide_columns
+from gapscope.prediction.correlations import correlations
 from gapscope.prediction.cross_validation import baselines, cross_val_predict
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope_studies.kit.claims import Claim, ComparisonArm, claim
+from gapscope_studies.kit.claims import claim
 from gapscope_studies.kit.plots import named, panels, points
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
+from gapscope_studies.zhao2022 import analysis
 from gapscope_studies.zhao2022 import networks as grids
-from gapscope_studies.zhao2022.analysis import (
-    KAPPA,
-    MARGINS,
-    MEDIAN_MARGINS,
-    NAMES,
-    SIGNS,
-    ZETA,
-    centred,
-    chance_of,
-    errs_less,
-    learnt,
-    related,
-    scatters,
-    sign_claims,
-    with_interval,
-)
-from gapscope_studies.zhao2022.networks import networks
+from gapscope_studies.zhao2022.analysis import KAPPA, MARGINS, NAMES, SIGNS, ZETA, learnt, with_interval
 
-RIVALS = {
+MEDIAN_MARGINS = [name for name in MARGINS if name.endswith(".median")]
+OTHERS = {
     "train_loss": "train loss",
     "log ntk_trace": "log NTK trace",
     "log output_sensitivity": "log sensitivity",
-    MEDIAN_MARGINS[2]: "median margin, h2",
+    "margin_signature.h2.median": "median margin, h2",
     "parameter_count": "parameters",
 }
 SUBSETS: dict[str, Callable[[Table], Any]] = {
@@ -65,81 +53,66 @@ LEVEL = 0.9
 OWN = {"data": "not in the paper"}
 
 
-# --- pools
-
-
-def _prepared(table: Table) -> Table:
-    """With logarithms of wide readings and `training configuration` (everything but data and seed)."""
-    logs = {f"log {name}": numpy.log(table[name]) for name in ("ntk_trace", "output_sensitivity")}
-    settings = [name for name in table.columns if str(name).startswith(("network.", "training."))]
-    recipe = [" ".join(map(str, row)) for row in table[settings].to_numpy(dtype=object)]
-    return table.assign(**logs, recipe=recipe)
-
-
-def pool_specs(setting: RunSettings, *, dense: bool) -> dict[str, list[RunSpec]]:
-    """Name -> networks of the pools in which much is varied, with the fully connected ones or without."""
-    pools = {name: grids.varied_pool(setting, name) for name in ("digits", "clothes")}
-    pools.setdefault(*grids.first_pool(setting))
-    return pools | ({"dense": grids.varied_pool(setting, "dense")} if dense else {})
-
-
 def measured_pools(
-    setting: RunSettings, specs: Mapping[str, Sequence[RunSpec]], layer_samples: int = 0
-) -> dict[str, Table]:
-    """Name -> measured networks. Further layers on so many samples, 0 measures none."""
-    return {name: _prepared(networks(setting, name, found, layer_samples=layer_samples))
-            for name, found in specs.items()}  # fmt: skip
+    setting: RunSettings, *, dense: bool = True, layer_samples: int = 0
+) -> tuple[list[RunSpec], dict[str, Table]]:
+    """All specs, and name -> networks of the pools in which much is varied, with the fully connected ones or without.
 
-
-def _joined(specs: Mapping[str, Sequence[RunSpec]]) -> list[RunSpec]:
-    return [spec for found in specs.values() for spec in found]
-
-
-def subsets(table: Table) -> dict[str, Table]:
-    """Subsets of a pool with at least five networks, some of them centred within family or configuration."""
-    found = {name: table[choose(table)] for name, choose in SUBSETS.items()}
-    fitted = table[table["fitted"]]
-    for name, group in CENTRED.items():
-        several = fitted[fitted.groupby(group)["gap"].transform("size") >= 3]
-        found[name] = centred(several, [*SIGNS, *RIVALS], group) if len(several) else several
-    return {name: part for name, part in found.items() if len(part) >= LEAST}
+    The tables have logarithms of wide readings and `recipe`, the training configuration (all but data and seed).
+    """
+    specs = {name: grids.varied_pool(setting, name) for name in ("digits", "clothes")}
+    specs.setdefault(*grids.first_pool(setting))
+    specs |= {"dense": grids.varied_pool(setting, "dense")} if dense else {}
+    tables = {}
+    for name, found in specs.items():
+        table = grids.networks(setting, name, found, layer_samples=layer_samples)
+        settings = [column for column in table.columns if str(column).startswith(("network.", "training."))]
+        table["recipe"] = [" ".join(map(str, row)) for row in table[settings].to_numpy(dtype=object)]
+        for reading in ("ntk_trace", "output_sensitivity"):
+            table[f"log {reading}"] = numpy.log(table[reading])
+        tables[name] = table
+    return [spec for found in specs.values() for spec in found], tables
 
 
 # --- when zeta and kappa go with the gap
 
 
-def _rows(pool: str, table: Table) -> list[dict[str, Any]]:
-    return [
-        {"pool": pool, "networks": name, "n": len(part), "gaps": f"{part['gap'].min():.2f} to {part['gap'].max():.2f}",
-         "found": related(part, [*SIGNS, *RIVALS])}
-        for name, part in subsets(table).items()
-    ]  # fmt: skip
+def centred(table: Table, columns: Sequence[str], group: str = "family") -> Table:
+    """The table with these columns and the gap measured from the mean of their group."""
+    names = [*columns, "gap"]
+    return table.assign(**(table[names] - table.groupby(group)[names].transform("mean")))
+
+
+def subsets(table: Table) -> dict[str, Table]:
+    """Subsets of a pool with at least five networks, some of them centred within family or configuration."""
+    found = {name: table[choose(table)] for name, choose in SUBSETS.items()}
+    fitted = found["fitted"]
+    for name, group in CENTRED.items():
+        several = fitted[fitted.groupby(group)["gap"].transform("size") >= 3]
+        found[name] = centred(several, [*SIGNS, *OTHERS], group) if len(several) else several
+    return {name: part for name, part in found.items() if len(part) >= LEAST}
 
 
 def conditions(setting: RunSettings) -> Outcome:
     """Correlation of zeta, kappa and their baselines with the gap in subsets of several pools."""
-    import pandas
-
-    specs = pool_specs(setting, dense=True)
-    pools = measured_pools(setting, specs)
-    rows = [row for name, table in pools.items() for row in _rows(name, table)]
-    shown = pandas.DataFrame(
-        [{key: row[key] for key in ("pool", "networks", "n", "gaps")}
-         | {label: with_interval(row["found"].loc[name]) for name, label in {**NAMES, **RIVALS}.items()}
-         for row in rows]
-    )  # fmt: skip
-    claims = [
-        each
-        for pool, table in pools.items()
-        for name in ("fitted", "not fitted")
-        if len(part := table[SUBSETS[name](table)]) >= LEAST
-        for each in sign_claims(f"pool {pool}, {name}", part, chance_of(setting, specs[pool]), ours=True)
-    ]
+    specs, pools = measured_pools(setting)
+    rows, shown, claims = [], [], []
+    for pool, table in pools.items():
+        parts = subsets(table)
+        for name, part in parts.items():
+            gaps = f"{part['gap'].min():.2f} to {part['gap'].max():.2f}"
+            row = {"pool": pool, "networks": name, "n": len(part), "gaps": gaps}
+            found = correlations(part, [*SIGNS, *OTHERS], baseline=None)
+            rows.append({**row, "found": found.to_dict("index")})
+            texts = {label: with_interval(found.loc[key]) for key, label in {**NAMES, **OTHERS}.items()}
+            shown.append(row | texts)
+        for name in ("fitted", "not fitted"):
+            if name in parts:
+                claims += analysis.sign_claims(f"pool {pool}, {name}", parts[name], ours=True)
     return outcome(
-        setting, _joined(specs), OWN,
-        numbers={"rows": [{**row, "found": row["found"].to_dict("index")} for row in rows]}, claims=claims,
-        tables={"Pearson correlation with the gap, 95 % bootstrap intervals over networks": shown},
-        figures={name: scatters(table, [(ZETA, "gap"), (KAPPA, "gap"), ("log ntk_trace", "gap")])
+        setting, specs, OWN, numbers={"rows": rows}, claims=claims,
+        tables={"Pearson correlation with the gap, 95 % bootstrap intervals over networks": pandas.DataFrame(shown)},
+        figures={name: analysis.scatters(table, [(ZETA, "gap"), (KAPPA, "gap"), ("log ntk_trace", "gap")])
                  for name, table in pools.items()},
     )  # fmt: skip
 
@@ -150,54 +123,34 @@ def _layer_rows(pool: str, table: Table) -> list[dict[str, Any]]:
         part = table[SUBSETS[name](table)]
         for depth in DEPTHS:
             columns = [f"zeta, {depth}", f"kappa, {depth}"]
-            if columns[0] not in table or len(part) < LEAST:
-                continue
-            found = related(part, columns)
-            rows.append(
-                {"pool": pool, "networks": name, "layer": depth, "n": len(part)}
-                | {column.split(",")[0]: found.loc[column].to_dict() for column in columns}
-            )
+            if columns[0] in table and len(part) >= LEAST:
+                zeta, kappa = correlations(part, columns, baseline=None).to_dict("records")
+                row = {"pool": pool, "networks": name, "layer": depth, "n": len(part)}
+                rows.append(row | {"zeta": zeta, "kappa": kappa})
     return rows
-
-
-def _mean_of_finite(values: Sequence[float]) -> float:
-    finite = [value for value in values if numpy.isfinite(value)]
-    return float(numpy.mean(finite)) if finite else 0.0
-
-
-def _deeper_is_better(
-    rows: Sequence[dict[str, Any]], number: str, sign: int, compared: Sequence[ComparisonArm]
-) -> Claim:
-    """That the last convolution tells more than one at a third of the depth. The pools are independent."""
-    signed = {(row["pool"], row["networks"], row["layer"]): sign * row[number]["pearson"] for row in rows}
-    pairs = {key[0]: value - signed[key[0], "fitted", "first third"] for key, value in signed.items()
-             if key[1:] == ("fitted", "last convolution") and (key[0], "fitted", "first third") in signed}  # fmt: skip
-    return claim("Sec. 3", f"the deeper the layer, the more {number} tells",
-                 "correlation in the paper's direction, last convolution minus first third", list(pairs.values()),
-                 unit="pools", above=0.0, compared=compared)  # fmt: skip
 
 
 def depth(setting: RunSettings) -> Outcome:
     """Return which layer is ablated: correlation of zeta and kappa with the gap at several depths."""
-    import pandas
-
-    specs = pool_specs(setting, dense=False)
-    pools = measured_pools(setting, specs, setting.read(__file__)["layer_samples"])
+    specs, pools = measured_pools(setting, dense=False, layer_samples=setting.read(__file__)["layer_samples"])
     rows = [row for name, table in pools.items() for row in _layer_rows(name, table)]
     shown = pandas.DataFrame([{**row, **{name: with_interval(row[name]) for name in NAMES.values()}} for row in rows])
-    layers = dict.fromkeys(row["layer"] for row in rows)
-    fitted = {name: table[table["fitted"]] for name, table in pools.items()}
-    compared = [each for name, table in fitted.items() for each in learnt(table, chance_of(setting, specs[name]))]
-    means = {
-        NAMES[name]: {
-            layer: _mean_of_finite([sign * row[NAMES[name]]["pearson"] for row in rows if row["layer"] == layer])
-            for layer in layers
-        }
-        for name, sign in SIGNS.items()
-    }
+    compared = [each for table in pools.values() for each in learnt(table[table["fitted"]])]
+    claims, means = [], {}
+    for column, name in NAMES.items():
+        signed = pandas.Series([SIGNS[column] * row[name]["pearson"] for row in rows], dtype=float)
+        means[name] = signed.groupby([row["layer"] for row in rows], sort=False).mean().fillna(0.0).to_dict()
+        fitted = {(row["pool"], row["layer"]): value for row, value in zip(rows, signed, strict=True)
+                  if row["networks"] == "fitted"}  # fmt: skip
+        deeper = [fitted[pool, "last convolution"] - fitted[pool, "first third"] for pool in pools
+                  if (pool, "first third") in fitted]  # fmt: skip
+        claims.append(
+            claim("Sec. 3", f"the deeper the layer, the more {name} tells",
+                  "correlation in the paper's direction, last convolution minus first third", deeper, unit="pools",
+                  above=0.0, compared=compared)
+        )  # fmt: skip
     return outcome(
-        setting, _joined(specs), OWN, numbers={"rows": rows, "means": means},
-        claims=[_deeper_is_better(rows, NAMES[name], sign, compared) for name, sign in SIGNS.items()],
+        setting, specs, OWN, numbers={"rows": rows, "means": means}, claims=claims,
         tables={"Pearson correlation with the gap by layer": shown},
     )  # fmt: skip
 
@@ -215,9 +168,9 @@ def candidates(table: Table) -> dict[str, GapEstimator]:
     return {
         **baselines(table),
         "train loss and accuracy": _model(table, FIT, "linear"),
-        PAPER_MODEL: GapEstimator(features=[ZETA, KAPPA]),
+        PAPER_MODEL: analysis.sparsity_model(),
         "zeta, kappa, train loss and accuracy": _model(table, [ZETA, KAPPA, *FIT], "linear"),
-        "margins, least squares (Jiang et al.)": GapEstimator(features=list(MARGINS)),
+        "margins, least squares (Jiang et al.)": analysis.margin_model(),
         "margins, ridge": _model(table, MARGINS),
         "median margins": _model(table, MEDIAN_MARGINS, "linear"),
         DEFAULT: _model(table, default_readings(ALL)),
@@ -230,26 +183,12 @@ def candidates(table: Table) -> dict[str, GapEstimator]:
     }
 
 
-def left_out_errors(table: Table) -> dict[str, numpy.ndarray]:
-    """Absolute error at every network of a fit without it, for each candidate."""
-    return {name: model.fit(table, table["gap"]).residuals_ for name, model in candidates(table).items()}
-
-
 def _rms(errors: numpy.ndarray) -> float:
     return float(numpy.sqrt((errors**2).mean()))
 
 
-def select_on_other_pools(errors: Mapping[str, Mapping[str, numpy.ndarray]], pool: str) -> str:
-    """The candidate with the smallest error, in units of the mean gap's, averaged over all pools but this one."""
-    others = [found for name, found in errors.items() if name != pool]
-    names = next(iter(others))
-    return min(names, key=lambda name: sum(_rms(found[name]) / _rms(found["mean gap"]) for found in others))
-
-
 def _coverage(pools: Mapping[str, Table]) -> Table:
     """Fraction of left-out networks whose gap lies in their interval."""
-    import pandas
-
     rows = []
     for pool, table in pools.items():
         for scheme in ("jackknife+", "cv+"):
@@ -266,7 +205,7 @@ def _coverage(pools: Mapping[str, Table]) -> Table:
                     "networks": len(table),
                     "coverage": float(covered.mean()),
                     "coverage, 95 %": f"[{share.low:.2f}, {share.high:.2f}]",
-                    "coverage of those not refused": float(covered[inside].mean()) if inside.any() else float("nan"),
+                    "coverage of those not refused": float(covered[inside].mean()),
                     "mean width": float((found["high"] - found["low"]).mean()),
                     "refused": float(1 - inside.mean()),
                 }
@@ -276,36 +215,34 @@ def _coverage(pools: Mapping[str, Table]) -> Table:
 
 def estimation_error(setting: RunSettings) -> Outcome:
     """Error at a network that was left out of the fit, in each pool. Intervals. A choice made on the other pools."""
-    import pandas
-
-    specs = pool_specs(setting, dense=True)
-    pools = measured_pools(setting, specs)
-    errors = {pool: left_out_errors(table) for pool, table in pools.items()}
-    names, covered = list(next(iter(errors.values()))), _coverage(pools)
+    specs, pools = measured_pools(setting)
+    errors = {
+        pool: {name: model.fit(table, table["gap"]).residuals_ for name, model in candidates(table).items()}
+        for pool, table in pools.items()
+    }
+    rmse = {pool: {name: _rms(each) for name, each in found.items()} for pool, found in errors.items()}
+    ratios = pandas.DataFrame(
+        {pool: {name: value / found["mean gap"] for name, value in found.items()} for pool, found in rmse.items()}
+    )
+    chosen = {pool: ratios.drop(columns=pool).sum(axis=1).idxmin() for pool in pools}
     intervals = {
-        pool: {name: bootstrap(lambda rows, each=each: _rms(each[rows]), len(each)) for name, each in found.items()}
+        pool: [str(bootstrap(lambda rows, each=each: _rms(each[rows]), len(each))) for each in found.values()]
         for pool, found in errors.items()
     }
-    ratios = {name: [_rms(found[name]) / _rms(found["mean gap"]) for found in errors.values()] for name in names}
-    shown = pandas.DataFrame(
-        [{"estimator": name, **{pool: str(found[name]) for pool, found in intervals.items()},
-          "of the mean gap's error": float(numpy.mean(ratios[name]))} for name in names]
-    )  # fmt: skip
-    figure, (axis,) = panels(1, width=6.4, height=0.7 + 0.24 * len(names))
-    points(axis, {name: Interval(float(numpy.mean(each)), min(each), max(each), 0) for name, each in ratios.items()})
+    mean = ratios.mean(axis=1)
+    shown = pandas.DataFrame({"estimator": ratios.index, **intervals, "of the mean gap's error": mean.to_numpy()})
+    covered = _coverage(pools)
+    figure, (axis,) = panels(1, width=6.4, height=0.7 + 0.24 * len(ratios))
+    points(axis, {name: Interval(mean[name], row.min(), row.max(), 0) for name, row in ratios.iterrows()})
     named(axis, xlabel="error on a left-out network over the mean gap's (line: smallest to largest pool)")
     claims = [
-        errs_less(f"pool {pool}", f"the default errs less than {rival} on a network that was left out", table,
-                  candidates(table)[DEFAULT], candidates(table)[rival], chance_of(setting, specs[pool]), ours=True)
-        for pool, table in pools.items() for rival in ("mean gap", PAPER_MODEL)
+        analysis.errs_less(f"pool {pool}", f"the default errs less than {other} on a network that was left out", table,
+                           candidates(table)[DEFAULT], candidates(table)[other], ours=True)
+        for pool, table in pools.items() for other in ("mean gap", PAPER_MODEL)
     ]  # fmt: skip
     return outcome(
-        setting, _joined(specs), OWN,
-        numbers={
-            "rmse": {pool: {name: _rms(values) for name, values in found.items()} for pool, found in errors.items()},
-            "chosen on the other pools": {pool: select_on_other_pools(errors, pool) for pool in pools},
-            "coverage": covered.to_dict("records"),
-        },
+        setting, specs, OWN,
+        numbers={"rmse": rmse, "chosen on the other pools": chosen, "coverage": covered.to_dict("records")},
         claims=claims,
         tables={"Error on a left-out network, 95 % bootstrap over networks": shown, "Intervals": covered},
         figures={"error": figure},
@@ -314,8 +251,6 @@ def estimation_error(setting: RunSettings) -> Outcome:
 
 def _transferred(pools: Mapping[str, Table], pool: str) -> list[dict[str, Any]]:
     """Every candidate fitted on the other pools and judged on this one."""
-    import pandas
-
     others: Table = pandas.concat([table for name, table in pools.items() if name != pool])
     here, rows = pools[pool], []
     gap: numpy.ndarray = here["gap"].to_numpy(dtype=float)
@@ -339,19 +274,16 @@ def _transferred(pools: Mapping[str, Table], pool: str) -> list[dict[str, Any]]:
 
 def transfer(setting: RunSettings) -> Outcome:
     """Coefficients carried to a pool of other data and another architecture: every pool held out in turn."""
-    import pandas
-
-    specs = pool_specs(setting, dense=True)
-    pools = measured_pools(setting, specs)
+    specs, pools = measured_pools(setting)
     table: Table = pandas.DataFrame([row for pool in pools for row in _transferred(pools, pool)])
     errors: Any = table.pivot(index="pool", columns="estimator", values="rmse")
-    best = {pool: table[table["pool"] == pool].set_index("estimator")["rmse"].idxmin() for pool in pools}
-    compared = [each for pool, found in pools.items() for each in learnt(found, chance_of(setting, specs[pool]))]
+    best = {pool: found.set_index("estimator")["rmse"].idxmin() for pool, found in table.groupby("pool", sort=False)}
+    compared = [each for found in pools.values() for each in learnt(found)]
     claims = [
         claim("transfer", f"fitted on the other pools, {name} errs less than their mean gap",
               "log of its error over the mean gap's", numpy.log(errors[name] / errors["mean gap"]), unit="pools",
               below=0.0, ours=name == DEFAULT, compared=compared)
         for name in (PAPER_MODEL, DEFAULT)
     ]  # fmt: skip
-    return outcome(setting, _joined(specs), OWN, numbers={"rows": table.to_dict("records"), "best": best},
+    return outcome(setting, specs, OWN, numbers={"rows": table.to_dict("records"), "best": best},
                    claims=claims, tables={"Fitted on the other pools": table})  # fmt: skip
