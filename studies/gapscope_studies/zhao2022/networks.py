@@ -189,28 +189,21 @@ def sparsity(setting: RunSettings, pool: str, spec: RunSpec) -> UnitSparsity:
     return unit_sparsity(network, problem.train.inputs, problem.train.targets)
 
 
-def layers_by_depth(network: nn.Module, default: str) -> dict[str, str]:
-    """Activations at a third and two thirds of the convolutions, and the one behind the last convolution's.
-
-    >>> relus = nn.Sequential(*(nn.ReLU() for _ in range(5)))
-    >>> layers_by_depth(relus, "3")
-    {'first third': '1', 'second third': '2', 'fully connected': '4'}
-    """
-    names = [name for name, module in network.named_modules() if isinstance(module, nn.ReLU)]
-    last = names.index(default)
-    places = {"first third": last // 3, "second third": round(2 * last / 3), "fully connected": last + 1}
-    found = {label: names[place] for label, place in places.items() if place != last and place < len(names)}
-    return {label: name for label, name in found.items() if list(found.values()).count(name) == 1}
-
-
 def measure_layers(setting: RunSettings, pool: str, spec_id: str, n_samples: int) -> dict[str, float]:
-    """Zeta and kappa of other layers, and of the default one, on the first training samples."""
+    """Zeta and kappa of the default layer and of others, on the first training samples.
+
+    The others are the activations at a third and two thirds of the convolutions, and the one behind the last.
+    """
     network, problem = trained(setting, pool, spec_id)
     samples = problem.train.subset(torch.arange(min(n_samples, len(problem.train))))
     assert samples.targets is not None
     found = {"last convolution": unit_sparsity(network, samples.inputs, samples.targets)}
-    for label, name in layers_by_depth(network, found["last convolution"].layer).items():
-        found[label] = unit_sparsity(network, samples.inputs, samples.targets, layers=name)
+    names = [name for name, module in network.named_modules() if isinstance(module, nn.ReLU)]
+    last = names.index(found["last convolution"].layer)
+    places = {"first third": last // 3, "second third": round(2 * last / 3), "fully connected": last + 1}
+    for label, place in places.items():
+        if place != last and place < len(names) and list(places.values()).count(place) == 1:
+            found[label] = unit_sparsity(network, samples.inputs, samples.targets, layers=names[place])
     return {f"{number}, {label}": value for label, item in found.items() for number, value in item.scalars().items()}
 
 
