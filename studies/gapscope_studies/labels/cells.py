@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,48 +16,40 @@ KINDS = ("symmetric", "pair-wise", "instance-dependent", "class-similar")
 RATES = (0.05, 0.1, 0.2)
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """Where samples come from, how many are used, and the network that is trained on them."""
-
-    source: str
-    n: int
-    network: str = "fully_connected"
-    options: dict[str, Any] = field(default_factory=lambda: {"n_hidden": 2, "width": 128})
-
-
-IMAGES = {
-    "digits": DataSet("digits", 600),
-    "MNIST": DataSet("mnist", 600),
-    "Fashion-MNIST": DataSet("fashion_mnist", 600, "lenet5", {}),
-    "CIFAR-10": DataSet("cifar10", 600, "small_cnn", {"width_multiplier": 0.25}),
+# name -> where the samples come from, how many are used, and the network that is trained on them
+WIDE: tuple[str, dict[str, Any]] = ("fully_connected", {"n_hidden": 2, "width": 128})
+IMAGES: dict[str, tuple[str, int, tuple[str, dict[str, Any]]]] = {
+    "digits": ("digits", 600, WIDE),
+    "MNIST": ("mnist", 600, WIDE),
+    "Fashion-MNIST": ("fashion_mnist", 600, ("lenet5", {})),
+    "CIFAR-10": ("cifar10", 600, ("small_cnn", {"width_multiplier": 0.25})),
 }
 TABLES = {
-    "breast cancer": DataSet("breast_cancer", 569),
-    "wine": DataSet("wine", 178),
-    "California thirds": DataSet("california_housing", 800),
-    "concrete thirds": DataSet("concrete", 700),
+    "breast cancer": ("breast_cancer", 569, WIDE),
+    "wine": ("wine", 178, WIDE),
+    "California thirds": ("california_housing", 800, WIDE),
+    "concrete thirds": ("concrete", 700, WIDE),
 }
 DATASETS = IMAGES | TABLES
 
 
 def clean_samples(name: str, generator: torch.Generator) -> gs.Samples:
     """Samples with the labels as published; regression targets are cut into three classes of equal size."""
-    dataset = DATASETS[name]
-    if dataset.source in ("breast_cancer", "wine"):
+    source, n, _ = DATASETS[name]
+    if source in ("breast_cancer", "wine"):
         from sklearn import datasets
 
-        table = getattr(datasets, f"load_{dataset.source}")()
+        table = getattr(datasets, f"load_{source}")()
         x, y = torch.as_tensor(table.data, dtype=torch.float32), torch.as_tensor(table.target)
         x = (x - x.mean(0)) / x.std(0)
     else:
-        train = load_dataset(dataset.source).train
+        train = load_dataset(source).train
         assert train.targets is not None
         x, y = train.inputs, train.targets
         if y.is_floating_point():
             y = y.squeeze(1)
             y = torch.bucketize(y, y.quantile(torch.tensor([1 / 3, 2 / 3], dtype=y.dtype)))
-    rows = torch.randperm(len(x), generator=generator)[: dataset.n]
+    rows = torch.randperm(len(x), generator=generator)[:n]
     return gs.Samples(x[rows], y[rows].long())
 
 
@@ -112,20 +101,19 @@ def make_cell(name: str, kind: str, rate: float, seed: int) -> tuple[gs.Samples,
     x, y = samples.inputs, samples.targets
     assert y is not None
     n_classes = int(y.max()) + 1
-    plant: dict[str, Callable[[], Tensor]] = {
-        "symmetric": partial(inject_label_noise, y, rate, n_classes, generator),
-        "pair-wise": partial(pair_wise, y, rate, n_classes, generator),
-        "instance-dependent": partial(instance_dependent, x, y, rate, n_classes, generator),
-        "class-similar": partial(class_similar, x, y, rate, n_classes, generator),
-    }
-    noisy = plant[kind]()
+    if kind == "symmetric":
+        noisy = inject_label_noise(y, rate, n_classes, generator)
+    elif kind == "pair-wise":
+        noisy = pair_wise(y, rate, n_classes, generator)
+    else:
+        plant = instance_dependent if kind == "instance-dependent" else class_similar
+        noisy = plant(x, y, rate, n_classes, generator)
     return gs.Samples(x, noisy), noisy != y, n_classes
 
 
 def make_network(name: str, samples: gs.Samples, n_classes: int, seed: int) -> nn.Module:
     """The untrained network of a data set."""
-    dataset, generator = DATASETS[name], torch.Generator().manual_seed(derive_seed(seed, "initial weights"))
+    network, options = DATASETS[name][2]
+    generator = torch.Generator().manual_seed(derive_seed(seed, "initial weights"))
     shape = tuple(samples.inputs.shape[1:])
-    return gs.build_network(
-        dataset.network, input_shape=shape, n_outputs=n_classes, generator=generator, **dataset.options
-    )
+    return gs.build_network(network, input_shape=shape, n_outputs=n_classes, generator=generator, **options)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gapscope.labels.results import LabelIssues
 from gapscope_studies.kit.statistics import bootstrap, mean
 
 METRICS = ("auroc", "average_precision", "precision_at_errors")
@@ -23,6 +24,13 @@ PAIRS = (
     ("one training", "area under the margin"),
     ("one training", "no network"),
 )
+
+
+def suspicion_of(issues: LabelIssues, n: int) -> NDArray[np.float64]:
+    """Minus the margin of each sample; NaN for canaries."""
+    suspicion = np.full(n, np.nan)
+    suspicion[issues.indices.numpy()] = -issues.margin.numpy()
+    return suspicion
 
 
 def scores(suspicion: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, float]:
@@ -44,34 +52,28 @@ def _interval(values: Sequence[float], clusters: Sequence[str]) -> list[float]:
     return [result.value, result.low, result.high]
 
 
-def _row(method: str, cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    answers, clusters = [cell["methods"][method] for cell in cells], [cell["data"] for cell in cells]
-    row: dict[str, Any] = {"method": method, "cells": len(cells)}
-    for metric in METRICS:
-        values = [one[metric] for one in answers]
-        row[metric] = _interval(values, clusters) if len(set(clusters)) > 1 else float(np.mean(values))
-    seconds = [one["seconds"] for one in answers if one.get("seconds") is not None]
-    return row | {"cpu_seconds": float(np.median(seconds)) if seconds else None}
-
-
 def rankings(cells: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     """Mean scores per value of `by` and method; over all cells if `by` is empty."""
     methods = list(dict.fromkeys(method for cell in cells for method in cell["methods"]))
-    values = list(dict.fromkeys(cell[by] for cell in cells)) if by else [""]
     rows = []
-    for value in values:
-        part = [cell for cell in cells if not by or cell[by] == value]
+    for value in dict.fromkeys(cell[by] for cell in cells) if by else [""]:
         for method in methods:
-            measured = [cell for cell in part if method in cell["methods"]]
-            if measured:
-                rows.append(({by: value} if by else {}) | _row(method, measured))
+            measured = [cell for cell in cells if method in cell["methods"] and (not by or cell[by] == value)]
+            if not measured:
+                continue
+            answers, clusters = [cell["methods"][method] for cell in measured], [cell["data"] for cell in measured]
+            row: dict[str, Any] = ({by: value} if by else {}) | {"method": method, "cells": len(measured)}
+            for metric in METRICS:
+                values = [one[metric] for one in answers]
+                row[metric] = _interval(values, clusters) if len(set(clusters)) > 1 else float(np.mean(values))
+            rows.append(row | {"cpu_seconds": float(np.median([one["seconds"] for one in answers]))})
     return rows
 
 
-def differences(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def differences(cells: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str]] = PAIRS) -> list[dict[str, Any]]:
     """Paired differences of scores between two methods, with 95 % intervals over data sets."""
     rows = []
-    for own, other in PAIRS:
+    for own, other in pairs:
         both = [cell for cell in cells if {own, other} <= set(cell["methods"])]
         if not both:
             continue
@@ -84,31 +86,29 @@ def differences(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def reliability(cells: Iterable[dict[str, Any]], method: str, bound: bool) -> list[dict[str, Any]]:
+def reliability(cells: Sequence[dict[str, Any]], method: str, bound: bool) -> list[dict[str, Any]]:
     """Expected and observed precision of lists cut at an expected precision, and of the default list.
 
     Of the cells whose rate is an upper bound only, or of the others.
     """
-    answers = [(cell, cell["methods"].get(method, {})) for cell in cells]
-    answered = [cell for cell, one in answers if one.get("cuts") and one["bound"] == bound]
-    if not answered:
-        return []
-    cuts = [[cell["methods"][method]["cut"], *cell["methods"][method]["cuts"]] for cell in answered]
+    answers = [(cell["methods"].get(method, {}), cell["data"]) for cell in cells]
+    answers = [(one, data) for one, data in answers if one.get("cuts") and one["bound"] == bound]
     rows = []
-    for k, name in enumerate(("default", "0.5", "0.6", "0.7", "0.8", "0.9")):
-        lists = [(cut[k], cell["data"]) for cut, cell in zip(cuts, answered, strict=True) if cut[k][0]]
-        flagged, expected, wrong = (np.array([one[i] for one, _ in lists], dtype=float) for i in range(3))
+    for k, name in enumerate(("default", "0.5", "0.6", "0.7", "0.8", "0.9") if answers else ()):
+        lists = [([one["cut"], *one["cuts"]][k], data) for one, data in answers]
+        lists = [(cut, data) for cut, data in lists if cut[0]]
+        flagged, expected, wrong = (np.array([cut[i] for cut, _ in lists], dtype=float) for i in range(3))
 
         def observed(picked: NDArray[np.intp], wrong: Any = wrong, flagged: Any = flagged) -> float:
             return float(wrong[picked].sum() / flagged[picked].sum()) if len(picked) else math.nan
 
-        result = bootstrap(observed, len(lists), [data for _, data in lists])
+        result = bootstrap(observed, len(lists), [data for _, data in lists]).within(0.0, 1.0)
         rows.append(
             {
                 "method": method, "rate": "upper bound" if bound else "estimate", "cut": name, "lists": len(lists),
                 "flagged": int(flagged.sum()),
                 "expected": float((flagged * expected).sum() / flagged.sum()) if lists else None,
-                "observed": [result.value, max(result.low, 0.0), min(result.high, 1.0)],
+                "observed": [result.value, result.low, result.high],
             }
         )  # fmt: skip
     return rows
@@ -119,13 +119,13 @@ def coverage(cells: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any
     rows = []
     for data in (*dict.fromkeys(cell["data"] for cell in cells), "all"):
         part = [cell for cell in cells if data in (cell["data"], "all") and method in cell["methods"]]
+        rates = [(cell["methods"][method], cell["wrong"]) for cell in part]
+        rates = [(one, wrong) for one, wrong in rates if one.get("low") is not None]
         if not part:
             continue
-        known = [cell for cell in part if cell["methods"][method].get("low") is not None]
-        rates = [(cell["methods"][method], cell["wrong"]) for cell in known]
         rows.append(
             {
-                "method": method, "data": data, "cells": len(part), "answered": len(known),
+                "method": method, "data": data, "cells": len(part), "answered": len(rates),
                 "bounds": sum(one["bound"] for one, _ in rates),
                 "covered": sum(one["low"] <= wrong <= one["high"] for one, wrong in rates),
                 "error": float(np.mean([abs(one["rate"] - wrong) for one, wrong in rates])) if rates else None,

@@ -1,23 +1,17 @@
 """Which regression targets are wrong, and how many: gapscope beside cleanlab's method for regression.
 
-    pip install cleanlab
-    python -m gapscope_studies.labels.targets results/labels/targets.json --cells DIR
-
 Errors are planted into three tables: gross ones (2 to 5 standard deviations are added or subtracted), swapped targets,
 and targets in another unit (10 times or a tenth). cleanlab's `CleanLearning` is given a random forest and linear
-regression: it ranks by out-of-fold residuals in units of their uncertainty, and removes the fraction of targets without
-which the others are predicted best. Plain out-of-fold residuals of both models stand beside it. The rule of gapscope
-was chosen on seeds 1 to 3 and is evaluated on other draws; it abstains below an R^2 of 0.7 since draws with the seeds
-3,001 and 3,002, where tables that are predicted worse gave long lists of correct targets.
+regression; plain out-of-fold residuals of both models stand beside it. The rule of gapscope was chosen on seeds 1 to 3
+and is evaluated on other draws; it abstains below an R^2 of 0.7 since draws with the seeds 3,001 and 3,002, where
+tables that are predicted worse gave long lists of correct targets.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,14 +19,8 @@ import torch
 from torch import Tensor
 
 import gapscope as gs
-from gapscope.base.environment import environment
-from gapscope.base.files import to_json
 from gapscope.base.randomness import derive_seed
-from gapscope.pools.jobs import run_cached
-from gapscope_studies.kit.light import light_json
-from gapscope_studies.kit.provenance import commit
-from gapscope_studies.kit.statistics import mean
-from gapscope_studies.labels.summary import METRICS, scores
+from gapscope_studies.labels.summary import METRICS, differences, scores, suspicion_of
 
 TABLES = ("concrete", "boston_housing", "california_housing")
 KINDS, RATES, SEEDS, N = ("gross", "swapped", "unit"), (0.05, 0.1, 0.2), (4001, 4002), 600
@@ -58,8 +46,7 @@ def plant(targets: Tensor, kind: str, rate: float, generator: torch.Generator) -
 def own_issues(x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """Suspicion, flags and rate of `gs.find_label_issues`."""
     issues = gs.find_label_issues(None, (x, y[:, None]))
-    suspicion, flags = np.empty(len(y)), np.zeros(len(y), dtype=bool)
-    suspicion[issues.indices.numpy()] = -issues.margin.numpy()
+    suspicion, flags = suspicion_of(issues, len(y)), np.zeros(len(y), dtype=bool)
     if issues.noise is None or issues.flagged is None:
         return suspicion, flags, {"answered": False}
     flags[issues.flagged.numpy()] = True
@@ -113,70 +100,50 @@ def run_cell(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
     return {"data": name, "kind": kind, "asked": rate, "wrong": int(wrong.sum()), "n": len(y), "methods": methods}
 
 
-def lists(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def lists(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Flagged targets, their precision and recall, and the rates, per method, kind and planted rate."""
     rows = []
     for method in (OWN, *OTHERS[:2]):
         for kind, asked in dict.fromkeys((cell["kind"], cell["asked"]) for cell in cells):
             part = [cell for cell in cells if (cell["kind"], cell["asked"]) == (kind, asked)]
-            known = [
-                (cell, cell["methods"][method]) for cell in part if cell["methods"].get(method, {}).get("answered")
-            ]
+            known = [(cell, cell["methods"].get(method, {})) for cell in part]
+            known = [(cell, found) for cell, found in known if found.get("answered")]
             if not known:
                 continue
-            flagged, hits = (sum(answer[key] for _, answer in known) for key in ("flagged", "hits"))
+            flagged, hits = (sum(found[key] for _, found in known) for key in ("flagged", "hits"))
             wrong = sum(cell["wrong"] for cell, _ in known)
             row = {
                 "method": method, "kind": kind if asked else "none", "planted": asked, "cells": len(part),
                 "answered": len(known), "flagged": flagged, "precision": hits / flagged if flagged else None,
                 "recall": hits / wrong if wrong else None,
-                "mean rate": float(np.mean([answer["rate"] for _, answer in known])),
+                "mean rate": float(np.mean([found["rate"] for _, found in known])),
             }  # fmt: skip
             if method == OWN:
-                row["covered"] = sum(cell["wrong"] / cell["n"] <= answer["high"] for cell, answer in known)
+                row["covered"] = sum(cell["wrong"] / cell["n"] <= found["high"] for cell, found in known)
             rows.append(row)
     return rows
 
 
-def summarize(cells: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Mean scores per table, kind and method, paired differences with 95 % intervals over tables, and lists."""
     rates = lists(cells)
     cells = [cell for cell in cells if cell["asked"]]
-    rows, differences = [], []
+    rows = []
     for by in ("data", "kind"):
         for value in dict.fromkeys(cell[by] for cell in cells):
             part = [cell["methods"] for cell in cells if cell[by] == value]
             for method in (OWN, *OTHERS):
                 means = {name: float(np.mean([one[method][name] for one in part])) for name in (*METRICS, "seconds")}
                 rows.append({"by": value, "method": method, "cells": len(part)} | means)
-    for other in OTHERS:
-        row: dict[str, Any] = {"method": OWN, "minus": other}
-        for metric in METRICS:
-            values = [cell["methods"][OWN][metric] - cell["methods"][other][metric] for cell in cells]
-            result = mean(values, [cell["data"] for cell in cells])
-            row[metric] = [result.value, result.low, result.high]
-            row[f"{metric}, ahead"] = f"{sum(value > 0 for value in values)} of {len(values)}"
-        differences.append(row)
-    return {"rows": rows, "differences": differences, "lists": rates}
+    return {"rows": rows, "differences": differences(cells, [(OWN, other) for other in OTHERS]), "lists": rates}
 
 
-def main() -> None:
-    """Run the cells that are not finished, and write the summary of all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--cells", type=Path, required=True, help="folder of finished cells")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    jobs = {
+def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
+    """The cells by name; one without errors for each table and seed."""
+    kinds = [(KINDS[0], 0.0), *((kind, rate) for kind in KINDS for rate in RATES)]
+    return {
         f"{name} {kind} {rate} {seed}": partial(run_cell, name, kind, rate, seed)
-        for name in TABLES for kind in KINDS for rate in (0.0, *RATES) for seed in SEEDS
-        if rate or kind == KINDS[0]
-    }  # fmt: skip
-    cells = run_cached(jobs, args.cells, workers=1)
-    content = {"environment": environment(), "commit": commit(), **summarize(list(cells.values()))}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(light_json(to_json(content)))
-
-
-if __name__ == "__main__":
-    main()
+        for name in TABLES
+        for kind, rate in kinds
+        for seed in SEEDS
+    }

@@ -1,0 +1,48 @@
+"""Write one of the results about label errors.
+
+    pip install cleanlab  # for targets alone
+    python -m gapscope_studies.labels small results/labels/ranking.json
+
+The file is `ranking` for "small", `own` for "final", else named as what is run. Every finished cell of these two and of
+"targets" is a file of its own: a run that was stopped resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from gapscope.base.environment import environment
+from gapscope.base.files import to_json, write_atomically
+from gapscope.pools.jobs import run_cached
+from gapscope_studies.kit.light import light_json
+from gapscope_studies.kit.provenance import commit
+from gapscope_studies.labels import noise_rates, ranking, summary, targets
+
+
+def main() -> None:
+    """Run what is missing, and write the summary of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=(*ranking.SCALES, "targets", "hard_clean", "embeddings"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--cells", type=Path, default=Path("study-work/labels"), help="folder of finished cells")
+    given = parser.parse_args()
+    torch.set_num_threads(1)  # CPU seconds are those of one thread
+    if given.what in ("hard_clean", "embeddings"):
+        content = getattr(noise_rates, given.what)()
+    else:
+        jobs = targets.jobs() if given.what == "targets" else ranking.jobs(given.what)
+        cells = [*run_cached(jobs, given.cells, workers=1, on_done=lambda *done: print(*done, flush=True)).values()]
+        if given.what == "targets":
+            content = {"commit": commit(), **targets.summarize(cells)}
+        else:
+            content = {"commit": commit(), "scale": given.what, **summary.summarize(cells)}
+    content = {"environment": environment(), **content}
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(given.out, light_json(to_json(content)))
+
+
+if __name__ == "__main__":
+    main()
