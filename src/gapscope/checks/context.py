@@ -21,11 +21,10 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.kernel_views import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
-from gapscope.prediction.forecast import forecast_accuracy
+from gapscope.prediction.forecast import AccuracyForecast, forecast_accuracy
 
 if TYPE_CHECKING:
     from gapscope.prediction.accuracy_after_training import AccuracyEstimate
-    from gapscope.prediction.forecast_result import AccuracyForecast
 
 MAX_SAMPLES = 2000
 UNTRAINED_BELOW = 0.1
