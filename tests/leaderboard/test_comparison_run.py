@@ -120,16 +120,6 @@ def test_a_comparison_survives_the_disk(tmp_path: Path) -> None:
         gs.Readings.load(tmp_path / "found.json")
 
 
-def test_results_are_drawn(tmp_path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    found = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "loss", "ntk_trace"])
-    drawn = found.plot()
-    assert [axes.get_ylabel() for axes in drawn] == ["input_jacobian_norm", "ntk_trace", "parameter_count"]
-    drawn[0].figure.savefig(tmp_path / "figure.png")
-    plt.close("all")
-
-
 def test_wrong_input_gets_one_sentence() -> None:
     with pytest.raises(InvalidInput, match="at least two networks; got 1"):
         gs.compare({"one": nn.Linear(5, 2)}, X)

@@ -11,13 +11,11 @@ from sklearn.linear_model import LinearRegression
 from gapscope.base.errors import InvalidInput
 from gapscope.prediction.columns import suggest_estimator
 from gapscope.prediction.cross_validation import (
-    MOST_LEFT_OUT,
     baseline_errors,
     baselines,
     cross_val_predict,
     cross_validate,
     cross_validate_pool,
-    with_interval_for,
 )
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.results.records import records_to_pandas
@@ -144,11 +142,6 @@ def test_every_network_is_predicted_once_from_other_folds() -> None:
         rest = table.drop(part.index)
         model = GapEstimator(features=["noise"]).fit(rest, rest["gap"])
         numpy.testing.assert_array_equal(part["prediction"], model.predict(table.loc[part.index]))
-
-
-@pytest.mark.parametrize("n", [MOST_LEFT_OUT, MOST_LEFT_OUT + 1])
-def test_the_change_is_at_a_hundred(n: int) -> None:
-    assert with_interval_for(GapEstimator(), n).interval == ("jackknife+" if n <= 100 else "cv+")
 
 
 def test_baselines_are_fitted_on_what_is_not_held_out() -> None:

@@ -85,27 +85,6 @@ def test_regression_gives_r_squared() -> None:
     assert forecast.task == "regression" and forecast.interval is None and ntk is not None and ntk.score > 0.99
 
 
-class Tokens(nn.Module):
-    """Two inputs by keyword, as a Hugging Face classifier has them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.head = nn.Embedding(500, 16), nn.Linear(16, 2)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        return self.head(self.embedding(input_ids).mean(1))
-
-
-def test_several_inputs_reach_the_network() -> None:
-    torch.manual_seed(0)
-    network = Tokens()
-    ids = torch.randint(0, 500, (80, 6))
-    y = (ids < 250).float().mean(1).gt(0.5).long()
-    forecast = forecast_accuracy(network, {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": y})
-    row = forecast.row("NTK")
-    assert row is not None and row.score == kernel_leave_one_out(network, ids, y).accuracy
-
-
 def test_new_head_has_an_output_per_class() -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=60))
     network = build_network("fully_connected", input_shape=problem.input_shape, n_outputs=3, width=16)
@@ -170,13 +149,9 @@ def test_interrupts_keep_the_finished_rows(monkeypatch: pytest.MonkeyPatch, name
     ("data", "facts"),
     [
         (torch.ones(20, 2), "targets"),
-        ((torch.ones(4, 2), torch.tensor([0, 1, 0, 1])), "Got 4 samples"),
-        ((torch.rand(20, 2), torch.zeros(20, dtype=torch.int64)), "one class"),
         ((torch.rand(20, 2), torch.ones(20, 1)), "same target"),
         ((torch.rand(30, 2), torch.eye(3).long()[torch.arange(30) % 3]), r"\[30, 3\]"),
-        ((torch.rand(30, 2), torch.arange(30) % 3), "number of classes, 2"),
         ((torch.rand(30, 2), (torch.arange(30) % 3).float()), r"\[n, 2\]"),
-        ((torch.rand(30, 2), torch.full((30,), 10**9)), "one class"),
         ((torch.rand(30, 2), torch.arange(30) % 2 * 10**9), "1000000000"),
     ],
 )

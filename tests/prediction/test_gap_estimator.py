@@ -227,26 +227,28 @@ def test_files_that_are_no_estimator_are_refused(tmp_path: Path) -> None:
         GapEstimator.load(path)
 
 
-def test_what_is_wrong_is_said() -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "rigde"}, r"kind must be one of .* got 'rigde'. Did you mean 'ridge'\?"),
+        ({"kind": "monotone"}, "kind='monotone' needs the direction of each reading"),
+        ({"features": ("zetta",), "log_features": ()}, r"must have a column 'zetta'.*Did you mean 'zeta'\?"),
+        ({"features": "zeta"}, "features must be a list of column names; got 'zeta'"),
+        ({"log_features": ("depth",)}, "logarithm must name readings among zeta, kappa, size; got 'depth'"),
+        ({"features": None}, "must be positive to enter by its logarithm; got -"),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, object], message: str) -> None:
+    table = networks(12).assign(size=lambda t: -t["size"] if options == {"features": None} else t["size"])
+    with pytest.raises(InvalidInput, match=message):
+        _estimator(**options).fit(table, table["gap"])
+
+
+def test_readings_that_are_no_finite_numbers_are_named() -> None:
     table = networks(12)
-    gap = table["gap"]
-    with pytest.raises(InvalidInput, match=r"kind must be one of .* got 'rigde'. Did you mean 'ridge'\?"):
-        _estimator(kind="rigde").fit(table, gap)
-    with pytest.raises(InvalidInput, match="kind='monotone' needs the direction of each reading"):
-        _estimator(kind="monotone").fit(table, gap)
-    with pytest.raises(InvalidInput, match=r"must have a column 'zetta'.*Did you mean 'zeta'\?"):
-        _estimator(features=("zetta",), log_features=()).fit(table, gap)
     with pytest.raises(InvalidInput, match=r"column 'network.name' holds '(lenet|vgg)'\. Name the readings to use"):
-        GapEstimator().fit(table, gap)
+        GapEstimator().fit(table, table["gap"])
     with pytest.raises(InvalidInput, match="column 'kappa' holds NaN or infinity in 1 of 12 rows"):
-        _estimator().fit(table.assign(kappa=[numpy.nan, *table["kappa"].iloc[1:]]), gap)
-    with pytest.raises(InvalidInput, match="zeta must be positive to enter by its logarithm; got -"):
-        _estimator(log_features=("zeta",)).fit(table.assign(zeta=-table["zeta"]), gap)
-    with pytest.raises(InvalidInput, match="logarithm must name readings among zeta, kappa, size; got 'depth'"):
-        _estimator(log_features=("depth",)).fit(table, gap)
+        _estimator().fit(table.assign(kappa=[numpy.nan, *table["kappa"].iloc[1:]]), table["gap"])
     with pytest.raises(InvalidInput, match="X must be a table with named columns"):
-        _estimator().fit(table[list(READINGS)].to_numpy(), gap)
-    with pytest.raises(InvalidInput, match=r"level must lie in \(0, 1\); got 90"):
-        _estimator().fit(table, gap).predict_interval(table, level=90)
-    with pytest.raises(InvalidInput, match="features must be a list of column names; got 'zeta'"):
-        GapEstimator(features="zeta").fit(table, gap)
+        _estimator().fit(table[list(READINGS)].to_numpy(), table["gap"])

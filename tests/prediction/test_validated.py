@@ -44,13 +44,6 @@ def test_the_mean_is_the_regression_estimate() -> None:
     assert item.variance == pytest.approx(expected)
 
 
-def test_a_useless_control_changes_nothing() -> None:
-    values = np.array([0.0, 1.0] * 10)
-    item = adjusted_mean(values, np.array([0.0, 0.0, 1.0, 1.0] * 5), np.ones(30))
-    assert (item.value, item.variance_ratio) == (0.5, 1.0)
-    assert adjusted_mean(values, np.ones(20), np.ones(30)).variance_ratio == 1.0
-
-
 def test_on_repeated_draws_it_errs_less_and_its_interval_covers() -> None:
     network = linear(0.5)
     x, y = blobs(200_000, 10**6)

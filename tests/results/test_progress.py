@@ -65,9 +65,3 @@ def test_nothing_is_shown_where_nobody_looks_or_it_is_not_wanted(monkeypatch: py
         time.sleep(0.2)
     notify("about 9 s")
     assert terminal.written == ""
-
-
-def test_a_sentence_is_said_to_whoever_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = look(monkeypatch)
-    notify("about 9 s")
-    assert "about 9 s" in terminal.written

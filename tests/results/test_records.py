@@ -51,12 +51,6 @@ def test_a_record_survives_the_disk(tmp_path: Path) -> None:
     assert read.gap == 0.25 and read.gap_kind == "accuracy"
 
 
-def test_the_gap_of_regression_is_test_minus_train_loss() -> None:
-    record = some_record(scores={"train_loss": 0.5, "test_loss": 2.0})
-    assert record.gap == 1.5 and record.gap_kind == "loss"
-    assert math.isnan(some_record(scores={}, status="diverged").gap)
-
-
 def test_the_table_has_settings_scores_and_readings() -> None:
     table = records_to_pandas([some_record(), some_record(id="def", status="failed", scores={}, readings=Readings())])
     row = rows_of(table)["abc"]
@@ -91,11 +85,6 @@ def test_damaged_records_are_refused(tmp_path: Path, content: str, message: str)
     (tmp_path / "record.json").write_text(content)
     with pytest.raises(UnreadableFile, match=message):
         Record.read(tmp_path)
-
-
-def test_only_measures_never_tried_are_missing() -> None:
-    record = some_record(unmeasured={"margin_signature": "no hidden layer"})
-    assert record.missing_measures(["ntk_trace", "margin_signature", "loss"]) == ["loss"]
 
 
 def reading(name: str, value: float = 0.25, **facts: str) -> Reading:

@@ -102,10 +102,3 @@ def test_a_forecast_shows_all_three() -> None:
     forecast = gs.forecast_accuracy(None, (x, (x[:, 0] > 0).long()))
     page = forecast._repr_html_()
     assert forecast.headline in page and "<table" in page and "data:image/png;base64," in page
-
-
-def test_a_monitor_without_recordings_has_no_plot() -> None:
-    monitor = gs.Monitor((torch.eye(4), torch.arange(4) % 2), ["loss"])
-    assert "<img" not in monitor._repr_html_()
-    monitor.observe(torch.nn.Linear(4, 2), 1)
-    assert "<img" in monitor._repr_html_()
