@@ -31,8 +31,7 @@ def test_every_data_set_has_its_name() -> None:
 @pytest.mark.parametrize("name", dataset_names())
 def test_every_problem_is_what_the_table_says(data_root: Path, name: str) -> None:
     if not find_dataset(name, root=data_root):
-        advice = "with your images" if name == "image_folder" else f"gapscope data fetch {name}"
-        with pytest.raises(DataNotFound, match=advice):
+        with pytest.raises(DataNotFound, match=f"gapscope data fetch {name}"):
             load_dataset(name, root=data_root)
         return
     problem = load_dataset(name, root=data_root)

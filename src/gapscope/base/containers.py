@@ -262,8 +262,12 @@ def _check_masked(batches: Sequence[dict[str, Tensor]]) -> None:
         )
 
 
-def _joined(batches: Iterable[Any]) -> CollatedData:
-    parts = [_one(batch) for batch in batches]
+def _joined(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
+    parts: list[CollatedData] = []
+    for batch in batches:
+        parts.append(_one(batch))
+        if at_most is not None and sum(_length(part.inputs) for part in parts) >= at_most:
+            break
     if not parts:
         raise InvalidInput("data must hold at least one sample; the loader is empty.")
     first, named = parts[0].inputs, [_columns(part.inputs) for part in parts]
@@ -300,17 +304,17 @@ def _hugging_face(data: Any) -> CollatedData:
     return _from_mapping(rows)
 
 
-def collate_data(data: Any) -> CollatedData:
+def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     """Return inputs, targets and notes of a data container as tensors.
 
-    A Dataset or DataLoader is read once, in its own order.
+    A Dataset or DataLoader is read once, in its own order, a loader until it has yielded `at_most` samples.
 
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.
     """
     _check_not_sparse(data)
     if _is_loader(data):
-        return _joined(data)
+        return _joined(data, at_most)
     if _is_dataset(data):
         return _joined(DataLoader(data, batch_size=256))
     if _library(data) == "datasets":

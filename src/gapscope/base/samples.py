@@ -185,21 +185,22 @@ def _parse_targets(targets: Tensor, notes: list[str]) -> Tensor:
     return targets
 
 
-def as_samples(data: Any) -> Samples:
+def as_samples(data: Any, *, at_most: int | None = None) -> Samples:
     """Return Samples from data in any common form (omitted data are noted).
 
     Accepted: a tensor x or a pair (x, y) whose x is a tensor, a numpy array, a DataFrame, a tuple of them or a mapping
     (such as a BatchEncoding) of them; a mapping of inputs with `labels`; a torch Dataset or DataLoader that yields any
     of these; a `datasets.Dataset`; Samples. Labels may be any integers, samples with the label -100 are omitted, and
     labels with a number per position (pixels, tokens) keep -100 for positions that do not count. Float targets [n] are
-    regression targets [n, 1], unless all are 0.0 or 1.0: these are two classes.
+    regression targets [n, 1], unless all are 0.0 or 1.0: these are two classes. A DataLoader is read until it has
+    yielded `at_most` samples.
 
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.
     """
     if isinstance(data, Samples):
         return data
-    collated = collate_data(data)
+    collated = collate_data(data, at_most)
     inputs, form, notes = collated.inputs, None, list(collated.notes)
     if not isinstance(inputs, Tensor):
         for part in inputs.values() if isinstance(inputs, dict) else inputs:

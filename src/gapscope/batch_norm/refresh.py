@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,11 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from gapscope.base.containers import LABEL_NAMES
-from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.base.samples import InputLayout, as_samples, pack_inputs, slices
-from gapscope.base.type_guards import is_mapping
+from gapscope.base.samples import as_samples, slices
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, in_forward_order
 from gapscope.inspection.hooks import forward_hooks, named_modules
@@ -29,64 +28,33 @@ class _StopForward(Exception):
     """End of a forward pass after the layer of interest."""
 
 
-def _pack_batch(batch: Any) -> tuple[Tensor, InputLayout | None]:
-    """Return the inputs of a loader's batch as one tensor, with their layout if several."""
-    inputs = batch[0] if isinstance(batch, list | tuple) else batch
-    if isinstance(inputs, Tensor):
-        return inputs, None
-    if is_mapping(inputs):
-        inputs = {
-            str(name): part for name, part in inputs.items() if isinstance(part, Tensor) and name not in LABEL_NAMES
-        }
-    if not inputs:
-        raise InvalidInput(f"A loader must yield tensors of inputs; got a batch of type {type(batch).__name__}.")
-    return pack_inputs(inputs)
-
-
-class _InputStream:
-    """Repeatable stream of the same training inputs, chunk by chunk."""
+class _Inputs:
+    """Training inputs, chunk by chunk, and the network that takes them."""
 
     def __init__(
         self, network: nn.Module, data: Any, samples: int, chunk_size: int | None, generator: torch.Generator | None
     ) -> None:
-        self.limit = samples
-        self.loader: DataLoader[Any] | None = data if isinstance(data, DataLoader) else None
-        if self.loader is not None:
-            self.random_state = torch.get_rng_state()
-            return
-        whole = as_samples(data)
-        inputs = whole.inputs
-        if len(inputs) > samples:
-            inputs = inputs[torch.randperm(len(inputs), generator=resolve_generator(generator))[:samples]]
+        whole = as_samples(data, at_most=samples)
+        self.inputs, n = whole.inputs, len(whole)
+        if isinstance(data, DataLoader):
+            self.inputs = self.inputs[:samples]
+        elif n > samples:
+            self.inputs = self.inputs[torch.randperm(n, generator=resolve_generator(generator))[:samples]]
         # an adapter reads the layout of the inputs itself
-        self.inputs, self.layout = inputs, None if isinstance(network, NetworkAdapter) else whole.form
+        is_plain = whole.form is None or isinstance(network, NetworkAdapter)
+        self.network = network if is_plain else NetworkAdapter(network, whole.form)
         # one chunk takes one forward pass in all, several take one pass per layer
         self.chunk_size = samples_per_pass(
-            _caller(network, self.layout), inputs, chunk_size, at_most=len(inputs), bytes_at_most=ONE_CHUNK_BYTES
+            self.network, self.inputs, chunk_size, at_most=len(self.inputs), bytes_at_most=ONE_CHUNK_BYTES
         )
 
-    def __iter__(self) -> Iterator[tuple[Tensor, InputLayout | None]]:
-        if self.loader is None:
-            yield from ((self.inputs[part], self.layout) for part in slices(len(self.inputs), self.chunk_size))
-            return
-        # A shuffling loader samples its order from the global state: the same state gives the same samples again.
-        torch.set_rng_state(self.random_state)
-        seen = 0
-        for batch in self.loader:
-            inputs, layout = _pack_batch(batch)
-            yield inputs[: self.limit - seen], layout
-            seen += len(inputs)
-            if seen >= self.limit:
-                return
+    def chunks(self) -> Iterator[Tensor]:
+        for part in slices(len(self.inputs), self.chunk_size):
+            yield prepare_inputs(self.network, self.inputs[part])
 
     @property
     def is_one_chunk(self) -> bool:
-        return self.loader is None and len(self.inputs) <= self.chunk_size
-
-
-def _caller(network: nn.Module, layout: InputLayout | None) -> nn.Module:
-    """Return the network that takes the packed inputs of a batch."""
-    return network if layout is None else NetworkAdapter(network, layout)
+        return len(self.inputs) <= self.chunk_size
 
 
 def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
@@ -101,28 +69,21 @@ def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
     layer.running_var.copy_(variance)
 
 
-def _measure(network: nn.Module, layers: dict[str, Any], stream: _InputStream) -> dict[str, tuple[Tensor, Tensor]]:
-    first = next(iter(stream), None)
-    if first is None:
-        raise InvalidInput("data must hold at least one sample; the loader is empty.")
-    order = in_forward_order(_caller(network, first[1]), layers, prepare_inputs(network, first[0][:1]))
-    for group in [order] if stream.is_one_chunk else [[name] for name in order]:
+def _measure(layers: dict[str, Any], inputs: _Inputs) -> dict[str, tuple[Tensor, Tensor]]:
+    order = in_forward_order(inputs.network, layers, prepare_inputs(inputs.network, inputs.inputs[:1]))
+    for group in [order] if inputs.is_one_chunk else [[name] for name in order]:
         moments = {name: ChannelMoments() for name in group}
 
-        def add(
-            name: str, layer: nn.Module, inputs: tuple[Any, ...], moments: dict[str, ChannelMoments] = moments
-        ) -> None:
-            moments[name].update(inputs[0])
-            if not stream.is_one_chunk:
+        def add(name: str, layer: nn.Module, h: tuple[Any, ...], moments: dict[str, ChannelMoments] = moments) -> None:
+            moments[name].update(h[0])
+            if not inputs.is_one_chunk:
                 raise _StopForward
             _write(name, layer, moments[name])
 
         with forward_hooks({name: layers[name] for name in group}, add, before=True), torch.no_grad():
-            for inputs, layout in stream:
-                try:
-                    _caller(network, layout)(prepare_inputs(network, inputs))
-                except _StopForward:
-                    continue
+            for x in inputs.chunks():
+                with contextlib.suppress(_StopForward):
+                    inputs.network(x)
         for name in group:
             _write(name, layers[name], moments[name])
     return {name: (layer.running_mean.clone(), layer.running_var.clone()) for name, layer in layers.items()}
@@ -147,8 +108,7 @@ def refresh_population(
     Reference: Luo et al. 2019, section 5 (10 000 samples).
 
     Args:
-        data: Training inputs: x, (x, y), Samples, a Dataset, or a DataLoader (streamed, with its own batch size; a
-            shuffling one gives the same samples to each layer, unless it has a generator of its own).
+        samples: Number of samples: the first ones of a DataLoader, random ones of other data.
         layers: Names of layers; BatchNorm and GhostBatchNorm layers can be named too (their running statistics become
             exact). None for every PopulationNorm.
 
@@ -164,8 +124,7 @@ def refresh_population(
     check_range("samples", samples, 1)
     refreshed = batch_norm_layers(network, layers, BATCH_NORMS if layers is not None else POPULATION_KINDS)
     with inspection_mode(network):
-        stream = _InputStream(network, data, samples, chunk_size, generator)
-        statistics = _measure(network, refreshed, stream)
+        statistics = _measure(refreshed, _Inputs(network, data, samples, chunk_size, generator))
     with torch.no_grad():
         for name, (mean, variance) in statistics.items():
             layer = refreshed[name]

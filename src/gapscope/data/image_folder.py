@@ -10,9 +10,9 @@ import numpy
 import torch
 from torch import Tensor
 
-from gapscope.base.errors import DataNotFound, UnreadableFile, check_range
+from gapscope.base.errors import UnreadableFile, check_range
 from gapscope.base.samples import Samples
-from gapscope.data.location import FileLayout, data_root, locate
+from gapscope.data.location import FileLayout, locate
 from gapscope.data.problem import Problem
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -54,20 +54,6 @@ def _samples(folder: Path, class_names: Sequence[str], side: int) -> Samples:
     return Samples(inputs, torch.tensor([label for _, label, _ in files]))
 
 
-def _splits_of(folder: str, root: str | Path | None) -> dict[str, Path]:
-    try:
-        return locate(replace(IMAGE_FOLDER, folders=(folder,)), root)
-    except DataNotFound:
-        place = data_root(root) / folder
-        there = (
-            f"it holds {', '.join(_class_names(place)[:4]) or 'no folders'}" if place.is_dir() else "it is not there"
-        )
-        raise DataNotFound(
-            f"{place} must hold the folders train/CLASS and val/CLASS with your images; {there}. Arrange them so, or "
-            "name another folder or data root."
-        ) from None
-
-
 def image_folder(root: str | Path | None = None, *, folder: str = "images", side: int = 32) -> Problem:
     """Load photographs from `folder`/train/CLASS/*.jpg and `folder`/val/CLASS/*.jpg.
 
@@ -84,7 +70,7 @@ def image_folder(root: str | Path | None = None, *, folder: str = "images", side
         UnreadableFile: The splits have other classes, a class has no image, or an image is damaged.
     """
     check_range("side of image_folder", side, 1)
-    paths = _splits_of(folder, root)
+    paths = locate(replace(IMAGE_FOLDER, folders=(folder,)), root)
     class_names, tested = (_class_names(paths[split]) for split in ("train", "test"))
     if class_names != tested or not class_names:
         other = sorted(set(class_names) ^ set(tested))
