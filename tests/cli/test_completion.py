@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gapscope.cli import app
-from gapscope.cli.completion import complete_datasets, complete_measures
+from gapscope.cli.options import complete_datasets, complete_measures
 
 
 def test_names_that_start_so() -> None:

@@ -70,7 +70,7 @@ def test_fetch_passes_errors_on(data_root: Path, tmp_path: Path) -> None:
 
 
 def test_a_terminal_gets_a_bar(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.cli.data._on_terminal", lambda: True)
+    monkeypatch.setattr("gapscope.cli.progress.on_terminal", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     stated_as_official(monkeypatch, "boston_housing", data_root / "boston_housing")
     with serving(data_root / "boston_housing") as server:

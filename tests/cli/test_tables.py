@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gapscope.cli.tables import read_labelled_csv
+from gapscope.cli.arguments import read_labelled_csv
 
 
 def _write(path: Path, lines: list[str]) -> Path:

@@ -101,6 +101,10 @@ class Samples:
         targets = None if self.targets is None else self.targets[indices]
         return replace(self, inputs=self.inputs[indices], targets=targets)
 
+    def first(self, n: int | None) -> Samples:
+        """Return the first `n` samples (None for all)."""
+        return self if n is None or n >= len(self) else self.subset(torch.arange(n))
+
     @property
     def is_classification(self) -> bool:
         """True for class labels, one per sample."""

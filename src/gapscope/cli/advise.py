@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from gapscope.batch_norm.advice.result import BatchNormAdvice
 
 app = typer.Typer(help="Advise on the batch norm of a stored network, from its training data.", no_args_is_help=True)
 
@@ -26,24 +21,22 @@ def _measured(value: float, error: float) -> str:
     return f"{value:.2g} ± {error:.1g}" if value or error else "0"
 
 
-def _table(advice: BatchNormAdvice) -> Table:
-    """The layers, in 80 columns unless their names are long."""
-    from rich import box
-    from rich.table import Table
-
-    title = "What batch norm adds to the training loss"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("layer", overflow="fold")
-    new = [] if advice.new_batch_size is None else [f"batches of {advice.new_batch_size}"]
-    for name in ("zeta", "zeta gamma²", f"batches of {advice.batch_size}", "of loss", *new):
-        table.add_column(name, justify="right", no_wrap=True)
+def _rows(advice: Any) -> list[dict[str, str]]:
+    """The layers as they are printed, in 80 columns unless their names are long."""
+    rows: list[dict[str, str]] = []
     for row in advice.to_pandas().to_dict("records"):
-        after = [_measured(row["new_excess"], row["new_standard_error"])] if new else []
-        table.add_row(
-            row["layer"], f"{row['zeta']:.2g}", f"{row['decay']:.2g}", _measured(row["excess"], row["standard_error"]),
-            f"{row['share_of_loss']:.1%}", *after,
-        )  # fmt: skip
-    return table
+        shown = {
+            "layer": row["layer"],
+            "zeta": f"{row['zeta']:.2g}",
+            "zeta gamma²": f"{row['decay']:.2g}",
+            f"batches of {advice.batch_size}": _measured(row["excess"], row["standard_error"]),
+            "of loss": f"{row['share_of_loss']:.1%}",
+        }
+        if advice.new_batch_size is not None:
+            after = _measured(row["new_excess"], row["new_standard_error"])
+            shown[f"batches of {advice.new_batch_size}"] = after
+        rows.append(shown)
+    return rows
 
 
 @app.command("batch-norm")
@@ -58,22 +51,19 @@ def batch_norm(
     ),
     passes: int = typer.Option(10, help="Random partitions into batches; more reduce the error."),
     samples: int | None = typer.Option(None, help="Number of training samples. Default: all."),
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Estimate how much batch norm regularizes a network, and the effect of a new batch size."""
-    from rich.console import Console
-
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
-    from gapscope.cli.network_argument import first_samples
-    from gapscope.cli.output import print_json
+    from gapscope.cli.output import print_json, print_rows, print_text
     from gapscope.pools.loading import load_network
     from gapscope.training.checkpoints import load_tensors
 
-    loaded, problem = load_network(network, None if data_root is None else str(data_root))
+    loaded, problem = load_network(network, data_root)
     advice = advise_batch_norm(
         loaded,
-        first_samples(problem.train, samples),
+        problem.train.first(samples),
         batch_size=batch_size or load_tensors(network)[1]["spec"]["training"]["batch_size"],
         new_batch_size=new_batch_size,
         dropout_before=dropout_before or None,
@@ -82,10 +72,8 @@ def batch_norm(
     if json:
         print_json(advice)
         return
-    console = Console()
-    console.print(_table(advice))
-    for sentence in advice.sentences:
-        console.print(f"- {sentence}", highlight=False, markup=False)
-    console.print("When not to trust this:", highlight=False)
-    for caveat in advice.caveats:
-        console.print(f"- {caveat}", highlight=False, markup=False)
+    rows = _rows(advice)
+    print_rows(rows, "What batch norm adds to the training loss", right=list(rows[0])[1:], whole=list(rows[0])[1:])
+    print_text(f"- {sentence}" for sentence in advice.sentences)
+    typer.echo("When not to trust this:")
+    print_text(f"- {caveat}" for caveat in advice.caveats)

@@ -11,20 +11,16 @@ import typer
 from gapscope.cli.options import DATA_ROOT, JSON
 
 
-def _targets(target: Path, data_root: Path | None, max_networks: int) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
+def _targets(target: Path, data_root: str | None, max_networks: int) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Name, network, data and options of every network that the target names."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.network_argument import call_factory, is_factory
-    from gapscope.cli.tables import varied_settings
+    from gapscope.cli.arguments import call_factory, is_factory, is_grid, read_grid
 
-    root = None if data_root is None else str(data_root)
-    if target.suffix.lower() == ".toml":
-        from gapscope.pools import Grid
+    if is_grid(target):
         from gapscope.pools.from_spec import network_from_spec, prepared
 
-        specs = list(Grid.from_toml(target))[:max_networks]
-        for spec, name in zip(specs, varied_settings(specs), strict=True):
-            problem, _ = prepared(spec, root)
+        for name, spec in list(read_grid(target, data_root).items())[:max_networks]:
+            problem, _ = prepared(spec, data_root)
             yield name, network_from_spec(spec, problem), problem.train, {"seed": spec.seed}
     elif target.is_dir():
         weights = sorted(target.glob("runs/*/weights.safetensors"))[:max_networks]
@@ -40,13 +36,13 @@ def _targets(target: Path, data_root: Path | None, max_networks: int) -> Iterato
         yield target.parent.name, *stored_network(target, data_root)
 
 
-def stored_network(weights: Path, data_root: Path | None) -> tuple[Any, Any, dict[str, Any]]:
+def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict[str, Any]]:
     """Return network, data and options of stored weights, with the record's history and batch size."""
     from gapscope.base.specs import RunSpec
-    from gapscope.cli.network_argument import load_with_initial_state
+    from gapscope.cli.arguments import load_network
     from gapscope.results.records import Record
 
-    network, data, initial = load_with_initial_state(weights, data_root)
+    network, data, initial = load_network(weights, data_root)
     options: dict[str, Any] = {"initial_state": initial}
     if (weights.parent / "record.json").exists():
         record = Record.read(weights.parent)
@@ -70,17 +66,18 @@ def check(
     time_budget: float = typer.Option(60.0, help="Approximate seconds per network."),
     html: Path | None = typer.Option(None, help="Write a self-contained HTML page (first network only)."),
     max_networks: int = typer.Option(5, help="Maximum number of networks of a pool or grid."),
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Find what limits a network and what to do, from its training data."""
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
+    from gapscope.cli.arguments import is_grid
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
 
     get_checks(_codes(fail_on))
-    results, several = [], target.is_dir() or target.suffix.lower() == ".toml"
+    results, several = [], target.is_dir() or is_grid(target)
     with handle_interrupts():
         for name, network, data, options in _targets(target, data_root, max_networks):
             result = run_checks(
@@ -88,7 +85,7 @@ def check(
             )
             results.append((name, result))
             if not json:
-                typer.echo((f"{name}\n" if several else "") + repr(result) + ("\n" if several else ""))
+                typer.echo(f"{name}\n{result!r}\n" if several else repr(result))
     if html is not None and results:
         results[0][1].write_html(html)
         typer.echo(f"written: {html}", err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,7 +13,6 @@ from gapscope.cli.options import JSON, WORKERS
 if TYPE_CHECKING:
     import pandas
 
-    from gapscope.prediction.gap_estimator import GapEstimator
     from gapscope.results.records import Record
 
 GRID = Path(__file__).with_name("demo.toml")
@@ -36,15 +35,18 @@ def _network_name(record: Record) -> str:
     return name + "".join(f" {item['name'].split('_')[0]}" for item in record.spec["training"]["penalties"])
 
 
-def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pandas.DataFrame:
+def _print_answers(held_out: Sequence[Record], assessed: pandas.DataFrame, mean_gap: float) -> None:
+    """Print a row per held-out network, the error beside that of the mean gap, and the coverage."""
     import pandas
 
+    from gapscope.cli.output import print_table
     from gapscope.report.formatting import expected_test_accuracy
 
     rows = []
-    for record in records:
-        ends = assessed.loc[[record.id], ["prediction", "low", "high"]].to_numpy(dtype=float)[0].tolist()
-        trusted = assessed["verdict"][record.id] == "inside"
+    for record in sorted(held_out, key=lambda record: record.gap):
+        row: Any = assessed.loc[record.id]
+        ends = (float(row["prediction"]), float(row["low"]), float(row["high"]))
+        trusted = row["verdict"] == "inside"
         rows.append(
             {
                 "network": _network_name(record),
@@ -52,46 +54,23 @@ def _closing_table(records: Sequence[Record], assessed: pandas.DataFrame) -> pan
                 "expect": expected_test_accuracy(record.scores["train_accuracy"], *ends) if trusted else "-",
                 "test": f"{record.scores['test_accuracy']:.0%}",
                 "training": f"{record.scores['train_accuracy']:.0%}",
-                "gap": record.gap,
-                "verdict": "inside" if trusted else "outside",
+                "verdict": row["verdict"],
             }
         )
-    return pandas.DataFrame(rows).sort_values(by=["gap"]).drop(columns="gap")
-
-
-def _estimate(records: Sequence[Record]) -> tuple[list[Record], pandas.DataFrame, GapEstimator]:
-    """Fit on two thirds of the networks; return the rest, their estimates and the estimator."""
-    from gapscope.prediction.columns import complete_rows, suggest_estimator
-    from gapscope.results.records import records_to_pandas
-
-    finished = [record for record in records if record.status == "finished"]
-    ids = held_out_ids(record.id for record in finished)
-    held_out = [record for record in finished if record.id in ids]
-    fitted_on = [record for record in finished if record.id not in ids]
-    estimator = suggest_estimator(fitted_on)
-    table = complete_rows(records_to_pandas(fitted_on), estimator.features or [])
-    estimator.fit(table, table["gap"])
-    return held_out, estimator.assess(records_to_pandas(held_out)), estimator
-
-
-def _summary(records: Sequence[Record], held_out: Sequence[Record], assessed: pandas.DataFrame) -> list[str]:
-    """The closing lines: error and that of the baseline, coverage, networks without an estimate."""
-    seen = [record.gap for record in records if record.status == "finished" and record not in held_out]
-    mean = sum(seen) / len(seen)
-    rows = assessed.to_dict("index")
-    answered = [(record.gap, rows[record.id]) for record in held_out if rows[record.id]["verdict"] == "inside"]
-    lines = [f"{len(held_out) - len(answered)} of {len(held_out)} networks are outside the fitted range: no estimate"]
-    if answered:
-        error = (sum((row["prediction"] - gap) ** 2 for gap, row in answered) / len(answered)) ** 0.5
-        plain = (sum((mean - gap) ** 2 for gap, _ in answered) / len(answered)) ** 0.5
-        inside = sum(row["low"] <= gap <= row["high"] for gap, row in answered)
-        width = sum(row["high"] - row["low"] for _, row in answered) / len(answered)
-        lines = [
-            f"root mean squared error {error:.3f}; always guessing the mean gap {plain:.3f}",
-            f"{inside} of {len(answered)} lie in their 90 % interval, {width:.2f} wide on average",
-            *(lines if len(answered) < len(held_out) else []),
-        ]
-    return lines
+    title = "Accuracy to expect on clean labels, for networks the estimator has not seen (90 % intervals)"
+    print_table(pandas.DataFrame(rows), title)
+    gaps = pandas.Series({record.id: record.gap for record in held_out})
+    answered = assessed[assessed["verdict"] == "inside"].join(gaps.rename("gap"))
+    if len(answered):
+        error = ((answered["prediction"] - answered["gap"]) ** 2).mean() ** 0.5
+        plain = ((mean_gap - answered["gap"]) ** 2).mean() ** 0.5
+        covered = answered["gap"].between(answered["low"], answered["high"]).sum()
+        width = (answered["high"] - answered["low"]).mean()
+        typer.echo(f"root mean squared error {error:.3f}; always guessing the mean gap {plain:.3f}")
+        typer.echo(f"{covered} of {len(answered)} lie in their 90 % interval, {width:.2f} wide on average")
+    if len(answered) < len(held_out):
+        outside = len(held_out) - len(answered)
+        typer.echo(f"{outside} of {len(held_out)} networks are outside the fitted range: no estimate")
 
 
 def demo(
@@ -102,11 +81,12 @@ def demo(
     """Train 40 networks on digits, measure them, estimate their gaps, and write a report."""
     import time
 
-    from gapscope.cli.output import print_json, print_rich
+    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
-    from gapscope.cli.tables import table_of
     from gapscope.pools import Grid, Pool
+    from gapscope.prediction.columns import complete_rows, suggest_estimator
     from gapscope.report import write_report
+    from gapscope.results.records import records_to_pandas
 
     start = time.perf_counter()
     grid, pool = Grid.from_toml(GRID), Pool(folder)
@@ -114,7 +94,14 @@ def demo(
     typer.echo(f"{len(grid)} networks on 1,797 handwritten digits, {missing} to train with {workers} workers", err=json)
     with handle_interrupts(), progress("training and measuring", missing) as show:
         records = pool.run(grid, workers=workers, measure_samples=MEASURE_SAMPLES, on_record=show)
-    held_out, assessed, estimator = _estimate(records)
+    finished = [record for record in records if record.status == "finished"]
+    ids = held_out_ids(record.id for record in finished)
+    held_out = [record for record in finished if record.id in ids]
+    fitted_on = [record for record in finished if record.id not in ids]
+    estimator = suggest_estimator(fitted_on)
+    table = complete_rows(records_to_pandas(fitted_on), estimator.features or [])
+    estimator.fit(table, table["gap"])
+    assessed = estimator.assess(records_to_pandas(held_out))
     page = write_report(
         records, folder / "report.html", title="gapscope demo: digits", estimator=estimator, held_out=assessed
     )
@@ -124,8 +111,5 @@ def demo(
         found = [{**row, "gap": gaps[row["id"]]} for row in rows]
         print_json({"report": str(page.resolve()), "networks": len(records), "held_out": found})
         return
-    title = "Accuracy to expect on clean labels, for networks the estimator has not seen (90 % intervals)"
-    print_rich(table_of(_closing_table(held_out, assessed), title))
-    for line in _summary(records, held_out, assessed):
-        typer.echo(line)
+    _print_answers(held_out, assessed, sum(record.gap for record in fitted_on) / len(fitted_on))
     typer.echo(f"report: {page.resolve()} ({time.perf_counter() - start:.0f} s)")

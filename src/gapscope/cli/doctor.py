@@ -37,14 +37,7 @@ def torchvision_build() -> str | None:
 
 
 def torchvision_problem(torchvision: str | None, torch_version: str) -> str | None:
-    """Say why an installed torchvision breaks this torch, None where it does not.
-
-    Args:
-        torchvision: Its version with the build after "+", None where it is absent.
-        torch_version: Version of torch, with its build.
-
-    Returns:
-        One sentence with the fix, or None.
+    """Say why an installed torchvision breaks this torch, None where it does not (versions with the build after "+").
 
     >>> torchvision_problem("0.28.0+cu130", "2.13.0+cpu").split(";")[0]
     'torchvision 0.28.0+cu130 does not work with torch 2.13.0+cpu'
@@ -61,7 +54,7 @@ def torchvision_problem(torchvision: str | None, torch_version: str) -> str | No
     )
 
 
-def _data_rows(data_root: Path | None) -> list[tuple[str, str, str]]:
+def _data_rows(data_root: str | None) -> list[tuple[str, str, str]]:
     from gapscope.data import data_root as root_of
     from gapscope.data import dataset_names, find_dataset
     from gapscope.data.catalogue import SOURCES
@@ -76,18 +69,14 @@ def _data_rows(data_root: Path | None) -> list[tuple[str, str, str]]:
     return rows
 
 
-def doctor(
-    data_root: Path | None = DATA_ROOT,
-    json: bool = JSON,
-) -> None:
+def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     """Show versions, GPU and data, and what is broken. Exit code 1 if something is."""
     import platform
 
     import torch
-    from rich.table import Table
 
     from gapscope.base.environment import version
-    from gapscope.cli.output import print_json, print_rich
+    from gapscope.cli.output import print_json, print_rows
 
     problem = torchvision_problem(torchvision_build(), torch.__version__)
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
@@ -103,13 +92,11 @@ def doctor(
         rows.append((name, version or "absent", "ok" if version else "run: pip install -c constraints.txt gapscope"))
     rows += [(name, installed_version(name) or "absent", "extra") for name in EXTRAS]
     rows += _data_rows(data_root)
+    shown = [{"what": what, "found": found, "verdict": said} for what, found, said in rows]
     if json:
-        print_json([{"what": what, "found": found, "verdict": said} for what, found, said in rows])
+        print_json(shown)
     else:
-        table = Table("what", "found", "verdict")
-        for row in rows:
-            table.add_row(*row)
-        print_rich(table)
+        print_rows(shown)
     missing = [name for name in CORE if installed_version(name) is None]
     if problem or missing:
         typer.secho(problem or f"missing: {', '.join(missing)}", fg=typer.colors.RED, err=True)

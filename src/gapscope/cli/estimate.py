@@ -6,23 +6,22 @@ from pathlib import Path
 
 import typer
 
-from gapscope.cli.network_argument import HELP
-from gapscope.cli.options import DATA_ROOT, JSON
+from gapscope.cli.options import DATA_ROOT, JSON, NETWORK
 
 
 def estimate(
-    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {HELP}."),
+    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {NETWORK}."),
     label_noise: float | None = typer.Option(None, help="Fraction of wrong training labels. Default: estimated."),
     level: float = typer.Option(0.9, help="Nominal coverage of the intervals."),
     estimator: Path | None = typer.Option(
         None, help="Estimator file of `gapscope gap fit TABLE.csv`. Default: the shipped one."
     ),
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Estimate the accuracy of trained networks on new data from their training data."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.network_argument import load_with_initial_state
+    from gapscope.cli.arguments import load_network
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
     from gapscope.prediction.accuracy_after_training import estimate_accuracy
@@ -36,7 +35,7 @@ def estimate(
     estimates = {}
     with handle_interrupts():
         for path in networks:
-            network, data, initial = load_with_initial_state(path, data_root)
+            network, data, initial = load_network(path, data_root)
             estimates[path] = estimate_accuracy(
                 network, data, initial_state=initial, label_noise=label_noise, level=level, estimator=own
             )

@@ -10,52 +10,35 @@ import typer
 from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN
 
 
-def _specs(grid: Path, samples: int | None, time_budget: float | None, data_root: str | None) -> list[tuple[str, Any]]:
-    """Forecast of every spec of a grid, named by the settings that vary."""
-    from rich.console import Console
-    from rich.progress import track
-
-    from gapscope.cli.network_argument import first_samples
-    from gapscope.cli.tables import varied_settings
-    from gapscope.data import find_dataset
-    from gapscope.pools import Grid
-    from gapscope.pools.from_spec import network_from_spec, prepared
-    from gapscope.prediction.forecast import forecast_accuracy
-
-    specs = list(Grid.from_toml(grid))
-    for name in dict.fromkeys(spec.data.name for spec in specs):
-        find_dataset(name, root=data_root)  # an unknown data set is an error before anything runs
-    forecasts = []
-    for spec, name in track(
-        list(zip(specs, varied_settings(specs), strict=True)),
-        "forecasting",
-        console=Console(stderr=True),
-        transient=True,
-    ):
-        problem, _ = prepared(spec, data_root)
-        train = first_samples(problem.train, samples)
-        network = network_from_spec(spec, problem)
-        forecasts.append((name, forecast_accuracy(network, train, time_budget=time_budget, seed=spec.seed)))
-        if _is_interrupted(forecasts[-1][1]):
-            break
-    return forecasts
-
-
 def _is_interrupted(forecast: Any) -> bool:
     return any(note.startswith("Interrupted") for note in forecast.notes)
 
 
-def _one(target: Path, column: str | None, time_budget: float | None) -> Any:
-    """Forecast of `module:function`, which returns (network, data), or of a CSV file."""
-    from gapscope.cli.network_argument import call_factory, is_factory
+def _forecasts(
+    target: Path, column: str | None, samples: int | None, time_budget: float | None, data_root: str | None
+) -> dict[str, Any]:
+    """Name -> forecast of every spec of a grid, of `module:function`, or of a CSV file."""
+    from gapscope.cli.arguments import call_factory, is_factory, is_grid, read_grid, read_labelled_csv
+    from gapscope.cli.progress import steps
     from gapscope.prediction.forecast import forecast_accuracy
 
     if is_factory(target):
-        network, data = call_factory(target, "network")[:2]
-        return forecast_accuracy(network, data, time_budget=time_budget)
-    from gapscope.cli.tables import read_labelled_csv
+        network, data = call_factory(target)
+        return {str(target): forecast_accuracy(network, data, time_budget=time_budget)}
+    if not is_grid(target):
+        return {str(target): forecast_accuracy(None, read_labelled_csv(target, column))}
+    from gapscope.pools.from_spec import network_from_spec, prepared
 
-    return forecast_accuracy(None, read_labelled_csv(target, column))
+    specs, forecasts = read_grid(target, data_root), {}
+    with steps("forecasting") as show:
+        for name, spec in specs.items():
+            show(len(forecasts), len(specs))
+            problem, _ = prepared(spec, data_root)
+            network, train = network_from_spec(spec, problem), problem.train.first(samples)
+            forecasts[name] = forecast_accuracy(network, train, time_budget=time_budget, seed=spec.seed)
+            if _is_interrupted(forecasts[name]):
+                break
+    return forecasts
 
 
 def forecast(
@@ -69,7 +52,7 @@ def forecast(
     time_budget: float | None = typer.Option(
         None, help="Approximate seconds for the network's rows. Default: no limit."
     ),
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Forecast the accuracy on new data before training, next to baselines without a network."""
@@ -77,21 +60,19 @@ def forecast(
     from gapscope.cli.progress import handle_interrupts
 
     with handle_interrupts():
-        if target.suffix.lower() == ".toml":
-            forecasts = _specs(target, samples, time_budget, None if data_root is None else str(data_root))
-        else:
-            forecasts = [(str(target), _one(target, column, time_budget))]
+        forecasts = _forecasts(target, column, samples, time_budget, data_root)
+    *_, last = forecasts.values()
     if json:
-        print_json([{"name": name, **forecast.to_dict()} for name, forecast in forecasts])
+        print_json([{"name": name, **forecast.to_dict()} for name, forecast in forecasts.items()])
     elif len(forecasts) == 1:
-        typer.echo(repr(forecasts[0][1]))
+        typer.echo(repr(last))
     else:
         _print_table(forecasts)
-    if _is_interrupted(forecasts[-1][1]):
+    if _is_interrupted(last):
         raise typer.Exit(130)
 
 
-def _print_table(forecasts: list[tuple[str, Any]]) -> None:
+def _print_table(forecasts: dict[str, Any]) -> None:
     import pandas
 
     from gapscope.cli.output import print_table
@@ -107,6 +88,6 @@ def _print_table(forecasts: list[tuple[str, Any]]) -> None:
             "RBF ridge": getattr(one.row("RBF ridge"), "score", nan),
             "twice the data": one.curve[-1].score if one.curve else nan,
         }
-        for name, one in forecasts
+        for name, one in forecasts.items()
     )
     print_table(shown, "Forecast on new data with the same label noise, before training")

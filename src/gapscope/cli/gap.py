@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gapscope.cli.network_argument import HELP
-from gapscope.cli.options import DATA_ROOT, JSON, POOL
+from gapscope.cli.options import DATA_ROOT, JSON, NETWORK, POOL
 
 if TYPE_CHECKING:
     from gapscope.results.records import Record
@@ -131,20 +130,20 @@ def _only_family(pool: Iterable[Record]) -> str | None:
 @app.command("predict")
 def predict(
     pool: Path = POOL,
-    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {HELP}."),
+    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {NETWORK}."),
     estimator: Path | None = typer.Option(None, help="Fitted estimator. Default: POOL/estimator.json."),
     level: float = typer.Option(0.9, help="Nominal coverage of the interval."),
     family: str | None = typer.Option(
         None, help="Family of networks given as module:function. Default: that of the pool, if it has one."
     ),
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Measure networks on their training data and estimate their gaps, with intervals."""
     import pandas
 
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.network_argument import record_from_argument
+    from gapscope.cli.arguments import record_from_argument
     from gapscope.cli.output import print_json
     from gapscope.pools import open_pool
     from gapscope.pools.readings import RunOptions
@@ -159,7 +158,7 @@ def predict(
     options = RunOptions(
         measures=tuple(dict.fromkeys(name.split(".")[0] for name in fitted.feature_names_)),
         measure_samples=max((record.measured_samples or 0 for record in records), default=0) or None,
-        data_root=None if data_root is None else str(data_root),
+        data_root=data_root,
     )
     family = family or _only_family(records) or ""
     table = records_to_pandas([record_from_argument(network, options, family) for network in networks])

@@ -24,10 +24,9 @@ def labels(
     json: bool = JSON,
 ) -> None:
     """Rank samples by the probability that their label is wrong, with or without a network."""
-    from gapscope.cli.network_argument import call_factory, is_factory
+    from gapscope.cli.arguments import call_factory, is_factory, read_labelled_csv
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
-    from gapscope.cli.tables import read_labelled_csv
     from gapscope.labels.label_issues import find_label_issues
 
     with handle_interrupts():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import textwrap
 from pathlib import Path
 
 import typer
@@ -36,12 +35,12 @@ def leaderboard(
         300, help="Maximum number of networks; above it, training configurations are sampled. Time grows as n^2."
     ),
     permutations: int = typer.Option(1000, help="Number of permutations for p-values."),
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     output: Path | None = typer.Option(None, help="Write the results to this JSON file."),
     json: bool = JSON,
 ) -> None:
     """Evaluate measures on networks with a known gap: verdicts, scores and baselines."""
-    from gapscope.cli.output import print_json
+    from gapscope.cli.output import print_json, print_text
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.ranking import rank_measures as judge
 
@@ -56,8 +55,7 @@ def leaderboard(
     if json:
         print_json(found)
         return
-    for sentence in (*found.verdict, "", *found.facts.splitlines()):
-        typer.echo(textwrap.fill(sentence, shutil.get_terminal_size().columns))
+    print_text((*found.verdict, "", *found.facts.splitlines()))
     typer.echo(found.table(columns=shutil.get_terminal_size().columns))
     for line in LEGEND:
         typer.echo(line)

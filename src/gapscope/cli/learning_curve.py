@@ -10,38 +10,39 @@ import typer
 from gapscope.cli.options import DATA_ROOT, JSON
 
 
-def _runs(source: Path, data_root: Path | None) -> list[tuple[str, str, Any, Any]]:
+def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]]:
     """Return name, cache folder, training function or spec, and data of each run."""
-    from gapscope.cli.network_argument import call_factory, check_no_network, is_factory
-    from gapscope.cli.tables import varied_settings
-    from gapscope.data import find_dataset
-    from gapscope.pools import Grid
+    from torch import nn
 
-    if is_factory(source):
-        train_fn, data = call_factory(source, "train_fn")
-        check_no_network(train_fn, source)
-        return [(str(source), str(source).replace(":", "."), train_fn, data)]
-    specs = list(Grid.from_toml(source))
-    for name in dict.fromkeys(spec.data.name for spec in specs):
-        find_dataset(name, root=None if data_root is None else str(data_root))
-    return [(name, spec.id, spec, None) for name, spec in zip(varied_settings(specs), specs, strict=True)]
+    from gapscope.base.errors import InvalidInput
+    from gapscope.cli.arguments import call_factory, is_factory, read_grid
+
+    if not is_factory(source):
+        return [(name, spec.id, spec, None) for name, spec in read_grid(source, data_root).items()]
+    train_fn, data = call_factory(source, "train_fn")
+    if isinstance(train_fn, nn.Module):
+        raise InvalidInput(
+            f"{source} must return (train_fn, data) with a function (x, y) -> trained network; got a "
+            f"{type(train_fn).__name__}. For a network as it is use gapscope forecast or gapscope estimate."
+        )
+    return [(str(source), str(source).replace(":", "."), train_fn, data)]
 
 
-def _print(names: list[str], curves: list[Any]) -> None:
+def _print(curves: dict[str, Any]) -> None:
     import pandas
 
     from gapscope.cli.output import print_table
 
     if len(curves) == 1:
-        typer.echo(repr(curves[0]))
+        typer.echo(repr(*curves.values()))
         return
     shown = pandas.DataFrame(
         {"settings": name, "samples": one.samples, "accuracy": one.score, "90 % from": one.low, "to": one.high,
          "cost": one.cost}
-        for name, one in zip(names, curves, strict=True)
+        for name, one in curves.items()
     )  # fmt: skip
     print_table(shown, "Predicted on data like the training data (90 % interval; cost in full-training equivalents)")
-    for note in dict.fromkeys(one.note for one in curves if one.note):
+    for note in dict.fromkeys(one.note for one in curves.values() if one.note):
         typer.echo(note)
 
 
@@ -57,32 +58,27 @@ def learning_curve(
     cache_dir: Path = typer.Option(Path("gapscope-learning-curve"), help="Folder of finished training runs."),
     workers: int = typer.Option(1, help="Number of training processes."),
     seed: int = typer.Option(0, help="Seed of the subsets and of the training runs."),
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Train on subsets, score on the rest, and extrapolate to all samples."""
-    from rich.console import Console
-    from rich.progress import track
-
     from gapscope.cli.output import print_json
-    from gapscope.cli.progress import handle_interrupts
+    from gapscope.cli.progress import handle_interrupts, steps
     from gapscope.prediction.learning_curves import learning_curve as extrapolate
 
-    runs = _runs(target, data_root)
-    curves = []
-    with handle_interrupts():
-        for _, folder, train_fn, data in track(runs, "training", console=Console(stderr=True), transient=True):
-            one = extrapolate(
+    runs, curves = _runs(target, data_root), {}
+    with handle_interrupts(), steps("training") as show:
+        for name, folder, train_fn, data in runs:
+            show(len(curves), len(runs))
+            one = curves[name] = extrapolate(
                 train_fn, data, max_interval_width=max_width, design=design, seed=seed, cache_dir=cache_dir / folder,
-                workers=workers, data_root=None if data_root is None else str(data_root),
+                workers=workers, data_root=data_root,
             )  # fmt: skip
-            curves.append(one)
             if one.is_interrupted:
                 break
-    names = [name for name, *_ in runs[: len(curves)]]
     if json:
-        print_json([{"recipe": name, **one.to_dict()} for name, one in zip(names, curves, strict=True)])
+        print_json([{"recipe": name, **one.to_dict()} for name, one in curves.items()])
     else:
-        _print(names, curves)
-    if curves[-1].is_interrupted:
+        _print(curves)
+    if any(one.is_interrupted for one in curves.values()):
         raise typer.Exit(130)

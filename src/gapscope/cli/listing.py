@@ -14,21 +14,12 @@ app = typer.Typer(help="List measures, penalties and networks with their options
 
 
 def _show(rows: list[dict[str, Any]], json: bool) -> None:
-    """Print the rows as JSON or as a table, their first column whole and the last one folded."""
-    from gapscope.cli.output import print_json, print_rich
+    from gapscope.cli.output import print_json, print_rows
 
     if json:
         print_json(rows)
-        return
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for number, name in enumerate(rows[0]):
-        table.add_column(name, overflow="fold", no_wrap=number == 0)
-    for row in rows:
-        table.add_row(*(value if isinstance(value, str) else ", ".join(value) for value in row.values()))
-    print_rich(table)
+    else:
+        print_rows(rows, whole=("name",))
 
 
 def _settings(parameters: Mapping[str, inspect.Parameter]) -> list[str]:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from gapscope.cli.completion import complete_measures
-from gapscope.cli.network_argument import HELP
-from gapscope.cli.options import DATA_ROOT, JSON
-
-if TYPE_CHECKING:
-    from gapscope.leaderboard.leaderboard_result import Leaderboard
+from gapscope.cli.options import DATA_ROOT, JSON, NETWORK, complete_measures
 
 NAMES = typer.Option(
     [],
@@ -26,21 +18,17 @@ SAMPLES = typer.Option(None, help="Number of training samples to measure on. Def
 
 
 def measure(
-    network: Path = typer.Argument(..., help=f"One network: {HELP}."),
+    network: Path = typer.Argument(..., help=f"One network: {NETWORK}."),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Measure a network on its training data; each number has units and a direction."""
-    from gapscope.cli.network_argument import record_from_argument
+    from gapscope.cli.arguments import record_from_argument
     from gapscope.pools.readings import RunOptions
 
-    options = RunOptions(
-        measures=tuple(measures) or None,
-        measure_samples=samples,
-        data_root=None if data_root is None else str(data_root),
-    )
+    options = RunOptions(measures=tuple(measures) or None, measure_samples=samples, data_root=data_root)
     record = record_from_argument(network, options)
     if json:
         from gapscope.cli.output import print_json
@@ -54,13 +42,13 @@ def measure(
 
 
 def compare(
-    networks: list[Path] = typer.Argument(..., help=f"Two or more, trained on the same data: {HELP}."),
+    networks: list[Path] = typer.Argument(..., help=f"Two or more, trained on the same data: {NETWORK}."),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
     evidence: Path | None = typer.Option(
         None, help="Networks with a known gap on which the measures are evaluated: a pool or a CSV file."
     ),
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Rank networks by every measure on the same training data, with intervals.
@@ -68,31 +56,27 @@ def compare(
     With --evidence, only measures with evidence there vote (see `gapscope leaderboard`).
     """
     from gapscope.base.samples import as_samples
-    from gapscope.cli.network_argument import first_samples, load_network_argument
-    from gapscope.cli.output import print_json, print_rich
-    from gapscope.cli.tables import table_of
+    from gapscope.cli.arguments import is_factory, load_network
+    from gapscope.cli.output import print_json, print_table, print_text
+    from gapscope.cli.progress import steps
     from gapscope.leaderboard.comparison_run import compare as compare_networks
+    from gapscope.leaderboard.ranking import rank_measures
 
-    loaded = [load_network_argument(source, data_root) for source in networks]
-    named = {name: network for name, network, _ in loaded}
-    chosen = first_samples(as_samples(loaded[0][2]), samples)
-    judged = None if evidence is None else _judged(evidence)
+    named, data = {}, []
+    for source in networks:
+        name = str(source).split(":")[1] if is_factory(source) else source.parent.name[:8]
+        named[name], samples_of, _ = load_network(source, data_root)
+        data.append(samples_of)
+    chosen, judged = as_samples(data[0]).first(samples), None
+    if evidence is not None:
+        with steps("judging measures") as show:
+            judged = rank_measures(evidence, on_measure=lambda name, done, of: show(done, of))
     found = compare_networks(named, chosen, measures or None, evidence=judged)
     if json:
         print_json(found)
         return
-    width = shutil.get_terminal_size().columns
-    for sentence in found.verdict:
-        typer.echo(textwrap.fill(sentence, width))
+    print_text(found.verdict)
     summary = found.summary()
     # as many columns as there are networks or measures, whichever are fewer, so that they fit
     shown = summary.T.rename_axis("").reset_index() if len(summary) < len(summary.columns) else summary.reset_index()
-    print_rich(table_of(shown, f"{len(chosen)} training samples"))
-
-
-def _judged(known: Path) -> Leaderboard:
-    from gapscope.cli.progress import steps
-    from gapscope.leaderboard.ranking import rank_measures
-
-    with steps("judging measures") as show:
-        return rank_measures(known, on_measure=lambda name, done, of: show(done, of))
+    print_table(shown, f"{len(chosen)} training samples")

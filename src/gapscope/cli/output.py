@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -21,18 +25,50 @@ def print_json(value: Any) -> None:
     typer.echo(to_json(value.to_dict() if isinstance(value, Result) else value, indent=1, null=True))
 
 
+def print_text(sentences: Iterable[str]) -> None:
+    """Print sentences, each wrapped to the width of the terminal."""
+    for sentence in sentences:
+        typer.echo(textwrap.fill(sentence, shutil.get_terminal_size().columns))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
+    if isinstance(value, float):
+        if value != value:
+            return "-"
+        if value.is_integer() and abs(value) < 1e6:
+            return f"{value:.0f}"
+        return f"{value:.3f}" if 1e-2 <= abs(value) < 1e3 or value == 0 else f"{value:.4g}"
+    return str(value)
+
+
 def print_table(content: pandas.DataFrame, title: str) -> None:
-    """Print a data frame as a table, as `print_rich`."""
-    from gapscope.cli.tables import table_of
+    """Print a data frame as a table: numbers short, aligned right; no column is cut."""
+    # a table that was turned has words among its numbers
+    cells = {str(name): content[name].tolist() for name in content.columns}
+    right = [name for name, each in cells.items() if 2 * sum(isinstance(c, Number) for c in each) > len(each)]
+    rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+    print_rows(rows, title, right=right, whole=list(cells))
 
-    print_rich(table_of(content, title))
 
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], title: str | None = None, *, right: Iterable[str] = (), whole: Iterable[str] = ()
+) -> None:
+    """Print rows as a table, fitted to the terminal, or with all its columns if it is piped.
 
-def print_rich(table: Any) -> None:
-    """Print a table of rich, fitted to the terminal, or with all its columns if it is piped."""
+    Args:
+        right: Names of columns that are aligned right.
+        whole: Names of columns that are never folded.
+    """
+    from rich import box
     from rich.console import Console
+    from rich.table import Table
 
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
+    for name in rows[0] if rows else ():
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=name in whole, overflow="fold")
+    for row in rows:
+        table.add_row(*map(_cell, row.values()))
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PIPED)
-    console.print(table)
+    (console if console.is_terminal else Console(width=_PIPED)).print(table)

@@ -29,7 +29,7 @@ def run(
     ray_address: str | None = typer.Option(None, help="Address of a running Ray cluster, such as 10.0.0.1:6379."),
     gpus: float = typer.Option(0.0, help="GPUs per network on a Ray cluster; fractions share one."),
     mirror: str | None = typer.Option(None, help="Folder or URL to copy finished runs to, such as s3://bucket/pool."),
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     device: str = typer.Option("cpu", help="Torch device."),
     measure_samples: int | None = typer.Option(None, help="Number of training samples to measure on. Default: all."),
     retry_failed: bool = typer.Option(False, help="Run failed networks again."),
@@ -43,7 +43,7 @@ def run(
 
     specs, pool = Grid.from_toml(grid), Pool(folder)
     for name in dict.fromkeys(spec.data.name for spec in specs):
-        find_dataset(name, root=None if data_root is None else str(data_root))  # before anything is announced
+        find_dataset(name, root=data_root)  # before anything is announced
     missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
     typer.echo(f"{len(specs)} networks, {len(specs) - missing} done, {missing} to run with {workers} workers", err=json)
     with handle_interrupts(), progress(f"pool {folder}", missing) as show:
@@ -63,10 +63,7 @@ def run(
         )
     counts = {status: sum(r.status == status for r in records) for status in ("finished", "diverged", "failed")}
     if json:
-        rows = [
-            {"id": record.id, "status": record.status, "message": record.message, "gap": record.gap, **record.scores}
-            for record in records
-        ]
+        rows = [{"id": r.id, "status": r.status, "message": r.message, "gap": r.gap, **r.scores} for r in records]
         print_json({"folder": str(folder), **counts, "networks": rows})
     else:
         typer.echo(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records in {folder}")
@@ -143,7 +140,7 @@ def add(
         InvalidInput: A function or a file is missing, or `load` returns something else.
     """
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.network_argument import call_factory, import_function, is_factory
+    from gapscope.cli.arguments import call_factory, import_function, is_factory
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.pools import Pool
@@ -151,13 +148,14 @@ def add(
     loader = None if load is None else import_function(load)
     held_out = None if test is None else import_function(test)()
     pool, records = Pool(folder), []
-    if loader is None and (files := [path for path in networks if not is_factory(path)]):
-        raise InvalidInput(
-            f"{files[0]} must be read by a function of yours, for files are never unpickled. Write load(path), which "
-            "returns (network, training data), and pass --load my_models:load."
-        )
-    if loader is not None and (absent := [path for path in networks if not path.exists()]):
-        raise InvalidInput(f"{absent[0]} must be a file; there is none.")
+    for path in networks:
+        if loader is None and not is_factory(path):
+            raise InvalidInput(
+                f"{path} must be read by a function of yours, for files are never unpickled. Write load(path), which "
+                "returns (network, training data), and pass --load my_models:load."
+            )
+        if loader is not None and not path.exists():
+            raise InvalidInput(f"{path} must be a file; there is none.")
     with handle_interrupts(), progress(f"pool {folder}", len(networks)) as announce:
         for path in networks:
             loaded = call_factory(path) if loader is None else loader(path)
@@ -165,17 +163,12 @@ def add(
                 raise InvalidInput(
                     f"{load} must return (network, training data); for {path} it returned {type(loaded).__name__}."
                 )
-            network, data = loaded
             name = str(path).split(":")[-1] if loader is None else path.stem
-            record = pool.add(
-                network, data, test=held_out, name=name, family=family, measures=measure or None, progress=False
-            )
-            records.append(record)
-            announce(record)
+            facts = {"test": held_out, "name": name, "family": family, "measures": measure or None}
+            records.append(pool.add(*loaded, **facts, progress=False))
+            announce(records[-1])
     if json:
-        rows = [
-            {"id": record.id, "name": record.spec["name"], "gap": record.gap, **record.scores} for record in records
-        ]
+        rows = [{"id": r.id, "name": r.spec["name"], "gap": r.gap, **r.scores} for r in records]
         print_json({"folder": str(folder), "networks": rows})
         return
     typer.echo(f"{len(records)} networks added to {folder}, which holds {len(pool)}")

@@ -1,18 +1,31 @@
-"""Progress of a pool: a bar on a terminal, one plain line a finished run elsewhere."""
+"""Progress of a command: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gapscope.results.records import Record
-
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+    from gapscope.results.records import Record
+
+
+def on_terminal() -> bool:
+    """Return True if a bar can be shown."""
+    return sys.stderr.isatty()
+
+
+def bar(*columns: Any) -> Progress:
+    """Return bars on standard error with further columns."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(*Progress.get_default_columns(), *columns, console=Console(stderr=True))
 
 
 def outcome(record: Record) -> str:
@@ -24,23 +37,16 @@ def outcome(record: Record) -> str:
         what = f"{record.id}  {network['name']} on {data['name']}, label noise {data['label_noise']:g}"
     if record.status != "finished":
         return f"{what}: {record.status}: {record.message}"
-    kind = "accuracy" if record.gap_kind == "accuracy" else "loss"
-    if record.gap is None:
+    kind, gap = record.gap_kind, record.gap
+    if gap != gap:
         return f"{what}: no test data ({record.seconds:.1f} s)"
     train, test = record.scores[f"train_{kind}"], record.scores[f"test_{kind}"]
-    return f"{what}: train {kind} {train:.3f}, test {test:.3f}, gap {record.gap:.3f} ({record.seconds:.1f} s)"
+    return f"{what}: train {kind} {train:.3f}, test {test:.3f}, gap {gap:.3f} ({record.seconds:.1f} s)"
 
 
 @contextmanager
 def handle_interrupts() -> Iterator[None]:
-    """Let Ctrl-C or SIGTERM stop the body, with a message that the same command continues.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        Exit: With code 130, where the body was stopped.
-    """
+    """Let Ctrl-C or SIGTERM stop the body with exit code 130 and a message that the same command continues."""
     try:
         yield
     except KeyboardInterrupt:
@@ -48,66 +54,31 @@ def handle_interrupts() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=Console(stderr=True))
-
-
 @contextmanager
 def steps(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal while the body runs, nothing elsewhere.
-
-    Yields:
-        A function to call with the numbers of steps done and of all.
-    """
-    if not sys.stderr.isatty():
+    """Show a bar on a terminal while the body runs; yield a function of the numbers of steps done and of all."""
+    if not on_terminal():
         yield lambda done, of: None
         return
-    with _bar() as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+    from rich.progress import MofNCompleteColumn
+
+    with bar(MofNCompleteColumn()) as shown:
+        task = shown.add_task(title, total=None)
+        yield lambda done, of: shown.update(task, completed=done, total=of)
 
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[Record], None]]:
-    """Show progress while the body runs.
+    """Show progress while the body runs; yield a function to call with each finished record."""
+    done = 0
+    with steps(title) as show:
 
-    Yields:
-        A function to call with each finished record.
-    """
-    if not sys.stderr.isatty():
-        done = 0
-
-        def plain(record: Record) -> None:
+        def announce(record: Record) -> None:
             nonlocal done
             done += 1
-            typer.echo(f"[{done}/{total}] {outcome(record)}", err=True)
+            show(done, total)
+            if not on_terminal() or record.status != "finished":
+                typer.echo(f"[{done}/{total}] {outcome(record)}", err=True)
 
-        yield plain
-        return
-    with _bar() as bar:
-        task = bar.add_task(title, total=total)
-
-        def advance(record: Record) -> None:
-            if record.status != "finished":
-                bar.console.print(outcome(record), style="yellow", markup=False)
-            bar.advance(task)
-
-        yield advance
+        show(0, total)
+        yield announce

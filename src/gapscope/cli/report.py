@@ -35,7 +35,7 @@ def _estimates(records: Sequence[Record]) -> dict[str, Any]:
     return {"estimator": estimator, "held_out": held_out}
 
 
-def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, Any]:
+def _suspects(records: Sequence[Record], data_root: str | None) -> dict[str, Any]:
     """Return label issues of the pool's training data, by its first network untrained."""
     from gapscope.base.errors import InvalidInput
     from gapscope.base.specs import RunSpec
@@ -49,12 +49,12 @@ def _suspects(records: Sequence[Record], data_root: Path | None) -> dict[str, An
             "gapscope.find_label_issues(network, data), and write_report(..., suspects=...)."
         )
     spec = RunSpec.from_dict(named.spec)
-    problem, _ = prepared(spec, None if data_root is None else str(data_root))
+    problem, _ = prepared(spec, data_root)
     found = find_label_issues(network_from_spec(spec, problem), problem.train)
     return {"suspects": found, "images": problem.train.inputs}
 
 
-def _check(records: Sequence[Record], pool: Path, data_root: Path | None) -> dict[str, Any]:
+def _check(records: Sequence[Record], pool: Path, data_root: str | None) -> dict[str, Any]:
     """Return the checks of the most accurate stored network (None without weights or data)."""
 
     def score(record: Record) -> float:
@@ -84,7 +84,7 @@ def report(
     title: str | None = typer.Option(None, help="Title of the page. Default: name of the folder."),
     suspects: bool = typer.Option(False, help="Also show training samples with suspected label errors."),
     checks: bool = typer.Option(True, help="Begin with the checks of the most accurate network, and what to do next."),
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Write one HTML page about a pool.

@@ -20,11 +20,7 @@ app = typer.Typer(
 
 
 def available() -> dict[str, EntryPoint]:
-    """Name -> entry point of every study that is installed.
-
-    Raises:
-        MissingExtra: There is none.
-    """
+    """Name -> entry point of every study that is installed (MissingExtra if there is none)."""
     from gapscope.base.errors import MissingExtra
 
     found = {point.name: point for point in entry_points(group="gapscope.studies")}
@@ -37,11 +33,7 @@ def available() -> dict[str, EntryPoint]:
 
 
 def load_study(name: str) -> Any:
-    """Load the study of this name.
-
-    Raises:
-        InvalidInput: There is none of this name; the nearest is named.
-    """
+    """Load the study of this name."""
     from gapscope.base.errors import check_choice
 
     check_choice("study", name, list(available()))
@@ -51,10 +43,10 @@ def load_study(name: str) -> Any:
 @app.command("list")
 def list_studies(json: bool = JSON) -> None:
     """List the studies with their parts."""
+    from gapscope.cli.output import print_json
+
     studies = {name: load_study(name) for name in available()}
     if json:
-        from gapscope.cli.output import print_json
-
         parts = {name: {part.name: part.title for part in study.parts} for name, study in studies.items()}
         print_json({name: {"title": study.title, "parts": parts[name]} for name, study in studies.items()})
         return
@@ -72,7 +64,7 @@ def run(
     results: Path = typer.Option(Path("results"), help="Folder for tables, figures and JSON."),
     work: Path = typer.Option(Path("study-work"), help="Folder for the trained networks."),
     workers: int = WORKERS,
-    data_root: Path | None = DATA_ROOT,
+    data_root: str | None = DATA_ROOT,
     device: str = typer.Option("cpu", help="Torch device: 'cpu', 'cuda' or 'mps'."),
     stack: int = typer.Option(1, help="Maximum number of networks that a process trains in one stack."),
     again: bool = typer.Option(False, help="Write tables and figures again from the trained networks."),
@@ -95,13 +87,13 @@ def run(
             workers=workers,
             device=device,
             stack=stack,
-            data_root=None if data_root is None else str(data_root),
+            data_root=data_root,
             say=partial(typer.echo, err=json),
         )
     if json:
         print_json({"written": [str(path) for path in written]})
-        return
-    typer.echo(f"{len(written)} parts written to {results / name / scale}")
+    else:
+        typer.echo(f"{len(written)} parts written to {results / name / scale}")
 
 
 SCREEN = 80
@@ -119,10 +111,6 @@ def _format_claims(study: Any, results: Path) -> list[str]:
     return lines
 
 
-def _claim(outcome: str, sentence: str, ours: bool) -> dict[str, Any]:
-    return {"outcome": outcome, "claim": sentence, "ours": ours}
-
-
 @app.command("claims")
 def claims(
     name: str | None = typer.Argument(None, help="Name of a study. Default: all."),
@@ -137,12 +125,13 @@ def claims(
 
     names = [name] if name else list(available())
     asked = {name: load_study(name) for name in names}
+    keys = ("outcome", "claim", "ours")
     if json:
         found = {name: study.claims(results) for name, study in asked.items()}
-        print_json({name: [_claim(*claim) for claim in each] for name, each in found.items()})
-    for study in () if json else asked.values():
-        for line in _format_claims(study, results):
-            typer.echo(line)
+        print_json({name: [dict(zip(keys, claim, strict=True)) for claim in each] for name, each in found.items()})
+    else:
+        for study in asked.values():
+            typer.echo("\n".join(_format_claims(study, results)))
     if write:
         studies = [load_study(there) for there in available()]
         studies[0].write_overview(studies, results)

@@ -46,9 +46,7 @@ def measure_record(
     Returns:
         The record; a measure that has no value stands in `unmeasured` with the reason.
     """
-    samples = problem.train
-    if options.measure_samples is not None and options.measure_samples < len(samples):
-        samples = samples.subset(torch.arange(options.measure_samples))
+    samples = problem.train.first(options.measure_samples)
     history = bool(record.history)
     names = [item.name for item in select_measures(options.measures, samples, has_initial=True, has_history=history)]
     readings, unmeasured = list(record.readings), dict(record.unmeasured)
