@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
 from gapscope.results.readings import BASELINE, Direction
-from gapscope.results.result import StoredRows, panels, to_builtin
+from gapscope.results.result import StoredRows, panels
 
 if TYPE_CHECKING:
     import pandas
@@ -164,10 +164,8 @@ class Comparison(StoredRows[ComparedReading]):
         evidence: LeaderboardEvidence | None = None,
     ) -> Comparison:
         """Collect the rows."""
-        result = super().__new__(cls, tuple(rows))
-        result.level, result.evidence = level, evidence
-        result.unmeasured = {name: dict(reasons) for name, reasons in (unmeasured or {}).items()}
-        return result
+        reasons = {name: dict(each) for name, each in (unmeasured or {}).items()}
+        return super().__new__(cls, rows, level=level, unmeasured=reasons, evidence=evidence)
 
     @property
     def networks(self) -> list[str]:
@@ -269,13 +267,7 @@ class Comparison(StoredRows[ComparedReading]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return rows, verdict, level and reasons as JSON-serializable values."""
-        return {
-            **super().to_dict(),
-            "verdict": list(self.verdict),
-            "level": self.level,
-            "unmeasured": self.unmeasured,
-            "evidence": to_builtin(self.evidence),
-        }
+        return {**super().to_dict(), "verdict": list(self.verdict)}
 
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Comparison:

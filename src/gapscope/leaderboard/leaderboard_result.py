@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -139,28 +139,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     networks: int
     recipes: int
     hyperparameters: tuple[str, ...]
-    left_out: dict[str, str]
+    left_out: Mapping[str, str]
     dropped: int
     drawn_from: int
-
-    def __new__(
-        cls,
-        rows: Iterable[LeaderboardRow] = (),
-        *,
-        source: str = "",
-        networks: int = 0,
-        recipes: int = 0,
-        hyperparameters: Sequence[str] = (),
-        left_out: Mapping[str, str] | None = None,
-        dropped: int = 0,
-        drawn_from: int = 0,
-    ) -> Leaderboard:
-        """Collect the rows."""
-        board = super().__new__(cls, tuple(rows))
-        board.source, board.networks, board.recipes, board.dropped = source, networks, recipes, dropped
-        board.drawn_from = drawn_from
-        board.hyperparameters, board.left_out = tuple(hyperparameters), dict(left_out or {})
-        return board
 
     def row(self, measure: str) -> LeaderboardRow:
         """The row of one measure, named with or without its prefix "m."."""
@@ -249,15 +230,8 @@ class Leaderboard(StoredRows[LeaderboardRow]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return rows, verdict and what the networks are as JSON-serializable values."""
-        names = ("source", "networks", "recipes", "dropped", "drawn_from", "left_out")
-        facts = {name: getattr(self, name) for name in names}
-        return {
-            "verdict": list(self.verdict),
-            **facts,
-            "hyperparameters": list(self.hyperparameters),
-            "correction": "Westfall-Young single-step max-T over all rows",
-            **super().to_dict(),
-        }
+        correction = "Westfall-Young single-step max-T over all rows"
+        return {"verdict": list(self.verdict), "correction": correction, **super().to_dict()}
 
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Leaderboard:
@@ -268,7 +242,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             values: dict[str, Any] = {**row, **scores, **numbers}
             rows.append(LeaderboardRow(**values))
         names = ("source", "networks", "recipes", "hyperparameters", "left_out", "dropped")
-        return cls(rows, **{name: content[name] for name in names}, drawn_from=content.get("drawn_from", 0))
+        facts = {name: content[name] for name in names} | {"drawn_from": content.get("drawn_from", 0)}
+        facts["hyperparameters"] = tuple(facts["hyperparameters"])
+        return cls(rows, **facts)
 
     @property
     def facts(self) -> str:

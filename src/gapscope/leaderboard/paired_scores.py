@@ -233,12 +233,10 @@ class PairedScores:
         ]
 
     def _granulated(self, counts: _Counts) -> Float[Array, " d"]:
-        by_name: list[Array] = [
+        by_name: list[Float[Array, " d"]] = [
             _mean_of_known(numpy.where(varied, taus, numpy.nan)) for taus, varied in self._group_taus(counts)
         ]
-        if not by_name:
-            return numpy.full(counts.above.shape[1], numpy.nan)
-        return _mean_of_known(numpy.stack(by_name))
+        return _mean_of_known(numpy.stack(by_name)) if by_name else numpy.full(len(counts.above.T), numpy.nan)
 
     def count_groups(self, values: Float[Array, " n"]) -> tuple[int, int]:
         """Return the number of groups with a tau, and of those that are dropped."""

@@ -13,17 +13,16 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import DamagedFile, UnreadableFile, check_choice, check_range
+from gapscope.base.errors import DamagedFile, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.samples import Samples
-from gapscope.base.type_guards import is_dict
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.measures.gradient_neighbours import neighbours_from_kernel
 from gapscope.measures.kernel_leave_one_out import kernel_alignment, kernel_leave_one_out, loo_from_kernel
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.prediction.columns import check_columns
-from gapscope.prediction.gap_estimator import GapEstimator, estimator_from_dict, estimator_to_dict
+from gapscope.prediction.gap_estimator import GapEstimator, check_stored, estimator_from_dict, estimator_to_dict
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.progress import progress
 
@@ -235,14 +234,8 @@ class AccuracyEstimator:
     def load(cls, path: str | Path) -> AccuracyEstimator:
         """Read an estimator that `save` wrote, bit for bit the same."""
         content = read_json(Path(path))
-        if not is_dict(content) or content.get("what") != "accuracy estimator":
-            raise UnreadableFile(f"{path} must hold an accuracy estimator; it does not. Fit one and save it there.")
+        check_stored(content, path, "accuracy estimator", SCHEMA)
         try:
-            if content["schema"] > SCHEMA:
-                raise UnreadableFile(
-                    f"{path} must have schema {SCHEMA} or older; got {content['schema']}, written by a newer gapscope. "
-                    "Upgrade gapscope, or fit the estimator again."
-                )
             corrections = {
                 target: estimator_from_dict(content["corrections"][target], str(path), GapEstimator)
                 for target in TARGETS

@@ -340,17 +340,24 @@ def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
     return {"schema": SCHEMA, "what": "gap estimator", "parameters": parameters, "fitted": fitted}
 
 
-def estimator_from_dict(content: Any, path: str, kind: type[GapEstimator]) -> GapEstimator:
-    """Return the estimator that `estimator_to_dict` gave these values of."""
-    if not is_dict(content) or content.get("what") != "gap estimator":
-        raise UnreadableFile(f"{path} must hold a gap estimator; it does not. Fit one and save it there.")
-    if not isinstance(content.get("schema"), int):
+def check_stored(content: Any, path: str | Path, what: str, schema: int) -> None:
+    """Raise unless the content of a file is an estimator of this kind that this version can read."""
+    if not is_dict(content) or content.get("what") != what:
+        article = "an" if what.startswith("a") else "a"
+        raise UnreadableFile(f"{path} must hold {article} {what}; it does not. Fit one and save it there.")
+    stored = content.get("schema")
+    if not isinstance(stored, int):
         raise DamagedFile(f"{path} is damaged (it has no 'schema' that is a number). Fit the estimator again.")
-    if content["schema"] > SCHEMA:
+    if stored > schema:
         raise UnreadableFile(
-            f"{path} must have schema {SCHEMA} or older; got {content['schema']}, written by a newer gapscope. "
+            f"{path} must have schema {schema} or older; got {stored}, written by a newer gapscope. "
             "Upgrade gapscope, or fit the estimator again."
         )
+
+
+def estimator_from_dict(content: Any, path: str, kind: type[GapEstimator]) -> GapEstimator:
+    """Return the estimator that `estimator_to_dict` gave these values of."""
+    check_stored(content, path, "gap estimator", SCHEMA)
     try:
         parameters: dict[str, Any] = {
             str(RENAMED.get(name, name)): value for name, value in content["parameters"].items() if name not in REMOVED

@@ -325,15 +325,11 @@ def rank_networks(
             stacklevel=2,
         )
     rows = _rows(scores, samples, level)
-    if rbf is None:
-        return NetworkRanking(rows, by=by, not_ranked=not_ranked)
-    assert samples.targets is not None
-    targets = samples.targets.cpu()
-    networks = [row for item in scores.values() for row in item.combined]
-    return NetworkRanking(
-        rows,
-        by=by,
-        rbf_accuracy=rbf.score,
-        unreliable_because=reason_to_abstain([most_frequent_class(targets), rbf, *networks], targets),
-        not_ranked=not_ranked,
-    )
+    unreliable = ""
+    if rbf is not None:
+        assert samples.targets is not None
+        targets = samples.targets.cpu()
+        networks = [row for item in scores.values() for row in item.combined]
+        unreliable = reason_to_abstain([most_frequent_class(targets), rbf, *networks], targets)
+    rbf_accuracy = None if rbf is None else rbf.score
+    return NetworkRanking(rows, by=by, rbf_accuracy=rbf_accuracy, unreliable_because=unreliable, not_ranked=not_ranked)

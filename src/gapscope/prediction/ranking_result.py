@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -157,28 +157,9 @@ class NetworkRanking(RowResult[RankedNetwork]):
     unreliable_because: str
     not_ranked: dict[str, str]
 
-    def __new__(
-        cls,
-        rows: Iterable[RankedNetwork],
-        *,
-        by: str = "loo_accuracy",
-        rbf_accuracy: float | None = None,
-        unreliable_because: str = "",
-        not_ranked: Mapping[str, str] | None = None,
-    ) -> Self:
-        """Return the ranking of these rows."""
-        ranking = super().__new__(cls, rows)
-        ranking.by, ranking.rbf_accuracy, ranking.unreliable_because = by, rbf_accuracy, unreliable_because
-        ranking.not_ranked = dict(not_ranked or {})
-        return ranking
-
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per network, indexed by name, without empty columns."""
         return super().to_pandas().set_index("name").dropna(axis="columns", how="all")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return rows, baseline and unranked networks as JSON values."""
-        return super().to_dict() | vars(self)
 
     @property
     def sentences(self) -> tuple[str, ...]:

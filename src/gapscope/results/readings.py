@@ -152,9 +152,7 @@ class Readings(StoredRows[Reading]):
         cls, readings: Iterable[Reading] = (), unmeasured: Mapping[str, str] | None = None, notes: Iterable[str] = ()
     ) -> Readings:
         """Collect the readings."""
-        result = super().__new__(cls, tuple(readings))
-        result.unmeasured, result.notes = dict(unmeasured or {}), tuple(notes)
-        return result
+        return super().__new__(cls, readings, unmeasured=dict(unmeasured or {}), notes=tuple(notes))
 
     @overload
     def __getitem__(self, key: str | SupportsIndex) -> Reading: ...
@@ -193,7 +191,7 @@ class Readings(StoredRows[Reading]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return readings, reasons and notes as JSON-serializable values."""
-        return {"schema": SCHEMA, **super().to_dict(), "unmeasured": self.unmeasured, "notes": list(self.notes)}
+        return {"schema": SCHEMA, **super().to_dict()}
 
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Readings:

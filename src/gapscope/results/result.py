@@ -102,20 +102,26 @@ class Result:
 
 
 class RowResult(tuple[Row, ...], Result):
-    """A result that is a tuple of rows, each a data class.
+    """A result that is a tuple of rows, each a data class, with further facts as attributes.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
     ... class Size:
     ...     name: str
     ...     parameters: int
-    >>> RowResult([Size("a", 3)]).to_json()
-    '{"rows": [{"name": "a", "parameters": 3}]}'
+    >>> RowResult([Size("a", 3)], unit="weights").to_json()
+    '{"rows": [{"name": "a", "parameters": 3}], "unit": "weights"}'
     """
 
+    def __new__(cls, rows: Iterable[Row] = (), **facts: Any) -> Self:
+        """Collect the rows and the facts."""
+        result = super().__new__(cls, rows)
+        vars(result).update(facts)
+        return result
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the rows as JSON-serializable values, in a list called "rows"."""
-        return {"rows": [to_builtin(row) for row in self]}
+        """Return the rows, in a list called "rows", and the facts as JSON-serializable values."""
+        return {"rows": [to_builtin(row) for row in self], **to_builtin(vars(self))}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one table row per row, one column per field."""
