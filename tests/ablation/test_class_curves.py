@@ -55,21 +55,10 @@ def test_a_curve_that_stays_above_chance_turns_at_its_first_minimum() -> None:
     assert turning_points(curves, 10).tolist() == [2, 0]
 
 
-def test_conventions_of_the_reversed_turning_point() -> None:
-    curve = torch.tensor([[0.9, 1.0, 1.0, 0.2, 1.0]])
-    found = {
-        (ties, everything): reversed_turning_points(curve, ties=ties, include_all_ablated=everything).item()
-        for ties in ("first", "last")
-        for everything in (False, True)
-    }
-    assert found == {("first", False): 1, ("first", True): 1, ("last", False): 2, ("last", True): 4}
+def test_the_last_largest_value_before_all_units_are_removed_is_the_reversed_turning_point() -> None:
+    assert reversed_turning_points(torch.tensor([[0.9, 1.0, 1.0, 0.2, 1.0]])).tolist() == [2]
 
 
-def test_signed_area_is_a_fixed_part_of_the_absolute_one_where_curves_do_not_cross() -> None:
-    curve = torch.tensor([[1.0, 0.5, 0.25, 0.0]])
-    reverse = torch.tensor([[1.0, 1.0, 0.5, 0.0]])
-    units = 3
-    absolute, signed = areas(curve, reverse, "absolute"), areas(curve, reverse, "signed")
-    assert absolute.item() == 0.25 and signed.item() == absolute.item() * units / (units + 1)
-    assert torch.equal(areas(reverse, curve, "absolute"), absolute)
-    assert torch.equal(areas(reverse, curve, "signed"), -signed)
+def test_the_area_is_the_mean_distance_of_the_curves() -> None:
+    curve, reverse = torch.tensor([[1.0, 0.5, 0.25, 0.0]]), torch.tensor([[1.0, 1.0, 0.5, 0.0]])
+    assert areas(curve, reverse).item() == areas(reverse, curve).item() == 0.25

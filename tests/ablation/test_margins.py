@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import built, initialized, noise
-from gapscope.ablation.class_curves import boundary_distances, default_layers, moment_features, quartile_features
+from gapscope.ablation.class_curves import boundary_distances, default_layers, quartile_features
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples
 
@@ -78,9 +78,3 @@ def test_layers_that_do_not_reach_the_outputs() -> None:
 def test_fences_are_the_extremes_within_reach_of_the_quartiles() -> None:
     margins = torch.tensor([[-90.0, 1, 2, 3, 4, 5, 6, 7, 100], [0.0, 1, 2, 3, 4, 5, 6, 7, 8]]).double()
     assert quartile_features(margins).tolist() == [[1, 2, 4, 6, 7], [0, 2, 4, 6, 8]]
-
-
-def test_moments() -> None:
-    margins = torch.tensor([[1.0, 3.0]]).double()
-    expected = [((1 + 3**n) / 2) ** (1 / n) for n in range(1, 6)]
-    assert moment_features(margins)[0].tolist() == pytest.approx(expected)

@@ -49,8 +49,6 @@ def test_features_are_those_of_the_normalized_margins() -> None:
     expected = [inside.min(), low, mid, high, inside.max()]
     assert found.signature[0].tolist() == pytest.approx(expected, rel=1e-12)
     assert margin_signature(network, x, y, epsilon=0.0).signature[0].tolist() == pytest.approx(numpy.log(expected))
-    moments = margin_signature(network, x, y, epsilon=0.0, features="moments", log=False).signature[0]
-    assert moments[1].item() == pytest.approx(math.sqrt((normalized**2).mean()), rel=1e-12)
     assert found.n_samples == 50 and found.margins.shape == (1, len(normalized))
 
 
@@ -90,18 +88,13 @@ def test_moving_by_the_margin_meets_the_boundary_behind_the_last_hidden_layer() 
 def test_readings_have_four_places_whatever_the_network() -> None:
     small, x = initialized(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))), noise(20, 4)
     readings = measure(small, (x, labels_of(small, x)), measures=("margin_signature",))
-    names = [f"margin_signature.{tap}.{feature}" for tap in TAPS for feature in FEATURES["quartiles"]]
+    names = [f"margin_signature.{tap}.{feature}" for tap in TAPS for feature in FEATURES]
     assert [reading.name for reading in readings] == names
     found = margin_signature(small, x, labels_of(small, x))
     assert readings["margin_signature.h1.median"].value == found.signature[1, 2].item()
     assert math.isnan(readings["margin_signature.h2.median"].value)
-    for options in ({"features": "moments"}, {"layers": ["0", "1", "2", "input"]}):
-        other = margin_signature(small, x, labels_of(small, x), **options)
-        if "features" in options:
-            with pytest.raises(NotMeasurable, match=r"Readings hold the quartile features.*got moment_1, ... of input"):
-                other.scalars()
-        else:
-            assert other.scalars()["h3.median"] == other.signature[2, 2].item()
+    other = margin_signature(small, x, labels_of(small, x), layers=["0", "1", "2", "input"])
+    assert other.scalars()["h3.median"] == other.signature[2, 2].item()
     five = initialized(lambda: nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))))
     y = labels_of(five, x)
     with pytest.raises(NotMeasurable, match="at most 3 hidden layers"):
@@ -112,7 +105,7 @@ def test_tables() -> None:
     network, x = built("lenet5"), noise(12, 3, 32, 32)
     found = margin_signature(network, x, labels_of(network, x))
     table = found.to_pandas()
-    assert list(table.index) == ["input", "conv2", "fc1", "fc2"] and list(table.columns) == list(FEATURES["quartiles"])
+    assert list(table.index) == ["input", "conv2", "fc1", "fc2"] and list(table.columns) == list(FEATURES)
     assert "12 of 12 samples classified correctly" in repr(found)
 
 

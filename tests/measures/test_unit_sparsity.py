@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from typing import Any
 
 import pytest
@@ -154,24 +153,6 @@ def test_the_order_of_units_has_no_effect(trained: tuple[nn.Module, Tensor, Tens
     assert torch.equal(first.curves, second.curves) and torch.equal(first.reversed_curves, second.reversed_curves)
 
 
-def test_conventions(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
-    network, x, y = trained
-    found = unit_sparsity(network, x, y)
-    swapped = unit_sparsity(network, x, y, order="ascending")
-    assert torch.equal(swapped.curves, found.reversed_curves) and torch.equal(swapped.reversed_curves, found.curves)
-    assert swapped.kappa == found.kappa
-    signed = unit_sparsity(network, x, y, area="signed")
-    assert signed.kappa == pytest.approx((found.reversed_curves - found.curves).mean().item())
-    first = unit_sparsity(network, x, y, ties="first")
-    assert bool((first.reversed_turning_points <= found.reversed_turning_points).all()) and first.zeta > found.zeta
-    constant = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 2))
-    nn.init.zeros_(constant.get_parameter("2.weight"))
-    everything = unit_sparsity(constant, noise(4, 1), torch.arange(4) % 2, include_all_ablated=True)
-    assert everything.reversed_turning_points.tolist() == [3, 3]
-    half = unit_sparsity(network, x, y, n_classes=2)
-    assert bool((half.turning_points <= found.turning_points).all()) and half.n_classes == 2
-
-
 def test_the_chunk_size_has_no_effect(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     network, x, y = trained
     expected = unit_sparsity(network, x[:60], y[:60])
@@ -237,41 +218,8 @@ def test_classes_without_samples_are_left_out(trained: tuple[nn.Module, Tensor, 
     assert found.zeta == pytest.approx(whole.class_zeta[[3, 8]].mean().item())
 
 
-class Terminal:
-    """A standard error that says it is a terminal and keeps what is written."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def write(self, text: str) -> int:
-        self.text += text
-        return len(text)
-
-    def flush(self) -> None: ...
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_bar_only_where_asked_and_on_a_terminal(
-    trained: tuple[nn.Module, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    network, x, y = trained
-    unit_sparsity(network, x[:50], y[:50], progress=True)
-    assert capfd.readouterr() == ("", "")
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    unit_sparsity(network, x[:50], y[:50])
-    assert terminal.text == ""
-    unit_sparsity(network, x[:50], y[:50], progress=True)
-    assert "Ablating units" in terminal.text and "100%" in terminal.text
-
-
 def test_wrong_input() -> None:
     network, x, y = planted([[0], [1]], 3)
-    with pytest.raises(InvalidInput, match="order must be one of 'descending', 'ascending'; got 'down'"):
-        unit_sparsity(network, x, y, order="down")
     with pytest.raises(InvalidInput, match=r"got 'random_'. Did you mean 'random'\?"):
         unit_sparsity(network, x, y, attribute="random_")
     with pytest.raises(InvalidInput, match="unit_sparsity needs class labels, an int64 tensor"):

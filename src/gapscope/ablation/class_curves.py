@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -90,30 +89,25 @@ def turning_points(curves: Float[Tensor, "c n"], n_classes: int) -> Int[Tensor, 
     return torch.where(at_chance.any(1), at_chance.long().argmax(1), curves.argmin(1))
 
 
-def reversed_turning_points(curves: Float[Tensor, "c n"], *, ties: str, include_all_ablated: bool) -> Int[Tensor, " c"]:
+def reversed_turning_points(curves: Float[Tensor, "c n"]) -> Int[Tensor, " c"]:
     r"""Return the number of removed units with the largest accuracy in reverse order, eq. 3.
 
-    $\arg\max_n E_r(n)$, the "last" or "first" of `ties`, with n = M if `include_all_ablated`.
+    $\arg\max_{n < M} E_r(n)$, the last of several. With every unit removed the network predicts one constant class, for
+    which E(M) is 1: that is no turning point.
 
-    >>> reversed_turning_points(torch.tensor([[0.9, 1.0, 1.0, 1.0]]), ties="last", include_all_ablated=False).tolist()
+    >>> reversed_turning_points(torch.tensor([[0.9, 1.0, 1.0, 1.0]])).tolist()
     [2]
     """
-    # With every unit removed the network predicts one constant class, for which E(M) is 1: that is no turning point.
-    candidates = curves if include_all_ablated else curves[:, :-1]
-    if ties == "first":
-        return candidates.argmax(1)
-    return candidates.shape[1] - 1 - candidates.flip(1).argmax(1)
+    return curves.shape[1] - 2 - curves[:, :-1].flip(1).argmax(1)
 
 
-def areas(curves: Float[Tensor, "c n"], reversed_curves: Float[Tensor, "c n"], area: str) -> Float[Tensor, " c"]:
-    r"""Return the area between the curves.
+def areas(curves: Float[Tensor, "c n"], reversed_curves: Float[Tensor, "c n"]) -> Float[Tensor, " c"]:
+    r"""Return the area between the curves, $\frac1M \sum_n |E_r - E|$ (eq. 5).
 
-    "absolute": $\frac1M \sum_n |E_r - E|$ (eq. 5); "signed": $\frac1{M+1} \sum_n (E_r - E)$.
-    >>> areas(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 0.0]]), "absolute").tolist()
+    >>> areas(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 0.0]])).tolist()
     [0.5]
     """
-    difference = reversed_curves - curves
-    return difference.mean(1) if area == "signed" else difference.abs().sum(1) / (curves.shape[1] - 1)
+    return (reversed_curves - curves).abs().sum(1) / (curves.shape[1] - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,15 +164,6 @@ class _Ranking:
         return self._means(source)
 
 
-def _tracked(classes: Sequence[int], progress: bool) -> Iterable[int]:
-    if not (progress and sys.stderr.isatty()):
-        return classes
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(classes, "Ablating units, class by class", console=Console(stderr=True))
-
-
 @torch.no_grad()
 def class_curves(
     network: nn.Module,
@@ -190,7 +175,6 @@ def class_curves(
     attribute: Attribute,
     chunk_size: int | None,
     generator: torch.Generator | None,
-    progress: bool,
 ) -> ClassCurves:
     """Ablate the units of one layer cumulatively, per class and in both orders.
 
@@ -208,7 +192,7 @@ def class_curves(
 
     ranking = _Ranking(split, attribute, generator, (source(label) for label in classes))
     curves = []
-    for label in _tracked(classes, progress):
+    for label in classes:
         activations = source(label)
         predictions = tail.predictions(activations, ranking(activations))
         curves.append((predictions == label).double().mean(1).cpu())
@@ -318,8 +302,3 @@ def quartile_features(margins: Float[Tensor, "l c"]) -> Float[Tensor, "l 5"]:
     lower = margins.where(margins >= first - reach, torch.inf).amin(1)
     upper = margins.where(margins <= third + reach, -torch.inf).amax(1)
     return torch.stack([lower, *quartiles, upper], 1)
-
-
-def moment_features(margins: Float[Tensor, "l c"]) -> Float[Tensor, "l 5"]:
-    """Return (mean of n-th powers)^(1/n) of each row, n = 1..5."""
-    return torch.stack([margins.pow(order).mean(1).pow(1 / order) for order in range(1, 6)], 1)

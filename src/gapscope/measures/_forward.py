@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.base.samples import Samples, slices
+from gapscope.base.samples import slices
 from gapscope.inspection.hooks import Weighted, forward_hooks, record_module_calls
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.memoization import memoize
@@ -118,12 +118,10 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
     return ForwardPass(torch.cat(outputs), whole, None if last is None else last[1])
 
 
-def check_labelled(measure: str, x: Tensor, y: Tensor) -> Samples:
-    """Return checked samples with one class label each."""
-    samples = Samples(x, y)
-    if not samples.is_classification:
+def check_classes(measure: str, y: Tensor) -> None:
+    """Raise InvalidInput unless y holds one class label per sample."""
+    if y.ndim != 1 or y.is_floating_point():
         raise InvalidInput(f"{measure} needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
-    return samples
 
 
 def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:

@@ -85,9 +85,7 @@ def gradient_neighbours(
     The similarity is $K_{ij} / \sqrt{K_{ii} K_{jj}}$ for the traced kernel of `empirical_ntk`, in evaluation mode.
     `agreement` is the held-out accuracy of the vote of the nearest `voters`; `conflict` the fraction of samples whose
     label is not the one that the network itself finds most probable, on average over the `neighbours`: an estimate
-    from above of the fraction of label errors, while the network has learned what samples have in common and not yet
-    individual samples.
-    Exact up to rounding; memory 2 n^2 float64 beside the kernel.
+    from above of the fraction of label errors, before the network memorizes individual samples. Exact up to rounding.
 
     Args:
         neighbours: Neighbours a sample; fewer than the samples of a class.
@@ -110,13 +108,7 @@ def neighbours_from_kernel(
     neighbours: int = 20,
     voters: int = 5,
 ) -> GradientNeighbours:
-    """As `gradient_neighbours`, from a given traced kernel of all pairs.
-
-    Args:
-        kernel: `empirical_ntk(network, x, outputs="traced")`.
-        neighbours: Neighbours a sample; fewer than the samples.
-        voters: How many of them vote.
-    """
+    """As `gradient_neighbours`, from `empirical_ntk(network, x, outputs="traced")`."""
     check_range("neighbours", neighbours, 1)
     check_range("voters", voters, 1)
     found = most_similar(kernel, neighbours).cpu()

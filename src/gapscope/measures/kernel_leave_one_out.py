@@ -14,13 +14,11 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs
+from gapscope.measures._forward import Scalars
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
-from gapscope.statistics.kernel_ridge import LooResult, Spectrum, nystroem_spectrum, select_ridge, spectrum
-
-# in units of the mean eigenvalue; the leave-one-out error is flat between neighbours of this grid
-RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-MIN_RIDGE = 1e-9
+from gapscope.statistics.baselines import RIDGES
+from gapscope.statistics.kernel_ridge import Spectrum, nystroem_spectrum, select_ridge, spectrum
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,8 @@ class KernelLeaveOneOut:
         squared_error: Mean over samples, sum over targets, of the squared held-out residual (of one-hot labels, or in
             squared units of the regression target).
         explained: R²: 1 minus that over the same error of leave-one-out means, the best constant.
-        generalized_cross_validation: As squared_error, with the mean leverage in place of each sample's own.
         effective_dimension: Degrees of freedom of the fit, its intercept's 1 included.
         largest_leverage: Largest weight of a sample's own target in its fit; near 1 LOO is unreliable.
-        landmarks: Number of landmarks of the Nystroem approximation; None if the kernel is exact.
     """
 
     predictions: Float[Tensor, "n k"]
@@ -45,10 +41,8 @@ class KernelLeaveOneOut:
     ridge: float
     squared_error: float
     explained: float
-    generalized_cross_validation: float
     effective_dimension: float
     largest_leverage: float
-    landmarks: int | None
 
     @property
     def accuracy(self) -> float:
@@ -68,69 +62,26 @@ class KernelLeaveOneOut:
         }
 
 
-@dataclass(frozen=True)
-class LooAtBothWeights:
-    """Leave-one-out predictions at the initial and at the trained weights.
-
-    Attributes:
-        initial: At the initial weights, which are independent of the labels: an unbiased LOO prediction.
-        trained: At the given weights: gradients were fitted to the held-out labels, so what was memorized comes back.
-        alignment: Cosine of the two centred kernels; 1 if training did not change the features.
-    """
-
-    initial: KernelLeaveOneOut
-    trained: KernelLeaveOneOut
-    alignment: float
-
-    def scalars(self) -> dict[str, float]:
-        """Return the numbers of both by name, and the accuracy (or R²) that the given weights add."""
-        first, second = self.initial.scalars(), self.trained.scalars()
-        name = "accuracy" if "accuracy" in first else "explained"
-        return {
-            **{f"initial.{key}": value for key, value in first.items()},
-            **{f"trained.{key}": value for key, value in second.items()},
-            "memorised": second[name] - first[name],
-            "alignment": self.alignment,
-        }
-
-
 def kernel_alignment(first: Float[Tensor, "n m"], second: Float[Tensor, "n m"]) -> float:
-    r"""Compute the alignment (cosine) of two centred kernels.
+    r"""Compute the alignment (cosine) of two centred kernels (NaN if one is constant).
 
     $\langle K_c, K'_c \rangle / (\lVert K_c \rVert \lVert K'_c \rVert)$. $K_c$ is K less the means of its rows and of
-    its columns (Cortes, Mohri and Rostamizadeh 2012, definition 4).
-
-    Args:
-        first: A kernel, of all pairs or of all samples with some of them.
-        second: Another of the same pairs.
-
-    Returns:
-        1 if they are equal up to a factor; NaN if one is constant.
+    its columns (Cortes, Mohri and Rostamizadeh 2012, definition 4). Both are kernels of the same pairs of samples.
 
     >>> kernel_alignment(torch.eye(3), 2 * torch.eye(3) + 1)
     1.0
     """
-    a, b = (k.double() - k.double().mean(0) - k.double().mean(1, keepdim=True) + k.double().mean()
-            for k in (first, second))  # fmt: skip
+    kernels = [kernel.double() for kernel in (first, second)]
+    a, b = (k - k.mean(0) - k.mean(1, keepdim=True) + k.mean() for k in kernels)
     return float((a * b).sum() / (a.norm() * b.norm()))
 
 
 @dataclass(frozen=True)
 class KernelColumns:
-    """Traced kernel between all samples and all or some of them.
-
-    Attributes:
-        values: The kernel, traced over outputs.
-        chosen: Indices of the samples of the columns; None for all.
-    """
+    """Traced kernel between all samples and those at the indices `chosen` (None for all)."""
 
     values: Float[Tensor, "n m"]
     chosen: Int[Tensor, " m"] | None
-
-    @property
-    def landmarks(self) -> int | None:
-        """Number of landmarks (None for an exact kernel)."""
-        return None if self.chosen is None else len(self.chosen)
 
     def spectrum(self) -> Spectrum:
         """Decompose the kernel, or its Nystroem approximation."""
@@ -157,49 +108,28 @@ class _CombinedOutputs(nn.Module):
         return outputs @ self.combinations.to(outputs)
 
 
-def _combined(network: nn.Module, x: Tensor, combinations: int | None) -> nn.Module:
-    if combinations is None:
-        return network
-    with measurement_mode(network):
-        n_outputs = network_outputs(network, x[:1]).shape[1]
-    return _CombinedOutputs(network, n_outputs, combinations) if combinations < n_outputs else network
-
-
 def kernel_columns(
-    network: nn.Module, x: Tensor, max_exact: int, landmarks: int, generator: torch.Generator | None, size: int | None,
+    network: nn.Module,
+    x: Tensor,
+    max_exact: int,
+    landmarks: int,
+    generator: torch.Generator | None,
+    chunk_size: int | None,
     combinations: int | None = None,
-) -> KernelColumns:  # fmt: skip
+) -> KernelColumns:
     """Compute the traced kernel, with landmarks beyond `max_exact` samples.
 
     Batch norm layers that still have their initial statistics, as before training, get those of the samples.
-
-    Args:
-        max_exact: Samples up to which the kernel is computed whole.
-        landmarks: Number of landmarks beyond `max_exact` samples.
-        size: `chunk_size` of `empirical_ntk`.
-        combinations: As for `kernel_leave_one_out`.
     """
-    network = _combined(with_data_statistics(network, x), x, combinations)
+    network = with_data_statistics(network, x)
+    if combinations is not None:
+        with measurement_mode(network):
+            n_outputs = network_outputs(network, x[:1]).shape[1]
+        network = _CombinedOutputs(network, n_outputs, combinations) if combinations < n_outputs else network
     if len(x) <= max_exact:
-        return KernelColumns(empirical_ntk(network, x, outputs="traced", chunk_size=size), None)
+        return KernelColumns(empirical_ntk(network, x, outputs="traced", chunk_size=chunk_size), None)
     chosen = torch.randperm(len(x), generator=resolve_generator(generator))[:landmarks].to(x.device)
-    return KernelColumns(empirical_ntk(network, x, x[chosen], outputs="traced", chunk_size=size), chosen)
-
-
-def _targets(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Regression targets as they are, or one column per class, in float64."""
-    if y.is_floating_point():
-        return y.double()
-    with measurement_mode(network):
-        outputs = network_outputs(network, x[:1]).shape[1]
-    classes = max(outputs, int(y.max()) + 1)
-    return torch.nn.functional.one_hot(y, classes).double()
-
-
-def _constant_error(targets: Tensor) -> float:
-    """Return the mean squared LOO residual of the mean: residuals times n / (n - 1)."""
-    n = len(targets)
-    return float(((targets - targets.mean(0)) * n / (n - 1)).square().sum(1).mean())
+    return KernelColumns(empirical_ntk(network, x, x[chosen], outputs="traced", chunk_size=chunk_size), chosen)
 
 
 def kernel_leave_one_out(
@@ -207,7 +137,6 @@ def kernel_leave_one_out(
     x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
     y: Int[Tensor, " n"] | Float[Tensor, "n k"],
     *,
-    ridges: tuple[float, ...] = RIDGES,
     max_exact: int = 2000,
     landmarks: int = 1000,
     combinations: int | None = None,
@@ -225,49 +154,35 @@ def kernel_leave_one_out(
 
     exactly what n refits would give, from one decomposition for all ridges (Bachmann, Hofmann and Lucchi 2022,
     arXiv:2203.03443, for kernels of networks; the identity is older). The ridge is the one of smallest held-out squared
-    error. The intercept takes the class frequencies of those that are left, so that unequal classes need nothing more.
-
-    **At the initial weights** nothing of this knows the labels: the accuracy estimates, before training, what the
-    trained network will reach on new samples whose labels are as noisy as these. It judges the data and the features at
-    hand, not learned features: too low where training learns much better features. **At trained weights** the features
-    were fitted to the labels that are left out; memorized labels come back, and the number is too high.
-
-    Up to `max_exact` samples the kernel machine is computed exactly (memory: n^2 floats of the kernel and 3 n^2 float64
-    of the decomposition; at 2,000 about 110 MB). Beyond, the kernel is that of the Nystroem approximation with
-    `landmarks` samples drawn at random (memory: n times landmarks), whose held-out predictions are again exact for the
-    approximate kernel.
-
-    With `combinations` = k the sum over the C outputs is estimated without bias from k random orthonormal combinations
-    of them, for k / C of the cost. At k = 4 of 10 outputs the accuracy differed by .001 to .01.
+    error. **At the initial weights** the accuracy estimates, before training, what the trained network will reach on
+    new samples whose labels are as noisy as these; too low where training learns much better features. **At trained
+    weights** the features were fitted to the held-out labels, and the number is too high.
 
     Args:
-        ridges: Ridges to choose from, in units of the mean eigenvalue of the kernel.
-        max_exact: Samples up to which the kernel is computed whole.
-        landmarks: Number of landmarks beyond `max_exact` samples.
-        combinations: Number of combinations of the outputs; None for all outputs.
+        max_exact: Samples up to which the kernel machine is exact (memory: n^2 floats and 3 n^2 float64; at 2,000 about
+            110 MB).
+        landmarks: Samples of the Nystroem approximation of the kernel beyond, drawn at random (memory: n times
+            landmarks); its held-out predictions are again exact.
+        combinations: Number k of random orthonormal combinations of the C outputs that estimate the sum over them
+            without bias, for k / C of the cost (at 4 of 10 the accuracy differed by .001 to .01); None for all outputs.
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> found = kernel_leave_one_out(nn.Linear(1, 2), x, torch.tensor([0, 0, 1, 1]))
     >>> found.accuracy, found.predictions.argmax(1).tolist()
     (1.0, [0, 0, 1, 1])
     """
-    _check(x, ridges, max_exact, landmarks)
+    _check(x, max_exact, landmarks)
     if combinations is not None:
         check_range("combinations", combinations, 1)
     columns = kernel_columns(network, x, max_exact, landmarks, generator, chunk_size, combinations)
-    return _left_out_of(columns, network, x, y, ridges)
+    return _leave_one_out(columns, network, x, y)
 
 
-def _check(x: Tensor, ridges: tuple[float, ...], max_exact: int, landmarks: int) -> None:
+def _check(x: Tensor, max_exact: int = 1, landmarks: int = 2) -> None:
     check_range("max_exact", max_exact, 1)
     check_range("landmarks", landmarks, 2)
     if len(x) < 3:
         raise InvalidInput(f"kernel_leave_one_out needs three samples or more; got {len(x)}. Pass more samples.")
-    if not ridges or not min(ridges) >= MIN_RIDGE:
-        raise InvalidInput(
-            f"ridges must be numbers of at least {MIN_RIDGE:g}, one or more: below it rounding decides; got {ridges}. "
-            "Leave them out."
-        )
 
 
 def loo_from_kernel(
@@ -275,40 +190,33 @@ def loo_from_kernel(
     network: nn.Module,
     x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
     y: Int[Tensor, " n"] | Float[Tensor, "n k"],
-    *,
-    ridges: tuple[float, ...] = RIDGES,
 ) -> KernelLeaveOneOut:
-    """As `kernel_leave_one_out`, from a given traced kernel of all pairs.
-
-    Args:
-        kernel: `empirical_ntk(network, x, outputs="traced")`.
-        ridges: As for `kernel_leave_one_out`.
-    """
-    _check(x, ridges, len(x), 2)
-    return _left_out_of(KernelColumns(kernel, None), network, x, y, ridges)
+    """As `kernel_leave_one_out`, from `empirical_ntk(network, x, outputs="traced")`."""
+    _check(x)
+    return _leave_one_out(KernelColumns(kernel, None), network, x, y)
 
 
-def _left_out_of(
-    columns: KernelColumns, network: nn.Module, x: Tensor, y: Tensor, ridges: tuple[float, ...]
-) -> KernelLeaveOneOut:
+def _leave_one_out(columns: KernelColumns, network: nn.Module, x: Tensor, y: Tensor) -> KernelLeaveOneOut:
     kernel = columns.spectrum()
-    targets = _targets(network, x, y).to(kernel.vectors.device)
-    ridge, found = select_ridge(kernel, targets, ridges)
-    return _result(found, ridge, targets, y, columns.landmarks)
-
-
-def _result(found: LooResult, ridge: float, targets: Tensor, y: Tensor, landmarks: int | None) -> KernelLeaveOneOut:
-    constant = _constant_error(targets)
+    labels = None if y.is_floating_point() else y.to(kernel.vectors.device)
+    if labels is None:
+        targets = y.double().to(kernel.vectors.device)
+    else:
+        with measurement_mode(network):
+            n_outputs = network_outputs(network, x[:1]).shape[1]
+        targets = torch.nn.functional.one_hot(labels, max(n_outputs, int(y.max()) + 1)).double()
+    ridge, found = select_ridge(kernel, targets, RIDGES)
+    # the leave-one-out residuals of the mean are its residuals times n / (n - 1)
+    n = len(targets)
+    constant = float(((targets - targets.mean(0)) * n / (n - 1)).square().sum(1).mean())
     return KernelLeaveOneOut(
         predictions=found.predictions,
-        labels=None if y.is_floating_point() else y.to(found.predictions.device),
+        labels=labels,
         ridge=ridge,
         squared_error=found.squared_error,
         explained=1 - found.squared_error / constant if constant else float("nan"),
-        generalized_cross_validation=found.generalized_cross_validation,
         effective_dimension=found.effective_dimension,
         largest_leverage=found.largest_leverage,
-        landmarks=landmarks,
     )
 
 
@@ -339,20 +247,20 @@ def kernel_leave_one_out_at_both_weights(
     y: Int[Tensor, " n"] | Float[Tensor, "n k"],
     *,
     initial_state: Mapping[str, Tensor],
-    ridges: tuple[float, ...] = RIDGES,
     max_exact: int = 2000,
     landmarks: int = 1000,
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
-) -> LooAtBothWeights:
+) -> Scalars:
     """Compute `kernel_leave_one_out` at the initial weights and at the given ones.
 
+    "memorised" is the accuracy (or R²) that the given weights add, "alignment" the cosine of the two centred kernels.
+
     Args:
-        ridges: As for `kernel_leave_one_out`.
         max_exact: As for `kernel_leave_one_out`.
         landmarks: As for `kernel_leave_one_out`.
     """
-    _check(x, ridges, max_exact, landmarks)
+    _check(x, max_exact, landmarks)
     with torch.inference_mode(False):
         before = copy.deepcopy(network)
         before.load_state_dict(dict(initial_state))
@@ -362,5 +270,13 @@ def kernel_leave_one_out_at_both_weights(
     for one in (before, network):
         generator.set_state(state)
         columns.append(kernel_columns(one, x, max_exact, landmarks, generator, chunk_size))
-    first, second = (_left_out_of(each, network, x, y, ridges) for each in columns)
-    return LooAtBothWeights(first, second, kernel_alignment(columns[0].values, columns[1].values))
+    first, second = (_leave_one_out(each, network, x, y).scalars() for each in columns)
+    name = "accuracy" if "accuracy" in first else "explained"
+    return Scalars(
+        {
+            **{f"initial.{key}": value for key, value in first.items()},
+            **{f"trained.{key}": value for key, value in second.items()},
+            "memorised": second[name] - first[name],
+            "alignment": kernel_alignment(columns[0].values, columns[1].values),
+        }
+    )

@@ -11,22 +11,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.ablation.class_curves import boundary_distances, default_layers, moment_features, quartile_features
+from gapscope.ablation.class_curves import boundary_distances, default_layers, quartile_features
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_sample_independence
-from gapscope.inspection.outputs import check_labels, checked_outputs, measurement_mode, prepare_inputs
-from gapscope.measures._forward import FloatInputs, Labels
+from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, prepare_inputs
+from gapscope.measures._forward import FloatInputs, Labels, check_classes
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 
 if TYPE_CHECKING:
     import pandas
 
-FEATURES = {
-    "quartiles": ("lower_fence", "lower_quartile", "median", "upper_quartile", "upper_fence"),
-    "moments": ("moment_1", "moment_2", "moment_3", "moment_4", "moment_5"),
-}
+FEATURES = ("lower_fence", "lower_quartile", "median", "upper_quartile", "upper_fence")
 TAPS = ("input", "h1", "h2", "h3")
 PLACES = ("at the input", "at the first hidden layer", "at the second hidden layer", "at the third hidden layer")
 
@@ -37,7 +34,6 @@ class MarginSignature(Result):
 
     Attributes:
         layers: Names of the layers, "input" for the network's input.
-        features: Names of the five features.
         signature: The features, one row per layer.
         margins: The normalized margins from which they come, of the samples that are classified correctly.
         total_variation: Sum over a layer's coordinates of their variance over all samples.
@@ -45,60 +41,41 @@ class MarginSignature(Result):
     """
 
     layers: tuple[str, ...]
-    features: tuple[str, ...]
     signature: Float[Tensor, "l 5"]
     margins: Float[Tensor, "l c"]
     total_variation: Float[Tensor, " l"]
     n_samples: int
 
     def scalars(self) -> dict[str, float]:
-        """Return the five quartile features of up to four layers, named "input" and "h1" to "h3".
-
-        Features of missing hidden layers are NaN.
-
-        Raises:
-            NotMeasurable: The signature has other features or more layers than readings have places.
-        """
+        """Return the features of up to four layers, "input" and "h1" to "h3" (missing ones are NaN)."""
         hidden = iter(TAPS[1:])
         taps = ["input" if layer == "input" else next(hidden, None) for layer in self.layers]
-        if self.features != FEATURES["quartiles"] or None in taps:
+        if None in taps:
             raise NotMeasurable(
-                "Readings hold the quartile features of the input and at most 3 hidden layers; got "
-                f"{self.features[0]}, ... of {', '.join(self.layers)}. Use the signature itself for others."
+                f"Readings hold the features of the input and at most 3 hidden layers; got {', '.join(self.layers)}. "
+                "Use the signature itself for others."
             )
         found = dict(zip(taps, self.signature.tolist(), strict=True))
-        return {
-            f"{tap}.{feature}": found[tap][i] if tap in found else math.nan
-            for tap in TAPS
-            for i, feature in enumerate(self.features)
-        }
+        missing = [math.nan] * len(FEATURES)
+        return {f"{tap}.{name}": found.get(tap, missing)[i] for tap in TAPS for i, name in enumerate(FEATURES)}
 
     def missing(self) -> dict[str, str]:
         """Return the reasons of NaN by name."""
         lacking = TAPS[len(self.layers) :]
         n_hidden = len(self.layers) - 1
         why = f"the network has {n_hidden or 'no'} hidden layer{'s' if n_hidden > 1 else ''}"
-        return {f"{tap}.{feature}": why for tap in lacking for feature in self.features}
+        return {f"{tap}.{feature}": why for tap in lacking for feature in FEATURES}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per layer, one column a feature."""
         import pandas
 
         index = pandas.Index(self.layers, name="layer")
-        return pandas.DataFrame(self.signature.tolist(), index=index, columns=list(self.features))
+        return pandas.DataFrame(self.signature.tolist(), index=index, columns=list(FEATURES))
 
     def __repr__(self) -> str:
         right = f"{self.margins.shape[1]} of {self.n_samples} samples classified correctly"
         return f"MarginSignature({right})\n{self.to_pandas()}"
-
-
-def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | None) -> list[str]:
-    if layers is None:
-        return default_layers(network, prepare_inputs(network, samples.inputs[:1]))
-    names = [layers] if isinstance(layers, str) else list(layers)
-    if not names or len(set(names)) < len(names):
-        raise InvalidInput(f"layers must name one or more different layers; got {names}. Use None for the default.")
-    return names
 
 
 @register_measure(
@@ -112,7 +89,7 @@ def _chosen(network: nn.Module, samples: Samples, layers: str | Sequence[str] | 
             f"{where}, {feature.replace('_', ' ')}",
         )
         for tap, where in zip(TAPS, PLACES, strict=True)
-        for feature in FEATURES["quartiles"]
+        for feature in FEATURES
     },
     cost_class="backward",
     sampling=Sampling("whole", 256, lambda k: 4),
@@ -125,7 +102,6 @@ def margin_signature(
     *,
     layers: str | Sequence[str] | None = None,
     normalize: Literal["total_variation", "none"] = "total_variation",
-    features: Literal["quartiles", "moments"] = "quartiles",
     log: bool = True,
     epsilon: float = 1e-6,
     chunk_size: int | None = None,
@@ -143,17 +119,14 @@ def margin_signature(
     first order, and exact where the rest of the network is linear. Only samples with a positive margin (classified
     correctly) count.
 
-    "quartiles" are, of the distribution over samples: the smallest value not below Q1 - 1.5 (Q3 - Q1), Q1, the median,
-    Q3, the largest value not above Q3 + 1.5 (Q3 - Q1); quantiles are interpolated linearly. "moments" are
-    $(\mathrm{mean}\, \hat d^n)^{1/n}$, n = 1..5. Larger margins go with a smaller gap.
-
-    Scaling a layer by a positive factor and the next one by its inverse changes nothing, up to $\epsilon$.
+    The features are, of the distribution over samples: the smallest value not below Q1 - 1.5 (Q3 - Q1), Q1, the median,
+    Q3, the largest value not above Q3 + 1.5 (Q3 - Q1); quantiles are interpolated linearly. Larger margins go with a
+    smaller gap.
 
     Args:
         layers: Names of modules, and "input"; None takes the input and up to three evenly spaced hidden layers, each
             a convolution's or linear layer's output behind its normalization and before its activation.
         normalize: "total_variation", or "none" for plain distances.
-        features: "quartiles" or "moments".
         log: Whether features are natural logarithms, which predict the gap best in the paper.
         epsilon: Keeps the root from 0; 0 is allowed.
 
@@ -172,21 +145,25 @@ def margin_signature(
     [[1.0, 1.5, 2.0, 2.5, 3.0]]
     """
     check_choice("normalize", normalize, ("total_variation", "none"))
-    check_choice("features", features, tuple(FEATURES))
     check_range("epsilon", epsilon, 0)
+    check_classes("margin_signature", y)
     samples = Samples(x, y)
-    if not samples.is_classification:
-        raise InvalidInput(f"margin_signature needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
-        with torch.no_grad():
-            n_outputs = checked_outputs(network(prepare_inputs(network, x[:1])), 1).shape[1]
+        n_outputs = network_outputs(network, x[:1]).shape[1]
         check_labels(y, n_outputs)
         if n_outputs < 2:
             raise NotMeasurable(
                 "The network has 1 output; a margin needs at least 2 classes. Give it one output per class."
             )
-        chosen = _chosen(network, samples, layers)
+        if layers is None:
+            chosen = default_layers(network, prepare_inputs(network, x[:1]))
+        else:
+            chosen = [layers] if isinstance(layers, str) else list(layers)
+        if not chosen or len(set(chosen)) < len(chosen):
+            raise InvalidInput(
+                f"layers must name one or more different layers; got {chosen}. Use None for the default."
+            )
         distances, variation = boundary_distances(network, samples, chosen, epsilon=epsilon, chunk_size=chunk_size)
     right = distances[:, (distances > 0).all(0)]
     if right.shape[1] == 0:
@@ -196,10 +173,9 @@ def margin_signature(
             constant = chosen[int((variation == 0).nonzero()[0])]
             raise NotMeasurable(f"Layer '{constant}' must vary over the samples; it is constant. Name other layers.")
         right = right / variation.sqrt()[:, None]
-    signature = quartile_features(right) if features == "quartiles" else moment_features(right)
+    signature = quartile_features(right)
     return MarginSignature(
         layers=tuple(chosen),
-        features=FEATURES[features],
         signature=signature.log() if log else signature,
         margins=right,
         total_variation=variation,

@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from gapscope.base.random_streams import resolve_generator
+from gapscope.base.samples import Samples
 from gapscope.measures._forward import (
     FloatInputs,
     Inputs,
     Labels,
     Scalars,
-    check_labelled,
     forward_pass,
     low_margin,
     margins_of,
@@ -54,7 +54,7 @@ def augmentation_margin(
     Args:
         x: Images [n, channels, height, width].
     """
-    samples = check_labelled("augmentation_margin", x, y)
+    samples = Samples(x, y)
     check_images(x)
     source = resolve_generator(generator, "augmentation")
     draws, images = Draws.of(len(x), source), UnitRange.of(x)
@@ -87,7 +87,7 @@ def mixup_margin(
     Args:
         x: Inputs, floating point.
     """
-    samples = check_labelled("mixup_margin", x, y)
+    samples = Samples(x, y)
     pairs = same_class_partners(y, generator)
     inputs = mixup(continuous_inputs(network, x), pairs, slice(len(x)))
     return first_layer_margin(network, replace(samples, inputs=inputs), chunk_size)
@@ -116,7 +116,6 @@ def output_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int |
     >>> margins["percentile_10"], margins["median"], margins["inverse_square"]
     (0.5, 1.25, 4.0)
     """
-    check_labelled("output_margin", x, y)
     margins = margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())
     low = low_margin(margins)
     inverse = 1 / low**2 if low else math.inf

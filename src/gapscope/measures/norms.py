@@ -21,7 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.inspection.memoization import memoize
-from gapscope.measures._forward import Inputs, Labels, Scalars, check_labelled, forward_pass, low_margin, margins_of
+from gapscope.measures._forward import Inputs, Labels, Scalars, forward_pass, low_margin, margins_of
 from gapscope.measures._weights import (
     LayerWeight,
     layer_weights,
@@ -242,7 +242,6 @@ def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size:
     >>> round(spectral_complexity(network, torch.tensor([[2.0, 1.0]]).repeat(3, 1), y), 6)  # 0 - 0 + log 2
     0.693147
     """
-    check_labelled("spectral_complexity", x, y)
     squares = squared_frobenius_norms(layer_weights(network, x))
     return Estimate(log_spectral_bound(network, x, y, squares, chunk_size))
 
@@ -269,6 +268,5 @@ def spectral_distance_complexity(
     >>> spectral_distance_complexity(network, x, y, initial_state=initial)  # 0 - 0 + log 1
     0
     """
-    check_labelled("spectral_distance_complexity", x, y)
     moved = [layer.difference.square().sum().cpu() for layer in layer_weights(network, x, initial_state)]
     return Estimate(log_spectral_bound(network, x, y, torch.stack(moved), chunk_size))

@@ -285,22 +285,9 @@ def ntk_logdet(
     >>> ntk_logdet(network, torch.tensor([[1.0, 0.0], [1.0, 0.0]])).rank
     1
     """
-    check_choice("outputs", outputs, ("full", "traced"))
-    check_single_batch(mode, chunk_size)
-    with measurement_mode(network, mode=mode) as network, with_dtype(network, dtype) as substituted:
-        x = prepare_inputs(network, cast_like(x, dtype))
-        if mode == "eval":
-            check_sample_independence(network, x)
-        matrix = ntk_blocks(
-            network,
-            x,
-            None,
-            traced=outputs == "traced",
-            max_bytes=max_bytes,
-            chunk_size=chunk_size,
-            substituted=substituted,
-            one_pass=mode == "train",
-        )
+    matrix = empirical_ntk(
+        network, x, outputs=outputs, chunk_size=chunk_size, max_bytes=max_bytes, dtype=dtype, mode=mode
+    )
     if matrix.ndim == 4:
         matrix = matrix.flatten(2).flatten(0, 1)
     eigenvalues = torch.linalg.eigvalsh(matrix.double()).cpu()

@@ -28,7 +28,7 @@ from gapscope.inspection.outputs import (
     samples_per_pass,
 )
 from gapscope.inspection.substitution import ParameterSubstitution, cast_network
-from gapscope.measures._forward import Inputs, Labels, check_labelled, forward_pass, low_margin, margins_of
+from gapscope.measures._forward import Inputs, Labels, forward_pass, low_margin, margins_of
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -198,7 +198,6 @@ def path_norm_over_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_siz
     >>> path_norm_over_margin(network, torch.tensor([[3.0, 1.0]]).repeat(3, 1), y)  # 2 / (3 - 1)^2
     0.5
     """
-    check_labelled("path_norm_over_margin", x, y)
     margin = low_margin(margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu()))
     if margin == 0:
         raise NotMeasurable("The margin is 0; path_norm_over_margin divides by it. Train the network.")
@@ -243,7 +242,6 @@ def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
     >>> bool(abs(norm - (2 / (1 + torch.e**-2)) ** 2) < 1e-5)  # <dl/df, f> = p_0 f_0 + (p_1 - 1) f_1
     True
     """
-    check_labelled("fisher_rao_norm", x, y)
     total = 0.0
     with measurement_mode(network) as network, differentiable_kernels(network.modules()):
         x = prepare_inputs(network, x)

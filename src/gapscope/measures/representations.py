@@ -17,7 +17,7 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import capture_outputs
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
-from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, check_labelled, features_of, forward_pass
+from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, features_of, forward_pass
 from gapscope.measures._noise import STREAM, mixed_logits
 from gapscope.measures.path_norms import first_layer
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
@@ -75,7 +75,6 @@ def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
     Raises:
         NotMeasurable: There are no features, or no two classes with different means.
     """
-    check_labelled("neural_collapse", x, y)
     result, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
     features, labels = features_of(result, "neural_collapse"), y.unique()
     centres = torch.stack([features[y == label].mean(0) for label in labels])
@@ -161,7 +160,6 @@ def graph_label_variation(
     """
     check_range("neighbours", neighbours, 1)
     check_range("group_size", group_size, 2)
-    check_labelled("graph_label_variation", x, y)
     result, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
     features = features_of(result, "graph_label_variation")
     order = torch.arange(len(y))
@@ -258,7 +256,6 @@ def davies_bouldin_mixup(
         NotMeasurable: There is no first layer, or one class only.
     """
     check_range("batch_size", batch_size, 2)
-    check_labelled("davies_bouldin_mixup", x, y)
     logits = mixed_logits(network, x, y, generator, chunk_size)
     error = mean_with_error((logits.argmax(1) != y.cpu()).double())
     features = []

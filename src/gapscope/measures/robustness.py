@@ -16,7 +16,7 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
-from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, check_labelled, forward_pass
+from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, forward_pass
 from gapscope.measures._noise import STREAM, mixed_logits
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
@@ -190,7 +190,6 @@ def mixup_robustness(
     >>> mixup_robustness(network, x, y)["accuracy"]  # both mixtures of class 1 lie at 1
     1 ± 0
     """
-    check_labelled("mixup_robustness", x, y)
     logits = mixed_logits(network, x, y, generator, chunk_size)
     correct = (logits.argmax(1) == y.cpu()).double()
     losses = F.cross_entropy(logits, y.cpu(), reduction="none")

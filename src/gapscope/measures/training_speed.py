@@ -17,7 +17,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
 from gapscope.inspection.outputs import check_labels, measurement_mode, prepare_inputs, samples_per_pass
-from gapscope.measures._forward import Inputs, Labels, Scalars, Targets, check_labelled, features_of, forward_pass
+from gapscope.measures._forward import Inputs, Labels, Scalars, Targets, features_of, forward_pass
 from gapscope.measures._gradients import loss_and_gradient, mean_gradient, norm_of, sample_square_norms, trainable
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
@@ -127,7 +127,6 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
     Raises:
         NotMeasurable: The outputs are not those of a last linear layer with one row per class.
     """
-    check_labelled("gradient_weight_alignment", x, y)
     result = forward_pass(network, x, chunk_size=chunk_size)
     features = features_of(result, "gradient_weight_alignment")
     check_labels(y, result.logits.shape[1])

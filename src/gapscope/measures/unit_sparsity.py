@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,11 +20,10 @@ from gapscope.ablation.class_curves import (
     reversed_turning_points,
     turning_points,
 )
-from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.samples import Samples
+from gapscope.base.errors import check_choice, check_range
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, prepare_inputs
-from gapscope.measures._forward import Inputs, Labels
+from gapscope.measures._forward import Inputs, Labels, check_classes
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 
@@ -135,27 +134,22 @@ class UnitSparsity(Result):
         return "\n".join([head, *self.caveats])
 
 
-def _sparsity(
-    found: ClassCurves, n_classes: int, *, order: str, ties: str, area: str, include_all_ablated: bool
-) -> UnitSparsity:
-    forward = order == "descending"
-    curves, reverse = (found.forward, found.reverse) if forward else (found.reverse, found.forward)
-    units = curves.shape[1] - 1
-    first = turning_points(curves, n_classes)
-    last = reversed_turning_points(reverse, ties=ties, include_all_ablated=include_all_ablated)
+def _sparsity(found: ClassCurves, n_classes: int) -> UnitSparsity:
+    units = found.forward.shape[1] - 1
+    first, last = turning_points(found.forward, n_classes), reversed_turning_points(found.reverse)
     return UnitSparsity(
         layer=found.layer,
         n_units=units,
         n_classes=n_classes,
         classes=found.classes,
         n_samples=found.counts,
-        curves=curves,
-        reversed_curves=reverse,
+        curves=found.forward,
+        reversed_curves=found.reverse,
         turning_points=first,
         reversed_turning_points=last,
         class_zeta=(first + units - last).double() / (2 * units),
-        class_kappa=areas(curves, reverse, area),
-        reached_chance=below_chance(curves, n_classes).any(1),
+        class_kappa=areas(found.forward, found.reverse),
+        reached_chance=below_chance(found.forward, n_classes).any(1),
     )
 
 
@@ -190,69 +184,37 @@ def unit_sparsity(
     layers: str | Sequence[str] | None = None,
     unit_axis: int | None = None,
     attribute: Attribute = "mean_absolute_activation",
-    order: Literal["descending", "ascending"] = "descending",
-    ties: Literal["last", "first"] = "last",
-    area: Literal["absolute", "signed"] = "absolute",
-    include_all_ablated: bool = False,
-    n_classes: int | None = None,
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
-    progress: bool = False,
 ) -> UnitSparsity | dict[str, UnitSparsity]:
     r"""Compute the unit sparsity zeta and kappa of a layer by cumulative ablation (exact).
 
     .. math:: \zeta = \frac1C \sum_j \frac{n_0^j + M - n_0^{r,j}}{2M}, \qquad
               \kappa = \frac1C \sum_j \frac1M \sum_{n=0}^M |E_r^j(n) - E^j(n)|
 
-    For the samples of each class j (by the training labels given, corrupted or not), units are set to zero one after
-    the other: the most active first gives the accuracy curve E(n), the exact reverse E_r(n), n = 0..M. A unit is a
-    channel of a feature map or a unit of a linear layer, after its activation; it is ranked again for each class by the
-    mean of its absolute value over samples and positions. $n_0$ is the first n with $E(n) \le 1/C$,
-    $n_0^r = \arg\max_n E_r(n)$. Both numbers are means over the classes that have samples. The network is in
-    evaluation mode, and accuracy counts the argmax over all outputs.
-
-    Where the paper's text is ambiguous the default is what its figures and its authors' program do: E is on the
-    descending order (the text of Sec. 3.1 swaps the two), of several largest values of E_r the last one counts (the
-    first makes n_0^r = 0 for every network that fits its training data), and n = M does not count for n_0^r (with all
-    units removed every sample gets one class, whose curve is 1 there).
+    For the samples of each class j (by the training labels given), units are set to zero one after the other: the most
+    active first gives the accuracy curve E(n), the exact reverse E_r(n), n = 0..M. A unit is a channel of a feature map
+    or a unit of a linear layer, after its activation; it is ranked again for each class. $n_0$ is the first n with
+    $E(n) \le 1/C$, $n_0^r$ the last of the $\arg\max_{n < M} E_r(n)$. Both numbers are means over the classes that have
+    samples. Where the paper's text is ambiguous this is what its figures and its authors' program do.
 
     The default layer is the activation behind the last convolution (before pooling; behind the sum of a residual
-    block), in a network without convolutions the activation of the last hidden layer. It is found by tracing the
-    network's operations, functional activations included; in a network that cannot be traced by the order in which its
-    modules are called. A network in which no activation follows that layer needs `layers`.
-
-    Predictions are those of a loop over n that multiplies the layer's output by a mask, for all samples of a class at
-    once. The rest of the network runs on large batches of masked activations; steps that remove a unit which is zero
-    for a sample are skipped. Where the rest begins with pooling or other maps of single units and then a linear layer,
-    that layer's outputs are running sums in float64, and rows whose two largest outputs are close are computed again
-    by the masked forward pass. The last bits of outputs depend on the size of the batch; where the two largest agree up
-    to 64 units of rounding, the loop itself decides. In a network that cannot be traced, as those of transformers, what
-    its modules returned before the layer is handed back to the code around them, and what follows runs again; where
-    that gives something else, as where modules leave values behind, the whole network runs with the layer's output
-    replaced.
+    block), in a network without convolutions the activation of the last hidden layer. A network in which no activation
+    follows that layer needs `layers`. Predictions are those of a loop over n that multiplies the layer's output by a
+    mask; where the two largest outputs agree up to 64 units of rounding, that loop itself decides.
 
     Args:
         layers: Name of the module whose output is ablated; None: see above. A sequence of names gives a dictionary of
             results, one per layer, also where it holds one name.
         unit_axis: Axis of the layer's output that counts its units; None takes the last one behind a linear layer (also
             for tokens with features), else the first after the samples.
-        attribute: By what units are ranked, largest first: "mean_absolute_activation" (the paper's),
-            "class_selectivity" (Morcos et al. 2018, the same ranking for all classes, a second forward pass),
-            "weight_norm" (L1 norm of the incoming weights), "random" (again for each class), or a function from a
-            class's activations [n, M, ...] to one number per unit.
-        order: The order of E: "descending" removes the largest attribute first; E_r is always the exact reverse.
-        ties: Which of several largest values of E_r counts, "last" or "first".
-        area: "absolute" (eq. 5), or "signed" for the authors' program's $\frac{1}{M+1} \sum_n (E_r - E)$, which is
-            M / (M+1) of the other where E_r is nowhere below E.
-        include_all_ablated: Whether n = M counts for n_0^r.
-        n_classes: C of the chance level; None takes the network's number of outputs.
-        progress: Whether to show a bar if standard error is a terminal.
+        attribute: By what units are ranked, largest first: "mean_absolute_activation" (the paper's, over samples and
+            positions), "class_selectivity" (Morcos et al. 2018, the same ranking for all classes, a second forward
+            pass), "weight_norm" (L1 norm of the incoming weights), "random" (again for each class), or a function from
+            a class's activations [n, M, ...] to one number per unit.
 
     Returns:
         The numbers with curves, turning points, class table and cautions; by layer where a sequence is given.
-
-    Raises:
-        InvalidInput: An option, the layer's name or the data cannot be used.
 
     >>> network = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 4))
     >>> for layer in (network[0], network[2]):
@@ -262,24 +224,19 @@ def unit_sparsity(
     >>> found.zeta == 1 / 3, found.kappa == 2 / 3
     (True, True)
     """
-    check_choice("order", order, ("descending", "ascending"))
-    check_choice("ties", ties, ("last", "first"))
-    check_choice("area", area, ("absolute", "signed"))
     if not callable(attribute):
         check_choice("attribute", attribute, ATTRIBUTES)
     if chunk_size is not None:
         check_range("chunk_size", chunk_size, 1)
-    samples = Samples(x, y)
-    if not samples.is_classification:
-        raise InvalidInput(f"unit_sparsity needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
+    check_classes("unit_sparsity", y)
+    names = [layers] if layers is None or isinstance(layers, str) else layers
+    results = {}
     with measurement_mode(network) as network:
-        check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
+        check_sample_independence(network, prepare_inputs(network, x[:64]))
         n_outputs = network_outputs(network, x[:1]).shape[1]
         check_labels(y, n_outputs)
-        classes = n_outputs if n_classes is None else n_classes
-        check_range("n_classes", classes, 1)
-        found = {
-            str(name): class_curves(
+        for name in names:
+            curves = class_curves(
                 network,
                 x,
                 y,
@@ -288,12 +245,6 @@ def unit_sparsity(
                 attribute=attribute,
                 chunk_size=chunk_size,
                 generator=generator,
-                progress=progress,
             )
-            for name in ([layers] if layers is None or isinstance(layers, str) else layers)
-        }
-    results = {
-        name: _sparsity(curves, classes, order=order, ties=ties, area=area, include_all_ablated=include_all_ablated)
-        for name, curves in found.items()
-    }
-    return next(iter(results.values())) if layers is None or isinstance(layers, str) else results
+            results[str(name)] = _sparsity(curves, n_outputs)
+    return results if names is layers else next(iter(results.values()))
