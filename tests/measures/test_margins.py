@@ -11,7 +11,6 @@ from torch import nn
 from gapscope.base.errors import NotMeasurable
 from gapscope.measures._noise import mixup, same_class_partners
 from gapscope.measures.margins import augmentation_margin, mixup_margin, output_margin
-from gapscope.measures.path_norms import trimmed_mean
 
 DOUBLE = torch.float64
 
@@ -41,7 +40,6 @@ def test_distance_of_mixtures_from_a_linear_boundary() -> None:
     expected = distances.mean() / variances[2:-2].mean().sqrt()
     found = mixup_margin(network, x, y)
     assert found == pytest.approx(float(expected.detach()), rel=1e-8)
-    assert trimmed_mean(variances) == pytest.approx(float(variances[2:-2].mean()))
 
 
 def test_margins_of_changed_images_of_one_grey_are_those_of_the_images() -> None:

@@ -11,15 +11,15 @@ from gapscope.base.errors import NotMeasurable
 from gapscope.measures._noise import same_class_partners
 from gapscope.measures.robustness import (
     PENALTIES,
-    Draws,
-    UnitRange,
     augmentation_robustness,
     cropped,
     edges,
     erased,
     flipped,
+    in_unit_range,
     mixup_robustness,
     saturated,
+    six_draws,
 )
 
 
@@ -55,12 +55,11 @@ def test_penalties_of_a_network_that_a_flip_turns_round() -> None:
     x[:, :, :, :4] = 1.0  # white and grey: saturation changes nothing; the crop and brightness keep the side
     found = augmentation_robustness(LeftIsBright(), x)
     # flip 6, flip and saturation 12, always; edges lie in the middle, erasing takes some of the left half away
-    draws = Draws.of(6, torch.Generator().manual_seed(0))
-    images = UnitRange.of(x)
+    draws = six_draws(6, torch.Generator().manual_seed(0))
     network, total = LeftIsBright(), 0.0
     before = network(x).softmax(1).max(1)
     for transform, penalty in PENALTIES.items():
-        after = network(images.change(transform, x, draws)).softmax(1).max(1)
+        after = network(in_unit_range(x, transform)(x, draws)).softmax(1).max(1)
         same = after.indices == before.indices
         total += float(torch.where(same, (after.values - before.values).abs(), penalty).mean())
     again = augmentation_robustness(network, x, generator=torch.Generator().manual_seed(0))
@@ -70,7 +69,7 @@ def test_penalties_of_a_network_that_a_flip_turns_round() -> None:
 
 def test_each_transformation_does_what_it_says() -> None:
     x = torch.rand(40, 3, 10, 10)
-    draws = Draws.of(40, torch.Generator().manual_seed(1))
+    draws = six_draws(40, torch.Generator().manual_seed(1))
     assert torch.equal(flipped(x, draws)[..., 0], x[..., 9])
     changed = saturated(x, draws)
     torch.testing.assert_close(changed.amax(1), x.amax(1))  # the value stays
@@ -78,7 +77,7 @@ def test_each_transformation_does_what_it_says() -> None:
     def saturation(images: Tensor) -> Tensor:
         return (images.amax(1) - images.amin(1)) / images.amax(1)
 
-    factor = (0.6 + draws.values[:, 0, None, None].float()).expand(40, 10, 10)
+    factor = (0.6 + draws[:, 0, None, None].float()).expand(40, 10, 10)
     torch.testing.assert_close(saturation(changed), (saturation(x) * factor).clamp_max(1), rtol=1e-4, atol=1e-5)
     ramp = torch.arange(10.0).expand(2, 1, 10, 10)
     assert edges(ramp, draws[:2])[0, 0, 4, 4] == 8 / 4 + 0.5

@@ -23,6 +23,7 @@ from gapscope.inspection.outputs import (
     prepare_inputs,
     samples_per_pass,
 )
+from gapscope.results.estimate import Estimate
 from gapscope.results.result import Result
 
 if TYPE_CHECKING:
@@ -37,12 +38,7 @@ Labels = Int[Tensor, " n"]
 
 @dataclass(frozen=True, repr=False)
 class Scalars(Result):
-    """Named scalars of one measure (missing ones are NaN, with a reason).
-
-    Attributes:
-        values: Name -> number.
-        reasons: Name -> reason of a missing number.
-    """
+    """Named scalars of one measure, and reasons of missing ones, which are NaN."""
 
     values: Mapping[str, float]
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -70,10 +66,7 @@ class Scalars(Result):
 class ForwardPass:
     """Outputs and features of one forward pass in evaluation mode, in float64 on the CPU.
 
-    Attributes:
-        outputs: Raw outputs.
-        features: Inputs of the last linear or convolutional layer, flattened; None without such a layer.
-        head: That layer; None without one.
+    Features are the flattened inputs of `head`, the last linear or convolutional layer (None without one).
     """
 
     outputs: Float[Tensor, "n k"]
@@ -133,6 +126,12 @@ def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:
         )
     right = logits.gather(1, y[:, None])
     return right[:, 0] - logits.scatter(1, y[:, None], -torch.inf).amax(1)
+
+
+def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
+    """Return the mean with its standard error, the spread of the values (None for a single one)."""
+    error = values.std().item() / len(values) ** 0.5 if len(values) > 1 else None
+    return Estimate(values.mean().item(), error)
 
 
 def low_margin(margins: Float[Tensor, " n"]) -> float:

@@ -139,6 +139,14 @@ def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Ten
     return found
 
 
+def random_groups(n: int, size: int, generator: torch.Generator | None, purpose: str) -> list[Int[Tensor, " m"]]:
+    """Return random groups of `size` of n samples (one of all where there are fewer), without the incomplete one."""
+    order = torch.arange(n)
+    if n > size:
+        order = torch.randperm(n, generator=resolve_generator(generator, purpose))
+    return [part for part in order.split(size) if len(part) == min(size, n)]
+
+
 def mixup(x: Tensor, pairs: Int[Tensor, " n"], part: slice) -> Tensor:
     """Return a part of the samples, each mixed half and half with its partner."""
     return (x[part] + x[pairs[part].to(x.device)]) / 2

@@ -12,14 +12,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
-from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.gradients.backward import input_gradient
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import as_real, checked_outputs, measurement_mode, samples_per_pass
-from gapscope.measures._forward import FloatInputs, Inputs, Scalars, Targets
-from gapscope.measures._gradients import mean_gradient, norm_of
-from gapscope.measures._noise import continuous_inputs
+from gapscope.measures._forward import FloatInputs, Inputs, Scalars, Targets, mean_with_error
+from gapscope.measures._gradients import mean_gradient, norm_of, trainable
+from gapscope.measures._noise import continuous_inputs, random_groups
 from gapscope.measures.path_norms import with_powered_weights
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
@@ -45,11 +44,12 @@ def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_s
     >>> connection_sensitivity(network, torch.tensor([[3.0]]), torch.ones(1, 1))  # |2 * 2 * (6 - 1) * 3|
     60
     """
-    gradient = mean_gradient(network, x, y, chunk_size=chunk_size)
-    values = [as_real(parameter.detach()) for parameter in network.parameters() if parameter.requires_grad]
-    ndims = [parameter.ndim for parameter in network.parameters() if parameter.requires_grad]
-    rows = zip(values, gradient, ndims, strict=True)
-    return Estimate(sum((value.double() * g.double()).abs().sum().item() for value, g, ndim in rows if ndim >= 2))
+    gradients = mean_gradient(network, x, y, chunk_size=chunk_size)
+    total = 0.0
+    for parameter, gradient in zip(trainable(network), gradients, strict=True):
+        if parameter.ndim >= 2:
+            total += (as_real(parameter.detach()).double() * gradient.double()).abs().sum().item()
+    return Estimate(total)
 
 
 @_register(
@@ -74,8 +74,8 @@ def gradient_norm(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int 
     {'whole': 6.0, 'sum': 6.0}
     """
     gradient = mean_gradient(network, x, y, chunk_size=chunk_size)
-    shapes = [parameter.ndim for parameter in network.parameters() if parameter.requires_grad]
-    layers = [norm_of([tensor]) for tensor, ndim in zip(gradient, shapes, strict=True) if ndim >= 2]
+    pairs = zip(trainable(network), gradient, strict=True)
+    layers = [norm_of([tensor]) for parameter, tensor in pairs if parameter.ndim >= 2]
     return Scalars({"whole": norm_of(gradient), "sum": sum(layers, 0.0)})
 
 
@@ -111,7 +111,6 @@ def jacobian_covariance(
     a standard error from their spread (None for a single group).
 
     Args:
-        x: Inputs, floating point.
         group_size: Samples n of one correlation matrix.
 
     Raises:
@@ -131,12 +130,8 @@ def jacobian_covariance(
 
         size = samples_per_pass(network, x, chunk_size, one_pass=rows, at_most=256)
         gradients = torch.cat([rows(x[part]) for part in slices(len(x), size)])
-    order = torch.arange(len(x))
-    if len(x) > group_size:
-        order = torch.randperm(len(x), generator=resolve_generator(generator, "Jacobian groups"))
-    groups = [part for part in order.split(group_size) if len(part) == min(group_size, len(x))]
-    scores = torch.tensor([correlation_score(gradients[part]) for part in groups], dtype=torch.float64)
-    return Estimate(scores.mean().item(), scores.std().item() / len(scores) ** 0.5 if len(scores) > 1 else None)
+    groups = random_groups(len(x), group_size, generator, "Jacobian groups")
+    return mean_with_error(torch.tensor([correlation_score(gradients[part]) for part in groups], dtype=torch.float64))
 
 
 @_register(
@@ -152,9 +147,6 @@ def synaptic_flow(network: nn.Module, x: Inputs) -> Estimate:
     is replaced by its absolute value, and batch norm by the absolute value of its linear map in evaluation mode. The
     sum is over trainable weights of two or more dimensions; with L linear layers without biases and ReLU it is L R. The
     papers report the sum itself; its logarithm has the same order and does not overflow. Only the shape of x matters.
-
-    Args:
-        network: Any network with floating-point inputs.
 
     Raises:
         NotMeasurable: Inputs are token ids, or nothing flows.

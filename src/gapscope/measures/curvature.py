@@ -19,7 +19,7 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs, samples_per_pass
-from gapscope.measures._forward import Inputs, Scalars, Targets
+from gapscope.measures._forward import Inputs, Scalars, Targets, mean_with_error
 from gapscope.measures._gradients import at_weights, loss_and_gradient, sample_square_norms, trainable
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.measures.spectra import STREAM, krylov
@@ -230,15 +230,7 @@ def hessian_trace(
     check_range("probes", probes, 2, 1024)
     spaces = krylov(network, x, y, generator=generator, chunk_size=chunk_size)
     values = [run.diagonal[0] * spaces.hessian.size for run in spaces.runs(probes, 1)]
-    traces = torch.tensor(values, dtype=torch.float64)
-    return Estimate(traces.mean().item(), traces.std().item() / probes**0.5)
-
-
-def _losses_at_the_weights(network: nn.Module, samples: Samples, size: int) -> Float[Tensor, " n"]:
-    """Return the loss of each sample at the network's own weights, in float64 on the CPU."""
-    assert samples.targets is not None
-    outputs = network_outputs(network, samples.inputs, chunk_size=size).double()
-    return sample_losses(outputs, samples.targets).cpu()
+    return mean_with_error(torch.tensor(values, dtype=torch.float64))
 
 
 @_register(
@@ -295,7 +287,8 @@ def local_learning_coefficient(
         samples = Samples(prepare_inputs(network, x), prepare_inputs(network, y))
         weights = [parameter.detach() for parameter in trainable(network)]
         size = samples_per_pass(network, samples.inputs, None, one_pass=network, at_most=256)
-        start_losses = _losses_at_the_weights(network, samples, size)
+        outputs = network_outputs(network, samples.inputs, chunk_size=size).double()
+        start_losses = sample_losses(outputs, samples.targets).cpu()  # type: ignore[arg-type]
         values = []
         for seed in seeds:
             draw, rises = torch.Generator().manual_seed(seed), []
@@ -318,4 +311,4 @@ def local_learning_coefficient(
     coefficients = torch.tensor(values, dtype=torch.float64)
     if not bool(coefficients.isfinite().all()):
         raise NotMeasurable("A chain of the Langevin dynamics diverged; all must stay finite. Use a smaller step_size.")
-    return Estimate(coefficients.mean().item(), coefficients.std().item() / chains**0.5)
+    return mean_with_error(coefficients)

@@ -30,7 +30,7 @@ from gapscope.measures._forward import (
 from gapscope.measures._noise import STREAM, continuous_inputs, mixup, same_class_partners
 from gapscope.measures.path_norms import first_layer_margin
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
-from gapscope.measures.robustness import Draws, UnitRange, check_images, cropped, erased, flipped, saturated
+from gapscope.measures.robustness import check_images, cropped, erased, flipped, in_unit_range, saturated, six_draws
 from gapscope.results.estimate import Estimate
 
 _register = partial(register_measure, labels=True, default=False, sampling=Sampling("own", 128, lambda k: 4))
@@ -57,11 +57,11 @@ def augmentation_margin(
     samples = Samples(x, y)
     check_images(x)
     source = resolve_generator(generator, "augmentation")
-    draws, images = Draws.of(len(x), source), UnitRange.of(x)
+    draws = six_draws(len(x), source)
     applied = torch.rand(len(x), 4, 1, 1, 1, generator=source).to(x.device) < 0.5
     inputs = x.detach()
-    for i, transform in enumerate((flipped, saturated, cropped, erased)):
-        inputs = torch.where(applied[:, i], images.change(transform, inputs, draws), inputs)
+    for i, change in enumerate((flipped, saturated, cropped, erased)):
+        inputs = torch.where(applied[:, i], in_unit_range(x, change)(inputs, draws), inputs)
     return first_layer_margin(network, replace(samples, inputs=inputs), chunk_size)
 
 
@@ -83,9 +83,6 @@ def mixup_margin(
     """Compute the mean first-layer margin of samples mixed within their class (estimated).
 
     Samples are averaged half and half; each has one partner and is a partner once.
-
-    Args:
-        x: Inputs, floating point.
     """
     samples = Samples(x, y)
     pairs = same_class_partners(y, generator)
@@ -117,12 +114,5 @@ def output_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int |
     (0.5, 1.25, 4.0)
     """
     margins = margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())
-    low = low_margin(margins)
-    inverse = 1 / low**2 if low else math.inf
-    return Scalars(
-        {
-            "percentile_10": low,
-            "median": torch.quantile(margins, 0.5).item(),
-            "inverse_square": inverse,
-        }
-    )
+    low, median = low_margin(margins), torch.quantile(margins, 0.5).item()
+    return Scalars({"percentile_10": low, "median": median, "inverse_square": 1 / low**2 if low else math.inf})

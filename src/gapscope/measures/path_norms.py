@@ -28,61 +28,50 @@ from gapscope.inspection.outputs import (
     samples_per_pass,
 )
 from gapscope.inspection.substitution import ParameterSubstitution, cast_network
-from gapscope.measures._forward import Inputs, Labels, forward_pass, low_margin, margins_of
+from gapscope.measures._forward import Inputs, Labels, forward_pass, low_margin, margins_of, mean_with_error
+from gapscope.measures._gradients import trainable
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 
-@dataclass(frozen=True)
-class _Norm:
-    """Evaluation-mode batch norm h -> gamma (h - mean) / sqrt(variance + eps) + beta."""
+def _powered(norm: _BatchNorm, bias: Tensor | None, power: int) -> list[tuple[Tensor, Tensor]]:
+    """Return (tensor, new values) pairs that turn batch norm h -> s h + b into h -> |s|^p h + |b|^p.
 
-    gamma: Tensor | None
-    beta: Tensor | None
-    mean: Tensor
-    variance: Tensor
-    eps: float
-    bias: Tensor | None
-
-    def powered(self, power: int) -> list[tuple[Tensor, Tensor]]:
-        """Return (tensor, new values) pairs that turn h -> s h + b into h -> |s|^p h + |b|^p."""
-        squared = self.variance.double() + self.eps
-        gamma = torch.ones_like(squared) if self.gamma is None else self.gamma.detach().double()
-        shift = -self.mean.double() * gamma / squared.sqrt()
-        pairs = [(self.variance, squared**power - self.eps)]
-        if self.bias is not None:  # what two layers in a row add is one shift
-            shift = shift + self.bias.detach().double() * gamma / squared.sqrt()
-            pairs.append((self.bias, torch.zeros_like(shift)))
-        if self.beta is None:
-            return [*pairs, (self.mean, -(shift.abs() ** power) * squared ** (power / 2) / gamma.abs() ** power)]
-        shift = shift + self.beta.detach().double()
-        return [*pairs, (self.mean, torch.zeros_like(shift)), (self.beta, shift.abs() ** power)]
+    In evaluation mode s h + b is gamma (h - mean) / sqrt(variance + eps) + beta; `bias` is that of the layer before.
+    """
+    assert norm.running_mean is not None and norm.running_var is not None
+    squared = norm.running_var.double() + norm.eps
+    gamma = torch.ones_like(squared) if norm.weight is None else norm.weight.detach().double()
+    shift = -norm.running_mean.double() * gamma / squared.sqrt()
+    pairs = [(norm.running_var, squared**power - norm.eps)]
+    if bias is not None:  # what two layers in a row add is one shift
+        shift = shift + bias.detach().double() * gamma / squared.sqrt()
+        pairs.append((bias, torch.zeros_like(shift)))
+    if norm.bias is None:
+        mean = -(shift.abs() ** power) * squared ** (power / 2) / gamma.abs() ** power
+        return [*pairs, (norm.running_mean, mean)]
+    shift = shift + norm.bias.detach().double()
+    return [*pairs, (norm.running_mean, torch.zeros_like(shift)), (norm.bias, shift.abs() ** power)]
 
 
-def _norms(network: nn.Module, x: Tensor) -> list[_Norm]:
-    made, found = record_module_calls(network, x), []
-    for call in made:
+def _norms(network: nn.Module, x: Tensor) -> list[tuple[_BatchNorm, Tensor | None]]:
+    """Return each batch norm with running statistics, and the bias of the layer before it."""
+    calls, found = record_module_calls(network, x), []
+    for call in calls:
         norm = call.module
-        if not isinstance(norm, _BatchNorm) or norm.running_mean is None or norm.running_var is None:
-            continue
-        before = [other.module for other in made if isinstance(other.module, Weighted) and other.output is call.input]
-        bias = before[0].bias if before else None
-        found.append(_Norm(norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps, bias))
+        if isinstance(norm, _BatchNorm) and norm.running_mean is not None and norm.running_var is not None:
+            before = [one.module for one in calls if isinstance(one.module, Weighted) and one.output is call.input]
+            found.append((norm, before[0].bias if before else None))
     return found
 
 
 @dataclass(frozen=True)
 class PoweredNetwork:
-    """Network with powers of absolute values substituted for its parameters.
-
-    Attributes:
-        network: The network, in evaluation mode.
-        stand_in: Maps a parameter to its substitute.
-        shifts: All additive terms: biases, means of batch norms.
-    """
+    """Network with powers of absolute values substituted for its parameters."""
 
     network: nn.Module
     stand_in: ParameterSubstitution
+    # all additive terms: biases, means of batch norms
     shifts: tuple[Tensor, ...]
 
     def sum_for_ones(self, shape: tuple[int, ...], factor: float = 1.0) -> Tensor:
@@ -122,9 +111,9 @@ def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[
     with measurement_mode(network) as network:
         norms = _norms(network, prepare_inputs(network, x[:1]))
         # read before other tensors are seen in place of these
-        pairs = [pair for norm in norms for pair in norm.powered(power)]
+        pairs = [pair for norm, bias in norms for pair in _powered(norm, bias, power)]
         biases = [p for name, p in network.named_parameters() if name.rsplit(".", 1)[-1].startswith("bias")]
-        shifts = (*biases, *(norm.mean for norm in norms))
+        shifts = (*biases, *(norm.running_mean for norm, _ in norms if norm.running_mean is not None))
         with cast_network(
             network, highest_precision_dtype(device_of(network)), lambda values: values.abs() ** power
         ) as stand_in:
@@ -161,9 +150,6 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
     float64. Networks that are not piecewise linear (smooth activations, attention, layer norm) have none, nor have
     networks of token ids: both raise `NotMeasurable`. Dziugaite et al. report $\sqrt{\cdot / n}$.
 
-    Args:
-        network: A network that is piecewise linear.
-
     >>> import torch
     >>> network = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
     >>> for layer, weight in ((network[0], [[1.0], [2.0]]), (network[2], [[3.0, 1.0]])):
@@ -184,9 +170,6 @@ def path_norm_over_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_siz
     r"""Compute the path norm divided by the squared margin, $\gamma^2$ (exact).
 
     $\gamma$ is the tenth percentile of the margins $f_y - \max_{j \ne y} f_j$ (the k-th smallest, k = n // 10).
-
-    Args:
-        network: A piecewise linear classifier that returns logits [n, K].
 
     Raises:
         NotMeasurable: The margin is zero, or there is no path norm.
@@ -246,9 +229,7 @@ def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
     with measurement_mode(network) as network, differentiable_kernels(network.modules()):
         x = prepare_inputs(network, x)
         check_sample_independence(network, x[:64])
-        parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        if not parameters:
-            raise NotMeasurable("Got no trainable parameters; fisher_rao_norm is a derivative by them.")
+        parameters = trainable(network)
         direction = [as_real(parameter.detach()) for parameter in parameters]
 
         def changes(part: Tensor, labels: Tensor) -> Float[Tensor, " n"]:
@@ -278,12 +259,6 @@ def first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
     raise NotMeasurable("There must be a first convolution or linear layer; the network calls none.")
 
 
-def trimmed_mean(values: Float[Tensor, " d"], share: float = 0.05) -> float:
-    """Return the mean of all but the smallest and the largest twentieth of the values."""
-    cut = int(share * len(values))
-    return values.sort().values[cut : len(values) - cut].mean().item()
-
-
 def first_layer_margin(network: nn.Module, samples: Samples, chunk_size: int | None) -> Estimate:
     r"""Compute the mean margin at the first layer in units of its features' trimmed deviation."""
     with measurement_mode(network) as network:
@@ -292,9 +267,9 @@ def first_layer_margin(network: nn.Module, samples: Samples, chunk_size: int | N
         distances, variances = boundary_distances_with_variances(
             network, samples, [name], epsilon=EPSILON, chunk_size=chunk_size
         )
-    spread = trimmed_mean(variances[0]) ** 0.5
+    # the mean of all but the smallest and the largest twentieth
+    ordered, cut = variances[0].sort().values, int(0.05 * len(variances[0]))
+    spread = ordered[cut : len(ordered) - cut].mean().item() ** 0.5
     if spread == 0:
         raise NotMeasurable(f"Layer '{name}' must vary over the samples; it is constant.")
-    values = distances[0] / spread
-    error = values.std().item() / len(values) ** 0.5 if len(values) > 1 else None
-    return Estimate(values.mean().item(), error)
+    return mean_with_error(distances[0] / spread)

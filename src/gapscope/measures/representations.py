@@ -17,11 +17,10 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import capture_outputs
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
-from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, features_of, forward_pass
-from gapscope.measures._noise import STREAM, mixed_logits
+from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, features_of, forward_pass, mean_with_error
+from gapscope.measures._noise import STREAM, mixed_logits, random_groups
 from gapscope.measures.path_norms import first_layer
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
-from gapscope.measures.robustness import mean_with_error
 from gapscope.results.estimate import Estimate
 
 # singular values of the class means below this part of the largest are rounding
@@ -66,12 +65,6 @@ def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
     row per class that has samples; "centre_disagreement" the fraction of samples whose prediction is not the class of
     the nearest mean (NC4). Standard deviations divide by the number of classes.
 
-    Args:
-        network: Classifier that returns logits [n, K] by a last linear layer.
-
-    Returns:
-        The five numbers; "head_mismatch" is NaN where the last layer has not one row per class that has samples.
-
     Raises:
         NotMeasurable: There are no features, or no two classes with different means.
     """
@@ -103,15 +96,8 @@ def label_variation(features: Float[Tensor, "n d"], y: Labels, neighbours: int) 
     r"""Compute the label variation: weight fraction of graph edges between different labels.
 
     $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ with L = D - A and one-hot labels Y. An edge joins two samples if one
-    is among the `neighbours` nearest of the other by cosine similarity. Its weight is that similarity, or 0 if it is
-    negative. It is 0 if no edge has a weight.
-
-    Args:
-        features: Features.
-        neighbours: Neighbours per sample; all others if there are fewer.
-
-    Returns:
-        The share; 0 where no edge has a weight.
+    is among the `neighbours` nearest of the other (all others, if fewer) by cosine similarity. Its weight is that
+    similarity, or 0 if it is negative. It is 0 if no edge has a weight.
 
     >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> label_variation(features, torch.tensor([0, 0, 1, 1]), 1), label_variation(features, torch.arange(4), 1)
@@ -165,21 +151,13 @@ def graph_label_variation(
     order = torch.arange(len(y))
     if len(y) > group_size:
         order = torch.randperm(len(y), generator=resolve_generator(generator, "feature graphs"))
-    groups = (
-        order.split(group_size)
-        if len(y) < 2 * group_size
-        else order[: len(y) // group_size * group_size].split(group_size)
-    )
-    pairs = [
-        [label_variation(signal[part], y[part], neighbours) for signal in (features, result.logits)] for part in groups
-    ]
-    rows = [(first, second, abs(second - first)) for first, second in pairs]
-    values = torch.tensor(rows, dtype=torch.float64)
-    errors = (values.std(0) / len(values) ** 0.5).tolist() if len(values) > 1 else [None] * 3
-    names = ("features", "outputs", "change")
-    return Scalars(
-        {name: Estimate(mean, error) for name, mean, error in zip(names, values.mean(0).tolist(), errors, strict=True)}
-    )
+    used = len(y) if len(y) < 2 * group_size else len(y) // group_size * group_size
+    rows = []
+    for part in order[:used].split(group_size):
+        first, second = (label_variation(signal[part], y[part], neighbours) for signal in (features, result.logits))
+        rows.append((first, second, abs(second - first)))
+    columns = torch.tensor(rows, dtype=torch.float64).T
+    return Scalars(dict(zip(("features", "outputs", "change"), map(mean_with_error, columns), strict=True)))
 
 
 POOLED = 4
@@ -190,12 +168,6 @@ def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
 
     $\frac1C \sum_k \max_{j \ne k} (s_k + s_j) / \lVert c_k - c_j \rVert$ for class centres c and mean distances s from
     them. NaN for a single class, infinite if two classes have the same centre.
-
-    Args:
-        features: Features.
-
-    Returns:
-        The index; NaN where there is one class only, infinite where two classes have the same centre.
 
     >>> davies_bouldin(torch.tensor([[0.0], [2.0], [9.0], [11.0]]), torch.tensor([0, 0, 1, 1]))  # (1 + 1) / 9
     0.2222222222222222
@@ -249,7 +221,6 @@ def davies_bouldin_mixup(
     tables.
 
     Args:
-        x: Inputs, floating point.
         batch_size: Samples per batch of the index; incomplete batches are not used.
 
     Raises:
@@ -267,20 +238,12 @@ def davies_bouldin_mixup(
                 network(x[part].clone())
             features.append(_pooled(seen[name], module).cpu())
     features = torch.cat(features)
-    order = torch.arange(len(x))
-    if len(x) > batch_size:
-        order = torch.randperm(len(x), generator=resolve_generator(generator, STREAM))
-    batches = [part for part in order.split(min(batch_size, len(x))) if len(part) == min(batch_size, len(x))]
+    batches = random_groups(len(x), batch_size, generator, STREAM)
     indices = torch.tensor([davies_bouldin(features[part], y.cpu()[part]) for part in batches], dtype=torch.float64)
     indices = indices[~indices.isnan()]
     if len(indices) == 0:
         raise NotMeasurable("The samples have one class; the Davies-Bouldin index compares at least two.")
     index, spread = indices.mean().item(), indices.std().item() / len(indices) ** 0.5 if len(indices) > 1 else 0.0
     product_error = ((float(error) * spread) ** 2 + (index * (error.standard_error or 0.0)) ** 2) ** 0.5
-    return Scalars(
-        {
-            "product": Estimate(index * error, product_error),
-            "davies_bouldin": Estimate(index, spread if len(indices) > 1 else None),
-            "mixup_error": error,
-        }
-    )
+    product = Estimate(index * error, product_error)
+    return Scalars({"product": product, "davies_bouldin": mean_with_error(indices), "mixup_error": error})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -16,12 +15,12 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
-from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, forward_pass
+from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, forward_pass, mean_with_error
 from gapscope.measures._noise import STREAM, mixed_logits
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
-from gapscope.results.estimate import Estimate
 
 Images = Float[Tensor, "n c h w"]
+Draws = Float[Tensor, "n 6"]
 
 
 def check_images(x: Tensor) -> None:
@@ -33,27 +32,14 @@ def check_images(x: Tensor) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Random numbers in [0, 1) for every sample.
+def six_draws(n: int, generator: torch.Generator) -> Draws:
+    """Sample six random numbers in [0, 1) for every sample."""
+    return torch.rand(n, 6, generator=generator, dtype=torch.float64)
 
-    Attributes:
-        values: Six numbers per sample.
-    """
 
-    values: Float[Tensor, "n 6"]
-
-    @classmethod
-    def of(cls, n: int, generator: torch.Generator) -> Draws:
-        """Sample the numbers of n samples."""
-        return cls(torch.rand(n, 6, generator=generator, dtype=torch.float64))
-
-    def __getitem__(self, part: slice) -> Draws:
-        return Draws(self.values[part])
-
-    def column(self, index: int, like: Tensor) -> Float[Tensor, "n 1 1 1"]:
-        """Return one number per sample, to be broadcast over its image."""
-        return self.values[:, index, None, None, None].to(like)
+def _column(draws: Draws, index: int, like: Tensor) -> Float[Tensor, "n 1 1 1"]:
+    """Return one number per sample, to be broadcast over its image."""
+    return draws[:, index, None, None, None].to(like)
 
 
 def flipped(x: Images, draws: Draws) -> Images:
@@ -67,7 +53,7 @@ def saturated(x: Images, draws: Draws) -> Images:
         return x
     value, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
     saturation = (value - least) / value.clamp_min(1e-12)
-    factor = (0.6 + draws.column(0, x)).minimum(1 / saturation.clamp_min(1e-12))
+    factor = (0.6 + _column(draws, 0, x)).minimum(1 / saturation.clamp_min(1e-12))
     return value - (value - x) * factor
 
 
@@ -94,7 +80,7 @@ def brightened(x: Images, draws: Draws) -> Images:
 
 def flipped_and_saturated(x: Images, draws: Draws) -> Images:
     """Flip left and right, then change the saturation by another factor."""
-    return saturated(x.flip(3), Draws(draws.values.roll(-1, 1)))
+    return saturated(x.flip(3), draws.roll(-1, 1))
 
 
 def erased(x: Images, draws: Draws) -> Images:
@@ -104,8 +90,8 @@ def erased(x: Images, draws: Draws) -> Images:
     high = round((0.4 * height * width / 0.3) ** 0.5)
     inside = torch.ones(len(x), 1, 1, 1, dtype=torch.bool, device=x.device)
     for dim, size, column in ((2, height, 2), (3, width, 4)):
-        span = low + (draws.column(column, x) * max(1, min(high, size) - low)).floor()
-        start = (draws.column(column + 1, x) * (size - span).clamp_min(1)).floor()
+        span = low + (_column(draws, column, x) * max(1, min(high, size) - low)).floor()
+        start = (_column(draws, column + 1, x) * (size - span).clamp_min(1)).floor()
         shape = [1, 1, 1, 1]
         shape[dim] = size
         at = torch.arange(size, device=x.device).reshape(shape)
@@ -125,36 +111,14 @@ PENALTIES: Mapping[Callable[[Images, Draws], Images], float] = {
 }
 
 
-@dataclass(frozen=True)
-class UnitRange:
-    """Range of a set of images, mapped to [0, 1] while they are transformed.
-
-    Attributes:
-        low: Smallest entry.
-        span: Largest minus smallest; 1 if all are equal.
-    """
-
-    low: float
-    span: float
-
-    @classmethod
-    def of(cls, x: Tensor) -> UnitRange:
-        """Return the range of all images."""
-        low, high = x.min().item(), x.max().item()
-        return cls(low, high - low or 1.0)
-
-    def change(self, transform: Callable[[Images, Draws], Images], x: Images, draws: Draws) -> Images:
-        """Return the changed images in their own range."""
-        return transform((x - self.low) / self.span, draws) * self.span + self.low
+def in_unit_range(images: Images, change: Callable[[Images, Draws], Images]) -> Callable[[Images, Draws], Images]:
+    """Return a change of images that maps the range of all given images to [0, 1] and back."""
+    low = images.min().item()
+    span = images.max().item() - low or 1.0
+    return lambda x, draws: change((x - low) / span, draws) * span + low
 
 
 _register = partial(register_measure, default=False)
-
-
-def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
-    """Return the mean over samples with its standard error (None for a single sample)."""
-    error = values.std().item() / len(values) ** 0.5 if len(values) > 1 else None
-    return Estimate(values.mean().item(), error)
 
 
 @_register(
@@ -180,9 +144,6 @@ def mixup_robustness(
 
     Samples are averaged half and half; each has one partner and is a partner once. The reference mixes all pairs of a
     class within a batch.
-
-    Args:
-        x: Inputs, floating point.
 
     >>> network = nn.Linear(1, 2, bias=False)  # class 1 where x > 0
     >>> _ = network.weight.data.copy_(torch.tensor([[0.0], [1.0]]))
@@ -227,15 +188,15 @@ def augmentation_robustness(
     """
     check_images(x)
     before = forward_pass(network, x, chunk_size=chunk_size).logits.softmax(1).max(1)
-    draws = Draws.of(len(x), resolve_generator(generator, "augmentation"))
-    images = UnitRange.of(x)
+    draws = six_draws(len(x), resolve_generator(generator, "augmentation"))
+    changes = [(in_unit_range(x, change), penalty) for change, penalty in PENALTIES.items()]
     penalties, agreements = [], []
     with measurement_mode(network) as network, torch.no_grad():
         x = prepare_inputs(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
             total, same = torch.zeros(part.stop - part.start).double(), torch.zeros(part.stop - part.start).double()
-            for transform, penalty in PENALTIES.items():
-                outputs = checked_outputs(network(images.change(transform, x[part], draws[part])), len(total))
+            for change, penalty in changes:
+                outputs = checked_outputs(network(change(x[part], draws[part])), len(total))
                 after = class_logits(outputs.double().cpu()).softmax(1).max(1)
                 stays = after.indices == before.indices[part]
                 total += torch.where(stays, (after.values - before.values[part]).abs(), penalty)
@@ -243,8 +204,5 @@ def augmentation_robustness(
             penalties.append(total)
             agreements.append(same / len(PENALTIES))
     return Scalars(
-        {
-            "penalty": mean_with_error(torch.cat(penalties)),
-            "agreement": mean_with_error(torch.cat(agreements)),
-        }
+        {"penalty": mean_with_error(torch.cat(penalties)), "agreement": mean_with_error(torch.cat(agreements))}
     )
