@@ -144,7 +144,7 @@ def test_what_curvature_needs() -> None:
         hessian_trace(nn.Identity(), x, y)
     with pytest.raises(InvalidInput, match=r"probes must lie in \[2, 1024\]"):
         hessian_trace(nn.Linear(2, 2), x, y, probes=1)
-    with pytest.raises(InvalidInput, match="at least 2 samples; got 1"):
+    with pytest.raises(InvalidInput, match="number of samples"):
         local_learning_coefficient(nn.Linear(2, 2), x[:1], y[:1])
     with pytest.raises(NotMeasurable, match="diverged"):
         local_learning_coefficient(nn.Linear(2, 1), x, torch.ones(4, 1), step_size=1e30, steps=20, burn_in=1)

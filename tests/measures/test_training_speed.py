@@ -53,7 +53,7 @@ def test_disparity_of_all_pairs_of_batches() -> None:
     assert found.standard_error == pytest.approx((0.75 * sum((v - mean) ** 2 for v in left)) ** 0.5, rel=1e-9)
     same = gradient_disparity(network, x[:1].expand(30, 3), y[:1].expand(30))
     assert same == pytest.approx(0, abs=1e-12)
-    with pytest.raises(InvalidInput, match=r"at least 5 samples.*got 3"):
+    with pytest.raises(InvalidInput, match="number of samples"):
         gradient_disparity(network, x[:3], y[:3])
 
 

@@ -57,9 +57,6 @@ class InputNoise:
     a linear map w makes of them; squares of that have the correlation $\sum_j w_j^4 / (\sum_j w_j^2)^2$ between the
     eight, the inverse of the number of entries by which the output moves. It enlarges the variance of a mean of squares
     over samples by 7 times as much: by 3 % for 256 equal weights.
-
-    Args:
-        source: Where the noise is drawn.
     """
 
     def __init__(self, x: FloatInputs, source: torch.Generator) -> None:

@@ -19,23 +19,15 @@ from gapscope.inspection.outputs import as_real, measurement_mode, prepare_input
 
 @dataclass(frozen=True)
 class LayerWeight:
-    """One trainable weight of two or more dimensions.
-
-    Attributes:
-        name: Name of the parameter.
-        parameter: Its values.
-        scale: Scale of the batch norm that follows, a number a row; 1 where there is none.
-        initial: Its values before training; None where they are not given.
-        initial_scale: That scale before training.
-        module: The convolution or linear layer to which it belongs; None for any other.
-        positions: Size of the input of a convolution beside its channels; empty for any other.
-    """
+    """One trainable weight of two or more dimensions, possibly with its values before training."""
 
     name: str
     parameter: Tensor
+    # of the batch norm that follows, a number per row; 1 where there is none
     scale: Tensor | float = 1.0
     initial: Tensor | None = None
     initial_scale: Tensor | float = 1.0
+    # the convolution or linear layer to which it belongs, and the size of a convolution's input without its channels
     module: nn.Module | None = None
     positions: tuple[int, ...] = ()
 

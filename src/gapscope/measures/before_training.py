@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.base.samples import slices
 from gapscope.gradients.backward import input_gradient
 from gapscope.inspection.independence import check_sample_independence
@@ -37,12 +37,6 @@ def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_s
 
     $\sum_w | w \, \partial L / \partial w |$. The sum is over all trainable weights of two or more dimensions. To first
     order each term is the change of the mean loss if that weight is removed.
-
-    >>> import torch
-    >>> network = nn.Linear(1, 1, bias=False)  # loss (w x - y)^2, gradient 2 (w x - y) x
-    >>> _ = nn.init.constant_(network.weight, 2.0)
-    >>> connection_sensitivity(network, torch.tensor([[3.0]]), torch.ones(1, 1))  # |2 * 2 * (6 - 1) * 3|
-    60
     """
     gradients = mean_gradient(network, x, y, chunk_size=chunk_size)
     total = 0.0
@@ -66,12 +60,6 @@ def gradient_norm(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int 
 
     "whole" is the norm over all trainable weights. "sum" is $\sum_l \lVert \nabla_{W_l} L \rVert_F$ over weights of two
     or more dimensions, the zero-cost proxy. After training both measure the distance from a stationary point.
-
-    >>> import torch
-    >>> network = nn.Linear(1, 1, bias=False)  # loss (w x - y)^2, gradient 2 (w x - y) x
-    >>> _ = nn.init.zeros_(network.weight)
-    >>> gradient_norm(network, torch.tensor([[3.0]]), torch.ones(1, 1)).scalars()
-    {'whole': 6.0, 'sum': 6.0}
     """
     gradient = mean_gradient(network, x, y, chunk_size=chunk_size)
     pairs = zip(trainable(network), gradient, strict=True)
@@ -112,13 +100,9 @@ def jacobian_covariance(
 
     Args:
         group_size: Samples n of one correlation matrix.
-
-    Raises:
-        InvalidInput: Inputs are token ids, or there are fewer than two samples.
     """
     check_range("group_size", group_size, 2)
-    if len(x) < 2:
-        raise InvalidInput("jacobian_covariance needs at least 2 samples; got 1. Pass more samples.")
+    check_range("the number of samples", len(x), 2)
     with measurement_mode(network) as network:
         x = continuous_inputs(network, x)
         check_sample_independence(network, x[:64])
@@ -150,11 +134,6 @@ def synaptic_flow(network: nn.Module, x: Inputs) -> Estimate:
 
     Raises:
         NotMeasurable: Inputs are token ids, or nothing flows.
-
-    >>> network = nn.Linear(2, 1, bias=False)
-    >>> _ = network.weight.data.copy_(torch.tensor([[1.0, -2.0]]))
-    >>> round(synaptic_flow(network, torch.zeros(1, 2)), 6)  # log 3
-    1.098612
     """
     weights = [parameter for parameter in network.parameters() if parameter.requires_grad and parameter.ndim >= 2]
     with with_powered_weights(network, x, 1) as seen:

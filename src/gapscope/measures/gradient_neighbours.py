@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_range
 from gapscope.gradients.kernel import most_similar
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs
-from gapscope.measures._forward import Labels
+from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
 
@@ -22,9 +22,6 @@ class GradientNeighbours:
 
     Attributes:
         neighbours: Indices of the neighbours, the most similar first, [n, k].
-        labels: The given labels.
-        classes: Number of classes.
-        probabilities: Predicted class probabilities of each sample.
         voters: Number of voting neighbours.
     """
 
@@ -73,7 +70,7 @@ def conflict_fraction(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, "
 )
 def gradient_neighbours(
     network: nn.Module,
-    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
+    x: Inputs,
     y: Labels,
     *,
     neighbours: int = 20,
@@ -102,7 +99,7 @@ def gradient_neighbours(
 def neighbours_from_kernel(
     kernel: Float[Tensor, "n n"],
     network: nn.Module,
-    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
+    x: Inputs,
     y: Labels,
     *,
     neighbours: int = 20,

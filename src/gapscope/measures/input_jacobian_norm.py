@@ -35,12 +35,7 @@ def squared_products(
     chunk. In evaluation mode samples do not mix, so the derivative of the sum over the chunk gives every sample's own
     product.
 
-    Args:
-        cotangents: v, one per sample ([m, n, k]) or the same for all samples ([m, 1, k]).
-        space: What f is: raw outputs or probabilities.
-
-    Returns:
-        The squared norms in float64, on the CPU.
+    Cotangents are one per sample ([m, n, k]) or the same for all samples ([m, 1, k]). Float64, on the CPU.
     """
     m, rows, k = cotangents.shape
     products = torch.zeros(m, len(x), dtype=torch.float64)
@@ -122,9 +117,6 @@ def input_jacobian_norm(
         squared: Whether to average the squared norm.
         method: "exact", or "probe" together with `squared=True`.
         draws: Number of draws of the signs, one backward pass each.
-
-    Returns:
-        The mean norm, or mean squared norm, with a standard error where it was probed.
 
     Raises:
         InvalidInput: An option or the inputs cannot be used.

@@ -14,7 +14,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs
-from gapscope.measures._forward import Scalars
+from gapscope.measures._forward import Inputs, Scalars, Targets
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
 from gapscope.statistics.baselines import RIDGES
@@ -134,8 +134,8 @@ def kernel_columns(
 
 def kernel_leave_one_out(
     network: nn.Module,
-    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
-    y: Int[Tensor, " n"] | Float[Tensor, "n k"],
+    x: Inputs,
+    y: Targets,
     *,
     max_exact: int = 2000,
     landmarks: int = 1000,
@@ -188,8 +188,8 @@ def _check(x: Tensor, max_exact: int = 1, landmarks: int = 2) -> None:
 def loo_from_kernel(
     kernel: Float[Tensor, "n n"],
     network: nn.Module,
-    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
-    y: Int[Tensor, " n"] | Float[Tensor, "n k"],
+    x: Inputs,
+    y: Targets,
 ) -> KernelLeaveOneOut:
     """As `kernel_leave_one_out`, from `empirical_ntk(network, x, outputs="traced")`."""
     _check(x)
@@ -243,8 +243,8 @@ _FACTS = {
 )
 def kernel_leave_one_out_at_both_weights(
     network: nn.Module,
-    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
-    y: Int[Tensor, " n"] | Float[Tensor, "n k"],
+    x: Inputs,
+    y: Targets,
     *,
     initial_state: Mapping[str, Tensor],
     max_exact: int = 2000,

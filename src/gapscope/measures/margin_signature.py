@@ -136,6 +136,7 @@ def margin_signature(
         InvalidInput: An option, a layer's name or the data cannot be used.
         NotMeasurable: No sample is classified correctly, or a layer is constant or has no gradient.
 
+    >>> import torch
     >>> network = nn.Linear(1, 2)  # f = (x, -x): the boundary is at 0
     >>> _ = network.weight.data.copy_(torch.tensor([[1.0], [-1.0]])), nn.init.zeros_(network.bias)
     >>> x = torch.tensor([[1.0], [2.0], [3.0]])

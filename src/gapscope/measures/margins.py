@@ -108,10 +108,6 @@ def output_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int |
     The margin of a sample is $f_y - \max_{j \ne y} f_j$. "percentile_10" is the k-th smallest margin, k = n // 10 (at
     least 1), negative if more than a tenth of the samples are misclassified. "inverse_square" is $1 / \gamma^2$ of that
     percentile, which loses its sign.
-
-    >>> margins = output_margin(nn.Identity(), torch.tensor([[3.0, 1.0], [1.0, 0.5]]), torch.tensor([0, 0]))
-    >>> margins["percentile_10"], margins["median"], margins["inverse_square"]
-    (0.5, 1.25, 4.0)
     """
     margins = margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())
     low, median = low_margin(margins), torch.quantile(margins, 0.5).item()

@@ -23,7 +23,6 @@ from gapscope.base.errors import NotMeasurable
 from gapscope.inspection.memoization import memoize
 from gapscope.measures._forward import Inputs, Labels, Scalars, forward_pass, low_margin, margins_of
 from gapscope.measures._weights import (
-    LayerWeight,
     layer_weights,
     log_products,
     squared_frobenius_norms,
@@ -33,47 +32,31 @@ from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 _register = partial(register_measure, default=False)
+_LOG_NORMS = {
+    "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
+    "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
+}
 
 
 @_register(
     title="Frobenius norms of the layers",
-    numbers={
-        "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
-        "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
-    },
+    numbers=_LOG_NORMS,
     cost_class="weights",
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 37 and 39; Dziugaite et al. 2020 (arXiv:2010.11924)",
 )
 def frobenius_norms(network: nn.Module, x: Inputs) -> Scalars:
-    """Compute the log product and the balanced log sum of squared Frobenius norms (exact).
-
-    >>> import torch
-    >>> network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
-    >>> for layer in network:
-    ...     _ = nn.init.ones_(layer.weight)
-    >>> round(frobenius_norms(network, torch.ones(1, 2)).scalars()["log_product"], 6)  # log 4 + log 2
-    2.079442
-    """
+    """Compute the log product and the balanced log sum of squared Frobenius norms (exact)."""
     return Scalars(log_products(squared_frobenius_norms(layer_weights(network, x))))
 
 
 @_register(
     title="spectral norms of the layers",
-    numbers={
-        "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
-        "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
-    },
+    numbers=_LOG_NORMS,
     cost_class="weights",
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 32 and 35; reshaped as in Yoshida and Miyato 2017, Sec. 3.2",
 )
 def spectral_norms(network: nn.Module, x: Inputs) -> Scalars:
-    """Compute the log product and the balanced log sum of squared spectral norms (exact).
-
-    >>> network = nn.Linear(2, 2)
-    >>> _ = network.weight.data.copy_(torch.diag(torch.tensor([3.0, 1.0])))
-    >>> round(spectral_norms(network, torch.ones(1, 2))["log_product"], 6)  # log 9
-    2.197225
-    """
+    """Compute the log product and the balanced log sum of squared spectral norms (exact)."""
     spectra = squared_singular_values(network, x)
     return Scalars(log_products(torch.stack([values[-1] for values in spectra.values()])))
 
@@ -88,17 +71,10 @@ def circular_operator_norm(
 ) -> float:
     r"""Compute the operator norm of a convolution with circular padding (exact).
 
-    The largest singular value of the convolution as a map of all positions. The Fourier transform over positions makes
-    the operator block diagonal: its singular values are those of the matrices $\hat K(\omega)$ [O, I] of every
-    frequency. A stride s folds $s^{dims}$ frequencies onto one another; their matrices are concatenated and divided by
-    $s^{dims/2}$.
-
-    Args:
-        kernel: The kernel, inputs counted within a group.
-        positions: Size of the input in each dimension; made larger to a multiple of the stride, and to hold the kernel.
-        stride: Stride in each dimension.
-        dilation: Dilation in each dimension.
-        groups: Number of groups.
+    The largest singular value of the convolution as a map of all `positions`, the size of the input in each dimension
+    (made larger to a multiple of the stride, and to hold the kernel). The Fourier transform over positions makes the
+    operator block diagonal: its singular values are those of the matrices $\hat K(\omega)$ [O, I] of every frequency. A
+    stride s folds $s^{dims}$ frequencies onto one another; their matrices are concatenated and divided by $s^{dims/2}$.
 
     >>> round(circular_operator_norm(torch.ones(1, 1, 3), [8]), 12)  # the constant input is tripled
     3.0
@@ -136,31 +112,25 @@ def _largest(matrices: Inexact[Tensor, "f o i"]) -> float:
     return max(float(torch.linalg.eigvalsh(gram)[:, -1].max()) for gram in grams) ** 0.5
 
 
-def _squared_norm(layer: LayerWeight, spectrum: Tensor) -> float:
-    module = layer.module
-    if not isinstance(module, _ConvNd) or layer.parameter.is_complex():
-        return spectrum[-1].item()
-    stride, dilation = module.stride, module.dilation
-    return (
-        circular_operator_norm(layer.weight, layer.positions, stride=stride, dilation=dilation, groups=module.groups)
-        ** 2
-    )
-
-
 @memoize
 def squared_operator_norms(network: nn.Module, x: Tensor) -> Float[Tensor, " l"]:
     """Return the squared norm of every layer's operator, in the order of `layer_weights`."""
-    spectra = squared_singular_values(network, x)
-    norms = [_squared_norm(layer, spectra[layer.name]) for layer in layer_weights(network, x)]
+    norms, spectra = [], squared_singular_values(network, x)
+    for layer in layer_weights(network, x):
+        module = layer.module
+        if not isinstance(module, _ConvNd) or layer.parameter.is_complex():
+            norms.append(spectra[layer.name][-1].item())
+            continue
+        norm = circular_operator_norm(
+            layer.weight, layer.positions, stride=module.stride, dilation=module.dilation, groups=module.groups
+        )
+        norms.append(norm**2)
     return torch.tensor(norms, dtype=torch.float64)
 
 
 @_register(
     title="spectral norms of the layers as operators on whole inputs",
-    numbers={
-        "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
-        "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
-    },
+    numbers=_LOG_NORMS,
     cost_class="weights",
     reference="Sedghi, Gupta and Long 2019 (arXiv:1805.10408), Theorem 6",
 )
@@ -170,11 +140,6 @@ def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
     A convolution counts as the linear map of whole feature maps, at the positions that its input has for these data.
     With circular padding this norm is exact (strides, dilation and groups included); zero padding changes only the
     border.
-
-    >>> network = nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular")
-    >>> _ = nn.init.ones_(network.weight)
-    >>> round(operator_norms(network, torch.ones(1, 1, 8))["log_product"], 6)  # log 9
-    2.197225
     """
     return Scalars(log_products(squared_operator_norms(network, x)))
 
@@ -195,11 +160,6 @@ def stable_rank(network: nn.Module, x: Inputs) -> Scalars:
 
     Raises:
         NotMeasurable: There is no such weight, or one is zero.
-
-    >>> network = nn.Linear(2, 2)
-    >>> _ = network.weight.data.copy_(torch.diag(torch.tensor([2.0, 1.0])))
-    >>> stable_rank(network, torch.ones(1, 2))["sum"]  # (4 + 1) / 4
-    1.25
     """
     spectra = squared_singular_values(network, x).values()
     if any(float(values[-1]) == 0 for values in spectra):
@@ -235,12 +195,6 @@ def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size:
               \log \sum_l \frac{\lVert W_l \rVert_F^2}{\sigma_1(W_l)^2}
 
     $\gamma$ is the tenth percentile of the margins $f_y - \max_{j \ne y} f_j$ (the k-th smallest, k = n // 10).
-
-    >>> network = nn.Linear(2, 2, bias=False)
-    >>> _ = nn.init.eye_(network.weight)
-    >>> y = torch.zeros(3).long()
-    >>> round(spectral_complexity(network, torch.tensor([[2.0, 1.0]]).repeat(3, 1), y), 6)  # 0 - 0 + log 2
-    0.693147
     """
     squares = squared_frobenius_norms(layer_weights(network, x))
     return Estimate(log_spectral_bound(network, x, y, squares, chunk_size))
@@ -260,13 +214,6 @@ def spectral_distance_complexity(
 
     As `spectral_complexity`, with $\lVert W_l - W_l^0 \rVert_F^2$ in place of $\lVert W_l \rVert_F^2$; batch norm is
     folded into both.
-
-    >>> network = nn.Linear(2, 2, bias=False)
-    >>> _ = nn.init.eye_(network.weight)
-    >>> x, y = torch.tensor([[2.0, 1.0]]).repeat(3, 1), torch.zeros(3).long()
-    >>> initial = {"weight": torch.tensor([[0.0, 0.0], [0.0, 1.0]])}
-    >>> spectral_distance_complexity(network, x, y, initial_state=initial)  # 0 - 0 + log 1
-    0
     """
     moved = [layer.difference.square().sum().cpu() for layer in layer_weights(network, x, initial_state)]
     return Estimate(log_spectral_bound(network, x, y, torch.stack(moved), chunk_size))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice, check_range
@@ -25,14 +25,15 @@ from gapscope.inspection.outputs import (
     samples_per_pass,
 )
 from gapscope.inspection.substitution import cast_like
+from gapscope.measures._forward import Inputs
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 
 def empirical_ntk(
     network: nn.Module,
-    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
-    x2: Float[Tensor, "m ..."] | Int[Tensor, "m ..."] | None = None,
+    x: Inputs,
+    x2: Inputs | None = None,
     *,
     outputs: Literal["full", "traced"] = "full",
     chunk_size: int | None = None,
@@ -53,13 +54,10 @@ def empirical_ntk(
 
     Args:
         x2: Inputs of the columns; None for the rows' own.
-        outputs: "full" or "traced".
+        outputs: "full" for K [n, C, m, C], or "traced" for [n, m].
         dtype: Floating-point type in which everything is computed; None for the network's own.
         mode: "eval", or "train": BatchNorm normalizes by the statistics of x (those of x2 for the columns), which are
             held fixed in the derivatives, and dropout draws one mask. Then x is one batch, as is x2, run in one pass.
-
-    Returns:
-        K [n, C, m, C], or [n, m] for "traced", in squared output / squared weight.
 
     >>> network = nn.Linear(2, 3)
     >>> x = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
@@ -127,7 +125,7 @@ def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
 )
 def ntk_trace(
     network: nn.Module,
-    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
+    x: Inputs,
     *,
     method: Literal["exact", "probe"] = "exact",
     draws: int = 1,
@@ -141,22 +139,17 @@ def ntk_trace(
 
     $$\mathrm{tr}\, K = \sum_{n=1}^{N} \sum_{c=1}^{C} \lVert \nabla_\theta f_c(x_n) \rVert^2$$
 
-    over all trainable weights, for the raw outputs (logits), in evaluation mode unless `mode` says otherwise. Lower
-    means more similar gradients. With a bias at the output the mean is at least 1, and exactly 1 for a network whose
-    output does not depend on its input. No Jacobian of the whole network is formed.
-
-    Probes replace the C backward passes by one each. All are unbiased:
-
-    - "class" takes one random output of each sample (every output equally often over the samples), times C;
-    - "rademacher" takes random signs, $\sum_n \lVert J_n^\top v_n \rVert^2$;
-    - "batch_sum" takes $\lVert \sum_n J_n^\top v_n \rVert^2$ (Hutchinson), whose cross terms between samples make it
-      far noisier; for comparison.
+    over all trainable weights, for the raw outputs (logits). Lower means more similar gradients. With a bias at the
+    output the mean is at least 1, and exactly 1 for a network whose output does not depend on its input. No Jacobian of
+    the whole network is formed. Probes replace the C backward passes by one each; all are unbiased.
 
     Args:
         method: "exact", or "probe" for an estimate with its standard error.
         draws: Number of draws of the probe, each for all samples at once before anything is computed.
         reduction: "sum" over samples and outputs, or "mean" (the sum divided by N C).
-        probe: Kind of probe.
+        probe: "class" takes one random output of each sample (every output equally often over the samples), times C;
+            "rademacher" random signs, $\sum_n \lVert J_n^\top v_n \rVert^2$; "batch_sum" $\lVert \sum_n J_n^\top v_n
+            \rVert^2$ (Hutchinson), whose cross terms between samples make it far noisier; for comparison.
         mode: "eval", or "train": BatchNorm normalizes by the statistics of x, which are held fixed in the derivatives,
             and dropout draws one mask. Then x is one batch and is run in one pass.
 
@@ -195,12 +188,7 @@ def ntk_trace(
 
 
 class LogDeterminant(Estimate):
-    """Log determinant of a kernel: a float with the kernel's eigenvalues.
-
-    Attributes:
-        eigenvalues: All eigenvalues, ascending, float64.
-        threshold: Eigenvalues up to this size are rounding errors of the kernel.
-    """
+    """Log determinant of a kernel: a float with its eigenvalues, ascending, of which those up to a threshold are 0."""
 
     eigenvalues: Float[Tensor, " r"]
     threshold: float
@@ -230,13 +218,9 @@ class LogDeterminant(Estimate):
         shares = positive / positive.sum()
         return float(torch.exp(-(shares * shares.log()).sum()))
 
-    def scalars(self) -> dict[str, float | Estimate]:
-        """Return the numbers under which a measurement keeps the result."""
-        return {
-            "ntk_logdet": Estimate(float(self)),
-            "rank": float(self.rank),
-            "effective_rank": self.effective_rank,
-        }
+    def scalars(self) -> dict[str, float]:
+        """Return the numbers by name."""
+        return {"ntk_logdet": float(self), "rank": float(self.rank), "effective_rank": self.effective_rank}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LogDeterminant, (self.eigenvalues, self.threshold)
@@ -255,7 +239,7 @@ class LogDeterminant(Estimate):
 )
 def ntk_logdet(
     network: nn.Module,
-    x: Float[Tensor, "n ..."] | Int[Tensor, "n ..."],
+    x: Inputs,
     *,
     outputs: Literal["full", "traced"] = "full",
     chunk_size: int | None = None,
@@ -275,9 +259,6 @@ def ntk_logdet(
         dtype: Floating-point type in which gradients and kernel are computed; None for the network's own, which is
             faster and raises the threshold. The factorization is in float64 always.
         mode: As for `empirical_ntk`.
-
-    Returns:
-        The log determinant in nats, with `eigenvalues`, `rank` and `effective_rank`.
 
     >>> network = nn.Linear(2, 1, bias=False)
     >>> round(ntk_logdet(network, torch.tensor([[1.0, 0.0], [1.0, 2.0]])), 6)  # det [[1, 1], [1, 5]] = 4

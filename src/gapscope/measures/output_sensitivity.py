@@ -122,9 +122,6 @@ def output_sensitivity(
         per_output: Whether to average the outputs' variances instead of taking the variance of their mean.
         method: "sampled", or "zero_noise" for the exact limit of vanishing noise; `draws` has no effect there.
 
-    Returns:
-        S, 0 or larger; without a standard error for `method="zero_noise"`.
-
     >>> layer = nn.Linear(4, 2, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 1.5)
     >>> output_sensitivity(layer, torch.zeros(5, 4), method="zero_noise")  # 0.1^2 * 4 * 1.5^2
@@ -142,12 +139,6 @@ def output_sensitivity(
             limit = _zero_noise(network, x, space=space, per_output=per_output, chunk_size=chunk_size)
             return Estimate(noise_std**2 * limit)
         shifts = output_shifts(
-            network,
-            x,
-            noise_std=noise_std,
-            draws=draws,
-            space=space,
-            generator=generator,
-            chunk_size=chunk_size,
+            network, x, noise_std=noise_std, draws=draws, space=space, generator=generator, chunk_size=chunk_size
         )
         return _sampled(shifts, per_output=per_output)

@@ -93,9 +93,6 @@ def output_variance(
         draws: Noise draws an input, 2 or more; each costs a forward pass.
         space: "probabilities" or "logits".
 
-    Returns:
-        One variance an input, in squared output units, float64 on the CPU.
-
     >>> constant = nn.Linear(4, 3)
     >>> _ = nn.init.zeros_(constant.weight)
     >>> output_variance(constant, torch.zeros(2, 4)).tolist()
@@ -108,13 +105,7 @@ def output_variance(
         x = continuous_inputs(network, x)
         check_sample_independence(network, x)
         shifts = output_shifts(
-            network,
-            x,
-            noise_std=noise_std,
-            draws=draws,
-            space=space,
-            generator=generator,
-            chunk_size=chunk_size,
+            network, x, noise_std=noise_std, draws=draws, space=space, generator=generator, chunk_size=chunk_size
         )
         return _unbiased_variance(shifts)
 
@@ -163,9 +154,6 @@ def error_detection(
         draws: Noise draws an input.
         space: "probabilities" or "logits", whose variance is judged.
 
-    Returns:
-        Both areas, their difference, and the number of wrong predictions.
-
     Raises:
         NotMeasurable: Fewer than two predictions are wrong, or fewer than two are right.
 
@@ -174,15 +162,8 @@ def error_detection(
     1 ± 0
     """
     samples = Samples(x, y)
-    variance = output_variance(
-        network,
-        samples.inputs,
-        noise_std=noise_std,
-        draws=draws,
-        space=space,
-        generator=generator,
-        chunk_size=chunk_size,
-    )
+    options = {"noise_std": noise_std, "draws": draws, "space": space, "generator": generator}
+    variance = output_variance(network, samples.inputs, chunk_size=chunk_size, **options)  # type: ignore[arg-type]
     with measurement_mode(network):
         outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size).cpu().double()
     check_labels(y, outputs.shape[1])

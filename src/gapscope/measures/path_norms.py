@@ -149,13 +149,6 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
     an input of ones, so that only the shape of x matters. Batch norm is its linear map in evaluation mode. Computed in
     float64. Networks that are not piecewise linear (smooth activations, attention, layer norm) have none, nor have
     networks of token ids: both raise `NotMeasurable`. Dziugaite et al. report $\sqrt{\cdot / n}$.
-
-    >>> import torch
-    >>> network = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
-    >>> for layer, weight in ((network[0], [[1.0], [2.0]]), (network[2], [[3.0, 1.0]])):
-    ...     _ = layer.weight.data.copy_(torch.tensor(weight))
-    >>> path_norm(network, torch.ones(1, 1))  # (1 * 3)^2 + (2 * 1)^2
-    13
     """
     return Estimate(path_sum(network, x).item())
 
@@ -173,13 +166,6 @@ def path_norm_over_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_siz
 
     Raises:
         NotMeasurable: The margin is zero, or there is no path norm.
-
-    >>> import torch
-    >>> network = nn.Linear(2, 2, bias=False)
-    >>> _ = nn.init.eye_(network.weight)
-    >>> y = torch.zeros(3).long()
-    >>> path_norm_over_margin(network, torch.tensor([[3.0, 1.0]]).repeat(3, 1), y)  # 2 / (3 - 1)^2
-    0.5
     """
     margin = low_margin(margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu()))
     if margin == 0:
@@ -218,12 +204,6 @@ def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
 
     Raises:
         NotMeasurable: The network has no trainable parameters.
-
-    >>> network = nn.Linear(1, 2, bias=False)  # f = (w1 x, w2 x), here of equal logits
-    >>> _ = network.weight.data.copy_(torch.tensor([[1.0], [-1.0]]))
-    >>> norm = fisher_rao_norm(network, torch.tensor([[1.0]]), torch.tensor([1]))
-    >>> bool(abs(norm - (2 / (1 + torch.e**-2)) ** 2) < 1e-5)  # <dl/df, f> = p_0 f_0 + (p_1 - 1) f_1
-    True
     """
     total = 0.0
     with measurement_mode(network) as network, differentiable_kernels(network.modules()):

@@ -31,10 +31,6 @@ def multiply_accumulates(network: nn.Module, x: Inputs) -> Estimate:
 
     A linear layer of I inputs and O outputs has $I O$ per position, a convolution $O \cdot I / g \cdot k_h k_w$ per
     output position; attention counts its two products. Biases, normalization, activations and pooling are not counted.
-
-    >>> import torch
-    >>> multiply_accumulates(nn.Linear(3, 2), torch.ones(5, 3))
-    6
     """
     # fused layers hide their products from the counter; where a weight has a gradient, torch fuses none
     with measurement_mode(network) as network, differentiable_kernels(network.modules()):
@@ -62,9 +58,6 @@ def vc_dimension_bound(network: nn.Module, *, input_size: int = 32) -> Estimate:
 
     Raises:
         NotMeasurable: There is no such weight.
-
-    >>> round(vc_dimension_bound(nn.Linear(3, 2)), 3)
-    121.27
     """
     sizes = [weight.numel() for weight in network.parameters() if weight.requires_grad and weight.ndim >= 2]
     if not sizes:

@@ -74,14 +74,7 @@ def _derivative(
 
 
 class LanczosRun:
-    """Resumable Lanczos run from a vector of random signs.
-
-    Every new vector is made orthogonal to all before it, twice.
-
-    Args:
-        hessian: The Hessian.
-        seed: Seed of the first vector.
-    """
+    """Resumable Lanczos run from a vector of random signs; every new vector is made orthogonal to all before, twice."""
 
     def __init__(self, hessian: Hessian, seed: int) -> None:
         self.hessian = hessian
@@ -117,11 +110,7 @@ class LanczosRun:
 
 
 class Krylov:
-    """Lanczos runs from several random vectors, each started on first use.
-
-    Args:
-        hessian: The Hessian.
-    """
+    """Lanczos runs from several random vectors, each started on first use."""
 
     def __init__(self, hessian: Hessian, generator: torch.Generator) -> None:
         self.hessian = hessian
@@ -161,9 +150,6 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
     $p(x) \propto x^{-\alpha}$, $x \ge x_{\min}$. For each start among the values the exponent is the one of largest
     likelihood, $1 + m / \sum \log(x_i / x_{\min})$ over the m values from it on; the start is that of the smallest
     Kolmogorov-Smirnov distance (Clauset, Shalizi and Newman 2009, eq. 3.1 and 3.9).
-
-    Args:
-        values: Positive numbers, three or more.
     """
     x = values.double().sort().values
     n, logs = len(x), values.double().sort().values.log()

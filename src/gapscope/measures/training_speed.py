@@ -50,17 +50,11 @@ def gradient_disparity(
     Args:
         batches: Number of batches s, 3 or more.
         batch_size: Largest number of samples per batch.
-
-    Raises:
-        InvalidInput: An option is out of range, or there are fewer samples than batches.
     """
     check_range("batches", batches, 3)
     check_range("batch_size", batch_size, 1)
+    check_range("the number of samples", len(x), batches)
     size = min(batch_size, len(x) // batches)
-    if size < 1:
-        raise InvalidInput(
-            f"gradient_disparity needs at least {batches} samples, one per batch; got {len(x)}. Pass more samples."
-        )
     order = torch.randperm(len(x), generator=resolve_generator(generator, "batches of gradients"))
     with measurement_mode(network) as network:
         samples = Samples(prepare_inputs(network, x), prepare_inputs(network, y))
@@ -91,12 +85,6 @@ def gradient_noise(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int
 
     $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$ over all trainable weights, at the current weights. The
     gradient of a batch of B samples, sampled with replacement, has this variance divided by B.
-
-    >>> import torch
-    >>> network = nn.Linear(1, 1, bias=False)  # gradients 2 (w x - y) x: -2 and -4
-    >>> _ = nn.init.zeros_(network.weight)
-    >>> gradient_noise(network, torch.tensor([[1.0], [2.0]]), torch.ones(2, 1))
-    1
     """
     squares = sample_square_norms(network, x, y, chunk_size=chunk_size).mean().item()
     return Estimate(max(0.0, squares - norm_of(mean_gradient(network, x, y, chunk_size=chunk_size)) ** 2))
@@ -120,9 +108,6 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
     and the weight W of the last linear layer, as in the authors' program. The excess kurtosis over the samples is above
     -2, so that the quotient changes its sign at -1.2. A sample without a gradient has alignment 0. The authors evaluate
     it along training; here the current weights count.
-
-    Args:
-        network: Classifier that returns logits [n, K] by a last linear layer.
 
     Raises:
         NotMeasurable: The outputs are not those of a last linear layer with one row per class.
@@ -174,10 +159,6 @@ def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]
 
     Raises:
         InvalidInput: An epoch has no `train_loss`.
-
-    >>> history = [{"train_loss": 2.0}, {"train_loss": 1.0}, {"train_loss": 0.5}]
-    >>> training_loss_sum(nn.Identity(), history=history, last=2).scalars()
-    {'all': 3.5, 'last': 1.5}
     """
     check_range("last", last, 1)
     if any("train_loss" not in row for row in history):
