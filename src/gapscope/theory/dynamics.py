@@ -92,11 +92,7 @@ def order_parameter_flow(
     Vanilla SGD, which the paper does not write out: the same $\dot R$ at $L = \gamma$, and
     $\dot\gamma = \dot L = \eta I_1/\gamma + \eta^2 I_2/2\gamma$.
 
-    Args:
-        gamma: Gain, 0 or larger (positive for SGD); gamma, overlap and length (not used for SGD) broadcast.
-
-    >>> [float(rate) for rate in order_parameter_flow(1.0, 1.0, learning_rate=0.5)]
-    [0.0, 0.0, 0.0]
+    Gain, overlap and length (not used for SGD) broadcast.
     """
     check_method(method, zeta)
     gains, overlaps = checked_order_parameters(gamma, overlap)
@@ -117,9 +113,7 @@ def _flow(
     gain = rate * (radial - zeta * gamma)
     # w^T w* / N = L R moves by d(LR)/dt = eta gamma/L I3 - eta R/L I1; dR/dt is (d(LR)/dt - R dL/dt) / L.
     turn = rate * gamma / length**2 * (i3 - overlap * radial) - overlap * growth / length
-    # Here wt itself moves by eta delta x: d gamma^2/dt = 2 eta I1 + eta^2 I2, with L = gamma; the overlap turns as
-    # above.
-    if method == "sgd":
+    if method == "sgd":  # w itself moves by eta delta x: d gamma^2/dt = 2 eta I1 + eta^2 I2 with L = gamma
         return OrderParameters(gain + growth, turn, gain + growth)
     return OrderParameters(gain, turn, growth)
 
@@ -145,7 +139,7 @@ def learning_dynamics(
     1e6 training counts as diverged and all later values are NaN.
 
     Args:
-        times: Increasing times at which to report, 0 or larger; training starts at 0.
+        times: Increasing times at which to report, 0 or larger.
         gamma, overlap, length: Values at time 0; None for a length of 1 (weight norm) or gamma (SGD).
 
     >>> path = learning_dynamics([0, 200], learning_rate=0.5, zeta=0.0)
@@ -198,9 +192,6 @@ def resolvent_trace(alpha: ArrayLike, ridge: ArrayLike) -> Numbers:
 
     Args:
         ridge: The constant $\zeta$, 0 or larger; broadcasts with `alpha`. At 0 G is infinite for alpha up to 1.
-
-    >>> float(resolvent_trace(0.0, 0.25)), round(float(resolvent_trace(1.0, 0.25)), 8)
-    (4.0, 1.56155281)
     """
     ridges = checked_array("ridge", ridge, 0)
     b, s, shrunk = _roots(checked_array("alpha", alpha, 0), ridges)
@@ -232,10 +223,6 @@ def student_generalization(
     $$\epsilon_{lin}(\alpha, \zeta) = S\frac{\partial(\zeta G)}{\partial\zeta}
     - \zeta^2\frac{\partial G}{\partial\zeta}, \qquad
     \epsilon_{ReLU}(\alpha, \zeta) = \tfrac 12 + \tfrac 12\epsilon_{lin}(\alpha/2, \zeta)$$
-    and, at zeta = 0,
-    $$\epsilon_{lin} = \begin{cases} 1 - \alpha + \alpha S/(1 - \alpha) & \alpha < 1 \\
-    S/(\alpha - 1) & \alpha > 1 \end{cases} \qquad \epsilon_{ReLU} = \begin{cases}
-    1 - \alpha/4 + \alpha S/2(2 - \alpha) & \alpha < 2 \\ 1/2 + S/(\alpha - 2) & \alpha > 2\end{cases}$$
 
     Convention: loss = full square, summed and divided by N ("inputs") or by P ("samples"), plus $\zeta\gamma^2$. The
     paper writes 1/P, but its curve is that of 1/N, least at $\zeta = S$; with 1/P the ridge constant is
@@ -245,10 +232,6 @@ def student_generalization(
     positive targets only, since $(x, y)$ and $(-x, -y)$ weigh the same in a linear fit: half of the samples act like
     $\alpha/2$ Gaussian ones. This is the paper's formula, extended to alpha > 2 and to zeta > 0. Gradient descent on a
     ReLU student also fits negative targets and ends lower: at zeta = 0 0.83 instead of 0.875 (alpha = 1).
-
-    Args:
-        noise_variance: S, variance of the teacher's label noise; the paper's figure has 0.25. 0 gives the lower bound.
-        loss_scale: Divisor of the sum of squares in the loss.
 
     >>> [float(error) for error in student_generalization([0.5, 1.0, 2.0])]
     [0.75, inf, 0.25]

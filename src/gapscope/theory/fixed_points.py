@@ -65,9 +65,6 @@ def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Nu
 
     That is $2 + 4\zeta$ (ReLU) and $2 + 2\zeta$ (linear), so batch norm's gain over weight norm and SGD (both 2) is at
     least the $2\zeta$ of Proposition 4. Table 1 in closed form; exact for zeta = 0 (see `stability_eigenvalues`).
-
-    >>> float(max_learning_rate(zeta=0.25)), float(max_learning_rate(student="linear", zeta=0.25))
-    (3.0, 2.5)
     """
     return 2 / fixed_point(student=student, zeta=zeta).gamma
 
@@ -78,9 +75,6 @@ def effective_learning_rate(
     r"""Compute the effective learning rate of the direction at the fixed point (Table 1).
 
     $\eta_{eff} = \eta\gamma_0/L_0^2$. Training converges iff it is below `max_learning_rate`. Growing weights lower it.
-
-    >>> float(effective_learning_rate(3.0, zeta=0.25, length=2.0))
-    0.5
     """
     point = fixed_point(student=student, zeta=zeta, length=length)
     return np.asarray(learning_rate, np.float64) * point.gamma / point.length**2
@@ -98,9 +92,6 @@ def stability_eigenvalues(
     the overlap, exact for zeta = 0; for zeta > 0 the paper drops $-\eta^2\gamma_0^2 I_2/2L_0^4$, $I_2 = h(1 -
     \gamma_0)^2$, which `dynamics_jacobian` keeps: at $L_0 = 1$, ReLU, zeta = 0.25 it is 0.003 of 0.30 at $\eta = 0.5$
     and 0.083 of 0.73 at $\eta = 2.6$. SGD: zeta = 0, length 1.
-
-    >>> [float(rate) for rate in stability_eigenvalues(0.5)]
-    [-0.25, -0.375]
     """
     active, rate = activity(student), np.asarray(learning_rate, np.float64)
     point = fixed_point(student=student, zeta=zeta, length=length)
@@ -182,9 +173,6 @@ def batch_norm_gamma(batch_size: ArrayLike) -> Numbers:
     t ~ N(0, 1) and squared loss, training minimizes $E[(g(t) - g(\gamma t/\sigma_B))^2]$ with t in its own batch. Exact
     for linear and ReLU students; to first order $1 - 1/4M$. At test time the population deviation 1 divides, so outputs
     are too small by $\gamma^*$; the paper's fixed point $\gamma_0 = 1 - 1/2M$ is $\gamma^* E[\sigma_B]$.
-
-    >>> bool(np.isclose(batch_norm_gamma(1), np.sqrt(2 / np.pi), rtol=1e-14))
-    True
     """
     sizes = checked_array("batch_size", batch_size, 1)
     return np.sqrt(2 / sizes) * np.exp(gammaln((sizes + 1) / 2) - gammaln(sizes / 2))

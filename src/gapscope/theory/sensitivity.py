@@ -44,9 +44,6 @@ def fully_connected_layers(
     """Return the weight layers of a fully connected network, standard normal by default.
 
     `hidden` are the widths of the hidden layers, `weights` and `biases` second moments. The last layer is the output.
-
-    >>> [layer.fan_in for layer in fully_connected_layers(784, [500, 300])]
-    [784, 500, 300]
     """
     return [WeightLayer(fan_in=width, weights=weights, biases=biases) for width in (n_inputs, *hidden)]
 
@@ -68,16 +65,10 @@ def expected_sensitivity(layers: Sequence[WeightLayer], n_outputs: int, *, noise
               S = \frac{D}{K} \Big( \frac{H}{2} \Big)^M \sigma^2
 
     M hidden layers; $n_i$ is the fan-in of layer i, so $n_1 = D$ (Forouzesh, Salehi and Thiran 2021, eq. 10 for the
-    second form; there "M layers" means M hidden layers). The size of the biases does not matter.
-
-    Valid: exact in expectation for any width, for independent weights and biases with distributions symmetric around
-    0, for noise so small that no unit switches. Convolutions are included where there is neither padding nor pooling.
-    One network scatters around it: by 15 % (relative standard deviation) at H = 300 and M = 2, by 50 % at H = 30 and
-    M = 4. At finite noise it is too large (`finite_noise_sensitivity`): by 4 to 25 % at noise_std = 0.1 for M = 1 to 8.
-    Trained networks came out at 0.4 of it in the authors' runs.
-
-    Args:
-        noise_std: Standard deviation of the input noise.
+    second form). Exact in expectation for any width, for independent weights and biases with distributions symmetric
+    around 0, for noise of `noise_std` so small that no unit switches; convolutions are included where there is neither
+    padding nor pooling. One network scatters around it: by 15 % (relative standard deviation) at H = 300 and M = 2, by
+    50 % at H = 30 and M = 4. At finite noise it is too large, by 4 to 25 % at noise_std = 0.1 for M = 1 to 8.
 
     >>> expected_sensitivity(fully_connected_layers(12, [6, 6]), 3, noise_std=1.0)  # 12 / 3 * (6 / 2)^2
     36.0
@@ -96,9 +87,6 @@ def bias_contribution(layers: Sequence[WeightLayer], n_outputs: int) -> float:
     Forouzesh, Salehi and Thiran 2021, eq. 8, corrected: L = M + 1 counts all weight layers, the output layer included,
     and $n_i$ is the fan-in of layer i (printed: $H_i$ and L = M). Exact in expectation at any width, for independent
     weights and biases with distributions symmetric around 0.
-
-    >>> bias_contribution(fully_connected_layers(7, [4]), 1)  # output bias 1, hidden biases 1 * 4 / 2
-    3.0
     """
     check_layers(layers, n_outputs)
     total, passed_on = 0.0, 1.0
@@ -164,14 +152,8 @@ def predicted_loss(
     Forouzesh, Salehi and Thiran 2021, eq. 9; the authors plot it with Sigma = 0.
 
     Valid as a scaling law, L proportional to the root of S, with a constant that is not 1: 0.3 to 0.7 on small
-    networks trained on digits, 0.9 to 1.2 in the authors' runs on CIFAR-10. It works because the loss of a wrong
-    prediction and the root of S both grow in proportion to the size of the logits. It does not order networks by their
-    error rate: in the authors' runs the networks of larger L and S have the higher accuracy.
-
-    Args are those of `predicted_variance`.
-
-    >>> predicted_loss(4.0, n_outputs=2, input_second_moment=1.0, noise_std=2.0)  # sqrt(1/2 * 1/2 * 4 / 2^2)
-    0.5
+    networks trained on digits, 0.9 to 1.2 in the authors' runs on CIFAR-10. It does not order networks by their error
+    rate. Args are those of `predicted_variance`.
     """
     variance = predicted_variance(
         sensitivity,

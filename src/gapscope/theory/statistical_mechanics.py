@@ -97,9 +97,6 @@ def order_parameter_integrals(
     $I_2 = c_3 + h\gamma^2 - 2\gamma c_1$, $I_3 = c_3 - h\gamma R$. Exact for $N \to \infty$ (where $x^\top x = 1$).
     The paper's eqs. 13 to 15, with the middle term of $I_2$ for ReLU corrected: the print has $\pi + 2Rr + 2\arcsin
     R$ in it as $\pi R + \dots$, which is off by up to 0.4 and right at R = 1 only.
-
-    >>> [round(float(value), 12) for value in order_parameter_integrals(0.7, 0.4, student="linear")]
-    [-0.21, 0.93, 0.72]
     """
     gains, overlaps = checked_order_parameters(gamma, overlap)
     radial, i2, i3 = order_parameter_averages(gains, overlaps, student)
@@ -116,9 +113,6 @@ def generalization_error(
     Linear student and teacher: $1 + \gamma^2 - 2\gamma R$ (eq. 18); ReLU student of a linear teacher:
     $1 + \gamma^2/2 - \gamma R$ (appendix D.1); ReLU and ReLU: $(1 + \gamma^2)/2 - 2\gamma c_1(R)$. Full square, not
     halved; exact for Gaussian inputs at any N. Label noise of variance S adds S to the error on noisy outputs.
-
-    >>> float(generalization_error(1.0, 0.5)), float(generalization_error(1.0, 0.5, student="relu"))
-    (1.0, 1.0)
     """
     gains, overlaps = checked_order_parameters(gamma, overlap)
     squares = activity(teacher) + activity(student) * gains**2
@@ -175,25 +169,17 @@ def free_energy(
     with $c = \alpha/2$ for ReLU and $\alpha$ for linear students, and q the `length`, above gamma. Exact for $N \to
     \infty$ and the linear student; a ReLU student is assumed to fit its positive targets only, as the paper does for
     low temperatures; the constant of the other ones is omitted.
-
-    >>> free_energy(0.0, 0.0, 1.0, alpha=0.0, temperature=1.0)
-    -0.0
     """
     check_range("temperature", temperature, 0, low_open=True)
     check_range("gamma", gamma, 0, length, high_open=True)
     check_range("overlap", overlap, -1, 1)
-    load = _load(alpha, noise_variance, student)
-    spread, beta = length**2 - gamma**2, 1 / temperature
+    check_range("alpha", alpha, 0)
+    check_range("noise_variance", noise_variance, 0)
+    load, spread, beta = activity(student) * alpha, length**2 - gamma**2, 1 / temperature
     error = 1 - 2 * gamma * overlap + gamma**2 + noise_variance
     entropy = (gamma**2 * (1 - overlap**2) / spread + np.log(spread)) / 2
     energy = load / 2 * (np.log1p(beta * spread) + beta * error / (1 + beta * spread))
     return -temperature * float(entropy - energy)
-
-
-def _load(alpha: float, noise_variance: float, student: Student) -> float:
-    check_range("alpha", alpha, 0)
-    check_range("noise_variance", noise_variance, 0)
-    return activity(student) * alpha
 
 
 def _gamma_squared(a: float, load: float, noise_variance: float) -> float:
@@ -218,16 +204,6 @@ def _at_length(load: float, noise_variance: float, temperature: float, length: f
     return a, temperature / (a - 1)
 
 
-def _at_free_length(alpha: float, temperature: float, student: Student) -> tuple[float, float]:
-    load = activity(student) * alpha
-    if load == 1 or (load < 1 and temperature > 0):
-        raise InvalidInput(
-            f"alpha must exceed {1 / activity(student):g} where no length is given; got {alpha} at temperature "
-            f"{temperature}; lengths grow without bound. Pass length."
-        )
-    return (load, temperature / (load - 1)) if load > 1 else (1.0, 0.0)
-
-
 def equilibrium(
     alpha: float,
     *,
@@ -249,16 +225,26 @@ def equilibrium(
         length: q, positive. None: the length that also makes f stationary, for c < 1 (which has one at T = 0 only)
             the shortest perfect fit.
 
+    Raises:
+        InvalidInput: No finite length at this load and temperature.
+
     >>> point = equilibrium(1.2)
     >>> round(point.gamma * point.overlap, 12), round(point.gamma**2, 12), round(point.generalization_error, 12)
     (0.6, 0.975, 0.8875)
     """
-    load = _load(alpha, noise_variance, student)
+    check_range("alpha", alpha, 0)
+    check_range("noise_variance", noise_variance, 0)
     check_range("temperature", temperature, 0)
-    if length is None:
-        a, spread = _at_free_length(alpha, temperature, student)
-    else:
+    load = activity(student) * alpha
+    if length is not None:
         check_range("length", length, 0, low_open=True)
         a, spread = _at_length(load, noise_variance, temperature, length)
+    elif load == 1 or (load < 1 and temperature > 0):
+        raise InvalidInput(
+            f"alpha must exceed {1 / activity(student):g} where no length is given; got {alpha} at temperature "
+            f"{temperature}; lengths grow without bound. Pass length."
+        )
+    else:
+        a, spread = (load, temperature / (load - 1)) if load > 1 else (1.0, 0.0)
     gamma = _gamma_squared(a, load, noise_variance) ** 0.5
     return Equilibrium(gamma, load / (a * gamma) if gamma else 0.0, spread, a, student)

@@ -218,14 +218,6 @@ def _at_overlap(
     return length * (overlap * teachers + np.sqrt(1 - overlap**2) * across)
 
 
-def _order_parameters(
-    method: Method, weights: Weights, gains: Gains, teachers: Float[np.ndarray, "k n"]
-) -> Float[np.ndarray, "3 k"]:
-    lengths = np.linalg.norm(weights, axis=1) / np.sqrt(weights.shape[1])
-    overlaps = np.sum(weights * teachers, axis=1) / weights.shape[1] / lengths
-    return np.stack([lengths if method == "sgd" else gains, overlaps, lengths])
-
-
 def simulate_learning(
     times: ArrayLike,
     *,
@@ -250,15 +242,10 @@ def simulate_learning(
         times: Increasing times t = (seen samples)/N at which to report; cost: N max(times) steps of O(N) per student.
         gamma, overlap, length: Values at time 0; None for a length of 1 (weight norm) or gamma (SGD).
         n_inputs: N.
-
-    >>> path = simulate_learning([0.0, 1.0], learning_rate=0.5, n_inputs=50, students=3)
-    >>> path.gamma.shape, path.gamma[0].tolist()
-    ((2, 3), [0.5, 0.5, 0.5])
     """
     check_method(method, zeta)
     check_range("learning_rate", learning_rate, 0, low_open=True)
     check_range("n_inputs", n_inputs, 2)
-    check_range("students", students, 1)
     checked_order_parameters(gamma, overlap)
     activity(student)
     moments = checked_times(times)
@@ -277,5 +264,7 @@ def simulate_learning(
                 weights = weights + learning_rate * turn
                 gains = gains + learning_rate * (growth - zeta / n_inputs * gains)
             done += block
-        path[:, row] = _order_parameters(method, weights, gains, teachers)
+        lengths = np.linalg.norm(weights, axis=1) / np.sqrt(n_inputs)
+        overlaps = np.sum(weights * teachers, axis=1) / n_inputs / lengths
+        path[:, row] = np.stack([lengths if method == "sgd" else gains, overlaps, lengths])
     return Trajectory(times=moments, gamma=path[0], overlap=path[1], length=path[2])
