@@ -165,11 +165,6 @@ def replace_batch_norm(
         ReplaceLayer: The function of a layer cannot be preserved.
 
     Reference: Luo et al. 2019, sections 2.1 (eq. 4) and 5; appendix B.2 for "none".
-
-    >>> network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).eval()
-    >>> x = torch.randn(4, 2)
-    >>> torch.equal(replace_batch_norm(network, "population")(x), network(x))
-    True
     """
     check_choice("kind", kind, KINDS)
     needs_feeder = weight_norm or kind == "none"

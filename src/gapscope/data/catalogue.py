@@ -165,11 +165,7 @@ def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def find_dataset(name: str, *, root: str | Path | None = None) -> str:
-    """Return a data set's folder ("built in" without files, "" if missing).
-
-    >>> find_dataset("digits")
-    'built in'
-    """
+    """Return a data set's folder ("built in" without files, "" if missing)."""
     layout = _source(name).layout
     if layout is None:
         return "built in"

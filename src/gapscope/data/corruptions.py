@@ -55,11 +55,7 @@ def inject_label_noise(
 def add_target_noise(
     targets: Float[Tensor, "n k"], std: float, generator: torch.Generator | None = None
 ) -> Float[Tensor, "n k"]:
-    """Return regression targets plus Gaussian noise of standard deviation `std`.
-
-    >>> add_target_noise(torch.ones(2, 1), 0.0).tolist()
-    [[1.0], [1.0]]
-    """
+    """Return regression targets plus Gaussian noise of standard deviation `std`."""
     check_range("std of target_noise", std, 0)
     noise = torch.randn(targets.shape, generator=resolve_generator(generator, "target noise"), dtype=targets.dtype)
     return targets + std * noise.to(targets.device)
@@ -69,9 +65,6 @@ def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -
     """Return n samples without replacement, in random order.
 
     The same generator state and a larger n give the same samples first.
-
-    >>> len(subset(Samples(torch.zeros(5, 2)), 3))
-    3
     """
     check_range("n of subset", n, 1, len(samples))
     return samples.subset(torch.randperm(len(samples), generator=resolve_generator(generator, "training subset"))[:n])
@@ -82,10 +75,6 @@ def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.G
 
     Raises:
         InvalidInput: The samples have no class labels, n is no multiple of n_classes, or a class has too few samples.
-
-    >>> labels = torch.tensor([0, 0, 0, 0, 1, 1])
-    >>> balanced_subset(Samples(torch.zeros(6, 2), labels), 4, 2).targets.sum().item()
-    2
     """
     if samples.targets is None or not samples.is_classification:
         raise InvalidInput("A balanced subset needs class labels; these samples have none. Use a plain subset.")
@@ -116,11 +105,7 @@ _CHUNK = 1000
 
 
 def blur_settings(severity: int, side: int) -> tuple[int, float]:
-    """Return (radius, sigma) in pixels for images whose shorter side has `side` pixels.
-
-    >>> blur_settings(1, 28), blur_settings(1, 14), blur_settings(5, 8)[0]
-    ((10, 3.0), (5, 1.5), 3)
-    """
+    """Return (radius, sigma) in pixels for images whose shorter side has `side` pixels."""
     # From 28 pixels up these are MNIST-C's values. In smaller images both shrink by side / 28, and the radius is at
     # most (side - 1) // 2, so that no step of the motion leaves the image: 8 x 8 digits have radius 3.
     check_range("severity of motion_blur", severity, 1, len(SEVERITIES))
@@ -180,9 +165,6 @@ def motion_blur(
         InvalidInput: These are no images.
 
     Reference: Mu & Gilmer 2019, "MNIST-C: A Robustness Benchmark for Computer Vision", motion blur.
-
-    >>> bool(torch.isclose(motion_blur(torch.full((2, 1, 28, 28), 0.5)), torch.tensor(0.5)).all())
-    True
     """
     if images.ndim != 4 or not images.is_floating_point():
         raise InvalidInput(
@@ -218,9 +200,6 @@ def flip_shift_rotate(
 
     Raises:
         InvalidInput: These are no images.
-
-    >>> torch.allclose(flip_shift_rotate(torch.ones(2, 1, 4, 4)), torch.ones(2, 1, 4, 4))
-    True
     """
     if images.ndim != 4:
         raise InvalidInput(

@@ -38,9 +38,6 @@ def data_root(given: str | Path | None = None) -> Path:
 
     It is `given`, else the environment variable GAPSCOPE_DATA, else gapscope/data in the user's cache
     (on Linux $XDG_CACHE_HOME or ~/.cache).
-
-    >>> data_root("/somewhere")
-    PosixPath('/somewhere')
     """
     if given is not None:
         return Path(given).expanduser()

@@ -26,20 +26,12 @@ Facts = dict[str, Any]
 
 
 def pack_mask(mask: Bool[Tensor, " n"]) -> str:
-    """Return a mask as text: bit i (least significant first) is sample i, the bytes in base64.
-
-    >>> pack_mask(torch.tensor([True, False, True]))
-    'BQ=='
-    """
+    """Return a mask as text: bit i (least significant first) is sample i, the bytes in base64."""
     return base64.b64encode(np.packbits(mask.numpy(), bitorder="little").tobytes()).decode()
 
 
 def unpack_mask(text: str) -> Int64[Tensor, " k"]:
-    """Return the indices of the samples that a packed mask marks, in ascending order.
-
-    >>> unpack_mask("BQ==")
-    tensor([0, 2])
-    """
+    """Return the indices of the samples that a packed mask marks, in ascending order."""
     bits = np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), bitorder="little")
     return torch.from_numpy(np.flatnonzero(bits))
 

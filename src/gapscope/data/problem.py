@@ -26,11 +26,6 @@ class Problem:
         train, test: Samples; images are float32 [n, channels, height, width] in [0, 1].
         n_outputs: Number of outputs that a network needs: classes, or regression targets K.
         class_names: One name a class, or empty.
-
-    >>> import torch
-    >>> samples = Samples(torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))
-    >>> Problem("toy", "classification", samples, samples, n_outputs=3).input_shape
-    (1, 8, 8)
     """
 
     name: str
@@ -86,9 +81,6 @@ def split_indices(
 
     Raises:
         InvalidInput: A part would be empty.
-
-    >>> [len(part) for part in split_indices(10, 0.3, 0)]
-    [7, 3]
     """
     check_range("test_fraction", test_fraction, 0, 1, low_open=True, high_open=True)
     check_range("split_seed", split_seed, 0, 2**32 - 1)

@@ -155,10 +155,6 @@ def render_faces(n: int, generator: torch.Generator) -> tuple[UInt8[Tensor, "n 1
 
     Position, size, rotation, proportions, expression, grey values, direction and strength of light, and noise are
     uniform and independent per face; all keypoints lie inside the image.
-
-    >>> images, keypoints = render_faces(2, torch.Generator().manual_seed(0))
-    >>> images.shape, keypoints.shape
-    (torch.Size([2, 1, 96, 96]), torch.Size([2, 30]))
     """
     low, high = torch.tensor(list(_RANGES.values())).T
     values = low + (high - low) * torch.rand(n, len(_RANGES), generator=generator)

@@ -47,11 +47,7 @@ def network_names() -> tuple[str, ...]:
 
 
 def network_options(name: str) -> dict[str, Any]:
-    """Return the keyword options of a network with their defaults.
-
-    >>> network_options("lenet5")
-    {'width_multiplier': 1.0, 'dropout': 0.0, 'batch_norm': False}
-    """
+    """Return the keyword options of a network with their defaults."""
     parameters = inspect.signature(_FAMILIES[name]).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 

@@ -31,10 +31,6 @@ def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> N
 
     Raises:
         InvalidInput: A name is unknown, or an output channel has only zero weights and thus no direction.
-
-    >>> layer = weight_normalize(nn.Linear(3, 2))
-    >>> layer.parametrizations.weight.original0.shape
-    torch.Size([2, 1])
     """
     known = {name: module for name, module in network.named_modules() if isinstance(module, Weighted)}
     plain = {
@@ -70,11 +66,6 @@ def initialize_from_data(
 
     Raises:
         NotMeasurable: No layer is weight-normalized.
-
-    >>> layer = initialize_from_data(weight_normalize(nn.Linear(2, 1)), torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
-    >>> outputs = layer(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
-    >>> outputs.abs().round(decimals=4).flatten().tolist()
-    [1.0, 1.0]
     """
     check_range("std", std, 0, low_open=True)
     layers: dict[str, Any] = {
