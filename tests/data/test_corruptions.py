@@ -1,13 +1,26 @@
 from __future__ import annotations
 
+import math
+import sys
+from typing import Any
+
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.data.corruptions import add_target_noise, balanced_subset, inject_label_noise, subset
+from gapscope.data.corruptions import (
+    SEVERITIES,
+    add_target_noise,
+    balanced_subset,
+    blur_settings,
+    flip_shift_rotate,
+    inject_label_noise,
+    motion_blur,
+    subset,
+)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -120,3 +133,135 @@ def test_subsets_of_too_few_samples_or_without_labels_are_refused() -> None:
         subset(SAMPLES, 31)
     with pytest.raises(InvalidInput, match="needs class labels; these samples have none"):
         balanced_subset(Samples(torch.zeros(4, 2), torch.zeros(4, 1)), 2, 2)
+
+
+def slow_blur(image: torch.Tensor, radius: int, sigma: float, angle: float) -> torch.Tensor:
+    """One image [h, w], pixel by pixel in float64, as the definition is written."""
+    height, width = image.shape
+    steps = range(2 * radius + 1)
+    weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in steps]
+    pixels, total = image.tolist(), [[0.0] * width for _ in range(height)]
+    for i in steps:
+        dy = -math.ceil(i * math.sin(angle) - 0.5)
+        dx = -math.ceil(i * math.cos(angle) - 0.5)
+        if abs(dy) >= height or abs(dx) >= width:
+            break
+        for y in range(height):
+            for x in range(width):
+                source = pixels[min(max(y - dy, 0), height - 1)][min(max(x - dx, 0), width - 1)]
+                total[y][x] += weights[i] / sum(weights) * source
+    return torch.tensor(total, dtype=torch.float64).clamp(0, 1)
+
+
+@pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("shape", [(28, 28), (8, 8), (32, 30), (12, 30)])
+def test_every_image_is_blurred_as_the_definition_says(severity: int, shape: tuple[int, int]) -> None:
+    images = torch.rand(2, 1, *shape, generator=seeded(severity))
+    blurred = motion_blur(images, severity, seeded(2))
+    angles = (2 * torch.rand(2, generator=seeded(2), dtype=torch.float64) - 1) * math.pi / 4
+    radius, sigma = blur_settings(severity, min(shape))
+    for image, result, angle in zip(images[:, 0], blurred[:, 0], angles.tolist(), strict=True):
+        assert torch.allclose(result.double(), slow_blur(image, radius, sigma, angle), atol=1e-6)
+
+
+@settings(max_examples=20)
+@given(
+    height=st.integers(1, 40),
+    width=st.integers(1, 40),
+    channels=st.integers(1, 3),
+    severity=st.integers(1, 5),
+    seed=st.integers(0, 99),
+)
+def test_channels_are_blurred_alike_and_values_stay_in_range(
+    height: int, width: int, channels: int, severity: int, seed: int
+) -> None:
+    grey = torch.rand(3, 1, height, width, generator=seeded(seed))
+    blurred = motion_blur(grey.expand(-1, channels, -1, -1), severity, seeded(seed))
+    assert blurred.shape == (3, channels, height, width)
+    assert torch.equal(blurred, blurred[:, :1].expand_as(blurred))
+    # An average never exceeds the largest value, up to rounding.
+    assert bool((blurred.amax((1, 2, 3)) <= grey.amax((1, 2, 3)) + 1e-6).all())
+    assert float(blurred.min()) >= 0
+
+
+def test_the_order_of_images_is_kept_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.rand(50, 1, 10, 10, generator=seeded())
+    whole = motion_blur(images, 3, seeded(1))
+    monkeypatch.setattr(sys.modules[motion_blur.__module__], "_CHUNK", 7)
+    assert torch.equal(motion_blur(images, 3, seeded(1)), whole)
+
+
+def test_the_settings_are_those_of_mnist_c_from_28_pixels_up() -> None:
+    assert SEVERITIES == ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))
+    assert [blur_settings(severity, 28) for severity in range(1, 6)] == list(SEVERITIES)
+    assert blur_settings(5, 96) == (20, 15)
+
+
+def test_small_images_get_a_small_kernel_that_never_leaves_them() -> None:
+    assert [blur_settings(severity, 8)[0] for severity in range(1, 6)] == [3] * 5
+    assert [blur_settings(severity, 8)[1] for severity in range(1, 6)] == [s * 8 / 28 for _, s in SEVERITIES]
+    for side in range(1, 28):
+        assert all(2 * blur_settings(severity, side)[0] < side for severity in range(1, 6))
+
+
+def test_wrong_input_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"severity of motion_blur must lie in \[1, 5\]; got 6"):
+        motion_blur(torch.zeros(1, 1, 8, 8), 6)
+    with pytest.raises(InvalidInput, match=r"needs images.*got torch.float32 of shape \[3, 2\]"):
+        motion_blur(torch.zeros(3, 2))
+    with pytest.raises(InvalidInput, match=r"got torch.uint8 of shape \[1, 1, 8, 8\]"):
+        motion_blur(torch.zeros(1, 1, 8, 8, dtype=torch.uint8))
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, *numbers: float) -> None:
+    """Let the draws for flip, angle and shifts be these numbers in [0, 1)."""
+
+    def rand(*size: int, generator: Any = None) -> torch.Tensor:
+        return torch.tensor(numbers)[:, None].expand(*size)
+
+    monkeypatch.setattr(torch, "rand", rand)
+
+
+def picture(height: int = 20, width: int = 20) -> torch.Tensor:
+    image = torch.zeros(1, 1, height, width)
+    image[0, 0, 3, 5] = 1.0
+    return image
+
+
+def test_the_middle_of_every_range_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch, 0.5, 0.5, 0.5, 0.5)
+    assert torch.allclose(flip_shift_rotate(picture()), picture(), atol=1e-5)
+
+
+def test_a_flip_mirrors_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch, 0.0, 0.5, 0.5, 0.5)
+    assert torch.allclose(flip_shift_rotate(picture()), picture().flip(3), atol=1e-5)
+
+
+def test_the_largest_shift_is_a_tenth_of_the_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch, 0.5, 0.5, 1.0, 0.0)
+    moved = flip_shift_rotate(picture())
+    assert moved[0, 0, 5, 3] == pytest.approx(1, abs=1e-4)
+
+
+def test_rotations_keep_distances_of_pixels_that_are_no_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch, 0.5, 1.0, 0.5, 0.5)
+    image = torch.zeros(1, 1, 20, 60)
+    image[0, 0, 9:11, 48:50] = 1.0  # 19 pixels right of the centre: 15 degrees move it by 19 sin 15 = 4.9 rows
+    turned = flip_shift_rotate(image)[0, 0]
+    rows, columns = torch.arange(20.0) - 9.5, torch.arange(60.0) - 29.5
+    down, right = (turned.sum(1) * rows).sum() / turned.sum(), (turned.sum(0) * columns).sum() / turned.sum()
+    assert float((down**2 + right**2).sqrt()) == pytest.approx(19, abs=0.2)
+    assert abs(float(torch.atan2(down, right).rad2deg())) == pytest.approx(15, abs=0.5)
+
+
+def test_every_image_is_changed_in_its_own_way() -> None:
+    images = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)).expand(4, 3, 8, 8)
+    first, again = (flip_shift_rotate(images, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first[0], first[1])
+
+
+def test_other_inputs_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"needs images \[n, channels, height, width\]; got \[5, 3\]"):
+        flip_shift_rotate(torch.zeros(5, 3))

@@ -169,18 +169,6 @@ def test_links_and_absent_members_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "data.bin").exists()
 
 
-def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
-    served = tmp_path / "served"
-    served.mkdir()
-    (served / "set.tar.gz").write_bytes(b"no archive")
-    origin = _origin(served / "set.tar.gz", {"set/data.bin": b""})
-    with (
-        serving(served) as server,
-        pytest.raises(UnreadableFile, match=r"must be a tar\.gz archive; unpacking it failed"),
-    ):
-        download(origin, tmp_path / "out", base_url=server.url)
-
-
 def test_every_origin_is_checked_by_a_known_kind_of_checksum() -> None:
     lengths = {"md5": 32, "sha256": 64}
     for source in SOURCES.values():

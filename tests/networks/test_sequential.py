@@ -1,5 +1,3 @@
-"""Sequential networks: parameter counts of the papers, order of layers, outputs."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -11,6 +9,8 @@ from torch.nn import functional
 
 from gapscope.base.errors import InvalidInput
 from gapscope.networks.factory import build_network
+from gapscope.networks.layers import n_features, normalization_layers
+from gapscope.networks.resnet import PaddedShortcut
 
 CIFAR, MNIST, TINY = (3, 32, 32), (1, 28, 28), (1, 8, 8)
 COUNTS: list[tuple[str, tuple[int, ...], dict[str, Any], int]] = [
@@ -35,6 +35,11 @@ COUNTS: list[tuple[str, tuple[int, ...], dict[str, Any], int]] = [
     ("plain_cnn", CIFAR, {"n_conv": 4, "channels": 5, "hidden": 100}, 289_940),
     # conv 320 + 18,496 + 36,928, fc 256 -> 128 -> 10: 32,896 + 1,290
     ("small_cnn", TINY, {}, 89_930),
+    # He et al. 2016, Table 6: 0.27 million, here with the shortcut without parameters
+    ("resnet20", CIFAR, {}, 269_722),
+    ("resnet20", MNIST, {}, 269_434),
+    ("resnet18", CIFAR, {}, 11_173_962),
+    ("resnet34", CIFAR, {}, 21_282_122),
     ("vgg11", CIFAR, {}, 9_231_114),
     ("vgg13", CIFAR, {}, 9_416_010),
     ("vgg16", CIFAR, {}, 14_728_266),
@@ -170,3 +175,64 @@ def test_shapes_of_ablated_layers(name: str, input_shape: tuple[int, ...], layer
     network.get_submodule(layer).register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
     network(torch.zeros(2, *input_shape))
     assert shapes == [(2, *shape)]
+
+
+def test_a_block_is_the_relu_of_branch_plus_shortcut() -> None:
+    network = build_network("resnet18", input_shape=(3, 8, 8), n_outputs=10, width_multiplier=0.1).double().eval()
+    block = network.get_submodule("stage2_block1")
+    p = {**dict(block.named_parameters()), **dict(block.named_buffers())}
+    x = torch.rand(2, 6, 8, 8, dtype=torch.float64)
+
+    def normalized(name: str, x: torch.Tensor) -> torch.Tensor:
+        keys = (f"{name}_norm.{key}" for key in ("running_mean", "running_var", "weight", "bias"))
+        return functional.batch_norm(x, *(p[key] for key in keys))
+
+    h = functional.conv2d(x, p["branch.conv1.weight"], stride=2, padding=1)
+    h = functional.conv2d(normalized("branch.conv1", h).relu(), p["branch.conv2.weight"], padding=1)
+    shortcut = normalized("shortcut.conv", functional.conv2d(x, p["shortcut.conv.weight"], stride=2))
+    expected = (normalized("branch.conv2", h) + shortcut).relu()
+    torch.testing.assert_close(block(x), expected, rtol=0, atol=1e-14)
+
+
+def test_padded_shortcut() -> None:
+    x = torch.arange(32.0).reshape(1, 2, 4, 4)
+    y = PaddedShortcut(5, 2)(x)
+    assert y.shape == (1, 5, 2, 2)
+    assert torch.equal(y[:, 1:3], x[:, :, ::2, ::2])
+    assert not y[:, [0, 3, 4]].any()
+
+
+@pytest.mark.parametrize(("normalization", "kind"), [("batch", nn.BatchNorm2d), ("group", nn.GroupNorm)])
+def test_normalization_and_biases(normalization: str, kind: type[nn.Module]) -> None:
+    network = build_network(
+        "resnet18", input_shape=(3, 8, 8), n_outputs=2, width_multiplier=0.1, normalization=normalization
+    )
+    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
+    assert sum(isinstance(module, kind) for module in network.modules()) == len(convolutions) == 20
+    assert all(convolution.bias is None for convolution in convolutions)
+
+
+def test_group_norm_keeps_samples_apart_in_training_mode() -> None:
+    x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    for normalization, apart in (("group", True), ("batch", False)):
+        network = build_network("resnet20", input_shape=(1, 8, 8), n_outputs=3, normalization=normalization).train()
+        assert torch.allclose(network(x)[:2], network(x[:2]), atol=1e-6) is apart
+
+
+def test_group_norm_fits_every_number_of_channels() -> None:
+    groups = {}
+    for channels in (1, 5, 12, 16, 64):
+        (layer,) = normalization_layers("conv1", channels, "group").values()
+        assert isinstance(layer, nn.GroupNorm)
+        groups[channels] = layer.num_groups
+    assert groups == {1: 1, 5: 1, 12: 4, 16: 8, 64: 8}
+
+
+def test_number_of_features_is_what_the_layers_give() -> None:
+    layers: dict[str, nn.Module] = {
+        "conv1": nn.Conv2d(1, 3, 5, stride=3, padding=1),
+        "pool": nn.MaxPool2d(3, stride=2, padding=1),
+        "conv2": nn.Conv2d(3, 2, (2, 2)),
+    }
+    x = torch.zeros(1, 1, 23, 40)
+    assert n_features("test", layers, 2, (23, 40)) == nn.Sequential(*layers.values())(x).numel()

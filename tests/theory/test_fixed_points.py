@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.theory.dynamics import learning_dynamics, order_parameter_flow
+from gapscope.theory.dynamics import order_parameter_flow
 from gapscope.theory.fixed_points import (
     batch_norm_gamma,
     batch_norm_zeta,
@@ -101,32 +101,6 @@ def test_closed_overlap_rate_misses_just_the_neglected_term(student: Student, ra
     assert jacobian[1, 1] - closed.overlap == pytest.approx(-neglected, abs=1e-12)
 
 
-def test_jacobian_at_overlap_one_equals_differences_up_to_the_root_of_the_step() -> None:
-    exact = dynamics_jacobian(2 / 3, 1.0, learning_rate=0.5, zeta=0.25)[1, 1]
-
-    def one_sided(step: float) -> float:
-        upper = order_parameter_flow(2 / 3, 1.0, learning_rate=0.5, zeta=0.25).overlap
-        return float(upper - order_parameter_flow(2 / 3, 1 - step, learning_rate=0.5, zeta=0.25).overlap) / step
-
-    errors = [one_sided(step) - exact for step in (1e-4, 1e-6)]
-    assert errors[0] / errors[1] == pytest.approx(10, rel=0.05)
-    assert abs(errors[1]) < 2e-4
-
-
-@pytest.mark.parametrize("student", STUDENTS)
-def test_overlap_rate_changes_sign_at_the_maximum(student: Student) -> None:
-    limit = float(max_learning_rate(student=student, zeta=0.25) / fixed_point(student=student, zeta=0.25).gamma)
-    assert stability_eigenvalues(0.999 * limit, student=student, zeta=0.25).overlap < 0
-    assert stability_eigenvalues(1.001 * limit, student=student, zeta=0.25).overlap > 0
-
-
-def test_weight_norm_above_the_maximum_grows_until_its_effective_rate_is_stable() -> None:
-    path = learning_dynamics([0, 400], learning_rate=3.0, gamma=1.0, overlap=0.99)
-    assert effective_learning_rate(3.0, length=path.length[0]) > max_learning_rate()
-    assert effective_learning_rate(3.0, length=path.length[1]) < max_learning_rate()
-    assert path.overlap[1] == pytest.approx(1, abs=1e-6)
-
-
 def test_wrong_input() -> None:
     with pytest.raises(InvalidInput, match=r"zeta must lie in \[0, inf\); got -0\.2"):
         fixed_point(zeta=[0.1, -0.2])
@@ -160,8 +134,3 @@ def test_paper_zeta_is_the_shrinkage_to_first_order() -> None:
     assert np.all(gaps * sizes**2 < 0.3)
     exact = 1 / batch_norm_gamma(32) ** 2 - 1
     assert exact / batch_norm_zeta(32) == pytest.approx(1.008, abs=5e-4)
-
-
-def test_relu_gains_half_the_decay_so_that_both_shrink_alike() -> None:
-    relu, linear = (fixed_point(student=student, zeta=batch_norm_zeta(16, student=student)) for student in STUDENTS)
-    assert linear.gamma == pytest.approx(float(relu.gamma))

@@ -9,7 +9,6 @@ import pytest
 
 from gapscope.base.errors import InvalidInput
 from gapscope.theory.dynamics import resolvent_trace, student_generalization
-from gapscope.theory.statistical_mechanics import Student
 from gapscope.theory.teacher_students import draw_teacher_task, least_squares_students
 
 
@@ -60,14 +59,6 @@ def test_sgd_equals_the_printed_formulas(noise: float) -> None:
     found = student_generalization(np.r_[low, high], noise_variance=noise, student="relu")
     expected = np.r_[1 - low / 4 + low * noise / (2 * (2 - low)), 0.5 + noise / (high - 2)]
     np.testing.assert_allclose(found, expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("student", ["linear", "relu"])
-@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
-def test_best_decay_is_the_noise_variance(student: Student, alpha: float) -> None:
-    zeta = np.linspace(0.01, 1, 100)
-    errors = student_generalization(alpha, student=student, zeta=zeta, noise_variance=0.25)
-    assert zeta[np.argmin(errors)] == pytest.approx(0.25)
 
 
 def test_loss_per_sample_has_the_ridge_constant_alpha_zeta() -> None:

@@ -99,18 +99,6 @@ def test_free_length_adds_its_own_stationarity() -> None:
     assert point.a == 1.5
 
 
-def test_printed_gamma_is_wrong_away_from_a_equal_one() -> None:
-    """Eq. 22 equals the corrected form at a = 1, but is no saddle of a warm student."""
-    point = equilibrium(1.2, temperature=0.05, length=1.2)
-
-    def printed(a: float) -> float:
-        return 1.2 / (2 * a) + 1.2 * 0.25 / (2 * a - 1.2)
-
-    assert point.a > 1.05
-    assert abs(printed(point.a) - point.gamma**2) > 0.02
-    assert printed(1.0) == pytest.approx(equilibrium(1.2).gamma ** 2)
-
-
 def test_wrong_input() -> None:
     with pytest.raises(InvalidInput, match=r"alpha must exceed 2 where no length is given; got 1.2 at temperature 0.5"):
         equilibrium(1.2, temperature=0.5)

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gapscope.base.errors import UnreadableFile
+from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.data import facial_keypoints as module
 from gapscope.data.facial_keypoints import COORDINATES, HEADER, facial_keypoints, read_facial_keypoints
+from gapscope.data.synthetic_faces import drawn_faces, render_faces
 
 PIXELS = [(7 * i) % 256 for i in range(9216)]
 
@@ -84,3 +85,54 @@ def test_the_complete_rows_are_split(tmp_path: Path) -> None:
     problem = facial_keypoints(tmp_path)
     assert (len(problem.train), len(problem.test), problem.n_outputs) == (14, 6, 30)
     assert problem.train.inputs[0].flatten().tolist() == pytest.approx([value / 255 for value in PIXELS])
+
+
+def rendered(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return render_faces(n, torch.Generator().manual_seed(0))
+
+
+def points(keypoints: torch.Tensor) -> dict[str, torch.Tensor]:
+    names = [name.removesuffix("_x") for name in COORDINATES[::2]]
+    return dict(zip(names, keypoints.reshape(-1, 15, 2).unbind(1), strict=True))
+
+
+def test_every_keypoint_lies_in_the_image() -> None:
+    _, keypoints = rendered(1000)
+    assert float(keypoints.min()) > 1
+    assert float(keypoints.max()) < 94
+
+
+def test_left_and_right_are_the_faces_own() -> None:
+    at = points(rendered(200)[1])
+    assert (at["left_eye_center"][:, 0] > at["right_eye_center"][:, 0]).all()
+    assert (at["mouth_left_corner"][:, 0] > at["mouth_right_corner"][:, 0]).all()
+    assert (at["left_eye_outer_corner"][:, 0] > at["left_eye_inner_corner"][:, 0]).all()
+    assert (at["mouth_center_bottom_lip"][:, 1] > at["nose_tip"][:, 1]).all()
+    assert (at["nose_tip"][:, 1] > at["left_eye_center"][:, 1]).all()
+    assert (at["left_eyebrow_outer_end"][:, 1] < at["left_eye_outer_corner"][:, 1]).all()
+
+
+def test_keypoints_lie_on_what_was_drawn() -> None:
+    images, keypoints = rendered(400)
+    grey = images[:, 0].float()
+    at = points(keypoints)
+
+    def brightness(spot: torch.Tensor) -> torch.Tensor:
+        x, y = spot.round().long().T
+        return grey[torch.arange(len(grey)), y, x]
+
+    lips = (at["mouth_center_top_lip"] + at["mouth_center_bottom_lip"]) / 2
+    brow = (at["left_eyebrow_inner_end"] + at["left_eyebrow_outer_end"]) / 2
+    forehead = (at["left_eyebrow_inner_end"] + at["right_eyebrow_inner_end"]) / 2
+    assert (brightness(lips) < brightness(forehead)).float().mean() > 0.97
+    assert (brightness(brow) < brightness(forehead)).float().mean() > 0.97
+
+
+def test_the_problem_has_independent_splits() -> None:
+    problem = drawn_faces(n=20, test_size=20)
+    assert (problem.input_shape, problem.n_outputs, problem.task) == ((1, 96, 96), 30, "regression")
+    assert not torch.equal(problem.train.inputs, problem.test.inputs)
+    assert torch.equal(drawn_faces(n=5, test_size=20).test.inputs, problem.test.inputs)
+    assert 0 <= float(problem.train.inputs.min()) < float(problem.train.inputs.max()) <= 1
+    with pytest.raises(InvalidInput, match="test_size of drawn_faces"):
+        drawn_faces(test_size=0)

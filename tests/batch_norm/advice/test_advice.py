@@ -1,6 +1,8 @@
-"""Advice on batch norm against measured regularization, and dropout in closed form."""
+"""Advice on batch norm against measured regularization, and its sentences."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.batch_norm import replace_batch_norm
 from gapscope.batch_norm.advice.batch_norm import DropoutLoss
-from gapscope.batch_norm.advice.result import BatchNormAdvice
+from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
 from gapscope.results.estimate import Estimate
@@ -157,3 +159,67 @@ def test_the_cost_is_that_of_the_closed_form_and_no_rate_adds_too_much(signs_dro
         assert float(found) == pytest.approx(rate / (1 - rate), abs=4 * found.standard_error + 1e-9)
     assert dropout.excess(0.0) == 0
     assert dropout.matching_rate(Estimate(20.0, 0.0)) is None
+
+
+def regularization(name: str, excess: float, new: float = 0.0) -> LayerRegularization:
+    estimate = Estimate(excess, 0.001)
+    return LayerRegularization(
+        layer=name, gamma_squared=4.0, decay=estimate, predicted=estimate, excess=estimate,
+        new_excess=Estimate(new, 0.001),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def stated() -> BatchNormAdvice:
+    """Half of a regularization of 0.1 is missing, and everything about it is known well."""
+    return BatchNormAdvice(
+        batch_size=32, new_batch_size=64, samples=10_000, loss=1.0, running_loss=1.0,
+        layers=(regularization("first", 0.08, 0.04), regularization("last", 0.02, 0.01)),
+        total=regularization("all layers", 0.1, 0.05),
+        missing=Estimate(0.05, 0.001), ghost_size=32, dropout=Estimate(0.1, 0.01), dropout_before=("head",),
+        decay_strength=Estimate(1.1, 0.1),
+    )  # fmt: skip
+
+
+def test_what_is_there_what_is_lost_and_what_restores_it(stated: BatchNormAdvice) -> None:
+    present, change, ghost, dropout, decay = stated.sentences
+    assert present.endswith(
+        "to the training loss of 1 (10.0%); the largest part is that of first (80% of the layers' sum)."
+    )
+    assert change == "Batches of 64 would add 0.05 ± 0.001: 50% of the regularization would be lost."
+    assert "replace_batch_norm(network, 'ghost', ghost_size=32)" in ghost
+    assert dropout == "A dropout rate of 0.1 ± 0.01 before head adds as much to the loss."
+    assert "GammaDecayPenalty(1.1, batch_size=32, batch_norm_size=64)" in decay
+    assert len(stated.caveats) == 1 and stated.caveats[0].startswith("these numbers hold for the present weights")
+
+
+@pytest.mark.parametrize(
+    ("changes", "caveat"),
+    [
+        ({"missing": Estimate(0.05, 0.02)}, "is rough: take more passes"),
+        ({"running_loss": 2.0}, "the running statistics are stale"),
+        ({"samples": 200}, "are a large part of the 200 samples"),
+        ({"dropout": Estimate(0.7, 0.01)}, "a dropout rate of 0.70 is no small noise"),
+        ({"decay_strength": Estimate(3.0, 0.1)}, "needs a strength of 3 to match"),
+    ],
+)
+def test_each_reason_for_distrust_is_said_where_it_holds(
+    stated: BatchNormAdvice, changes: dict[str, object], caveat: str
+) -> None:
+    assert any(caveat in text for text in replace(stated, **changes).caveats)  # type: ignore[arg-type]
+    assert not any(caveat in text for text in stated.caveats)
+
+
+def test_a_prediction_that_is_off_is_said(stated: BatchNormAdvice) -> None:
+    off = replace(stated, total=replace(stated.total, predicted=Estimate(0.2, 0.001)))
+    assert "gives 0.2 where 0.1 is measured" in off.caveats[0]
+
+
+def test_as_a_table_and_as_plain_values(stated: BatchNormAdvice) -> None:
+    table = stated.to_pandas()
+    assert table["layer"].tolist() == ["first", "last", "all layers"]
+    assert table["zeta"].tolist() == pytest.approx([0.02, 0.005, 0.025])
+    content = stated.to_dict()
+    assert content["missing"] == {"value": 0.05, "standard_error": 0.001} and content["advice"] == list(
+        stated.sentences
+    )
