@@ -92,23 +92,6 @@ def test_float_labels_are_regression_targets(call: Callable[..., Any]) -> None:
         call((x, y.float()))
 
 
-class ByKeyword(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = network()
-
-    def forward(self, *, features: Tensor) -> Tensor:
-        return self.network(features)
-
-
-def test_networks_called_by_keyword() -> None:
-    x, y = data()
-    first, second = ({"features": part, "labels": labels} for part, labels in halves((x, y)))
-    assert gs.validated_accuracy(ByKeyword(), first, second).score == CALLS["validated"]((x, y)).score
-    assert gs.forecast_accuracy(ByKeyword(), {"features": x, "labels": y}).score == CALLS["forecast"]((x, y)).score
-    assert gs.learning_curve(lambda x, y: ByKeyword(), {"features": x, "labels": y}).samples == N
-
-
 @every_call
 def test_duplicates_are_named(call: Callable[..., Any]) -> None:
     x, y = data(N // 2)

@@ -54,12 +54,6 @@ def test_left_out_predictions_are_those_of_n_refits(rank: int, ridge: float) -> 
     assert found.squared_error == pytest.approx(float((targets - expected).square().sum(1).mean()))
 
 
-def test_a_constant_is_predicted_by_the_intercept_alone() -> None:
-    targets = torch.full((12, 1), 7.0, dtype=torch.float64)
-    found = loo_predictions(spectrum(some_kernel(12, 5)), targets, 0.1)
-    torch.testing.assert_close(found.predictions, targets)
-
-
 def test_effective_dimension_and_generalized_cross_validation_by_the_dense_matrix() -> None:
     n, ridge = 10, 0.7
     kernel, ones = some_kernel(n, 4), torch.ones(10, 1, dtype=torch.float64)

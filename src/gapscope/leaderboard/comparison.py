@@ -303,15 +303,11 @@ class Comparison(StoredRows[ComparedReading]):
         table = self.summary().to_string(float_format="{:.4g}".format)
         return "\n".join([table, *self.verdict])
 
-    def plot(self, measures: Sequence[str] | None = None) -> list[Any]:
-        """Plot each network's values with intervals, one panel per measure; return the axes.
-
-        Args:
-            measures: Names of numbers; None takes those that vote, margins by their medians.
-        """
+    def plot(self) -> list[Any]:
+        """Plot each network's values with intervals, one panel per measure that ranks; return the axes."""
         known = list(dict.fromkeys(row.measure for row in self))
         chosen = [name for name in known if not name.startswith("margin_") or name.endswith(".median")]
-        names = list(measures) if measures is not None else [n for n in chosen if self.of(n)[0].rank == 1]
+        names = [name for name in chosen if self.of(name)[0].rank == 1]
         drawn = panels(names, sharex=False)
         for axes, name in zip(drawn, names, strict=True):
             for row in self.of(name):
