@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -66,10 +65,7 @@ def _aligned(logits: Tensor, labels: Tensor, *, next_one: bool) -> tuple[Tensor,
 
 
 def sequence_losses(logits: Tensor, labels: Tensor, *, next_one: bool) -> Tensor:
-    """Return the mean loss [n] (nats) per sample over labelled positions (not -100).
-
-    `logits` are [n, classes] or [n, positions, classes], with `next_one` those of the next position's label.
-    """
+    """Return the mean loss [n] (nats) per sample over labelled positions, of logits [n, (positions,) classes]."""
     logs, labels = _aligned(logits, labels, next_one=next_one)
     losses = F.nll_loss(logs.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
     return losses.sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
@@ -84,17 +80,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(training)
-
-
-@dataclass
-class _Losses:
-    """Training losses of the steps of an epoch, on the device, without synchronization."""
-
-    each: list[Tensor] = field(default_factory=list)
-
-    def mean(self, *, last_half: bool = False) -> Tensor:
-        losses = self.each[len(self.each) // 2 :] if last_half else self.each
-        return torch.stack(losses).double().mean() if losses else torch.tensor(math.nan, dtype=torch.float64)
 
 
 class MemorizationMonitor(TrainerCallback):
@@ -149,7 +134,9 @@ class MemorizationMonitor(TrainerCallback):
         self.trace_samples, self.random = trace_samples, make_generator(seed, "drawn labels")
         self.rows: list[dict[str, float]] = []
         self.flagged_at: float | None = None
-        self._losses, self._first = _Losses(), math.nan
+        # of the steps of an epoch, on the device, without synchronization
+        self._losses: list[Tensor] = []
+        self._first = math.nan
         self._seconds, self._began, self._looks = 0.0, math.nan, 1
 
     def __repr__(self) -> str:
@@ -157,10 +144,6 @@ class MemorizationMonitor(TrainerCallback):
         p_values = [row["canary_p_value"] for row in self.rows if "canary_p_value" in row]
         last = f", last p-value {p_values[-1]:.2g}" if p_values else ""
         return f"MemorizationMonitor({flag} at level {self.level:g}; {len(self.rows)} observations{last})"
-
-    def note(self, loss: Tensor) -> None:
-        """Record the loss of a step (called by `add_memorization_monitor`)."""
-        self._losses.each.append(loss.detach())
 
     @property
     def overhead_fraction(self) -> float:
@@ -174,9 +157,12 @@ class MemorizationMonitor(TrainerCallback):
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Record if it is time."""
         start, epoch = time.perf_counter(), round(state.epoch or 0)
-        means = torch.stack([self._losses.mean(), self._losses.mean(last_half=True)])
-        loss, second_half = self._over_processes(means).tolist()
-        self._losses = _Losses()
+        losses = torch.stack(self._losses or [torch.tensor(math.nan)]).double()
+        means = torch.stack([losses.mean(), losses[len(losses) // 2 :].mean()])
+        if (accelerator := self.trainer.accelerator).num_processes > 1:
+            means = accelerator.reduce(means.to(accelerator.device), "mean")
+        loss, second_half = means.tolist()
+        self._losses = []
         if epoch <= 1:
             self._first = second_half
         if epoch % self.every == 0:
@@ -190,12 +176,6 @@ class MemorizationMonitor(TrainerCallback):
         self._seconds += time.perf_counter() - start
         if self.stop and self.flagged_at is not None:
             control.should_training_stop = True
-
-    def _over_processes(self, values: Tensor) -> Tensor:
-        accelerator = self.trainer.accelerator
-        if accelerator.num_processes == 1:
-            return values
-        return accelerator.reduce(values.to(accelerator.device), "mean")
 
     def _batches(self, samples: Sequence[Any]) -> list[tuple[dict[str, Tensor], Tensor]]:
         size, device = self.trainer.args.per_device_eval_batch_size, self.trainer.accelerator.device
@@ -229,32 +209,22 @@ class MemorizationMonitor(TrainerCallback):
         squares = []
         for index in torch.randperm(len(trainer.train_dataset), generator=self.random)[:count].tolist():
             (x, y), *_ = self._batches([trainer.train_dataset[index]])
-            squares.append(_sampled_fisher_norm(model, weights, x, y, self.random, next_one=next_one))
+            with torch.enable_grad():
+                logs, labels = _aligned(model(**x).logits, y, next_one=next_one)
+                logs = logs[labels != IGNORED]
+                drawn = torch.multinomial(logs.detach().exp().cpu(), 1, generator=self.random).to(logs.device)
+                gradients = torch.autograd.grad(logs.gather(1, drawn).sum(), weights, allow_unused=True)
+            squares.append(sum(gradient.double().square().sum() for gradient in gradients if gradient is not None))
         return {"trained_fisher_trace": float(torch.stack(squares).mean())}
-
-
-def _sampled_fisher_norm(
-    model: nn.Module, weights: Sequence[Tensor], x: Mapping[str, Tensor], y: Tensor, random: torch.Generator, *,
-    next_one: bool,
-) -> Tensor:  # fmt: skip
-    """Return squared gradients for labels sampled from the model, at labelled positions."""
-    with torch.enable_grad():
-        logs, labels = _aligned(model(**x).logits, y, next_one=next_one)
-        logs = logs[labels != IGNORED]
-        drawn = torch.multinomial(logs.detach().exp().cpu(), 1, generator=random).to(logs.device)
-        gradients = torch.autograd.grad(logs.gather(1, drawn).sum(), weights, allow_unused=True)
-    return torch.stack([gradient.double().square().sum() for gradient in gradients if gradient is not None]).sum()
 
 
 def add_memorization_monitor(
     trainer: Any, canaries: PairedCanaries | None = None, **options: Any
 ) -> MemorizationMonitor:
-    """Add a memorization monitor to a Trainer, before `train()`, and return it.
+    """Add a `MemorizationMonitor` (with its options) to a Trainer, before `train()`, and return it.
 
     Args:
         trainer: The Trainer; its training data are `canaries.dataset`.
-        canaries: See `MemorizationMonitor`.
-        **options: Those of `MemorizationMonitor`.
 
     Raises:
         InvalidInput: It is no Trainer, or it does not train on the canaries.
@@ -273,7 +243,7 @@ def add_memorization_monitor(
         result = compute_loss(model, inputs, *given, **settings)
         if model.training:
             loss = result[0] if isinstance(result, tuple) else result
-            monitor.note(loss * accumulation_divisor(trainer, settings))
+            monitor._losses.append(loss.detach() * accumulation_divisor(trainer, settings))
         return result
 
     trainer.compute_loss = noted

@@ -37,8 +37,7 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
 
 
-def _monitor_file(args: TrainingArguments, state: TrainerState) -> Path:
-    return _checkpoint(args, state) / "gapscope_monitor.json"
+_MONITOR_FILE = "gapscope_monitor.json"
 
 
 class MonitorCallback(TrainerCallback):
@@ -64,43 +63,29 @@ class MonitorCallback(TrainerCallback):
         return model if as_given else LogitsOnly(model, getattr(model.config, "pad_token_id", None))
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         """Record the untrained network, or load the state from the checkpoint."""
         if not state.is_world_process_zero:
             return
-        assert model is not None
-        file = _monitor_file(args, state)
+        file = _checkpoint(args, state) / _MONITOR_FILE
         if state.global_step and file.exists():
             self.monitor.load_state_dict(read_json(file))
         else:
-            self.monitor.begin(self._monitored(model))
+            self.monitor.begin(self._monitored(given["model"]))
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         """Write the monitor's state into the checkpoint."""
-        file = _monitor_file(args, state)
+        file = _checkpoint(args, state) / _MONITOR_FILE
         if state.is_world_process_zero and file.parent.exists():
             write_atomically(file, to_json(self.monitor.state_dict()))
 
-    def on_epoch_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         """Record if it is time."""
         if not state.is_world_process_zero:
             return
-        assert model is not None
         row: dict[str, Any] = {"epoch": round(state.epoch or 0)}
-        self.monitor(self._monitored(model), row)
+        self.monitor(self._monitored(given["model"]), row)
         if len(row) > 1:
             state.log_history.append({**row, "step": state.global_step})
         if self.stop and self.monitor.alarm is not None and self.monitor.alarm.raised:
@@ -118,22 +103,16 @@ class _PenaltyState(TrainerCallback):
         return _checkpoint(args, state) / f"gapscope_penalty_{self.number}_{args.process_index}.safetensors"
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         file = self._file(args, state)
         if state.global_step and file.exists():
             self.penalty.load_state_dict(load_tensors(file)[0])
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         file = self._file(args, state)
         if file.parent.exists():
             save_tensors(file, self.penalty.state_dict())
-
-
-def _inputs_and_targets(batch: Mapping[str, Any]) -> tuple[dict[str, Tensor], Tensor | None]:
-    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
-    targets = [tensors.pop(name) for name in LABEL_NAMES if name in tensors]
-    return tensors, targets[0] if targets else None
 
 
 def add_penalty(trainer: Any, penalty: Penalty) -> None:
@@ -160,14 +139,13 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
         result = compute_loss(model, inputs, *given, **options)
         if not model.training:
             return result
-        tensors, targets = _inputs_and_targets(batch)
+        tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
+        targets = [tensors.pop(name) for name in LABEL_NAMES if name in tensors]
         x, form = pack_inputs(tensors)
         x = x.to(next(iter(tensors.values())).device)
         network = NetworkAdapter(trainer.accelerator.unwrap_model(model), form)
-        value = penalty(network, x, targets) / accumulation_divisor(trainer, options)
-        if isinstance(result, tuple):
-            return (result[0] + value, *result[1:])
-        return result + value
+        value = penalty(network, x, targets[0] if targets else None) / accumulation_divisor(trainer, options)
+        return (result[0] + value, *result[1:]) if isinstance(result, tuple) else result + value
 
     trainer.compute_loss = with_penalty
     kept = [item for item in trainer.callback_handler.callbacks if isinstance(item, _PenaltyState)]
