@@ -92,11 +92,6 @@ def test_the_exit_status_is_that_of_the_named_codes(models: str, options: list[s
     assert gapscope("check", f"{models}:build", "--only", "GS101,GS105", *options).returncode == code
 
 
-def test_an_unknown_code_is_named(models: str) -> None:
-    done = gapscope("check", f"{models}:build", "--fail-on", "GS999")
-    assert done.returncode == 1 and "GS999" in done.stderr and "GS101" in done.stderr
-
-
 def test_json_alone_is_on_standard_output(models: str) -> None:
     done = gapscope("check", f"{models}:build", "--json", "--only", "GS101,GS203", "--html", "page.html")
     (found,) = json.loads(done.stdout)

@@ -219,45 +219,6 @@ def test_a_report_into_an_absent_folder_is_not_told_to_free_space(pool: Path, tm
     assert done.returncode == 1 and "Make its folder, or correct the path" in done.stderr
 
 
-WRONG_ESTIMATORS = {
-    "[]": "must hold a gap estimator",
-    '{"what": "gap estimator"}': "has no 'schema' that is a number",
-    '{"what": "gap estimator", "schema": "1"}': "has no 'schema' that is a number",
-    '{"what": "gap estimator", "schema": 1, "parameters": [], "fitted": 3}': "is damaged",
-    '{"what": "gap estimator", "schema": 1, "parameters": {"kind": "magic"}, "fitted": {}}': "is damaged",
-}
-
-
-@pytest.mark.parametrize("content", WRONG_ESTIMATORS)
-def test_wrong_estimators_get_one_sentence(pool: Path, tmp_path: Path, content: str) -> None:
-    (tmp_path / "estimator.json").write_text(content)
-    network = next(pool.glob("runs/*/weights.safetensors"))
-    done = gapscope("gap", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
-    assert done.returncode == 1 and WRONG_ESTIMATORS[content] in done.stderr
-
-
-@pytest.mark.parametrize("take", ["coefficients", "residuals", "left_out"])
-def test_a_shortened_estimator_gets_one_sentence(pool: Path, tmp_path: Path, take: str) -> None:
-    assert gapscope("gap", "fit", pool, "--output", tmp_path / "estimator.json").returncode == 0
-    content = json.loads((tmp_path / "estimator.json").read_text())
-    content["fitted"][take] = content["fitted"][take][:1]
-    (tmp_path / "estimator.json").write_text(json.dumps(content))
-    network = next(pool.glob("runs/*/weights.safetensors"))
-    done = gapscope("gap", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
-    assert done.returncode == 1 and "is damaged" in done.stderr
-
-
-@pytest.mark.parametrize("facts", [5, None, {}, {"spec": 3}, {"spec": {"dat": 1}}, {"spec": {}, "corruption": 1}])
-def test_weights_with_wrong_facts_get_one_sentence(tmp_path: Path, facts: object) -> None:
-    import torch
-    from safetensors.torch import save
-
-    content = save({"a": torch.zeros(1)}, metadata={"facts": json.dumps(facts)})
-    (tmp_path / "weights.safetensors").write_bytes(content)
-    done = gapscope("measure", tmp_path / "weights.safetensors")
-    assert done.returncode == 1 and done.stderr.startswith("error: ")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,11 +27,6 @@ def test_list_shows_every_set_and_where_it_is(data_root: Path, tmp_path: Path) -
     assert lines["facial_keypoints"].rstrip().endswith("not here")
     empty = RUNNER.invoke(app, ["list", "--data-root", str(tmp_path)]).output
     assert lines_not_here(empty) > lines_not_here(result.output) and str(tmp_path) in empty
-
-
-def test_list_reads_the_environment(data_root: Path) -> None:
-    result = RUNNER.invoke(app, ["list"], env={"GAPSCOPE_DATA": str(data_root)})
-    assert f"data root: {data_root};" in result.output
 
 
 def test_fetch_tells_its_progress_in_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,11 +69,3 @@ def test_a_terminal_gets_a_bar(data_root: Path, tmp_path: Path, monkeypatch: pyt
         result = RUNNER.invoke(app, ["fetch", "boston_housing", "--data-root", str(tmp_path), "--base-url", server.url])
     assert result.exit_code == 0
     assert "housing.data" in result.stderr and "━" in result.stderr
-
-
-def test_nothing_heavy_is_imported_before_a_command_runs() -> None:
-    code = "import sys; import gapscope.cli.data; print({'torch', 'rich.table', 'pooch'} & set(sys.modules))"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"}
-    )
-    assert run.stdout == "set()\n"

@@ -16,14 +16,12 @@ from quiet_trainer import training_arguments
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import pack_inputs
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.integrations.transformers import MonitorCallback, add_penalty
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.monitor import Monitor
 
 pytestmark = [
@@ -181,35 +179,6 @@ def test_a_resumed_training_resumes_the_monitor_and_its_alarm(tmp_path: Path) ->
 
 
 @pytest.mark.thorough
-def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path: Path) -> None:
-    tokens = torch.randint(1, 20, (120, 5), generator=torch.Generator().manual_seed(0))
-    tokens[:, 0] = 2 + torch.arange(120) % 2
-    truth = tokens[:, 0] - 2
-    labels = torch.where(torch.arange(120) < 8, 1 - truth, truth)
-    mask = torch.ones_like(tokens)
-    rows = [{"input_ids": t, "attention_mask": m, "labels": y} for t, m, y in zip(tokens, mask, labels, strict=True)]
-
-    def watched(folder: Path, **resume: Any) -> MonitorCallback:
-        canaries = Canaries(labels)
-        data = canaries.dataset(rows)
-        monitor = Monitor(data, [], n_samples=120, alarm=CanaryAlarm(canaries, restore=False))
-        callback = MonitorCallback(monitor)
-        arguments = training_arguments(folder, num_train_epochs=3)
-        arguments.save_strategy = transformers.trainer_utils.IntervalStrategy.EPOCH
-        trainer = transformers.Trainer(
-            model=bert_classifier(), args=arguments, train_dataset=data, callbacks=[callback]
-        )
-        trainer.train(**resume)
-        return callback
-
-    found = gs.find_label_issues(watched(tmp_path))
-    wrong = (found.indices < 8).double()
-    assert len(found.indices) == 96 and float(wrong[: int(wrong.sum())].mean()) > 0.7
-    again = gs.find_label_issues(watched(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-15")))
-    assert again.indices[: int(wrong.sum())].tolist() == found.indices[: int(wrong.sum())].tolist()
-
-
-@pytest.mark.thorough
 def test_a_resumed_training_goes_on_with_the_state_of_its_penalties(tmp_path: Path) -> None:
     def trained(folder: Path, **resume: Any) -> list[GradientSimilarityPenalty]:
         arguments = training_arguments(folder, num_train_epochs=2)
@@ -230,9 +199,3 @@ def test_a_resumed_training_goes_on_with_the_state_of_its_penalties(tmp_path: Pa
     assert {path.name for path in checkpoint.glob("gapscope_penalty*")} == {
         "gapscope_penalty_0_0.safetensors", "gapscope_penalty_1_0.safetensors",
     }  # fmt: skip
-
-
-def test_checks_of_the_monitor_run_with_the_trainer(tmp_path: Path) -> None:
-    monitor = Monitor(Sentences(), checks=["GS301", "GS302"], n_samples=12, max_time_fraction=1.0)
-    fit(tmp_path, MonitorCallback(monitor))
-    assert monitor.epochs == [1, 2, 3] and monitor.checks is not None and len(monitor.checks._losses) == 3

@@ -113,12 +113,6 @@ def test_damage_is_named_every_time(pool: Pool) -> None:
         assert "1 of 75 records" in said and str(cut) in said and str(epochs) in said
 
 
-def test_a_copy_under_another_name_is_left_out(pool: Pool) -> None:
-    shutil.copytree(pool.run_folder(next(iter(GRID)).id), pool.folder / "runs" / "copy")
-    with pytest.warns(DamagedFileWarning, match="is it a copy"):
-        assert len(pool.to_pandas()) == 75
-
-
 @pytest.mark.parametrize("damage", ["cut", "flipped", "other version", "folder"])
 def test_an_index_that_is_not_as_it_was_written_is_made_anew(pool: Pool, damage: str) -> None:
     path = pool.folder / "index.json"

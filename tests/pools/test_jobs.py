@@ -75,14 +75,6 @@ def test_a_job_that_killed_its_worker_does_not_lose_the_others(tmp_path: Path, m
     assert sorted(path.stem for path in (tmp_path / "kept").iterdir()) == ["a", "b"]
 
 
-@pytest.mark.slow
-def test_jobs_that_fail_or_kill_their_worker_do_not_lose_the_others(tmp_path: Path) -> None:
-    with pytest.raises(GapscopeError, match="2 of 3 failed, first") as raised:
-        run_cached(made(tmp_path, "dies", "fails", "a"), tmp_path / "kept", workers=2)
-    assert isinstance(raised.value.__cause__, WorkerDied | ValueError)
-    assert [path.stem for path in (tmp_path / "kept").iterdir()] == ["a"]
-
-
 def test_an_answer_that_cannot_be_written_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, content: str) -> None:
         raise NotWritten(f"{path} could not be written (disk full)")

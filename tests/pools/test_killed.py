@@ -137,16 +137,9 @@ def test_a_kill_between_two_networks_loses_nothing(tmp_path: Path, monkeypatch: 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
-def test_two_kills_lose_nothing(tmp_path: Path) -> None:
-    assert lose_nothing(tmp_path, GRID.replace("[0, 1, 2, 3]", "[0]"), 2, seed=1) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
-@pytest.mark.parametrize("seed", [0, 1])
-def test_ten_kills_lose_nothing(tmp_path: Path, seed: int) -> None:
-    assert lose_nothing(tmp_path, GRID, 10, seed) == 10
+@pytest.mark.parametrize(("seeds", "kills"), [("[0]", 2), ("[0, 1, 2, 3]", 10)])
+def test_kills_lose_nothing(tmp_path: Path, seeds: str, kills: int) -> None:
+    assert lose_nothing(tmp_path, GRID.replace("[0, 1, 2, 3]", seeds), kills, seed=1) == kills
 
 
 @pytest.mark.slow

@@ -132,16 +132,6 @@ def test_foreign_and_newer_folders_are_refused(tmp_path: Path) -> None:
         Pool(tmp_path)
 
 
-@pytest.mark.thorough
-def test_the_ray_engine_gives_the_same_records(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    (mine,), (theirs,) = (
-        Pool(tmp_path / engine).run(some_grid(seed=[0]), engine=engine, workers=1) for engine in ("local", "ray")
-    )
-    assert mine.status == theirs.status == "finished"
-    assert mine.scores == theirs.scores and mine.readings.values() == theirs.readings.values()
-
-
 def run_on_a_full_disk(folder: Path) -> str:
     """Run a pool in a process that may write no file larger than 6,000 bytes; return the error's text."""
     script = f"""

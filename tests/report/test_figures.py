@@ -26,7 +26,7 @@ from gapscope.report.figures import (
     predicted_against_true,
     training_curves,
 )
-from gapscope.report.svg import Plot, Scale, data_uri, is_image, tag
+from gapscope.report.svg import Plot, Scale, data_uri, is_image
 
 
 @pytest.mark.thorough
@@ -43,12 +43,6 @@ def test_the_band_is_that_of_statsmodels() -> None:
     line, half = found
     numpy.testing.assert_allclose(line, frame["mean"], rtol=1e-10)
     numpy.testing.assert_allclose(line - half, frame["mean_ci_lower"], rtol=1e-10)
-
-
-def test_there_is_no_line_through_two_networks_or_a_constant_reading() -> None:
-    y = numpy.array([0.1, 0.2, 0.3])
-    assert fit_with_band(y[:2], y[:2], y) is None
-    assert fit_with_band(numpy.full(3, 7.0), y, y) is None
 
 
 def test_the_histogram_counts_every_network_once() -> None:
@@ -165,10 +159,6 @@ def test_a_band_is_closed_and_a_cloud_is_short() -> None:
     assert 'd="M0 1000L1000 1000L1000 0L0 0Z"' in text
     assert 'd="M500 500h0M1000 0h0"' in text
     assert 'preserveAspectRatio="none"' in text
-
-
-def test_none_leaves_an_attribute_out() -> None:
-    assert tag("line", x1=0, title=None) == '<line x1="0"/>'
 
 
 VALUES = st.lists(st.floats(min_value=-1e6, max_value=1e6).filter(lambda v: abs(v) > 1e-6), min_size=1, max_size=20)

@@ -34,11 +34,6 @@ def test_the_most_suspicious_samples_stand_first_and_are_bounded() -> None:
     assert section["expected"] == "100 %" and "25.0% of 200 labels" in section["said"]
 
 
-def test_samples_that_are_no_images_have_no_picture() -> None:
-    assert not suspects_section(found(), torch.zeros(200, 5))["pictures"]
-    assert not suspects_section(found())["pictures"]
-
-
 def test_where_the_network_is_too_weak_the_page_says_so(tmp_path: Path) -> None:
     section = suspects_section(found(clean=0.3), IMAGES)
     assert "cannot be estimated" in section["said"] and section["expected"] == ""

@@ -143,12 +143,6 @@ def test_the_overview_counts(view: PoolView, records: list[Record]) -> None:
     assert (len(memory["networks"]), memory["more"]) == (5, 4)
 
 
-def test_what_could_not_be_measured_is_listed(records: list[Record]) -> None:
-    changed = [replace(record, unmeasured={"hessian": "needs a smooth activation"}) for record in records[:4]]
-    found = overview(PoolView([*changed, *records[4:]]))["unmeasured"]
-    assert found == [(("hessian", "needs a smooth activation"), 4)]
-
-
 def test_baselines_are_fitted_on_the_other_networks(view: PoolView) -> None:
     table = complete_rows(view.table)
     held = table.iloc[::4]

@@ -11,7 +11,6 @@ import numpy
 import pandas
 import pytest
 
-from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
 from gapscope.leaderboard.leaderboard_result import Score, Verdict
 from gapscope.leaderboard.ranking import RANDOM
@@ -159,8 +158,3 @@ def test_the_numbers_are_those_of_the_records() -> None:
     assert found["networks"][-1]["message"] == "out of memory"
     assert "smallest test loss" in found["verdict"][0]
     assert json.loads(to_json(found))["networks"][-1]["gap"] == "NaN"
-
-
-def test_a_pool_without_a_record_has_none() -> None:
-    with pytest.raises(InvalidInput, match="needs at least one record; got none"):
-        summary([])

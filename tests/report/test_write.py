@@ -20,7 +20,6 @@ from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.specs import RunSpec
 from gapscope.pools import Pool
 from gapscope.prediction.columns import complete_rows
-from gapscope.prediction.cross_validation import cross_val_predict
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.report import pool_view as module
 from gapscope.report import summary, write_report
@@ -123,25 +122,6 @@ def test_the_numbers_on_the_page_are_those_of_the_records(page: str) -> None:
     assert "zeta 0." in parsed.text
     assert "estimated, median standard error 3" in parsed.text
     assert "higher predicts a smaller gap" in parsed.text
-
-
-def test_the_baselines_stand_beside_the_estimate(page: str) -> None:
-    rows = re.findall(
-        r'<tr(?: class="own")?><th scope="row">(this estimator|mean gap|parameter_count|train_loss)', page
-    )
-    assert rows == ["this estimator", "mean gap", "parameter_count", "train_loss"]
-
-
-@pytest.mark.thorough
-def test_cross_validated_answers_for_all_networks_are_shown_too(tmp_path: Path) -> None:
-    records = synthetic_records()
-    table = complete_rows(records_to_pandas(records))
-    answers = cross_val_predict(GapEstimator(features=READINGS), table)
-    text = write_report(records, tmp_path / "report.html", title="All", held_out=answers).read_text()
-    covered = ((answers["low"] <= answers["target"]) & (answers["target"] <= answers["high"]))[
-        answers["verdict"] == "inside"
-    ]
-    assert f"{covered.sum()} of {len(covered)} intervals hold the true gap" in text
 
 
 def test_refused_networks_have_a_reason_instead_of_a_number(tmp_path: Path) -> None:
@@ -300,11 +280,6 @@ def test_findings_come_before_the_figures_and_are_escaped(tmp_path: Path) -> Non
     section = page[start : page.index("</section>", start)]
     assert "GS101" in section and re.search(re.escape(finding.action), section, re.IGNORECASE)
     assert "GS203" in section and "<i>a</i>" not in page
-
-
-def test_without_a_check_there_is_no_such_section(tmp_path: Path) -> None:
-    record = Record(id="a", spec={}, status="failed", message="out of memory")
-    assert "What to do next" not in write_report([record], tmp_path / "r.html", title="One").read_text()
 
 
 @pytest.mark.thorough

@@ -20,17 +20,12 @@ def estimate(
     json: bool = JSON,
 ) -> None:
     """Estimate the accuracy of trained networks on new data from their training data."""
-    from gapscope.base.errors import InvalidInput
     from gapscope.cli.arguments import load_network
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
     from gapscope.prediction.accuracy_after_training import estimate_accuracy
     from gapscope.prediction.accuracy_estimator import AccuracyEstimator
 
-    if str(networks[0]) in ("fit", "predict") and not networks[0].exists():
-        raise InvalidInput(
-            f"gapscope estimate {networks[0]} is now gapscope gap {networks[0]}; estimate takes networks."
-        )
     own = None if estimator is None else AccuracyEstimator.load(estimator)
     estimates = {}
     with handle_interrupts():

@@ -1,0 +1,208 @@
+"""`gapscope estimate`, `forecast` and `learning-curve`: grids, functions, CSV files, interruptions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas
+import pytest
+from typer.testing import CliRunner
+
+from gapscope.cli import app
+
+GRID = """
+[base.data]
+name = "digits"
+train_size = 120
+
+[base.network]
+options = { n_hidden = 1, width = 8 }
+
+[base.training]
+epochs = 2
+
+[axes]
+"data.label_noise" = [0.0, 0.5]
+"""
+
+
+def test_grid_rows_are_named_by_what_varies(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID)
+    shown = CliRunner().invoke(app, ["forecast", str(path)], env={"COLUMNS": "120"})
+    assert shown.exit_code == 0, shown.output
+    assert "label_noise=0.5" in shown.output and "twice the data" in shown.output
+    rows = json.loads(CliRunner().invoke(app, ["forecast", str(path), "--json", "--samples", "40"]).stdout)
+    assert rows[0]["score"] > rows[1]["score"] and rows[0]["curve"][-2]["samples"] == 40
+
+
+def test_csv_with_string_labels(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("a,b,label\n" + "".join(f"{i},{i % 5},{'high' if i > 20 else 'low'}\n" for i in range(40)))
+    shown = CliRunner().invoke(app, ["forecast", str(path)])
+    assert shown.exit_code == 0 and "RBF ridge" in shown.output and "0 = 'high'" in shown.output
+
+
+def test_unknown_data_sets_and_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text('[base.data]\nname = "digitz"\n')
+    result = CliRunner().invoke(app, ["forecast", str(path)])
+    assert result.exit_code and "digits" in str(result.exception)
+    result = CliRunner().invoke(app, ["forecast", str(tmp_path / "none.csv")])
+    assert result.exit_code and "no such file" in str(result.exception)
+
+
+def test_an_interruption_shows_finished_rows_and_ends_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gapscope.prediction.loo_rows.kernel_leave_one_out", stop)
+    (tmp_path / "grid.toml").write_text(GRID)
+    result = CliRunner().invoke(app, ["forecast", str(tmp_path / "grid.toml"), "--json"])
+    assert result.exit_code == 130
+    (row,) = json.loads(result.stdout)
+    assert [each["method"] for each in row["rows"]][-1] == "last hidden features"
+
+
+def test_a_grid_keeps_the_time_budget(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID.replace("train_size = 120", "train_size = 200"))
+    shown = CliRunner().invoke(app, ["forecast", str(tmp_path / "grid.toml"), "--time-budget", "1e-9", "--json"])
+    rows = json.loads(shown.stdout)
+    assert all("NTK" not in [each["method"] for each in row["rows"]] for row in rows)
+
+
+OWN = """
+import torch
+
+
+def recipe(x, y):
+    return torch.nn.Linear(2, 2)
+
+
+def mine():
+    return recipe, (torch.randn(60, 2, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2)
+"""
+
+
+def test_a_row_a_recipe_and_a_second_call_reads_what_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID)
+    kept = ["--cache-dir", str(tmp_path / "kept")]
+    rows = json.loads(CliRunner().invoke(app, ["learning-curve", str(path), "--json", *kept]).stdout)
+    assert len(rows) == 2 and all(row["low"] <= row["score"] <= row["high"] for row in rows)
+    answers = sorted((tmp_path / "kept").rglob("*.json"))
+    times = [answer.stat().st_mtime_ns for answer in answers if answer.name != "twin.json"]
+    shown = CliRunner().invoke(app, ["learning-curve", str(path), *kept], env={"COLUMNS": "120"})
+    assert shown.exit_code == 0, shown.output
+    assert "90 % interval" in shown.output and f"{rows[0]['score']:.3f}" in shown.output
+    # the rows are named by what differs between them, and nothing is cut without a terminal
+    assert [row["recipe"] for row in rows] == ["label_noise=0.0", "label_noise=0.5"]
+    assert all(row["recipe"] in shown.output for row in rows) and "…" not in shown.output
+    assert times == [answer.stat().st_mtime_ns for answer in answers if answer.name != "twin.json"]
+
+
+def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_recipe.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shown = CliRunner().invoke(app, ["learning-curve", "own_recipe:mine"])
+    assert shown.exit_code == 0, shown.output
+    assert "Predicted accuracy with all 60 samples" in shown.output
+    assert (tmp_path / "gapscope-learning-curve" / "own_recipe.mine" / "twin.json").exists()
+
+
+def test_a_function_that_returns_a_network_is_told_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_network.py").write_text(OWN.replace("return recipe,", "return recipe(0, 0),"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = CliRunner().invoke(app, ["learning-curve", "own_network:mine"])
+    assert done.exit_code == 1 and "must return (train_fn, data)" in str(done.exception)
+
+
+def test_an_unknown_data_set_is_an_error_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID.replace('"digits"', '"digtis"'))
+    for command in (["learning-curve"], ["forecast"], ["pool", "run"]):
+        folder = [str(tmp_path / "pool")] if command[0] == "pool" else []
+        done = CliRunner().invoke(app, [*command, str(tmp_path / "grid.toml"), *folder])
+        assert done.exit_code == 1 and "Did you mean 'digits'" in str(done.exception)
+        assert "to run" not in done.output and not (tmp_path / "pool").exists()
+
+
+def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gapscope.prediction import subset_runs
+
+    train, calls = subset_runs.run_configuration, 0
+
+    def stopped(*arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return train(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(subset_runs, "run_configuration", stopped)
+    (tmp_path / "grid.toml").write_text(GRID)
+    command = ["learning-curve", str(tmp_path / "grid.toml"), "--cache-dir", str(tmp_path / "runs"), "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 130 and calls == 2
+    (row,) = json.loads(result.stdout)
+    assert row["is_interrupted"] and len(row["trainings"]) == 1
+
+
+FACTORY = """
+import torch
+import gapscope as gs
+
+def digits(wrong=0.0):
+    train = gs.load_dataset("digits").train.subset(torch.arange(120))
+    labels = train.targets if not wrong else train.targets[torch.randperm(120, generator=torch.Generator())]
+    network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=32)
+    training = {"optimizer": "adam", "learning_rate": 0.005, "epochs": 20, "batch_size": 20}
+    gs.train(network, gs.Samples(train.inputs, labels), gs.TrainingSpec.from_dict(training))
+    return network, (train.inputs, labels)
+
+def meaningless():
+    return digits(wrong=1.0)
+"""
+
+
+@pytest.fixture
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"networks_of_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def test_a_network_is_answered_at_once(factory: str) -> None:
+    done = CliRunner().invoke(app, ["estimate", f"{factory}:digits"])
+    assert done.exit_code == 0, done.output
+    assert "expect " in done.output and "on new data like the training data" in done.output
+    told = CliRunner().invoke(app, ["estimate", "--json", f"{factory}:digits", "--label-noise", "0"])
+    answer = json.loads(told.stdout)[0]
+    assert answer["like_training"] == answer["clean"] and answer["initial"] == "resampled"
+
+
+def test_a_refusal_says_why_and_ends_with_2(factory: str) -> None:
+    done = CliRunner().invoke(app, ["estimate", f"{factory}:meaningless"])
+    assert done.exit_code == 2 and "no answer: before training its gradients predict no better" in done.output
+
+
+def test_a_table_of_known_networks_moves_the_answer(factory: str) -> None:
+    asked = ["estimate", "--json", f"{factory}:digits"]
+    before = json.loads(CliRunner().invoke(app, asked).stdout)[0]
+    row = before["readings"] | {"accuracy": before["like_training"]["value"] - 0.1}
+    pandas.DataFrame([row] * 3).to_csv("known.csv", index=False)
+    done = CliRunner().invoke(app, ["gap", "fit", "known.csv"])
+    assert done.exit_code == 0, done.output
+    assert "fitted on 3 known networks: every answer moves by -0.0" in done.output and Path("known.json").exists()
+    after = json.loads(CliRunner().invoke(app, [*asked, "--estimator", "known.json"]).stdout)[0]
+    told = json.loads(CliRunner().invoke(app, ["gap", "fit", "known.csv", "--json"]).stdout)
+    assert after["like_training"]["value"] == pytest.approx(before["like_training"]["value"] + told["shift"])
+    absent = CliRunner().invoke(app, ["gap", "fit", "absent.csv"])
+    assert absent.exit_code != 0 and "no such file" in str(absent.exception)

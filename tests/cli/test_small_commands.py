@@ -1,0 +1,149 @@
+"""Lists, tables, completion, labels, studies: commands of a few lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import gapscope as gs
+from commands import gapscope
+from gapscope.base.errors import InvalidInput
+from gapscope.base.specs import RunSpec
+from gapscope.cli import app
+from gapscope.cli.arguments import read_labelled_csv
+from gapscope.cli.report import _suspects
+from gapscope.cli.study import app as study_app
+from gapscope.cli.study import load_study
+from gapscope.results.records import Record
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("gapscope data fetch fash", "fashion_mnist"), ("gapscope measure x --measure ntk_t", "ntk_trace")],
+)
+def test_the_shell_is_answered(words: str, name: str) -> None:
+    position = str(len(words.split()) - 1)
+    environment = {"_GAPSCOPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": position}
+    done = CliRunner().invoke(app, [], env=environment, prog_name="gapscope")
+    assert name in done.stdout
+
+
+def rows(what: str) -> list[dict[str, Any]]:
+    done = gapscope("list", what, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_all_measures_with_their_options() -> None:
+    found = {row["name"]: row for row in rows("measures")}
+    assert found.keys() == gs.list_measures().keys()
+    trace = found["ntk_trace"]
+    assert trace["needs"] == ["inputs"] and trace["cost"] == "many" and "method" in trace["options"]
+    assert {name for name, row in found.items() if row["by_default"]} >= {"accuracy", "unit_sparsity"}
+
+
+@pytest.mark.parametrize("what", ["measures", "penalties", "networks"])
+def test_a_table_names_every_one(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    done = gapscope("list", what)
+    first = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+    assert {row["name"] for row in rows(what)} <= first
+
+
+def _write(path: Path, lines: list[str]) -> Path:
+    path.write_text("\n".join(["size,colour,name,label", *lines]) + "\n")
+    return path
+
+
+def test_text_and_missing_values_become_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{i},{'red' if i % 2 else 'blue'},row {i},{i % 2}" for i in range(30)]
+    lines[4] = ",red,row 4,0"
+    features, labels = read_labelled_csv(_write(tmp_path / "a.csv", lines), None)
+    assert list(features) == ["size", "colour_blue", "colour_red"]
+    assert features.loc[4, "size"] == features["size"].median() and features.loc[4, "colour_red"] == 1.0
+    assert labels.tolist() == [i % 2 for i in range(30)]
+    told = capsys.readouterr().err
+    assert "colour" in told and "name" in told and "1 missing" in told
+
+
+def test_a_second_file_gets_the_columns_of_the_first(tmp_path: Path) -> None:
+    first, _ = read_labelled_csv(_write(tmp_path / "a.csv", ["1,red,x,0", "2,blue,y,1"] * 30), None)
+    second, _ = read_labelled_csv(_write(tmp_path / "b.csv", ["1,green,x,0", "2,blue,z,1"] * 30), None, like=first)
+    assert list(second) == list(first)
+    assert second.iloc[0][["colour_blue", "colour_red"]].sum() == 0.0
+
+
+WRONG = [5, 20, 41, 63]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Two separable classes; four labels are wrong."""
+    lines = ["a,b,label"]
+    for i in range(80):
+        c = i % 2
+        label = 1 - c if i in WRONG else c
+        lines.append(f"{4 * c + (i * 7 % 11) / 10},{-3 * c + (i * 5 % 13) / 10},{'yes' if label else 'no'}")
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_wrong_labels_come_first_in_table_page_and_list(table: Path, tmp_path: Path) -> None:
+    page, out = tmp_path / "page.html", tmp_path / "list.csv"
+    done = gapscope("labels", table, "--html", page, "--csv", out)
+    assert done.returncode == 0, done.stderr
+    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+    with out.open(newline="") as file:
+        rows = list(csv.reader(file))
+    column = rows[0].index("sample")
+    assert {int(row[column]) for row in rows[1:5]} == set(WRONG)
+
+
+def test_json_has_the_same_ranking(table: Path) -> None:
+    found = json.loads(gapscope("labels", table, "--json").stdout)
+    assert {row["sample"] for row in found["rows"][:4]} == set(WRONG)
+
+
+def test_claims_are_told_and_their_page_is_written(tmp_path: Path) -> None:
+    found = CliRunner().invoke(study_app, ["claims", "--results", str(tmp_path), "--write"])
+    assert found.exit_code == 0 and f"written: {tmp_path / 'README.md'}" in found.output
+    assert "\n  not run  fig4: Once BN is gone" in found.output
+    assert max(map(len, found.output.splitlines()[:-1])) <= 80
+    page = (tmp_path / "README.md").read_text()
+    assert page.startswith("# What holds, and what does not\n")
+    assert "## Towards Understanding Regularization in Batch Normalization" in page
+    assert "| Fig. 3: on down-sampled ImageNet itself |  |  | **cannot be run here**: the data are not" in page
+
+
+def test_claims_of_one_study_alone() -> None:
+    output = CliRunner().invoke(study_app, ["claims", "overfitting_alarm", "--results", "nowhere"]).output
+    assert output.startswith("overfitting_alarm  An overfitting alarm") and "luo2019" not in output
+
+
+def test_claims_speak_json() -> None:
+    output = CliRunner().invoke(study_app, ["claims", "luo2019", "--results", "nowhere", "--json"]).output
+    first = json.loads(output)["luo2019"][0]
+    assert set(first) == {"outcome", "claim", "ours"} and first["outcome"] == "not run"
+
+
+def test_an_unknown_study_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"study must be one of .*; got 'luo219'.*Did you mean 'luo2019'"):
+        load_study("luo219")
+
+
+def test_the_data_of_the_first_record_are_judged_as_they_are_trained_on() -> None:
+    spec = RunSpec.from_dict({"data": {"name": "digits", "train_size": 150, "label_noise": 0.2}})
+    shown = _suspects([Record(id="a", spec=spec.to_dict(), status="finished")], None)
+    assert len(shown["suspects"].indices) == len(shown["images"]) == 150
+    assert shown["suspects"].noise is not None and abs(shown["suspects"].noise.rate - 0.2) < 0.15
+
+
+def test_networks_trained_elsewhere_name_no_data() -> None:
+    with pytest.raises(InvalidInput, match="--suspects needs a pool whose networks gapscope trained"):
+        _suspects([Record(id="a", spec={"width": 3}, status="finished")], None)
