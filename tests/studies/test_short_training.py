@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,14 +8,15 @@ from torch import nn
 
 import gapscope as gs
 from gapscope.measures.ntk import empirical_ntk
+from gapscope_studies.expected_accuracy.pools import load_rows, spread_evenly
 from gapscope_studies.expected_accuracy.short_training import (
     FRESH,
+    RULE,
     flow_residuals,
     flow_time,
     preconditioned_kernels,
-    short_configurations,
+    short_training,
 )
-from gapscope_studies.expected_accuracy.short_training_judged import RULE, STORED, short_training
 from gapscope_studies.kit.study import RunSettings
 
 
@@ -65,14 +65,14 @@ def test_kernels_are_the_mean_ntk_and_adams() -> None:
 
 
 def test_fresh_networks_are_distinct_and_short() -> None:
-    items = short_configurations()
+    items = spread_evenly(FRESH)
     assert len({item.name for item in items}) == len(items) == sum(len(plan.data) * plan.networks for plan in FRESH)
     assert all(item.recipe.training["epochs"] <= 12 for item in items)
     assert gs.build_network(items[0].recipe.network, input_shape=(1, 28, 28), n_outputs=10, **items[0].recipe.options)
 
 
 def test_the_judgement_averages_flow_and_ntk_on_all_stored_networks(tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in STORED.read_text().splitlines()]
+    rows = load_rows("short_training").values()
     setting = RunSettings(scale="small", work=tmp_path, data_root=str(tmp_path), workers=1, say=lambda line: None)
     errors = short_training(setting).numbers["errors"]["all"]
     rule = next(row for row in errors if row["method"] == RULE)

@@ -5,19 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas
-import torch
 
 import gapscope as gs
-from gapscope.base.randomness import derive_seed
 from gapscope.prediction.correlations import kendall_tau
 from gapscope_studies.expected_accuracy.pools import ADAM, Configuration, TrainingConfig
-from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
-from gapscope_studies.expected_accuracy.runs import data_of, score
-from gapscope_studies.expected_accuracy.scale import behind
+from gapscope_studies.expected_accuracy.rows import behind, error_claim, plain, root_mean_square, shown
+from gapscope_studies.expected_accuracy.runs import data_of, score, untrained
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import measured
-from gapscope_studies.kit.statistics import Interval, bootstrap
+from gapscope_studies.kit.statistics import bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 # no batch norm and no dropout: sensitivity before training cannot see them, and is to be given its best case
@@ -47,11 +44,8 @@ OURS = "left-out accuracy, initial weights"
 def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
     """One architecture with one seed: what is known before training, and the accuracy that training reached."""
     train, test, outputs = data_of(configuration, root)
-    recipe, shape = configuration.recipe, tuple(train.inputs.shape[1:])
-    generator = torch.Generator().manual_seed(derive_seed(configuration.seed, "initial weights"))
-    network = gs.build_network(
-        recipe.network, input_shape=shape, n_outputs=outputs, generator=generator, **recipe.options
-    )
+    recipe = configuration.recipe
+    network = untrained(configuration, train, outputs)
     assert train.targets is not None
     before = gs.functional.kernel_leave_one_out(network, train.inputs, train.targets).accuracy
     spec = gs.NetworkSpec(name=recipe.network, options=recipe.options)
@@ -66,85 +60,62 @@ def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
     }
 
 
-def jobs(setting: RunSettings) -> list[Configuration]:
+def _jobs(setting: RunSettings) -> list[Configuration]:
     """Every architecture on every data set with every seed; architectures share samples within a seed."""
-    architectures = setting.choose(smoke=ARCHITECTURES[:7:3], small=ARCHITECTURES, paper=ARCHITECTURES)
-    data = setting.choose(smoke=("digits",), small=DATA, paper=DATA)
-    samples = setting.choose(smoke=100, small=SAMPLES, paper=SAMPLES)
-    seeds = setting.choose(smoke=1, small=SEEDS, paper=10)
+    chosen = setting.choose(smoke=ARCHITECTURES[:7:3], small=ARCHITECTURES, paper=ARCHITECTURES)
+    samples, seeds = setting.choose(smoke=(100, 1), small=(SAMPLES, SEEDS), paper=(SAMPLES, 10))
     training = ADAM | setting.choose(smoke={"epochs": 10}, small={}, paper={})
     return [
         Configuration("architectures", name, samples, 0.0, TrainingConfig(each.network, each.options, training), seed)
-        for name in data
+        for name in setting.choose(smoke=("digits",), small=DATA, paper=DATA)
         for seed in range(seeds)
-        for each in architectures
+        for each in chosen
     ]
 
 
-def kendall(table: Table, way: str) -> float:
-    """Kendall tau-b of what is known before training with the accuracy after it."""
-    column, sign = WAYS[way]
-    return kendall_tau(sign * table[column].to_numpy(dtype=float), table["test_score"].to_numpy(dtype=float))
-
-
-def _interval(table: Table, statistic: Any) -> Interval:
-    """Architectures are the units."""
-    return bootstrap(lambda rows: statistic(table.iloc[rows]), len(table))
-
-
 def architectures(setting: RunSettings) -> Outcome:
-    """Kendall's tau with the reached accuracy, of each way, on each data set."""
-    drawn = jobs(setting)
-    found = setting.cached("architectures", {item.name[:200]: partial(one, item, setting.data_root) for item in drawn})
+    """Kendall's tau-b with the reached accuracy, of each way, on each data set."""
+    drawn = _jobs(setting)
+    found = setting.cached("architectures", {item.job: partial(one, item, setting.data_root) for item in drawn})
     table = pandas.DataFrame(found.values())
     means: dict[str, Table] = {
         str(name): pandas.DataFrame(part.groupby("recipe").mean(numeric_only=True))
         for name, part in table.groupby("data")
     }
-    rows = [
-        {"data": name, "known before training": way, "architectures": len(part),
-         "tau": _interval(part, partial(kendall, way=way))}
-        for name, part in means.items() for way in WAYS
-    ]  # fmt: skip
-    claims = [
-        measured(
-            "ours", f"on {name}, left-out accuracy before training ranks architectures better than their size",
-            "Kendall's tau minus that of the parameter count",
-            _interval(part, lambda rows: kendall(rows, OURS) - kendall(rows, "parameter count")),
-            above=0.0, ours=True, unit="architectures",
-            compared=(), untrained="errors of estimates; networks of any accuracy count",
-        )
-        for name, part in means.items()
-    ]  # fmt: skip
-    return Outcome(
-        numbers={
-            "tau": [plain(row) for row in rows],
-            "networks": table.to_dict("records"),
-            "spread": {name: _spread(part) for name, part in means.items()},
-        },
-        claims=claims,
-        tables={"Kendall's tau": pandas.DataFrame(map(shown, rows))},
-        figures={"scatter": _figure(means)},
-        verdict="Architectures are the units; those of a data set share their samples.",
-        **behind(setting, [item.facts() for item in drawn]),
-    )  # fmt: skip
+    rows, claims, spread = [], [], {}
+    for name, part in means.items():
+        truth = part["test_score"].to_numpy(dtype=float)
 
+        def kendall(rows: np.ndarray, way: str, part: Table = part, truth: np.ndarray = truth) -> float:
+            column, sign = WAYS[way]
+            return kendall_tau(sign * part[column].to_numpy(dtype=float)[rows], truth[rows])
 
-def _spread(table: Table) -> dict[str, float]:
-    """How much there is to rank: accuracies of the worst and the best, and the error of what was expected of all."""
-    errors = table["expected"] - table["test_score"]
-    return {
-        "worst": float(table["test_score"].min()),
-        "best": float(table["test_score"].max()),
-        "lowest_training_accuracy": float(table["train_score"].min()),
-        "error": root_mean_square(errors),
-    }
-
-
-def _figure(means: dict[str, Table]) -> Any:
+        rows += [
+            {"data": name, "known before training": way, "architectures": len(part),
+             "tau": bootstrap(partial(kendall, way=way), len(part))}
+            for way in WAYS
+        ]  # fmt: skip
+        lead = bootstrap(lambda i, k=kendall: k(i, OURS) - k(i, "parameter count"), len(part))
+        says = f"on {name}, left-out accuracy before training ranks architectures better than their size"
+        quantity = "Kendall's tau minus that of the parameter count"
+        claims.append(error_claim(says, quantity, lead, unit="architectures", above=0.0))
+        # how much there is to rank, and the error of what was expected of all
+        spread[name] = {
+            "worst": float(truth.min()),
+            "best": float(truth.max()),
+            "lowest_training_accuracy": float(part["train_score"].min()),
+            "error": root_mean_square(part["expected"] - part["test_score"]),
+        }
     figure, axes = plots.panels(1)
     points = {name: (part["expected"].tolist(), part["test_score"].tolist()) for name, part in means.items()}
     plots.scatter(axes[0], points)
     plots.named(axes[0], xlabel="left-out accuracy, initial weights", ylabel="accuracy after training")
     plots.legend(figure)
-    return figure
+    return Outcome(
+        numbers={"tau": [plain(row) for row in rows], "networks": table.to_dict("records"), "spread": spread},
+        claims=claims,
+        tables={"Kendall's tau": pandas.DataFrame(map(shown, rows))},
+        figures={"scatter": figure},
+        verdict="Architectures are the units; those of a data set share their samples.",
+        **behind(setting, [item.facts() for item in drawn]),
+    )

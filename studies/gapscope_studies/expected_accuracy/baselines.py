@@ -74,16 +74,7 @@ def _shipped(estimator: AccuracyEstimator) -> Callable[[Table], Table]:
 
 
 def without_data(estimator: AccuracyEstimator, fitted: Table, data: str) -> AccuracyEstimator:
-    """The same corrections fitted to all networks but those of one data set.
-
-    Args:
-        estimator: Names kinds and readings.
-        fitted: The networks of the fitted pools.
-        data: The data set that is left out.
-
-    Returns:
-        Another estimator.
-    """
+    """The same corrections fitted to all networks but those of one data set."""
     others = fitted[fitted["data"] != data]
     corrections = {
         target: Candidate(each.kind, tuple(each.features or ())).unfitted()
@@ -104,15 +95,7 @@ def _unseen_data(estimator: AccuracyEstimator, fitted: Table) -> Callable[[Table
 
 
 def all_baselines(fitted: Table, estimator: AccuracyEstimator) -> list[Baseline]:
-    """All of them, in the order of their cost.
-
-    Args:
-        fitted: The networks of the fitted pools.
-        estimator: The estimator that is judged.
-
-    Returns:
-        The ways.
-    """
+    """All of them, in the order of their cost."""
     default = ["output_sensitivity", "input_jacobian_norm", "ntk_trace"]
     return [
         Baseline("**shipped estimate**", "0", _shipped(estimator)),
@@ -131,14 +114,6 @@ def all_baselines(fitted: Table, estimator: AccuracyEstimator) -> list[Baseline]
 
 
 def refused(estimator: AccuracyEstimator, table: Table) -> pandas.Series:
-    """Whether the estimator refuses each network; drawn classes are taken to be equally frequent.
-
-    Args:
-        estimator: The estimator.
-        table: The networks.
-
-    Returns:
-        True where it does.
-    """
+    """Whether the estimator refuses each network; drawn classes are taken to be equally frequent."""
     reasons = estimator.abstention_reasons(table, (1 / table["classes"]).tolist())
     return pandas.Series([bool(each) for each in reasons], index=table.index)

@@ -23,14 +23,14 @@ from gapscope.base.randomness import derive_seed
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.data import load_dataset
 from gapscope.data.location import data_root
+from gapscope.inspection.hooks import forward_hooks
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
 from gapscope.measures.kernel_leave_one_out import loo_from_kernel
 from gapscope.prediction.correlations import kendall_tau
 from gapscope.statistics.baselines import linear_ridge
 from gapscope_studies.expected_accuracy.cells import build_cell_network, complexity, published_cells
-from gapscope_studies.expected_accuracy.rows import plain, shown
-from gapscope_studies.expected_accuracy.scale import hash_of
+from gapscope_studies.expected_accuracy.rows import hash_of, plain, shown
 from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings
@@ -66,29 +66,25 @@ def sampled_kernel(
     It is an unbiased estimate, and exact if no layer has more parameters. In evaluation mode; for networks of
     convolutions, batch norm and linear layers that are called once each.
     """
-    layers = [m for m in network.modules() if isinstance(m, nn.Conv2d | nn.BatchNorm2d | nn.Linear)]
-    sizes = [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers]
-    chosen = [torch.randperm(size, generator=generator)[:n_sampled] for size in sizes]
+    layers = {name: m for name, m in network.named_modules() if isinstance(m, nn.Conv2d | nn.BatchNorm2d | nn.Linear)}
+    sizes = {name: sum(parameter.numel() for parameter in layer.parameters()) for name, layer in layers.items()}
+    chosen = {name: torch.randperm(size, generator=generator)[:n_sampled] for name, size in sizes.items()}
     rows: list[Tensor] = []
-    calls: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    calls: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def keep(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        calls[layer] = inputs[0].detach(), output
+    def keep(name: str, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        calls[name] = inputs[0].detach(), output
 
     for part in x.split(BATCH):
-        calls.clear()
-        hooks = [layer.register_forward_hook(keep) for layer in layers]
-        total = (network(part) @ cotangent).sum()
-        for hook in hooks:
-            hook.remove()
-        gradients = torch.autograd.grad(
-            total, [calls[layer][1] for layer in layers], allow_unused=True, materialize_grads=True
-        )
+        with forward_hooks(layers, keep):
+            total = (network(part) @ cotangent).sum()
+        outputs = [calls[name][1] for name in layers]
+        gradients = torch.autograd.grad(total, outputs, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             rows.append(torch.cat([
-                _layer_gradients(layer, calls[layer][0], calls[layer][1], gradient)[:, index]
-                * (size / len(index)) ** 0.5
-                for layer, gradient, index, size in zip(layers, gradients, chosen, sizes, strict=True)
+                _layer_gradients(layer, *calls[name], gradient)[:, chosen[name]]
+                * (sizes[name] / len(chosen[name])) ** 0.5
+                for (name, layer), gradient in zip(layers.items(), gradients, strict=True)
             ], 1))  # fmt: skip
     features = torch.cat(rows)
     return features @ features.T
@@ -98,15 +94,13 @@ def activation_patterns(network: nn.Module, x: Tensor) -> float:
     """NASWOT: log-determinant of the number of ReLUs on which two images agree (Mellor et al. 2021, eq. 2)."""
     kernel = torch.zeros(len(x), len(x))
 
-    def add(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def add(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         active = (output.flatten(1) > 0).float()
         kernel.add_(active @ active.T + (1 - active) @ (1 - active).T)
 
-    hooks = [module.register_forward_hook(add) for module in network.modules() if isinstance(module, nn.ReLU)]
-    with torch.no_grad():
+    relus = {name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)}
+    with torch.no_grad(), forward_hooks(relus, add):
         network(x)
-    for hook in hooks:
-        hook.remove()
     return float(torch.linalg.slogdet(kernel.double()).logabsdet)
 
 
@@ -128,16 +122,15 @@ def zen_score(network: nn.Sequential, x: Tensor, seed: int) -> float:
             nn.init.normal_(module.weight, generator=generator)
     variances: list[Tensor] = []
 
-    def add(_module: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
+    def add(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         variances.append(inputs[0].var((0, 2, 3)).mean())
 
     network.train()
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.register_forward_hook(add)
+    norms = {name: module for name, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)}
     noise = torch.randn(x.shape, generator=generator), torch.randn(x.shape, generator=generator)
     with torch.no_grad():
-        features = network[:-3](noise[0])
+        with forward_hooks(norms, add):
+            features = network[:-3](noise[0])
         scales = torch.stack(variances).clamp_min(1e-12).log().sum() / 2
         moved = network[:-3](noise[0] + ZEN_NOISE * noise[1])
     return float((features - moved).abs().flatten(1).sum(1).mean().log() + scales)
@@ -177,20 +170,21 @@ def read_cell(cell: str, seed: int, root: str | None) -> dict[str, Any]:
     seconds = time.process_time() - start
     few, labels = x[:N_SCORED], y[:N_SCORED]
     flow = _or_none(lambda: synaptic_flow(adapted, few))
-    return readings | {
-        "parameter count": size.parameters,
-        "multiply-adds": size.multiplications,
-        "depth": size.layers,
-        "SynFlow": flow,
-        # no flow: the outputs do not depend on the inputs, and rows of zeros would have the best correlations
-        "Jacobian covariance": None if flow is None else _or_none(lambda: jacobian_covariance(adapted, few)),
-        "NASWOT": _or_none(lambda: activation_patterns(adapted, few)),
-        "SNIP": _or_none(lambda: connection_sensitivity(adapted, few, labels)),
-        "gradient norm": _or_none(lambda: gradient_norm(adapted, few, labels)),
-        "zen-score": _or_none(lambda: zen_score(network, few, derive_seed(seed, "zen-score"))),
-        "cpu_seconds_of_readings": seconds,
-        "cpu_seconds": time.process_time() - start,
-    }
+    return (
+        readings
+        | size
+        | {
+            "SynFlow": flow,
+            # no flow: the outputs do not depend on the inputs, and rows of zeros would have the best correlations
+            "Jacobian covariance": None if flow is None else _or_none(lambda: jacobian_covariance(adapted, few)),
+            "NASWOT": _or_none(lambda: activation_patterns(adapted, few)),
+            "SNIP": _or_none(lambda: connection_sensitivity(adapted, few, labels)),
+            "gradient norm": _or_none(lambda: gradient_norm(adapted, few, labels)),
+            "zen-score": _or_none(lambda: zen_score(network, few, derive_seed(seed, "zen-score"))),
+            "cpu_seconds_of_readings": seconds,
+            "cpu_seconds": time.process_time() - start,
+        }
+    )
 
 
 def mean_over_seeds(readings: pandas.DataFrame) -> pandas.DataFrame:
@@ -214,17 +208,16 @@ def regret(table: pandas.DataFrame, score: str) -> float:
 
 
 def _row(table: pandas.DataFrame, score: str) -> dict[str, Any]:
-    def difference(rows: Any) -> float:
-        part = table.iloc[rows]
-        return rank_correlation(part, score) - rank_correlation(part, "parameter count")
-
     from scipy.stats import spearmanr
+
+    def tau(rows: Any, score: str = score) -> float:
+        return rank_correlation(table.iloc[rows], score)
 
     values = table[score].fillna(table[score].min() - 1)
     return {
         "score": score,
-        "tau": bootstrap(lambda rows: rank_correlation(table.iloc[rows], score), len(table)),
-        "tau minus parameter count's": bootstrap(difference, len(table)),
+        "tau": bootstrap(tau, len(table)),
+        "tau minus parameter count's": bootstrap(lambda rows: tau(rows) - tau(rows, "parameter count"), len(table)),
         "spearman": float(spearmanr(values, table[TRUTH]).statistic),  # pyright: ignore[reportAttributeAccessIssue]
         "regret in points": regret(table, score),
     }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas
 import torch
 from torch import Tensor, nn
+
+from gapscope.inspection.hooks import forward_hooks
 
 CELLS_PER_STAGE, WIDTHS = 5, (16, 32, 64)
 OPERATIONS = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
@@ -90,21 +91,6 @@ def build_cell_network(cell: str, n_classes: int = 10) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(WIDTHS[-1], n_classes))
 
 
-@dataclass(frozen=True)
-class Complexity:
-    """Size of a network.
-
-    Attributes:
-        parameters: Number of trainable parameters.
-        multiplications: Multiply-adds of convolutions and linear layers for one image.
-        layers: Number of convolutions and linear layers on the longest path of the cell, times the cells.
-    """
-
-    parameters: int
-    multiplications: int
-    layers: int
-
-
 def longest_path(cell: str) -> int:
     """Return the largest number of convolutions between input and output of a cell; 0 if there is no path.
 
@@ -118,22 +104,20 @@ def longest_path(cell: str) -> int:
     return max(0, int(lengths[-1])) if lengths[-1] > float("-inf") else 0
 
 
-def complexity(cell: str, network: nn.Module, image: Tensor) -> Complexity:
-    """Return the size of a network for images of this shape [3, h, w]."""
+def complexity(cell: str, network: nn.Module, image: Tensor) -> dict[str, int]:
+    """Parameters, multiply-adds of convolutions and linear layers for one image [3, h, w], and longest path."""
     counts: list[int] = []
 
-    def count(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
+    def count(name: str, module: nn.Module, inputs: object, output: Tensor) -> None:
         weight = module.get_parameter("weight")
         counts.append(weight.numel() * (output[0, 0].numel() if isinstance(module, nn.Conv2d) else 1))
 
-    layers = [module for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
-    hooks = [layer.register_forward_hook(count) for layer in layers]
-    with torch.no_grad():
+    layers = {name: each for name, each in network.named_modules() if isinstance(each, nn.Conv2d | nn.Linear)}
+    with torch.no_grad(), forward_hooks(layers, count):
         network(image[None])
-    for hook in hooks:
-        hook.remove()
     depth = len(WIDTHS) * CELLS_PER_STAGE * longest_path(cell) + 2 * (len(WIDTHS) - 1) + 2
-    return Complexity(sum(p.numel() for p in network.parameters()), sum(counts), depth)
+    parameters = sum(each.numel() for each in network.parameters())
+    return {"parameter count": parameters, "multiply-adds": sum(counts), "depth": depth}
 
 
 def published_cells(root: Path) -> pandas.DataFrame:

@@ -22,9 +22,8 @@ from gapscope.prediction.accuracy_estimator import (
     with_features,
 )
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, in_random_order
+from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, in_random_order, load_rows
 from gapscope_studies.expected_accuracy.rows import root_mean_square
-from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
 from gapscope_studies.kit.study import Table, commit
 
 SPREAD = 0.04
@@ -65,8 +64,8 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
 
 def fitted_table() -> pandas.DataFrame:
     """The networks of the first judging pools and of the fitted pool that were trained, each in its random order."""
-    known = load_results()
-    names = [job_name(item) for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan)]
+    known = load_rows("networks")
+    names = [item.job for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan)]
     return as_table([known[name] for name in names if name in known])
 
 
@@ -82,11 +81,6 @@ class Candidate:
         return GapEstimator(kind=self.kind, features=self.readings, clusters=("data",), error_scale="expected_error")
 
 
-def candidates() -> list[Candidate]:
-    """All that are compared; without readings only a mean correction is left, the same for both kinds."""
-    return [Candidate(kind, readings) for kind in KINDS for readings in READINGS if readings or kind == "ridge"]
-
-
 def left_out_errors(candidate: Candidate, table: Table, target: str) -> pandas.Series:
     """Estimate minus truth of every network by a fit without its data set."""
     offset = table[COLUMNS[target]] - table["left_out"]
@@ -96,14 +90,6 @@ def left_out_errors(candidate: Candidate, table: Table, target: str) -> pandas.S
         fitted = candidate.unfitted().set_params(interval="none", clusters=()).fit(table[~held], offset[~held])
         errors[held] = fitted.predict(table[held]) - offset[held]
     return errors
-
-
-def compared(table: Table, errors: Mapping[Candidate, pandas.Series], target: str) -> pandas.DataFrame:
-    """Root mean squared error of every candidate, and of the left-out accuracy as it is, on data sets left out."""
-    rows = [{"kind": "none", "readings": "", **_errors(table["left_out"] - table[COLUMNS[target]], table)}]
-    for each, found in errors.items():
-        rows.append({"kind": each.kind, "readings": ", ".join(each.readings), **_errors(found, table)})
-    return pandas.DataFrame(rows)
 
 
 def _errors(errors: Any, table: Table) -> dict[str, float]:
@@ -125,15 +111,6 @@ def plainest(squares: Mapping[Candidate, pandas.Series]) -> Candidate:
 
     usable = [candidate for candidate, each in squares.items() if level(each)]
     return min(usable, key=lambda each: (len(each.readings), KINDS.index(each.kind)))
-
-
-def limits(table: Table) -> Limits:
-    """The ends of what was fitted."""
-    return Limits(
-        alignment=float(table["kernel_leave_one_out.alignment"].min()),
-        leverage=min(float(table["leverage"].max()), LARGEST_LEVERAGE),
-        samples=int(table["samples"].min()),
-    )
 
 
 def error_parts(errors: pandas.Series, table: Table) -> ErrorParts:
@@ -160,7 +137,9 @@ def fit(table: Table) -> AccuracyEstimator:
     """Choose and fit both corrections, and write the card."""
     corrections, parts, card = {}, {}, {}
     for target, column in COLUMNS.items():
-        errors = {each: left_out_errors(each, table, target) for each in candidates()}
+        # without readings only a mean correction is left, the same for both kinds
+        tried = [Candidate(kind, names) for kind in KINDS for names in READINGS if names or kind == "ridge"]
+        errors = {each: left_out_errors(each, table, target) for each in tried}
         best = plainest({each: found**2 for each, found in errors.items()})
         corrections[target] = best.unfitted().fit(table, table[column] - table["left_out"])
         parts[target] = error_parts(errors[best], table)
@@ -168,11 +147,19 @@ def fit(table: Table) -> AccuracyEstimator:
             "kind": best.kind,
             "readings": list(best.readings),
             "error_on_data_sets_left_out": _errors(errors[best], table),
-            "left_out_accuracy_alone": _errors(table["left_out"] - table[column], table),
+            "left_out_accuracy_alone": (alone := _errors(table["left_out"] - table[column], table)),
             "intervals_on_data_sets_left_out": coverage(best, table, target),
-            "compared": compared(table, errors, target).to_dict("records"),
+            "compared": [{"kind": "none", "readings": "", **alone}]
+            + [
+                {"kind": each.kind, "readings": ", ".join(each.readings), **_errors(found, table)}
+                for each, found in errors.items()
+            ],
         }
-    found = limits(table)
+    found = Limits(
+        alignment=float(table["kernel_leave_one_out.alignment"].min()),
+        leverage=min(float(table["leverage"].max()), LARGEST_LEVERAGE),
+        samples=int(table["samples"].min()),
+    )
     facts = {
         "fitted_on": {
             "networks": len(table),

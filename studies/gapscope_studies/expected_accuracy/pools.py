@@ -6,9 +6,11 @@ Every configuration of a pool is drawn at random with the pool's seed, half of t
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 ADAM = {"optimizer": "adam", "learning_rate": 0.002, "batch_size": 50, "epochs": 60, "stop_at_train_loss": 0.01}
@@ -94,6 +96,11 @@ class Configuration:
         text = f"{self.pool} {self.data} n{self.samples} noise{self.noise} {self.recipe.name} seed{self.seed}"
         return "".join(character if character.isalnum() or character in ".=" else "_" for character in text)
 
+    @property
+    def job(self) -> str:
+        """Name of the job that trains and reads it; short enough for a file."""
+        return self.name[:200]
+
     def facts(self) -> dict[str, Any]:
         """Plain values for a table."""
         return asdict(self) | {"recipe": self.recipe.name}
@@ -120,6 +127,15 @@ class Plan:
                 recipe = recipes[number % len(recipes)]
                 found.append(Configuration(self.name, data, draw.choice(self.sizes), noise, recipe, number))
         return found
+
+
+def load_rows(name: str) -> dict[str, dict[str, Any]]:
+    """Job -> what was read of each network whose results are stored next to the code, so that none is trained twice."""
+    lines = Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = {row["name"]: row.get("found", row) for row in map(json.loads, lines)}
+    # infinities and NaN are strings in the file
+    strings = ("NaN", "Infinity", "-Infinity")
+    return {job: {key: float(v) if v in strings else v for key, v in row.items()} for job, row in rows.items()}
 
 
 def in_random_order(plan: Plan) -> list[Configuration]:
@@ -153,12 +169,17 @@ JUDGED = (
     Plan("second_table", {"concrete_quartiles": TABLE, "boston_quartiles": TABLE}, (100, 150, 250), (0.1, 0.3), 20, 13),
     REGRESSION,
 )
-PLANS = {plan.name: plan for plan in (FITTED, *FIRST_JUDGED, *JUDGED)}
 
 
 def judged_in_turn() -> list[Configuration]:
     """All networks to judge on, one of each pool after the other: stopped anywhere, it has been fair to all pools."""
     return [item for turn in zip(*map(in_random_order, JUDGED), strict=True) for item in turn]
+
+
+def spread_evenly(plans: Sequence[Plan]) -> list[Configuration]:
+    """The networks of several pools in one order, those of each pool spread evenly over it."""
+    drawn = [(number / len(part), item) for part in map(in_random_order, plans) for number, item in enumerate(part)]
+    return [item for _, item in sorted(drawn, key=lambda pair: pair[0])]
 
 
 def has_cross_validation(configuration: Configuration) -> bool:

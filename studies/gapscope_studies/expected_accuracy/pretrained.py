@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,9 @@ from gapscope.base.samples import Samples
 from gapscope.prediction.correlations import kendall_tau
 from gapscope.prediction.ranking_result import instantiate
 from gapscope_studies.expected_accuracy.pretrained_networks import NETWORKS, build_pretrained, normalized
-from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
-from gapscope_studies.expected_accuracy.scale import hash_of
-from gapscope_studies.kit.claims import measured
+from gapscope_studies.expected_accuracy.rows import error_claim, hash_of, plain, rms_error, root_mean_square, shown
 from gapscope_studies.kit.statistics import Interval, bootstrap
-from gapscope_studies.kit.study import Outcome, RunSettings
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 TARGETS = {"CIFAR-100, 20 classes": "cifar100", "Fashion-MNIST": "fashion_mnist", "MNIST": "mnist",
            "CIFAR-10, blurred": "cifar10"}  # fmt: skip
@@ -124,42 +122,32 @@ def read(name: str, target: str, n: int, seed: int, root: str | None, folder: Pa
             **{score: getattr(row, attribute) for score, attribute in SCORES.items()}}  # fmt: skip
 
 
-def _choices(table: pandas.DataFrame) -> list[pandas.DataFrame]:
-    """Return one table per choice: the networks on one target with the same images."""
-    return [part for _, part in table.groupby(["target", "n", "seed"])]
+def _tau(part: Table, score: str) -> float:
+    return kendall_tau(part[score].to_numpy(float), part[TRUTH].to_numpy(float))
 
 
-def mean_tau(table: pandas.DataFrame, score: str) -> float:
-    """Kendall's tau-b of a score with the accuracy reached, averaged over choices."""
-    return float(np.mean([kendall_tau(part[score].to_numpy(float), part[TRUTH].to_numpy(float))
-                          for part in _choices(table)]))  # fmt: skip
+def _regret(part: Table, score: str) -> float:
+    """Accuracy of the best network minus that of the one with the largest score, in points."""
+    return 100 * float(part[TRUTH].max() - part[TRUTH].iloc[int(part[score].to_numpy(float).argmax())])
 
 
-def mean_regret(table: pandas.DataFrame, score: str) -> float:
-    """Accuracy of the best network minus that of the one with the largest score, averaged over choices, in points."""
-    return 100 * float(np.mean([part[TRUTH].max() - part[TRUTH].iloc[int(part[score].to_numpy(float).argmax())]
-                                for part in _choices(table)]))  # fmt: skip
-
-
-def _row(table: pandas.DataFrame, score: str) -> dict[str, Any]:
+def _row(table: Table, score: str) -> dict[str, Any]:
+    """Means over choices (networks on one target with the same images), with intervals over targets."""
     table = table.assign(**{score: table[score].astype(float).fillna(table[score].astype(float).min() - 1)})
-    clusters = table["target"].tolist()
 
-    def over_targets(statistic: Any) -> Any:
-        # a target that is drawn twice counts twice
-        def of_rows(rows: np.ndarray) -> float:
-            counts = table["target"].iloc[rows].value_counts()
-            values = [statistic(table[table["target"] == name], score) for name in counts.index]
-            return float(np.average(values, weights=counts.to_numpy()))
+    def over_targets(statistic: Callable[[Table, str], float]) -> Interval:
+        of_target = {
+            name: float(np.mean([statistic(choice, score) for _, choice in part.groupby(["n", "seed"])]))
+            for name, part in table.groupby("target")
+        }
+        means = np.array([of_target[name] for name in table["target"]])
+        # targets have equally many rows, so that one which is drawn twice counts twice
+        return bootstrap(lambda rows: float(means[rows].mean()), len(table), table["target"].tolist(), draws=500)
 
-        return bootstrap(of_rows, len(table), clusters, draws=500)
-
-    row: dict[str, Any] = {
-        "score": score, "tau": over_targets(mean_tau), "regret in points": over_targets(mean_regret)
-    }  # fmt: skip
+    row: dict[str, Any] = {"score": score, "tau": over_targets(_tau), "regret in points": over_targets(_regret)}
     if score in OURS:
-        errors = (table[score] - table[TRUTH]).to_numpy(float)
-        row["error"] = bootstrap(lambda rows: root_mean_square(errors[rows]), len(errors), clusters).within(0, math.inf)
+        errors = table[score] - table[TRUTH]
+        row["error"] = rms_error(errors, table["target"].tolist()).within(0, math.inf)
         row["bias"] = float(errors.mean())
     return row
 
@@ -237,11 +225,8 @@ def pretrained(setting: RunSettings) -> Outcome:
             "rates": {name: answer["rate"] for name, answer in rates.items()},
         },
         claims=[
-            measured(
-                "ours", "the forecast before a fine-tune errs by less than a tenth of the accuracy",
-                "root mean squared error", forecast["error"], below=0.1, ours=True, unit="targets",
-                compared=(), untrained="errors of estimates; networks of any accuracy count",
-            )
+            error_claim("the forecast before a fine-tune errs by less than a tenth of the accuracy",
+                        "root mean squared error", forecast["error"], below=0.1, unit="targets")
         ],
         tables=tables,
         verdict=(

@@ -10,78 +10,33 @@ import pandas
 
 from gapscope_studies.expected_accuracy.architectures import architectures
 from gapscope_studies.expected_accuracy.cell_ranking import cell_ranking
-from gapscope_studies.expected_accuracy.curves_judged import curves
+from gapscope_studies.expected_accuracy.curves import curves
 from gapscope_studies.expected_accuracy.evaluation import evaluate
-from gapscope_studies.expected_accuracy.pools import FITTED, Configuration, in_random_order
+from gapscope_studies.expected_accuracy.pools import FITTED, in_random_order
 from gapscope_studies.expected_accuracy.pretrained import pretrained
-from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
-from gapscope_studies.expected_accuracy.runs import probed
-from gapscope_studies.expected_accuracy.scale import behind
-from gapscope_studies.expected_accuracy.short_training_judged import short_training
-from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
+from gapscope_studies.expected_accuracy.rows import behind, error_claim, plain, rms_error, root_mean_square, shown
+from gapscope_studies.expected_accuracy.runs import probed, stored_or_read
+from gapscope_studies.expected_accuracy.short_training import short_training
 from gapscope_studies.expected_accuracy.text import text
 from gapscope_studies.expected_accuracy.trivial import trivial
-from gapscope_studies.expected_accuracy.twin import twins
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import measured
-from gapscope_studies.kit.statistics import Interval, bootstrap
-from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
+from gapscope_studies.kit.statistics import bootstrap
+from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study, Table
 
 EARLY = "epochs="  # training configurations that stop long before they have learned what the data allow
+TRUTH = "test_score_like_training"
 
 
-def networks(setting: RunSettings, configurations: list[Configuration]) -> pandas.DataFrame:
-    """Train and read what is not kept; one row per network."""
-    known = load_results()
-    missing = {job_name(item): item for item in configurations if job_name(item) not in known}
-    jobs = {name: partial(probed, item, setting.data_root, setting.device) for name, item in missing.items()}
-    known |= setting.cached("networks", jobs)
-    table = pandas.DataFrame([known[job_name(item)] for item in configurations])
-    return table.assign(early=table["recipe"].str.contains(EARLY))
-
-
-def _errors(table: pandas.DataFrame, guess: str) -> np.ndarray:
-    return (table[guess] - table["test_score_like_training"]).to_numpy(dtype=float)
-
-
-def _error(table: pandas.DataFrame, guess: str) -> Interval:
-    """Root mean squared error of a guess; intervals are over data sets."""
-    errors = _errors(table, guess)
-    return bootstrap(lambda rows: root_mean_square(errors[rows]), len(errors), table["data"].tolist())
-
-
-def _mean_gap_guess(table: pandas.DataFrame) -> np.ndarray:
-    """Training accuracy less the mean gap of the *other* data sets: the plain guess of one who has other networks."""
-    gap = (table["train_score"] - table["test_score_like_training"]).to_numpy(dtype=float)
-    data = table["data"].to_numpy()
-    others = [gap[data != name].mean() if (data != name).any() else gap.mean() for name in data]
-    return table["train_score"].to_numpy(dtype=float) - np.array(others)
-
-
-def _hold_out(table: pandas.DataFrame) -> float:
+def _hold_out(table: Table) -> float:
     """Expected error of a 10 % hold-out of the same data: the binomial one, although it trains on fewer samples."""
-    p = table["test_score_like_training"]
+    p = table[TRUTH]
     return float(np.sqrt((p * (1 - p) / (0.1 * table["samples"])).mean()))
 
 
-def _row(name: str, part: pandas.DataFrame) -> dict[str, Any]:
-    return {
-        "networks": name,
-        "n": len(part),
-        "left-out accuracy, RMSE": _error(part, "initial.accuracy"),
-        "bias": float(_errors(part, "initial.accuracy").mean()),
-        "mean gap of the other data sets, RMSE": _error(part, "mean_gap_guess").value,
-        "10 % hold-out, expected RMSE": _hold_out(part),
-    }
-
-
-def _figure(table: pandas.DataFrame) -> Any:
+def _figure(table: Table) -> Any:
     figure, axes = plots.panels(1)
     groups = {str(data): part for data, part in table.groupby("data")}
-    found = {
-        data: (part["initial.accuracy"].tolist(), part["test_score_like_training"].tolist())
-        for data, part in groups.items()
-    }
+    found = {data: (part["initial.accuracy"].tolist(), part[TRUTH].tolist()) for data, part in groups.items()}
     plots.scatter(axes[0], found, hollow={data: part["early"].tolist() for data, part in groups.items()})
     axes[0].plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
     plots.named(axes[0], xlabel="left-out accuracy, initial weights", ylabel="accuracy after training")
@@ -96,32 +51,41 @@ def first_pool(setting: RunSettings) -> Outcome:
         configurations = [item for item in configurations if item.data == "digits" and item.samples == 100]
     # small: what two busy cores trained in an evening
     configurations = configurations[: setting.choose(smoke=6, small=48, paper=None)]
-    table = networks(setting, configurations)
-    table["mean_gap_guess"] = _mean_gap_guess(table)
-    trained = table.loc[~table["early"]]
-    groups = [
-        ("all", table),
-        ("all but stopped early", trained),
-        *((str(d), part) for d, part in table.groupby("data")),
+    read = partial(probed, device=setting.device)
+    table: Table = pandas.DataFrame(stored_or_read(setting, configurations, "networks", read))
+    gap = table["train_score"] - table[TRUTH]
+    # the plain guess of one who has other networks: training accuracy less the mean gap of the *other* data sets
+    gaps = {name: gap[table["data"] != name] for name in set(table["data"])}
+    other = table["data"].map({name: (each if len(each) else gap).mean() for name, each in gaps.items()})
+    table = table.assign(
+        early=table["recipe"].str.contains(EARLY),
+        error=table["initial.accuracy"] - table[TRUTH],
+        error_of_mean_gap=table["train_score"] - other - table[TRUTH],
+    )
+    learned = table[~table["early"]]
+    groups = {"all": table, "all but stopped early": learned, **{str(d): part for d, part in table.groupby("data")}}
+    rows = [
+        {
+            "networks": name,
+            "n": len(part),
+            "left-out accuracy, RMSE": rms_error(part["error"], part["data"].tolist()),
+            "bias": float(part["error"].mean()),
+            "mean gap of the other data sets, RMSE": root_mean_square(part["error_of_mean_gap"]),
+            "10 % hold-out, expected RMSE": _hold_out(part),
+        }
+        for name, part in groups.items()
     ]
-    rows = [_row(name, part) for name, part in groups]
-    errors = _errors(trained, "initial.accuracy")
+    errors = learned["error"].to_numpy(dtype=float)
     against_hold_out = bootstrap(
-        lambda rows: root_mean_square(errors[rows]) - _hold_out(trained.iloc[rows]),
-        len(trained),
-        trained["data"].tolist(),
+        lambda rows: root_mean_square(errors[rows]) - _hold_out(learned.iloc[rows]),
+        len(learned),
+        learned["data"].tolist(),
     )
     return Outcome(
-        numbers={
-            "errors": {row["networks"]: plain(row) for row in rows},
-        },
+        numbers={"errors": {row["networks"]: plain(row) for row in rows}},
         claims=[
-            measured(
-                "ours", "before training, left-out accuracy errs less than a hold-out of a tenth of the data",
-                "root mean squared error minus that of the hold-out", against_hold_out, below=0.0, ours=True,
-                unit="data sets",
-            compared=(), untrained="errors of estimates; networks of any accuracy count",
-            )
+            error_claim("before training, left-out accuracy errs less than a hold-out of a tenth of the data",
+                        "root mean squared error minus that of the hold-out", against_hold_out, below=0.0)
         ],
         tables={"Errors": pandas.DataFrame(map(shown, rows))},
         figures={"scatter": _figure(table)},
@@ -148,6 +112,5 @@ STUDY = Study(
         Part("text", "Forecasts before a tiny BERT is fine-tuned, with adapters and whole", text),
         Part("curves", "Continued subset runs, validation and estimates on fresh networks", curves),
         Part("short_training", "Short training forecast by the gradient flow of the NTK", short_training),
-        Part("twins", "Training configurations judged by their twins, beside a hold-out", twins),
     ),
 )

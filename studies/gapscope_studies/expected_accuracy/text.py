@@ -25,9 +25,7 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.randomness import derive_seed
 from gapscope.measures.kernel_leave_one_out import loo_from_kernel
-from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
-from gapscope_studies.kit.claims import measured
-from gapscope_studies.kit.statistics import bootstrap
+from gapscope_studies.expected_accuracy.rows import error_claim, plain, rms_error, shown
 from gapscope_studies.kit.study import Outcome, RunSettings
 
 PACKAGES = ("numpy", "scipy", "pandas", "sklearn", "matplotlib")
@@ -157,7 +155,7 @@ def sign_gradient_accuracy(network: nn.Module, ids: Tensor, labels: Tensor) -> f
 
 
 def _rows(n: int, seed: int) -> Tensor:
-    """Return the rows of a training set: the first are for the test, those after the pool for pretraining."""
+    """Rows of a training set: the first are for the test, those after the pool for pretraining."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "lines"))
     return TEST + torch.randperm(POOL, generator=generator)[:n]
 
@@ -209,13 +207,11 @@ def text(setting: RunSettings) -> Outcome:
     about = {"way", "n", "seed", TRUTH, "training accuracy", "seconds", "fine_tune_seconds"}
     rows = []
     for method in [str(name) for name in table if name not in about]:
-        errors = (table[method] - table[TRUTH]).to_numpy(float)
+        errors = table[method] - table[TRUTH]
         rows.append({
             "prediction before the fine-tune": method,
             # way and size share lines: the draws of lines are the units
-            "error": bootstrap(lambda i, e=errors: root_mean_square(e[i]), len(errors), table["seed"].tolist()).within(
-                0, math.inf
-            ),
+            "error": rms_error(errors, table["seed"].tolist()).within(0, math.inf),
             "bias": float(errors.mean()),
             **{f"mean, {way}": float(table.loc[table["way"] == way, method].mean()) for way in WAYS},
         })  # fmt: skip
@@ -228,11 +224,8 @@ def text(setting: RunSettings) -> Outcome:
             "rates": rates,
         },
         claims=[
-            measured(
-                "ours", "the forecast before a fine-tune of text errs by less than a tenth of the accuracy",
-                "root mean squared error", forecast["error"], below=0.1, ours=True, unit="draws of lines",
-                compared=(), untrained="errors of estimates; networks of any accuracy count",
-            )
+            error_claim("the forecast before a fine-tune of text errs by less than a tenth of the accuracy",
+                        "root mean squared error", forecast["error"], below=0.1, unit="draws of lines")
         ],
         tables={"Predictions before a fine-tune": pandas.DataFrame(map(shown, rows))},
         verdict="Accuracy reached, mean: " + ", ".join(f"{way} {value:.3f}" for way, value in reached.items()) + ".",

@@ -14,6 +14,7 @@ import pandas
 from gapscope.prediction.accuracy_estimator import load_default
 from gapscope.statistics.baselines import LooRow, feature_matrix, loo_baselines, rbf_ridge
 from gapscope_studies.expected_accuracy.baselines import TARGET, refused
+from gapscope_studies.expected_accuracy.curves import is_covered
 from gapscope_studies.expected_accuracy.fit import as_table
 from gapscope_studies.expected_accuracy.pools import (
     FIRST_JUDGED,
@@ -22,12 +23,18 @@ from gapscope_studies.expected_accuracy.pools import (
     Configuration,
     in_random_order,
     judged_in_turn,
+    load_rows,
 )
-from gapscope_studies.expected_accuracy.rows import plain, root_mean_square, shown
+from gapscope_studies.expected_accuracy.rows import (
+    behind,
+    error_claim,
+    plain,
+    rms_difference,
+    rms_error,
+    root_mean_square,
+    shown,
+)
 from gapscope_studies.expected_accuracy.runs import data_of
-from gapscope_studies.expected_accuracy.scale import behind
-from gapscope_studies.expected_accuracy.stored_results import job_name, load_results
-from gapscope_studies.kit.claims import measured
 from gapscope_studies.kit.statistics import bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings
 
@@ -56,18 +63,12 @@ def read(configuration: Configuration, root: str | None) -> dict[str, float]:
     return {**found, "logistic regression": _logistic(features.numpy(), labels.numpy()), "cpu_seconds": seconds}
 
 
-def _is_covered(forecast: Any, samples: Any, truth: Any, network_error: float) -> Any:
-    """Whether the 90 % interval of `forecast_accuracy` with this error of networks holds the accuracy reached."""
-    variance = np.maximum(forecast * (1 - forecast), (1 - 1 / samples) / samples)
-    return np.abs(forecast - truth) <= 1.645 * np.sqrt(variance * (1 / samples + 4 * network_error**2))
-
-
 def _combination(setting: RunSettings, judged: pandas.DataFrame, truth: Any, samples: Any) -> dict[str, Any]:
     """Weights and interval of the combined forecast, fitted to the pools of the fit and evaluated on the others."""
-    known = load_results()
-    items = [item for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan) if job_name(item) in known]
+    known = load_rows("networks")
+    items = [item for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan) if item.job in known]
     items = items[: setting.choose(smoke=6, small=len(items), paper=len(items))]
-    table = as_table([known[job_name(item)] for item in items])
+    table = as_table([known[item.job] for item in items])
     scores, sizes = [], []
     for item in items:
         train, _, classes = data_of(item, setting.data_root)
@@ -78,73 +79,59 @@ def _combination(setting: RunSettings, judged: pandas.DataFrame, truth: Any, sam
     y, n = table[TARGET].to_numpy(dtype=float), np.array(sizes)
     weights = np.linalg.lstsq(x, y, rcond=None)[0]
     grid = np.arange(0.005, 0.2, 0.001)
-    chosen = min(grid, key=lambda a: abs(float(_is_covered(x.mean(1), n, y, a).mean()) - 0.9))
-    covered = _is_covered(judged[MEAN].to_numpy(dtype=float), samples, truth, chosen).astype(float)
+    chosen = min(grid, key=lambda a: abs(float(is_covered(x.mean(1), n, y, a).mean()) - 0.9))
+    covered = is_covered(judged[MEAN].to_numpy(dtype=float), samples, truth, chosen).astype(float)
+    coverage = bootstrap(lambda rows: float(covered[rows].mean()), len(covered), judged["data"].tolist())
     return {
         "fitted_networks": len(items),
         "fitted_weights": [float(weight) for weight in weights],
         "error_with_fitted_weights": root_mean_square(judged[["RBF ridge", NTK]].to_numpy() @ weights - truth),
         "network_error": float(chosen),
-        "coverage_fitted": float(_is_covered(x.mean(1), n, y, chosen).mean()),
-        "coverage": plain(
-            {"coverage": bootstrap(lambda rows: float(covered[rows].mean()), len(covered), judged["data"].tolist())}
-        )["coverage"],
+        "coverage_fitted": float(is_covered(x.mean(1), n, y, chosen).mean()),
+        **plain({"coverage": coverage}),
     }
 
 
 def trivial(setting: RunSettings) -> Outcome:
-    """Error of every baseline beside the NTK's, on the classifiers that the shipped estimate answered."""
-    known = load_results()
-    drawn = [item for item in judged_in_turn() if item.pool != REGRESSION.name and job_name(item) in known]
-    table = as_table([known[job_name(item)] for item in drawn])
+    """Error of every baseline and of the NTK, on the classifiers that the shipped estimate answered."""
+    known = load_rows("networks")
+    drawn = [item for item in judged_in_turn() if item.pool != REGRESSION.name and item.job in known]
+    table = as_table([known[item.job] for item in drawn])
     answered = ~refused(load_default(), table)
     items = [item for item, keep in zip(drawn, answered, strict=True) if keep]
-    table = table[answered.to_numpy()].reset_index(drop=True)
     items = items[: setting.choose(smoke=3, small=len(items), paper=len(items))]
-    table = table.iloc[: len(items)]
+    table = table[answered.to_numpy()].reset_index(drop=True).iloc[: len(items)]
     found = pandas.DataFrame([read(item, setting.data_root) for item in items])
     seconds = found.pop("cpu_seconds")
     found[NTK] = table["left_out"].to_numpy(dtype=float)
     found[MEAN] = (found["RBF ridge"] + found[NTK]) / 2
-    errors = found.sub(table[TARGET].to_numpy(dtype=float), axis=0)
-    n, data = len(errors), table["data"].tolist()
-
-    def difference(name: str) -> Any:
-        a, b = errors[name].to_numpy(dtype=float), errors[NTK].to_numpy(dtype=float)
-        return bootstrap(lambda rows: root_mean_square(a[rows]) - root_mean_square(b[rows]), n, data)
-
-    rows = []
-    for name in errors:
-        values = errors[name].to_numpy(dtype=float)
-        rows.append({
+    truth, data = table[TARGET].to_numpy(dtype=float), table["data"].tolist()
+    errors = found.sub(truth, axis=0)
+    rows = [
+        {
             "method": name,
             "uses": USES.get(str(name), "inputs"),
-            "error": bootstrap(lambda rows, values=values: root_mean_square(values[rows]), n, data),
-            "difference": difference(str(name)),
-            "bias": float(values.mean()),
-        })  # fmt: skip
+            "error": rms_error(errors[name], data),
+            "difference": rms_difference(errors[name], errors[NTK], data),
+            "bias": float(errors[name].mean()),
+        }
+        for name in errors
+    ]
     rows.sort(key=lambda row: row["error"].value)
     sizes = np.array([len(data_of(item, setting.data_root)[0]) for item in items])
-    combination = _combination(setting, found.assign(data=data), table[TARGET].to_numpy(dtype=float), sizes)
+    combination = _combination(setting, found.assign(data=data), truth, sizes)
     return Outcome(
-        numbers={"rows": [plain(row) for row in rows], "networks": n, "median_cpu_seconds": float(seconds.median()),
-                 "combination": combination},
+        numbers={"rows": [plain(row) for row in rows], "networks": len(errors),
+                 "median_cpu_seconds": float(seconds.median()), "combination": combination},
         claims=[
-            measured(
-                "ours", "before training, the NTK predicts the accuracy better than an RBF kernel of the inputs",
-                "root mean squared error minus the RBF ridge's",
-                bootstrap(
-                    lambda rows: root_mean_square(errors[NTK].to_numpy(dtype=float)[rows])
-                    - root_mean_square(errors["RBF ridge"].to_numpy(dtype=float)[rows]), n, data,
-                ),
-                below=0.0, ours=True, unit="data sets",
-            compared=(), untrained="errors of estimates; networks of any accuracy count",
-            )
+            error_claim("before training, the NTK predicts the accuracy better than an RBF kernel of the inputs",
+                        "root mean squared error minus the RBF ridge's",
+                        rms_difference(errors[NTK], errors["RBF ridge"], data), below=0.0)
         ],
         tables={"Errors": pandas.DataFrame(map(shown, rows))},
         verdict=(
             "Baselines that never see the network are level with its kernel: the forecast before training states how "
             "hard the data are. The baselines were added after the evaluation."
         ),
-        **behind(setting, [known[job_name(item)] for item in items]),
+        **behind(setting, [known[item.job] for item in items]),
     )  # fmt: skip
