@@ -25,7 +25,7 @@ from gapscope.base.random_streams import make_generator
 from gapscope.data import load_dataset
 from gapscope.pools.jobs import run_cached
 from gapscope.training.alarms.base import make_alarm
-from gapscope_studies.overfitting_alarm.evidence import EvidenceAlarm
+from gapscope_studies.overfitting_alarm.alarms import EvidenceAlarm
 
 NOISES = (0.0, 0.5, 1.0, 2.0)
 ALARMS = ("gradient_disparity", "evidence")

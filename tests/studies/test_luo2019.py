@@ -19,7 +19,7 @@ from gapscope.data import Problem, load_dataset
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.results.records import Record
 from gapscope.theory import order_parameter_integrals, stability_eigenvalues
-from gapscope_studies.kit.images import write_images
+from gapscope_studies.kit.data import write_images
 from gapscope_studies.kit.provenance import DECLARED
 from gapscope_studies.kit.study import RunSettings, run_study
 from gapscope_studies.luo2019 import STUDY, advice, convolutional, excess, fine_tuning, neurons, study

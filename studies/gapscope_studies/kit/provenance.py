@@ -11,7 +11,7 @@ from typing import Any
 DECLARED = "changed_after_test_results"
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def git(folder: Path, *arguments: str) -> str:
     """Return the answer of git ("" outside a repository)."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
@@ -23,8 +23,8 @@ def _git(folder: Path, *arguments: str) -> str:
 def commit() -> str:
     """Return the commit of this code, with "+" for changed files ("" outside a repository)."""
     folder = Path(__file__).parents[1]
-    found = _git(folder, "rev-parse", "HEAD")
-    return found + ("+" if found and _git(folder, "status", "--porcelain", "-uno", "--", ".", "../../src") else "")
+    found = git(folder, "rev-parse", "HEAD")
+    return found + ("+" if found and git(folder, "status", "--porcelain", "-uno", "--", ".", "../../src") else "")
 
 
 def settings_history(paths: Iterable[Path]) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def settings_history(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """
     rows = []
     for path in dict.fromkeys(path.resolve() for path in paths):
-        log = _git(path.parent, "log", "--follow", "--format=%h %as", "--", path.name)
+        log = git(path.parent, "log", "--follow", "--format=%h %as", "--", path.name)
         content = tomllib.loads(path.read_text("utf-8"))
         commits = [line.split() for line in reversed(log.splitlines())]
         rows.append(

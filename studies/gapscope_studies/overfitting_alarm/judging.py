@@ -1,4 +1,4 @@
-"""Evaluation of a rule on a pool of monitored runs: hits, false alarms, delay, accuracy retained, with intervals."""
+"""Evaluation of a rule on a pool of monitored runs: hits, false alarms, delay, accuracy retained, and its baselines."""
 
 from __future__ import annotations
 
@@ -22,35 +22,25 @@ DEFINITIONS = (
     "any alarm on a run that stays. Delay: epochs from the best recording, median where it overfits. Kept: test "
     "accuracy at the alarm, at the end where there is none."
 )
+END, ORACLE = "end of training", "oracle: best epoch by the test samples"
+BEST_CHECKPOINT = "nine tenths, best checkpoint by the split"
+EPOCH_OF_SPLIT = "all data, at the split's best epoch"
+STOP_OF_SPLIT = "all data, stopped where the split's loss says"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One rule on one run.
-
-    Attributes:
-        kind: Kind of the run.
-        noise: Its label noise.
-        best: Largest test accuracy of the network that the rule watches.
-        final: Mean test accuracy of its last three epochs.
-        whole: The same of the network on all data without canaries: what was to be had without a rule.
-        kept: Test accuracy where the rule stops, `final` where it does not.
-        rolled_back: Test accuracy at the epoch that the rule calls the best one, `final` where it does not stop.
-        raised: Whether it was raised.
-        premature: Whether test accuracy rose more than two points above its maximum so far after the alarm.
-        delay: Epochs from the (first) best one to the alarm; NaN without an alarm.
-    """
+    """One rule on one run, by the test accuracy of the network that the rule watches (`final`: of its last epochs)."""
 
     kind: str
     noise: float
     best: float
     final: float
-    whole: float
     kept: float
-    rolled_back: float
+    rolled_back: float  # accuracy at the epoch that the rule calls the best one
     raised: bool
     premature: bool
-    delay: float
+    delay: float  # epochs from the (first) best one to the alarm
 
     @property
     def overfits(self) -> bool:
@@ -74,21 +64,19 @@ def accuracies(run: Run, network: str) -> np.ndarray:
     return np.array(columns["test_accuracy"])
 
 
-def final_of(accuracy: np.ndarray) -> float:
-    """Mean of the last epochs."""
+def _final(accuracy: np.ndarray) -> float:
     return float(accuracy[-FINAL:].mean())
 
 
 def evaluate_rule(rule: Rule, settings: Settings, run: Run) -> Verdict:
-    """Return what the rule says of a run. A rule is judged on the network that it watches."""
+    """Return what the rule says of a run."""
     accuracy, stop = accuracies(run, rule.network), rule.stops(run, **settings)
-    final, best = final_of(accuracy), int(accuracy.argmax())
+    final, best = _final(accuracy), int(accuracy.argmax())
     return Verdict(
         kind=run.case.kind,
         noise=run.case.noise,
         best=float(accuracy[best]),
         final=final,
-        whole=final_of(accuracies(run, WHOLE)),
         kept=final if stop is None else float(accuracy[stop.at]),
         rolled_back=final if stop is None else float(accuracy[stop.peak]),
         raised=stop is not None,
@@ -128,3 +116,16 @@ STATISTICS: dict[str, Callable[[Sequence[Verdict]], float]] = {
     "rolled back": lambda verdicts: _mean([v.rolled_back for v in verdicts]),
     "best - kept": lambda verdicts: _mean([v.best - v.kept for v in verdicts]),
 }
+
+
+def baselines_of(run: Run, split_loss: Rule, settings: Settings) -> dict[str, float]:
+    """Name -> test accuracy that a run keeps; `split_loss` is the rule on the loss of the tenth, tuned."""
+    whole, split = accuracies(run, WHOLE), accuracies(run, SPLIT)
+    best_of_split, stop = int(np.argmax(run.split["accuracy"])), split_loss.stops(run, **settings)
+    return {
+        END: _final(whole),
+        BEST_CHECKPOINT: float(split[best_of_split]),
+        EPOCH_OF_SPLIT: float(whole[best_of_split]),
+        STOP_OF_SPLIT: _final(whole) if stop is None else float(whole[stop.at]),
+        ORACLE: float(whole.max()),
+    }

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from gapscope.labels.noise_rate import noise_rate_bound
+from gapscope.labels.noise_rate import margins_of, noise_rate_bound
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
-from gapscope.training.alarms.gradient_disparity import GradientDisparityAlarm
-from gapscope.training.alarms.joint import JointAlarm
+from gapscope.training.alarms.joint import JointAlarm, agreement
 from gapscope.training.alarms.shared_learning import SharedLearning
-from gapscope_studies.overfitting_alarm.baseline_alarms import GradientWeightAlignment, LabelWave, LeftOutAgreement
-from gapscope_studies.overfitting_alarm.evidence import EvidenceAlarm
-from gapscope_studies.overfitting_alarm.held_out_sign_test import HeldOutSignTest
-from gapscope_studies.overfitting_alarm.initial_kernel import disagreement_fraction
+from gapscope_studies.overfitting_alarm.alarms import (
+    ReplayedAlarm,
+    alignment,
+    disagreement_fraction,
+    first_exceeded,
+    prediction_changes,
+    significant_rise,
+)
 from gapscope_studies.overfitting_alarm.runs import Run
 
 Settings = dict[str, float]
@@ -37,30 +40,24 @@ class Stop:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule with the settings among which it is tuned.
-
-    Attributes:
-        name: For tables.
-        title: What it looks at, in words.
-        stops: Run and settings -> where it stops, or None.
-        grid: Setting -> values.
-        network: Which of the run's networks it watches and is judged on.
-        baseline: Whether it is a baseline: it gives labelled samples away, or looks at the training loss alone.
-    """
+    """A rule in words, where it stops for a run and settings, and the settings among which it is tuned."""
 
     name: str
     title: str
     stops: Callable[..., Stop | None]
     grid: Mapping[str, Sequence[float]]
-    network: str = WHOLE
-    rival: bool = False
+    network: str = WHOLE  # which of the run's networks it watches and is judged on
 
     def settings(self) -> list[Settings]:
         """All combinations."""
         return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
 
 
-def _replay(alarm: Alarm, looks: Iterator[object]) -> Stop | None:
+def _stop(found: tuple[int, int] | None) -> Stop | None:
+    return None if found is None else Stop(*found)
+
+
+def _replay(alarm: Alarm, looks: Iterable[object]) -> Stop | None:
     """Let an alarm see one observation after the other until it is raised. Epochs count from 0."""
     for _ in looks:
         if alarm.raised_at is not None:
@@ -68,9 +65,19 @@ def _replay(alarm: Alarm, looks: Iterator[object]) -> Stop | None:
     return None
 
 
+def _falling(values: Iterable[float], *, window: float, fall: float, patience: float, skip: int = 0) -> Stop | None:
+    """Where the mean over `window` values has fallen; the first `skip` values are ignored."""
+    alarm = ReplayedAlarm(window=int(window), fall=fall, patience=int(patience))
+    return _replay(alarm, (alarm.follow(value, i) for i, value in enumerate(values) if i >= skip))
+
+
+def _smooth(values: Sequence[float], window: int) -> list[float]:
+    return [float(np.mean(values[max(0, i - window + 1) : i + 1])) for i in range(len(values))]
+
+
 def first_drop(values: Sequence[float], *, fall: float, patience: int, window: int) -> Stop | None:
     """First index at which the smoothed values lie more than `fall` below their maximum so far, `patience` in a row."""
-    smooth = [float(np.mean(values[max(0, i - window + 1) : i + 1])) for i in range(len(values))]
+    smooth = _smooth(values, window)
     peak, below = 0, 0
     for index, value in enumerate(smooth):
         if value > smooth[peak] or math.isnan(smooth[peak]):
@@ -83,32 +90,21 @@ def first_drop(values: Sequence[float], *, fall: float, patience: int, window: i
 
 def flat(values: Sequence[float], *, growth: float, patience: int, window: int) -> Stop | None:
     """First index at which the smoothed values have grown by less than `growth` over `patience` recordings."""
-    smooth = [float(np.mean(values[max(0, i - window + 1) : i + 1])) for i in range(len(values))]
+    smooth = _smooth(values, window)
     hits = [i for i in range(patience, len(smooth)) if smooth[i] - smooth[i - patience] < growth]
     return Stop(hits[0], hits[0]) if hits else None
 
 
-def _wave(predicted: torch.Tensor, *, window: float, fall: float, patience: float) -> Stop | None:
-    alarm = LabelWave(window=int(window), fall=fall, patience=int(patience))
-    return _replay(alarm, (alarm.update(row, index) for index, row in enumerate(predicted)))
+def _wave(run: Run, tensor: str, **given: float) -> Stop | None:
+    """Label Wave on predicted classes, or on outputs."""
+    found = run.tensors[tensor]
+    changes = prediction_changes(found if found.ndim == 2 else found.argmax(2))
+    return _falling([-change for change in changes], **given)
 
 
 def _alignment(run: Run, *, kurtosis: float, skip: float, **given: float) -> Stop | None:
-    alarm = GradientWeightAlignment(
-        window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]), kurtosis=bool(kurtosis),
-        skip=round(skip * len(run.columns["test_accuracy"])),
-    )  # fmt: skip
-    return _replay(alarm, (alarm.update(row.double(), i) for i, row in enumerate(run.tensors["cosines"])))
-
-
-def _disparity(run: Run, **given: float) -> Stop | None:
-    alarm = GradientDisparityAlarm(window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]))
-    return _replay(alarm, (alarm.update(value, index) for index, value in enumerate(run.columns["disparity"])))
-
-
-def _evidence(run: Run, *, threshold: float, patience: float) -> Stop | None:
-    alarm = EvidenceAlarm(threshold=threshold, patience=int(patience))
-    return _replay(alarm, (alarm.update(value, index) for index, value in enumerate(run.columns["evidence"])))
+    values = (alignment(row.double(), kurtosis=bool(kurtosis)) for row in run.tensors["cosines"])
+    return _falling(values, skip=round(skip * len(run.columns["test_accuracy"])), **given)
 
 
 def _shared(
@@ -124,11 +120,10 @@ def _shared(
     )
 
 
-def _left_out(run: Run, **given: float) -> Stop | None:
-    alarm = LeftOutAgreement(window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]))
+def _agreements(run: Run) -> Iterable[float]:
+    """Agreement of probabilities with the initial kernel's left-out predictions, the first signal of `JointAlarm`."""
     predictions = run.tensors["initial"].double().clamp(0, 1)
-    looks = enumerate(run.tensors["outputs"])
-    return _replay(alarm, (alarm.update(z.double().softmax(1), predictions, i) for i, z in looks))
+    return (agreement(z.double().softmax(1), predictions) for z in run.tensors["outputs"])
 
 
 def _joint(run: Run, **given: float) -> Stop | None:
@@ -145,7 +140,7 @@ def _joint(run: Run, **given: float) -> Stop | None:
 
 
 def _canaries(run: Run, *, smallest_noise: float, **given: float) -> Stop | None:
-    planted = Canaries(torch.zeros(100, dtype=torch.int64), n_classes=2)  # what is restored here is looked at by nobody
+    planted = Canaries(torch.zeros(100, dtype=torch.int64), n_classes=2)  # nothing is restored here
     alarm = CanaryAlarm(
         planted, window=int(given["window"]), fall=given["fall"], patience=int(given["patience"]),
         smallest_noise=smallest_noise,
@@ -157,12 +152,10 @@ def _canaries(run: Run, *, smallest_noise: float, **given: float) -> Stop | None
 
 
 def noise_rates(run: Run) -> list[float]:
-    """The canaries' bound of the noise rate after every epoch."""
-    outputs, labels = run.tensors["canary_outputs"].double(), run.tensors["canary_labels"]
-    index = labels.expand(len(outputs), -1)[..., None]
-    margins = (outputs.gather(2, index) - outputs.scatter(2, index, -torch.inf).amax(2, keepdim=True)).squeeze(2)
+    """The canaries' bound of the noise rate after every epoch, from mean margins so far."""
+    outputs, labels, which = (run.tensors[name] for name in ("canary_outputs", "canary_labels", "is_canary"))
+    margins = torch.stack([margins_of(z.double(), labels) for z in outputs])
     means = margins.cumsum(0) / torch.arange(1, len(margins) + 1)[:, None]
-    which = run.tensors["is_canary"]
     return [noise_rate_bound(row[~which], row[which]) for row in means]
 
 
@@ -178,7 +171,7 @@ def _behind_kernel(stops: Callable[..., Stop | None]) -> Callable[..., Stop | No
 
 
 def _wave_behind_canaries(run: Run, *, smallest_noise: float, **given: float) -> Stop | None:
-    stop = _wave(run.tensors["canary_predicted"], window=3, **given)
+    stop = _wave(run, "canary_predicted", window=3, **given)
     if stop is None:
         return None
     rates = noise_rates(run)
@@ -187,9 +180,10 @@ def _wave_behind_canaries(run: Run, *, smallest_noise: float, **given: float) ->
 
 
 def _late_joiners(run: Run, *, looks: float, level: float) -> Stop | None:
-    alarm, errors = HeldOutSignTest(looks=int(looks), level=level), run.tensors["errors"]
+    errors = run.tensors["errors"]
     epochs = np.linspace(0, len(errors) - 1, int(looks)).round().astype(int).tolist()
-    return _replay(alarm, (alarm.update(errors[epoch].double(), epoch) for epoch in epochs))
+    found = significant_rise(errors[epochs], level)
+    return None if found is None else Stop(*(epochs[look] for look in found))
 
 
 def _negative_log(values: Sequence[float]) -> list[float]:
@@ -220,19 +214,19 @@ RULES = (
     Rule(
         "left-out agreement",
         "probabilities against the initial kernel's left-out predictions",
-        _left_out,
+        lambda run, **given: _falling(_agreements(run), **given),
         {"window": (1, 3, 5), "fall": (0.0, 0.005, 0.01, 0.02), "patience": (2, 3, 5)},
     ),
     Rule(
         "Label Wave",
         "prediction changes in the training pass (Yuan et al. 2024)",
-        lambda run, **given: _wave(run.tensors["predicted"], **given),
+        lambda run, **given: _wave(run, "predicted", **given),
         _WAVE,
     ),
     Rule(
         "Label Wave, watched samples",
         "prediction changes of the watched samples in evaluation mode",
-        lambda run, **given: _wave(run.tensors["outputs"].argmax(2), **given),
+        lambda run, **given: _wave(run, "outputs", **given),
         _WAVE,
     ),
     Rule(
@@ -244,13 +238,13 @@ RULES = (
     Rule(
         "gradient disparity",
         "distance between the gradients of mini-batches (Forouzesh and Thiran 2021)",
-        _disparity,
+        lambda run, **given: _falling([-math.log(max(d, 1e-300)) for d in run.columns["disparity"]], **given),
         {"fall": (0.0, 0.1, 0.2, 0.4), "patience": (2, 3, 5), "window": (1, 3, 5)},
     ),
     Rule(
         "evidence",
         "the loss gradient against its noise (Mahsereci et al. 2017)",
-        _evidence,
+        lambda run, **given: _stop(first_exceeded(run.columns["evidence"], **given)),
         {"threshold": (-2.0, -1.0, -0.5, -0.25, -0.1, 0.0, 0.1, 0.2, 0.4), "patience": (1, 2, 3, 5)},
     ),
     Rule(
@@ -263,7 +257,7 @@ RULES = (
     Rule(
         "Label Wave behind the initial kernel",
         "Label Wave where many labels contradict the initial kernel's left-out predictions",
-        _behind_kernel(lambda run, **given: _wave(run.tensors["predicted"], window=3, **given)),
+        _behind_kernel(lambda run, **given: _wave(run, "predicted", window=3, **given)),
         {"fall": (0.0, 0.01), "patience": (1, 3), **_GATE},
     ),
     Rule(
@@ -297,7 +291,6 @@ RULES = (
         "plateau of the log training loss",
         lambda run, **given: flat(_negative_log(run.columns["train_loss"]), **given),
         {"growth": (0.02, 0.05, 0.1, 0.2), "patience": (1, 3, 5), "window": (1, 3, 5)},
-        rival=True,
     ),
     Rule(
         "10 % split, loss",
@@ -305,7 +298,6 @@ RULES = (
         lambda run, **given: first_drop(_negative_log(run.split["loss"]), **given),
         {"fall": (0.0, 0.02, 0.05, 0.1), "patience": (1, 3, 5), "window": (1, 3, 5)},
         network=SPLIT,
-        rival=True,
     ),
     Rule(
         "10 % split, accuracy",
@@ -313,6 +305,5 @@ RULES = (
         lambda run, **given: first_drop(run.split["accuracy"], **given),
         {"fall": (0.0, 0.01, 0.03, 0.05), "patience": (1, 3, 5), "window": (1, 3, 5)},
         network=SPLIT,
-        rival=True,
     ),
 )

@@ -20,7 +20,6 @@ from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.base.specs import DataSpec, RunSpec
 from gapscope.data import Problem, prepare
-from gapscope.data.corruptions import inject_label_noise
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
@@ -33,8 +32,9 @@ from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
+from gapscope_studies.kit.data import noisy_subset, quartile_classes
 from gapscope_studies.kit.study import RunSettings
-from gapscope_studies.overfitting_alarm.evidence import EvidenceAlarm
+from gapscope_studies.overfitting_alarm.alarms import EvidenceAlarm
 
 Row = dict[str, Any]
 Columns = dict[str, list[float]]
@@ -45,40 +45,22 @@ COLUMNS = ("test_accuracy", "train_loss", "train_accuracy", "fitted", "disparity
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A network to be watched.
-
-    Attributes:
-        kind: Name of its kind.
-        spec: Network, training and seeds; its data are the source that samples are drawn from.
-        n: Training samples.
-        test: Test samples.
-        noise: Fraction of wrong labels.
-        pairwise: Whether class c becomes class c + 1 (modulo the number of classes), or any other one.
-        classes: First class and number of classes that are taken; None for all.
-        quartiles: Whether the classes are the quartiles of a regression target.
-    """
+    """A network to be watched; the data of its spec are the source that samples are drawn from."""
 
     kind: str
     spec: RunSpec
     n: int
     test: int
     noise: float
-    pairwise: bool
-    classes: tuple[int, int] | None
-    quartiles: bool
+    pairwise: bool  # class c becomes class c + 1 (modulo the number of classes), or any other one
+    classes: tuple[int, int] | None  # the first class and the number of classes that are taken; None for all
+    quartiles: bool  # the classes are the quartiles of a regression target
 
     @property
     def id(self) -> str:
         """Hash of everything but the name of the kind."""
-        facts = [
-            self.spec.to_dict(omit_defaults=True),
-            self.n,
-            self.test,
-            self.noise,
-            self.pairwise,
-            self.classes,
-            self.quartiles,
-        ]
+        spec = self.spec.to_dict(omit_defaults=True)
+        facts = [spec, self.n, self.test, self.noise, self.pairwise, self.classes, self.quartiles]
         return hashlib.sha256(to_json(facts).encode()).hexdigest()[:16]
 
 
@@ -115,85 +97,50 @@ def cases(setting: RunSettings, pool: str) -> list[Case]:
 
 @lru_cache(maxsize=3)
 def _source(data: str, root: str | None) -> Problem:
-    spec = DataSpec.from_dict(json.loads(data))
-    return prepare(spec, root=root)[0]
+    return prepare(DataSpec.from_dict(json.loads(data)), root=root)[0]
 
 
-def _of_classes(samples: Samples, first: int, number: int) -> Samples:
-    assert samples.targets is not None
-    kept = samples.subset(((samples.targets >= first) & (samples.targets < first + number)).nonzero()[:, 0])
-    assert kept.targets is not None
-    return replace(kept, targets=kept.targets - first)
+def _of_classes(problem: Problem, first: int, number: int) -> Problem:
+    def chosen(samples: Samples) -> Samples:
+        targets: Any = samples.targets
+        rows = ((targets >= first) & (targets < first + number)).nonzero()[:, 0]
+        return replace(samples.subset(rows), targets=targets[rows] - first)
 
-
-def _in_quartiles(problem: Problem) -> Problem:
-    assert problem.train.targets is not None and problem.test.targets is not None
-    edges = problem.train.targets[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
-    parts = [replace(p, targets=torch.bucketize(p.targets[:, 0], edges)) for p in (problem.train, problem.test)]  # type: ignore[index]
-    return Problem(problem.name, "classification", parts[0], parts[1], 4)
+    return Problem(problem.name, "classification", chosen(problem.train), chosen(problem.test), number)
 
 
 def problem_of(case: Case, root: str | None) -> Problem:
     """The samples that a case is trained and tested on, wrong labels among the former."""
     found = _source(to_json(case.spec.data.to_dict()), root)
     if case.quartiles:
-        found = _in_quartiles(found)
-    train, test, classes = found.train, found.test, found.n_outputs
+        found = quartile_classes(found)
     if case.classes is not None:
-        train, test, classes = _of_classes(train, *case.classes), _of_classes(test, *case.classes), case.classes[1]
-    seed = case.spec.seed
-    order = torch.randperm(len(train), generator=make_generator(seed, "training subset"))[: case.n]
-    train, test = train.subset(order), test.subset(torch.arange(min(case.test, len(test))))
-    assert train.targets is not None
-    if case.pairwise:
-        wrong = torch.randperm(case.n, generator=make_generator(seed, "label noise"))[: round(case.noise * case.n)]
-        labels = train.targets.clone()
-        labels[wrong] = (labels[wrong] + 1) % classes
-    else:
-        labels = inject_label_noise(train.targets, case.noise, classes, make_generator(seed, "label noise"))
-    return Problem(found.name, "classification", replace(train, targets=labels), test, classes)
+        found = _of_classes(found, *case.classes)
+    return noisy_subset(found, case.n, case.test, case.noise, case.spec.seed, pairwise=case.pairwise)
 
 
 @dataclass(frozen=True)
 class Run:
     """One watched network, with the same network trained without a tenth of its samples, and with canaries.
 
-    Attributes:
-        case: What was trained.
-        columns: Name -> one number an epoch: `COLUMNS`.
-        split: The network without a tenth: test_accuracy, and loss and accuracy on the tenth.
-        with_canaries: The network with canaries: test_accuracy.
-        tensors: predicted [T, n] in the training pass; outputs [T, w, k], neighbours [T, w, 20] and cosines [T, w] of
-            the watched samples, labels [w]; initial [w, k], left-out predictions at the initial weights; errors [T, m]
-            on the tenth; canary_predicted [T, n], canary_outputs [T, v, k], canary_labels and is_canary [v].
-        seconds: CPU time of the training runs and of each alarm's observations.
-        date: When it was trained.
+    `columns`, `split` and `with_canaries` have one number per epoch, `seconds` the CPU time of training runs and of
+    each alarm's observations. `tensors`: predicted [T, n] in the training pass; outputs [T, w, k], neighbours
+    [T, w, 20] and cosines [T, w] of the watched samples, labels [w]; initial [w, k], left-out predictions at the
+    initial weights; errors [T, m] on the tenth; canary_predicted [T, n], canary_outputs [T, v, k], canary_labels and
+    is_canary [v].
     """
 
     case: Case
-    columns: dict[str, list[float]]
-    split: dict[str, list[float]]
-    with_canaries: dict[str, list[float]]
+    columns: Columns
+    split: Columns
+    with_canaries: Columns
     tensors: dict[str, Tensor]
     seconds: dict[str, float]
     date: str
 
 
-class _Clock:
-    """CPU time by name."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def timed(self, name: str, function: Callable[[], Any]) -> Any:
-        start = time.process_time()
-        answer = function()
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
-        return answer
-
-    @property
-    def total(self) -> float:
-        return sum(self.seconds.values())
+class _Diverged(Exception):
+    """The training of a case diverged."""
 
 
 class _Keeping(SharedLearning):
@@ -208,117 +155,106 @@ class _Keeping(SharedLearning):
         return super().update(probabilities, labels, neighbours, epoch)
 
 
-class _Pass:
-    """Predicted classes of all samples in the training pass, epoch by epoch."""
+class _Watch:
+    """One training with records after each epoch: CPU seconds by name, and predicted classes in the training pass."""
 
-    def __init__(self, n: int) -> None:
-        self.now, self.epochs = torch.zeros(n, dtype=torch.int16), list[Tensor]()
+    def __init__(self, case: Case, problem: Problem) -> None:
+        self.case, self.problem = case, problem
+        self.seconds: dict[str, float] = {}
+        self.predicted = torch.zeros(case.n, dtype=torch.int16)
+        self.passes: list[Tensor] = []
 
-    def on_batch(self, positions: Tensor, outputs: Tensor) -> None:
-        self.now[positions] = outputs.argmax(1).short()
+    def timed(self, name: str, function: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        answer = function()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
+        return answer
 
-    def close(self) -> None:
-        self.epochs.append(self.now.clone())
+    def train(
+        self, samples: Samples, record: Callable[[nn.Module, Row], None], network: nn.Module | None = None
+    ) -> float:
+        """Train; return the seconds without those of the records. `record` gets the test accuracy in its row."""
+
+        def on_batch(positions: Tensor, outputs: Tensor) -> None:
+            self.predicted[positions] = outputs.argmax(1).short()
+
+        def on_epoch(network: nn.Module, row: Row) -> None:
+            self.passes.append(self.predicted.clone())
+            row["test_accuracy"] = self.timed("test", lambda: evaluate(network, self.problem.test)["accuracy"])
+            record(network, row)
+
+        spec, before, start = self.case.spec, sum(self.seconds.values()), time.process_time()
+        network = network_from_spec(spec, self.problem) if network is None else network
+        result = train(network, samples, spec.training, seed=spec.seed, on_epoch=on_epoch, on_batch=on_batch)
+        if result.status == "diverged":
+            raise _Diverged
+        return time.process_time() - start - (sum(self.seconds.values()) - before)
 
 
-def _fitted(outputs: Tensor, labels: Tensor) -> float:
-    return float((outputs.argmax(1) == labels).double().mean())
-
-
-def _watch_whole(
-    case: Case, problem: Problem
-) -> tuple[str, dict[str, list[float]], dict[str, Tensor], dict[str, float]]:
-    """Train on everything, under the eyes of all alarms that take the training as it is."""
-    spec, clock, seen = case.spec, _Clock(), _Pass(case.n)
+def _watch_whole(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], dict[str, float]]:
+    """Train on everything, observed by all alarms that take the training as it is."""
+    watch = _Watch(case, problem)
     watched = Monitor(problem.train, (), n_samples=WATCHED).samples
-    labels = watched.targets
-    assert labels is not None
+    labels: Any = watched.targets
     neighbours, cosines = _Keeping(min(20, len(watched) // 4)), list[Tensor]()
     alarms: dict[str, Alarm] = {
         "shared_learning": neighbours,
-        "gradient_disparity": GradientDisparityAlarm(batch_size=min(16, len(watched) // 4), seed=spec.seed),
+        "gradient_disparity": GradientDisparityAlarm(batch_size=min(16, len(watched) // 4), seed=case.spec.seed),
         "evidence": EvidenceAlarm(n_samples=EVIDENCE_SAMPLES),
     }
-    network = network_from_spec(spec, problem)
-    initial = clock.timed("initial_kernel", lambda: kernel_leave_one_out(network, watched.inputs, labels))
+    network = network_from_spec(case.spec, problem)
+    initial = watch.timed("initial_kernel", lambda: kernel_leave_one_out(network, watched.inputs, labels))
     outputs: list[Tensor] = []
     rows: list[Row] = []
 
     def record(network: nn.Module, row: Row) -> None:
-        seen.close()
-        outputs.append(clock.timed("label_wave", lambda: outputs_of(network, watched)).float())
-        observed = clock.timed("gradient_weight_alignment", lambda: observed_alignments(network, watched, labels))
+        outputs.append(watch.timed("label_wave", lambda: outputs_of(network, watched)).float())
+        observed = watch.timed("gradient_weight_alignment", lambda: observed_alignments(network, watched, labels))
         cosines.append(observed.float())
         found: Row = {}
         for name, alarm in alarms.items():
-            found |= clock.timed(name, partial(alarm.observe, network, watched, row["epoch"]))
-        fitted = _fitted(outputs[-1], labels)
+            found |= watch.timed(name, partial(alarm.observe, network, watched, row["epoch"]))
+        fitted = float((outputs[-1].argmax(1) == labels).double().mean())
         rows.append(
             row | {"fitted": fitted, "disparity": found["alarm.disparity"], "evidence": found["alarm.evidence"]}
         )
 
-    start = time.process_time()
-    result = train(network, problem.train, spec.training, seed=spec.seed, on_epoch=_scored(problem.test, record, clock),
-                   on_batch=seen.on_batch)  # fmt: skip
-    training = time.process_time() - start - clock.total + clock.seconds["initial_kernel"]
-    if result.status == "diverged":
-        return "diverged", {}, {}, {}
+    watch.seconds["training"] = watch.train(problem.train, record, network)
     tensors = {
-        "predicted": torch.stack(seen.epochs),
+        "predicted": torch.stack(watch.passes),
         "outputs": torch.stack(outputs),
         "neighbours": torch.stack(neighbours.seen),
         "cosines": torch.stack(cosines),
-        "labels": watched.targets,
+        "labels": labels,
         "initial": initial.predictions.float(),
     }
-    columns = {name: [float(row[name]) for row in rows] for name in COLUMNS}
-    return "finished", columns, tensors, clock.seconds | {"training": training}
+    return {name: [float(row[name]) for row in rows] for name in COLUMNS}, tensors, watch.seconds
 
 
-def _scored(test: Samples, record: Callable[[nn.Module, Row], None], clock: _Clock) -> Callable[[nn.Module, Row], None]:
-    """`record` with the test accuracy in the row. Its time is nobody's."""
-
-    def on_epoch(network: nn.Module, row: Row) -> None:
-        row["test_accuracy"] = clock.timed("test", lambda: evaluate(network, test)["accuracy"])
-        record(network, row)
-
-    return on_epoch
-
-
-def _watch_split(case: Case, problem: Problem) -> tuple[str, Columns, dict[str, Tensor], float]:
+def _watch_split(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], float]:
     """Train on nine tenths, scored on the rest."""
-    order, clock = torch.randperm(case.n, generator=make_generator(case.spec.seed, "split")), _Clock()
+    order = torch.randperm(case.n, generator=make_generator(case.spec.seed, "split"))
     tenth, rest = (problem.train.subset(part) for part in order.tensor_split([case.n // 10]))
-    assert tenth.targets is not None
-    rows: list[Row] = []
+    labels: Any = tenth.targets
+    columns: Columns = {"test_accuracy": [], "loss": [], "accuracy": []}
     errors: list[Tensor] = []
 
     def record(network: nn.Module, row: Row) -> None:
         with inspection_mode(network):
             outputs = network_outputs(network, tenth.inputs)
-        found = nn.functional.cross_entropy(outputs, tenth.targets)  # type: ignore[arg-type]
-        errors.append((outputs.argmax(1) != tenth.targets).byte())
-        rows.append(
-            {
-                "test_accuracy": row["test_accuracy"],
-                "loss": float(found),
-                "accuracy": 1 - float(errors[-1].double().mean()),
-            }
-        )
+        errors.append((outputs.argmax(1) != labels).byte())
+        columns["test_accuracy"].append(row["test_accuracy"])
+        columns["loss"].append(float(nn.functional.cross_entropy(outputs, labels)))
+        columns["accuracy"].append(1 - float(errors[-1].double().mean()))
 
-    start = time.process_time()
-    result = train(network_from_spec(case.spec, problem), rest, case.spec.training, seed=case.spec.seed,
-                   on_epoch=_scored(problem.test, record, clock))  # fmt: skip
-    if result.status == "diverged":
-        return "diverged", {}, {}, 0.0
-    columns = {name: [row[name] for row in rows] for name in ("test_accuracy", "loss", "accuracy")}
-    return "finished", columns, {"errors": torch.stack(errors)}, time.process_time() - start - clock.total
+    seconds = _Watch(case, problem).train(rest, record)
+    return columns, {"errors": torch.stack(errors)}, seconds
 
 
-def _watch_canaries(case: Case, problem: Problem) -> tuple[str, Columns, dict[str, Tensor], float]:
+def _watch_canaries(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], float]:
     """Train with canaries to the end: what a rule says is what it would say up to its own alarm."""
     assert problem.train.targets is not None
-    planted, clock, seen = Canaries(problem.train.targets, n_classes=problem.n_outputs), _Clock(), _Pass(case.n)
+    planted, watch = Canaries(problem.train.targets, n_classes=problem.n_outputs), _Watch(case, problem)
     false = replace(problem.train, targets=planted.labels)
     others = torch.randperm(case.n, generator=make_generator(case.spec.seed, "watched beside canaries"))[:WATCHED]
     watched = torch.cat([planted.positions, others]).unique()
@@ -328,40 +264,33 @@ def _watch_canaries(case: Case, problem: Problem) -> tuple[str, Columns, dict[st
     accuracy: list[float] = []
 
     def record(network: nn.Module, row: Row) -> None:
-        seen.close()
         accuracy.append(row["test_accuracy"])
-        outputs.append(clock.timed("canaries", lambda: outputs_of(network, samples)).float())
+        outputs.append(watch.timed("canaries", lambda: outputs_of(network, samples)).float())
 
-    result = train(network_from_spec(case.spec, problem), false, case.spec.training, seed=case.spec.seed,
-                   on_epoch=_scored(problem.test, record, clock), on_batch=seen.on_batch)  # fmt: skip
-    if result.status == "diverged":
-        return "diverged", {}, {}, 0.0
+    watch.train(false, record)
     tensors = {
-        "canary_predicted": torch.stack(seen.epochs),
+        "canary_predicted": torch.stack(watch.passes),
         "canary_outputs": torch.stack(outputs),
         "canary_labels": samples.targets,
         "is_canary": torch.isin(watched, planted.positions),
     }
-    return "finished", {"test_accuracy": accuracy}, tensors, clock.seconds["canaries"]
+    return {"test_accuracy": accuracy}, tensors, watch.seconds["canaries"]
 
 
 def watch(case: Case, path: Path, data_root: str | None) -> dict[str, Any]:
     """Train a case three times (whole, without a tenth, with canaries). Tensors go to `path`."""
     problem = problem_of(case, data_root)
-    status, columns, tensors, seconds = _watch_whole(case, problem)
-    second, split, more, seconds_of_split = _watch_split(case, problem)
-    third, with_canaries, most, seconds_of_canaries = _watch_canaries(case, problem)
-    if "diverged" in (status, second, third):
+    try:
+        columns, tensors, seconds = _watch_whole(case, problem)
+        split, more, seconds_of_split = _watch_split(case, problem)
+        with_canaries, most, seconds_of_canaries = _watch_canaries(case, problem)
+    except _Diverged:
         return {"diverged": True}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_tensors(path, tensors | more | most)
     seconds |= {"split": seconds_of_split, "canaries": seconds_of_canaries}
     return {"columns": columns, "split": split, "with_canaries": with_canaries, "seconds": seconds,
             "date": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
-
-
-def _numbers(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[float]]:
-    return {name: [float(value) for value in values] for name, values in columns.items()}
 
 
 def runs(setting: RunSettings, wanted: Sequence[Case]) -> list[Run]:
@@ -372,7 +301,10 @@ def runs(setting: RunSettings, wanted: Sequence[Case]) -> list[Run]:
     for case in wanted:
         facts = answers[case.id]
         if "diverged" not in facts:
-            columns, split, with_canaries = (_numbers(facts[name]) for name in ("columns", "split", "with_canaries"))
+            columns, split, with_canaries = (
+                {name: [float(value) for value in values] for name, values in facts[part].items()}
+                for part in ("columns", "split", "with_canaries")
+            )
             seconds = {name: float(value) for name, value in facts["seconds"].items()}
             tensors, _ = load_tensors(paths[case.id])
             found.append(Run(case, columns, split, with_canaries, tensors, seconds, facts.get("date", "")))

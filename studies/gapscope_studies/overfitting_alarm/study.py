@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,23 @@ from matplotlib.figure import Figure
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, ComparisonArm
 from gapscope_studies.kit.pool import data_hashes
+from gapscope_studies.kit.provenance import git
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 from gapscope_studies.overfitting_alarm.judging import (
+    BEST_CHECKPOINT,
     DEFINITIONS,
+    END,
+    EPOCH_OF_SPLIT,
     FALSE_ALARM_COST,
+    ORACLE,
     STATISTICS,
     Verdict,
+    baselines_of,
     cost,
     evaluate_rule,
     tuned,
 )
-from gapscope_studies.overfitting_alarm.rivals import BEST_CHECKPOINT, END, EPOCH_OF_SPLIT, ORACLE, rivals
 from gapscope_studies.overfitting_alarm.rules import RULES, Rule, Settings
 from gapscope_studies.overfitting_alarm.runs import Case, Run, cases, runs
 
@@ -58,17 +62,6 @@ def frozen(setting: RunSettings) -> tuple[str, dict[str, Settings]]:
     return content["default"], {name: dict(settings) for name, settings in content["rules"].items()}
 
 
-def _frozen_in() -> dict[str, str]:
-    """Commit of the file of frozen rules and when it was written. Empty outside a repository."""
-    git = ["git", "-C", str(FROZEN.parent), "log", "-1", "--format=%H %aI", "--", FROZEN.name]
-    found = subprocess.run(git, capture_output=True, text=True, check=False).stdout.split()
-    return dict(zip(("commit", "date"), found, strict=False))
-
-
-def _judged(chosen: dict[str, Settings], found: Sequence[Run]) -> Verdicts:
-    return {rule.name: [evaluate_rule(rule, chosen[rule.name], run) for run in found] for rule in RULES}
-
-
 def _counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
     overfit, stay = (sum(getattr(v, name) for v in verdicts) for name in ("overfits", "stays"))
     return {"runs": len(verdicts), "overfit": overfit, "stay": stay, "clean": sum(v.noise == 0 for v in verdicts)}
@@ -90,20 +83,12 @@ def _scale(setting: RunSettings, wanted: Sequence[Case], found: Sequence[Run]) -
     }
 
 
-def _cost_share(rule: Rule, found: Sequence[Run]) -> float:
-    """CPU time of its observations against that of the training. NaN where it needs other training runs."""
-    if rule.name not in TIMED:
-        return math.nan
-    spent = sum(run.seconds[name] for run in found for name in TIMED[rule.name])
-    return spent / sum(run.seconds["training"] for run in found)
-
-
 def tuning(setting: RunSettings) -> Outcome:
     """Tune every rule among about as many settings on the same pool."""
     wanted = cases(setting, "tuning")
     found = runs(setting, wanted)
     chosen = {rule.name: tuned(rule, found) for rule in RULES}
-    verdicts = _judged(chosen, found)
+    verdicts = {rule.name: [evaluate_rule(rule, chosen[rule.name], run) for run in found] for rule in RULES}
     table = pandas.DataFrame(
         {
             "rule": rule.name,
@@ -131,6 +116,10 @@ def _over_kinds(statistic: Callable[[list[Any]], float], items: Sequence[Any], k
     return bootstrap(lambda rows: statistic([items[i] for i in rows]), len(items), kinds, draws=1000)
 
 
+def _average(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
 def _ends(found: Interval) -> tuple[float, float, float]:
     """Value and both ends, NaN where there is no interval."""
     return (found.value, found.low, found.high) if math.isfinite(found.low) else (found.value, math.nan, math.nan)
@@ -141,8 +130,8 @@ def _kept(found: Sequence[Run], chosen: dict[str, Settings], verdicts: Verdicts)
     split_loss = next(rule for rule in RULES if rule.name == "10 % split, loss")
     kept = {name: [v.kept for v in found] for name, found in verdicts.items()}
     kept |= {f"{name}, rolled back": [v.rolled_back for v in found] for name, found in verdicts.items()}
-    others = rivals(split_loss, chosen[split_loss.name])
-    return kept | {name: [function(run) for run in found] for name, function in others.items()}
+    others = [baselines_of(run, split_loss, chosen[split_loss.name]) for run in found]
+    return kept | {name: [each[name] for each in others] for name in others[0]}
 
 
 GROUPS: dict[str, Callable[[float], bool]] = {
@@ -161,9 +150,7 @@ def _differences(ours: Sequence[float], kept: dict[str, list[float]], found: Seq
         row = {}
         for group, holds in GROUPS.items():
             there = [i for i, run in enumerate(found) if holds(run.case.noise)]
-            row[group] = _over_kinds(
-                lambda v: float(np.mean(v)), gains[there].tolist(), [found[i].case.kind for i in there]
-            )
+            row[group] = _over_kinds(_average, gains[there].tolist(), [found[i].case.kind for i in there])
         table[name] = row
     return table
 
@@ -258,7 +245,9 @@ def _rules_table(found: Sequence[Run], verdicts: Verdicts) -> tuple[pandas.DataF
         items = verdicts[rule.name]
         kinds = [v.kind for v in items]
         there = {name: _over_kinds(statistic, items, kinds) for name, statistic in STATISTICS.items()}
-        share = _cost_share(rule, found)
+        # CPU time of its observations against that of the training; unknown where it needs other training runs
+        spent = sum(run.seconds[name] for run in found for name in TIMED.get(rule.name, ()))
+        share = spent / sum(run.seconds["training"] for run in found) if rule.name in TIMED else math.nan
         text = {name: str(interval) for name, interval in there.items()}
         rows.append({"rule": rule.name} | text | {"CPU time of a training": f"{share:.1%}" if share == share else "-"})
         intervals[rule.name] = {name: _ends(interval) for name, interval in there.items()} | {"cpu_share": share}
@@ -266,24 +255,16 @@ def _rules_table(found: Sequence[Run], verdicts: Verdicts) -> tuple[pandas.DataF
 
 
 def judged(setting: RunSettings, wanted: Sequence[Case], found: Sequence[Run]) -> Outcome:
-    """Judge the frozen rules on watched runs.
-
-    Args:
-        setting: Where their data lie.
-        wanted: The cases that were planned.
-        found: The runs of them that there are.
-
-    Returns:
-        Numbers, claims, tables and figures.
-    """
+    """Judge the frozen rules on the runs that there are of the cases that were planned."""
     default, chosen = frozen(setting)
+    frozen_in = git(FROZEN.parent, "log", "-1", "--format=%H %aI", "--", FROZEN.name)
     rule = next(rule for rule in RULES if rule.name == default)
-    verdicts = _judged(chosen, found)
+    verdicts = {rule.name: [evaluate_rule(rule, chosen[rule.name], run) for run in found] for rule in RULES}
     kept = _kept(found, chosen, verdicts)
     table, intervals = _rules_table(found, verdicts)
     gains = _differences(kept[default], kept, found)
     figure, [axis] = plots.panels(1, width=7, height=0.35 * (len(kept) // 2) + 1.2)
-    lost = {name: _over_kinds(lambda v: float(np.mean(v)), (np.array(kept[ORACLE]) - np.array(values)).tolist(),
+    lost = {name: _over_kinds(_average, (np.array(kept[ORACLE]) - np.array(values)).tolist(),
                               [run.case.kind for run in found])
             for name, values in kept.items() if not name.endswith("rolled back") and name != ORACLE}  # fmt: skip
     plots.points(axis, lost)
@@ -293,7 +274,7 @@ def judged(setting: RunSettings, wanted: Sequence[Case], found: Sequence[Run]) -
             "counts": _counts(verdicts[default]) | {"planned": len(wanted)},
             "default": default,
             "chosen": chosen,
-            "frozen_in": _frozen_in(),
+            "frozen_in": dict(zip(("commit", "date"), frozen_in.split(), strict=False)),
             "trained": sorted(run.date for run in found if run.date),
             "rules": intervals,
             "kept": {name: float(np.mean(values)) for name, values in kept.items()},

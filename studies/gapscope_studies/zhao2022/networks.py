@@ -18,7 +18,7 @@ from gapscope.measures.unit_sparsity import MIN_TRAIN_ACCURACY, UnitSparsity, un
 from gapscope.pools.from_spec import prepared
 from gapscope.results.records import Record, records_to_pandas
 from gapscope.training.checkpoints import load_tensors
-from gapscope_studies.kit.images import image_folder
+from gapscope_studies.kit.data import image_folder
 from gapscope_studies.kit.pool import trained, weights_of
 from gapscope_studies.kit.study import RunSettings, Table
 

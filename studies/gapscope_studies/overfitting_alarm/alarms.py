@@ -1,0 +1,151 @@
+"""Alarms that did not earn a place in the library: criteria of recorded numbers, and the evidence of gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from scipy import stats
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples, slices
+from gapscope.gradients.tape import record_forward
+from gapscope.gradients.verification import verify
+from gapscope.inspection.losses import sample_losses
+from gapscope.inspection.outputs import inspection_mode, prepare_inputs
+from gapscope.training.alarms.base import Alarm, PeakAlarm
+
+_CHUNK = 16  # samples whose gradients are held at a time, layer by layer
+_UNIFORM = 1.2  # excess kurtosis of the uniform distribution, with the other sign
+
+
+class ReplayedAlarm(PeakAlarm):
+    """Alarm that follows recorded numbers and observes no network."""
+
+    def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
+        """Raise an error: call `follow`."""
+        raise NotImplementedError("A replayed alarm observes no network: call follow.")
+
+
+def prediction_changes(predicted: Int[Tensor, "t n"]) -> list[float]:
+    r"""Fraction of training samples whose predicted class changed in each epoch, NaN in the first (Label Wave).
+
+    It falls while the network learns what samples have in common, and rises when it begins to fit label errors (Yuan,
+    Feng and Liu, ICLR 2024, arXiv:2502.07551, Sec. 3, who stop at the first local minimum of the mean over 3 epochs).
+    """
+    return [math.nan, *(predicted[1:] != predicted[:-1]).double().mean(1).tolist()]
+
+
+def excess_kurtosis(values: Float[Tensor, " n"]) -> float:
+    """Return the excess kurtosis (0 if all values are equal)."""
+    square = (values - values.mean()).square()
+    variance = float(square.mean())
+    return float(square.square().mean()) / variance**2 - 3 if variance > 0 else 0.0
+
+
+def alignment(cosines: Float[Tensor, " n"], *, kurtosis: bool = True, smallest: float = 0.05) -> float:
+    r"""Mean cosine of per-sample loss gradients and the last layer's weight over their excess kurtosis plus 1.2.
+
+    Hoelzl, Rueckert and Kaissis, NeurIPS 2025, arXiv:2510.25480, Sec. 4 and their code. A distribution with two modes
+    has an excess kurtosis below -1.2, where the quotient changes its sign: `smallest` bounds the denominator from
+    below, which the authors do not do, and `kurtosis=False` gives the mean alone.
+    """
+    mean = float(cosines.mean())
+    return mean / max(excess_kurtosis(cosines) + _UNIFORM, smallest) if kurtosis else mean
+
+
+def disagreement_fraction(predictions: Float[Tensor, "n k"], labels: Int[Tensor, " n"], margin: float) -> float:
+    """Fraction of samples whose leave-one-out prediction (of one-hot labels) prefers another class by a margin."""
+    own = predictions.gather(1, labels[:, None]).squeeze(1)
+    other = predictions.scatter(1, labels[:, None], -torch.inf).amax(1)
+    return float((other - own > margin).double().mean())
+
+
+def significant_rise(errors: Float[Tensor, "t m"], level: float) -> tuple[int, int] | None:
+    """Look at which samples that are not trained on are predicted worse than at an earlier one, and the best by then.
+
+    Nothing was fitted to these samples, so that the exact paired sign test (McNemar's) between two looks holds. Every
+    pair of looks is tested at the level over the number of pairs: if accuracy never falls, the chance of a false alarm
+    in the *whole* training is at most `level`, whatever network, data and noise.
+    """
+    looks, rows = len(errors), errors.double()
+    for look in range(1, looks):
+        worse, better = (rows[look] > rows[:look]).sum(1), (rows[look] < rows[:look]).sum(1)
+        p_values = stats.binom.sf(worse.numpy() - 1, (worse + better).numpy(), 0.5)
+        if p_values.min() <= level / math.comb(looks, 2):
+            return look, int(rows[: look + 1].mean(1).argmin())
+    return None
+
+
+def _moments(network: nn.Module, x: Tensor, targets: Tensor) -> dict[tuple[int, ...], tuple[Tensor, Tensor]]:
+    """Sums over samples of the loss gradient and of its square, entry by entry, for each group of parameters."""
+    tape, outputs = record_forward(network, x)
+    verify(tape, outputs)
+    loss = sample_losses(outputs, targets.to(x.device)).sum()
+    (by_outputs,) = torch.autograd.grad(loss, outputs, retain_graph=True)
+    sums = {}
+    for key, part in tape.contributions(outputs, by_outputs[None]).items():
+        rows = torch.cat([values[0].flatten(1) for values in part.dense()], dim=1).double()
+        sums[key] = (rows.sum(0), rows.square().sum(0))
+    return sums
+
+
+def evidence_criterion(network: nn.Module, samples: Samples) -> float:
+    r"""Evidence-based criterion of Mahsereci et al. 2017 (arXiv:1703.09580, Sec. 3). Positive says stop.
+
+    With $\bar g$ the mean of the loss gradients of m samples and $\hat\Sigma$ their variance (over m - 1), entry by
+    entry, and D the number of weights, $1 - \frac{m}{D} \sum_{k=1}^{D} \bar g_k^2 / \hat\Sigma_k$.
+
+    If the gradient of the true loss is zero, every quotient has the expectation 1 (up to 1/m) and the criterion 0.
+    Weights whose gradient is the same at all samples (such as those of dead units) are left out of the sum and of D.
+    """
+    if len(samples) < 2 or samples.targets is None:
+        raise InvalidInput(f"evidence_criterion needs two samples or more with targets; got {len(samples)} samples.")
+    totals: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+    with inspection_mode(network):
+        x = prepare_inputs(network, samples.inputs)
+        for part in slices(len(x), _CHUNK):
+            for key, (first, second) in _moments(network, x[part], samples.targets[part]).items():
+                before = totals.get(key)
+                totals[key] = (first, second) if before is None else (before[0] + first, before[1] + second)
+    m, quotients, counted = len(samples), 0.0, 0
+    for first, second in totals.values():
+        variance = (second - first.square() / m) / (m - 1)
+        alive = variance > 1e-12 * second / m
+        quotients += float(((first[alive] / m).square() / variance[alive]).sum())
+        counted += int(alive.sum())
+    return 1 - m * quotients / counted if counted else 1.0
+
+
+def first_exceeded(criteria: Sequence[float], *, threshold: float, patience: int) -> tuple[int, int] | None:
+    """Observation that ends the first `patience` in a row above a threshold, and the one before these."""
+    above = 0
+    for index, value in enumerate(criteria):
+        above = above + 1 if value > threshold else 0
+        if above >= patience:
+            return index, index - above if index >= above else index
+    return None
+
+
+class EvidenceAlarm(Alarm):
+    """Raised when the loss gradient of the first monitored samples is no larger than chance alone would make it."""
+
+    classes_only: ClassVar[bool] = False
+    description: ClassVar[str] = "the loss gradient is no larger than chance alone makes it"
+
+    def __init__(self, *, threshold: float = 0.0, n_samples: int = 128) -> None:
+        self.threshold, self.n_samples = threshold, n_samples
+        self.reset()
+
+    def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
+        """Evaluate `evidence_criterion`. See `Alarm.observe`."""
+        criterion = evidence_criterion(network, samples.subset(torch.arange(min(self.n_samples, len(samples)))))
+        if criterion > self.threshold:
+            self._raise(epoch)
+        elif not self.raised:
+            self.peak = epoch
+        return {"alarm.evidence": criterion, "alarm.raised": float(self.raised)}
