@@ -5,6 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from gapscope.ablation.class_curves import mean_absolute_activation
+from gapscope.ablation.split import Activations, SplitNetwork
+
+
+def ranking_of(split: SplitNetwork, source: Activations) -> Tensor:
+    """Units by descending mean absolute activation."""
+    return mean_absolute_activation(split.flatten_positions(source.values)).argsort(descending=True, stable=True)
+
 
 @torch.no_grad()
 def naive_predictions(network: nn.Module, layer: str, x: Tensor, ranking: Tensor, *, unit_axis: int = 1) -> Tensor:

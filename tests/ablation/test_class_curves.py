@@ -11,7 +11,6 @@ from gapscope.ablation.class_curves import (
     below_chance,
     class_selectivity,
     mean_absolute_activation,
-    rank_units,
     reversed_turning_points,
     turning_points,
     weight_norm,
@@ -37,10 +36,6 @@ def test_weight_norms_are_those_of_the_filters() -> None:
     assert weight_norm(convolution, "a").tolist() == [3.0, 0.0, 5.0]
     with pytest.raises(NotMeasurable, match=r"units of 'somewhere'; none was found. Pass a function"):
         weight_norm(None, "somewhere")
-
-
-def test_ranking_is_descending_and_stable() -> None:
-    assert rank_units(torch.tensor([0.0, 2.0, 0.0, 5.0])).tolist() == [3, 1, 0, 2]
 
 
 def test_chance_is_reached_at_equality_whatever_its_rounding() -> None:

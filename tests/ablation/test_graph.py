@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import Functional, Untraceable, initialized, noise
-from gapscope.ablation.layers import TracedGraph, ancestors, crossing, descendants, extract_subgraph, trace
+from gapscope.ablation.layers import TracedGraph, crossing, descendants, extract_subgraph, trace
 
 
 def traced(network: nn.Module) -> TracedGraph:
@@ -43,19 +43,6 @@ def test_labels_and_names() -> None:
     assert again is not None and again in descendants([first]) and found.find("nothing") is None
 
 
-def test_modules_with_children_are_nodes_by_what_they_return() -> None:
-    network = nn.Sequential(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), nn.Linear(3, 2))
-    found = traced(network)
-    assert found.find("0") is found.find("0.1") and found.label(found.find("0")) == "0.1"  # type: ignore[arg-type]
-
-
-def test_reach() -> None:
-    found = traced(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)))
-    x, first, relu, last, _ = found.graph.nodes
-    assert descendants([first], stop=[relu]) == {first, relu}
-    assert ancestors([last], stop=[relu]) == {last, relu} and x in ancestors([last])
-
-
 def test_crossing_holds_what_passes_a_cut() -> None:
     class Skips(nn.Module):
         def __init__(self) -> None:
@@ -77,13 +64,3 @@ def test_crossing_holds_what_passes_a_cut() -> None:
     x = noise(4, 3)
     (outputs,) = tail(network.inner(x), 2 * x, 4)
     assert torch.equal(outputs, network(x))
-
-
-def test_a_piece_takes_only_what_it_uses() -> None:
-    network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
-    found = traced(network)
-    x, _, relu, last, _ = found.graph.nodes
-    end, used = extract_subgraph(found, [x, relu], [last])
-    assert used == [False, True]
-    z = noise(4, 3)
-    assert torch.equal(end(z)[0], network[2](z))

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablation.naive import naive_predictions
+from ablation.naive import naive_predictions, ranking_of
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
-from gapscope.ablation.class_curves import mean_absolute_activation, rank_units
 from gapscope.ablation.split import SplitNetwork, split_at
 from gapscope.ablation.tails import MaskedTail, SeparableTail, choose_tail, linear_cut, separates_units
 
@@ -67,8 +66,7 @@ def prepared(case: str, dtype: torch.dtype, samples: int = 6) -> tuple[Any, Spli
     network, layer, shape, _, _ = CASES[case]
     network, x = network.to(dtype), noise(samples, *shape, seed=5, dtype=dtype)
     split = split_at(network, x, layer, None)
-    values = split.flatten_positions(split.activations(x).values)
-    return network, split, x, rank_units(mean_absolute_activation(values))
+    return network, split, x, ranking_of(split, split.activations(x))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +110,7 @@ def test_rows_that_tie_are_those_of_the_masked_forward_pass() -> None:
     x = noise(8, 4)
     split = split_at(network, x, "1", None)
     source = split.activations(x)
-    ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
+    ranking = ranking_of(split, source)
     tail = choose_tail(split, x, None)
     assert isinstance(tail, SeparableTail)
     found = tail.predictions(source, ranking)
@@ -131,7 +129,7 @@ def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.Mo
     x = noise(8, 4)
     split = split_at(network, x, "1", None)
     source = split.activations(x)
-    ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
+    ranking = ranking_of(split, source)
     tail = choose_tail(split, x, None)
     assert isinstance(tail, SeparableTail)
     masked = MaskedTail(split, None).predictions(source, ranking)
@@ -152,7 +150,7 @@ def test_zero_units_cost_nothing() -> None:
     source = split.activations(x)
     active = int((source.values != 0).sum())
     assert 0 < active < source.values.numel() / 2
-    ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
+    ranking = ranking_of(split, source)
     for tail in (choose_tail(split, x, None), MaskedTail(split, None)):
         rows.clear()
         tail.predictions(source, ranking)
@@ -214,7 +212,7 @@ def test_functional_activation_as_default_layer() -> None:
     with torch.no_grad():
         split = split_at(network, x, None, None)
         source = split.activations(x)
-        ranking = rank_units(mean_absolute_activation(split.flatten_positions(source.values)))
+        ranking = ranking_of(split, source)
         tail = choose_tail(split, x, None)
         assert isinstance(tail, SeparableTail)
         # zero before the ReLU is zero behind it

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ablation.naive import naive_predictions
+from ablation.naive import naive_predictions, ranking_of
 from cases import CASES
-from gapscope.ablation.class_curves import mean_absolute_activation, rank_units
 from gapscope.ablation.split import split_at
 from gapscope.ablation.tails import MaskedTail, choose_tail
 
@@ -27,8 +26,8 @@ LAYERS = {
 def test_predictions_are_those_of_the_naive_loop(name: str) -> None:
     network, samples = CASES[name].make(5, dtype=torch.float64)
     split = split_at(network, samples.inputs, LAYERS[name], None)
-    ranking = rank_units(mean_absolute_activation(split.flatten_positions(split.activations(samples.inputs).values)))
-    expected = naive_predictions(network, LAYERS[name], samples.inputs, ranking)
     source = split.all_activations(samples.inputs, 2)
+    ranking = ranking_of(split, source)
+    expected = naive_predictions(network, LAYERS[name], samples.inputs, ranking)
     assert torch.equal(choose_tail(split, samples.inputs, None).predictions(source, ranking), expected)
     assert torch.equal(MaskedTail(split, None).predictions(source, ranking), expected)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import gapscope as gs
@@ -20,7 +19,6 @@ from fuzz.construct import CONSTRUCTS, HEADS
 from fuzz.grammar import Sentence, sentence
 from fuzz.oracle import gradient, jacobian, leaves_no_trace, penalty_of_the_batch_as_run, problems
 from gapscope.base.errors import SlowGradients
-from gradients.reference import Wrapped
 
 SEEDS = range(120)
 # networks a test, so that the tests can be spread over processes
@@ -102,17 +100,6 @@ _AS_RUN = [
 def test_the_penalty_takes_the_gradients_of_the_batch_as_run(word: str, training: bool) -> None:
     case = sentence(0, words=("linear", word), head="mean of the places", dtype=torch.float64, alias=False)
     assert not penalty_of_the_batch_as_run(case, training=training)
-
-
-@pytest.mark.parametrize(("dtype", "largest"), [(torch.float64, 1e-14), (torch.float32, 1e-5)])
-def test_the_derivative_of_a_sign_is_zero_but_for_rounding(dtype: torch.dtype, largest: float) -> None:
-    """A single cosine is a sign; relatively, what its derivative rounds to is any number."""
-    torch.manual_seed(0)
-    network = nn.Sequential(
-        nn.Linear(3, 4), nn.Tanh(), Wrapped(lambda net, x: F.normalize(net.layer(x)), layer=nn.Linear(4, 1))
-    )
-    x = torch.randn(16, 3)
-    assert float(gs.functional.input_jacobian_norm(network.to(dtype), x.to(dtype))) < largest
 
 
 def test_the_grammar_makes_every_construct_and_every_kind_of_network() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, reject, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -26,13 +26,18 @@ def _check(network: nn.Module, x: Tensor) -> None:
 @given(st.data())
 def test_any_convolution(data: Any) -> None:
     dims = data.draw(st.integers(1, 3))
+    transposed = data.draw(st.booleans())
     groups = data.draw(st.sampled_from((1, 2)))
     stride, kernel, dilation = (data.draw(st.tuples(*[st.integers(1, 2)] * dims)) for _ in range(3))
     padding = data.draw(st.tuples(*[st.integers(0, 1)] * dims))
     space = data.draw(st.tuples(*[st.integers(3, 4)] * dims))
-    kind = getattr(nn, f"Conv{dims}d")
+    kind = getattr(nn, f"Conv{'Transpose' if transposed else ''}{dims}d")
     options: dict[str, Any] = {"stride": stride, "dilation": dilation, "padding": padding, "groups": groups}
-    options["padding_mode"] = data.draw(st.sampled_from(("zeros", "replicate", "circular")))
+    if transposed:
+        options["output_padding"] = data.draw(st.tuples(*[st.integers(0, 1)] * dims))
+        assume(all(o < max(s, d) for o, s, d in zip(options["output_padding"], stride, dilation, strict=True)))
+    else:
+        options["padding_mode"] = data.draw(st.sampled_from(("zeros", "replicate", "circular")))
     torch.manual_seed(0)
     layer: nn.Module = kind(2, 4, kernel, bias=data.draw(st.booleans()), **options).double()
     x = torch.randn(2, 2, *space, dtype=torch.float64)

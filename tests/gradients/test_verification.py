@@ -33,31 +33,6 @@ def assert_right(network: nn.Module, x: Tensor, rtol: float = 1e-9) -> None:
     torch.testing.assert_close(traces(network, x), expected, rtol=rtol, atol=0)
 
 
-def tied(net: Any, x: Tensor) -> Tensor:
-    """The first layer's weight is used once more, outside its call."""
-    return net.head(F.linear(torch.tanh(net.layer(x)), net.layer.weight.T))
-
-
-def test_a_zero_initialized_head_hides_nothing() -> None:
-    network = Wrapped(tied, layer=nn.Linear(4, 6), head=nn.Linear(4, 3)).double()
-    x = torch.randn(5, 4, dtype=torch.float64)
-    nn.init.zeros_(network.get_parameter("head.weight"))
-    assert_right(network, x)
-    nn.init.normal_(network.get_parameter("head.weight"))
-    assert_right(network, x)
-
-
-def test_a_nearly_closed_branch_hides_nothing_in_single_precision() -> None:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        return net.head(x + net.scale * F.linear(torch.tanh(net.layer(x)), net.layer.weight.T))
-
-    network = Wrapped(forward, layer=nn.Linear(4, 6), head=nn.Linear(4, 3), scale=nn.Parameter(torch.full((4,), 1e-6)))
-    x = torch.randn(5, 4)
-    traces(network, x)
-    nn.init.ones_(network.get_parameter("scale"))
-    assert_right(network, x, rtol=1e-5)
-
-
 @pytest.mark.parametrize("n", [2, 3, 6, 12])
 def test_a_batch_that_happens_to_be_sorted_hides_no_sorting(n: int) -> None:
     network, x = CASES["samples sorted inside"].make(n=n)
@@ -82,16 +57,6 @@ def test_no_permutation_of_the_samples_passes(permutation: tuple[int, ...]) -> N
         head=nn.Linear(8, 2),
     ).double()
     assert_right(network, torch.randn(3, 4, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_hides_no_use_of_a_weight(dtype: torch.dtype) -> None:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        return net.head(net.layer(x) + 0.2 * F.linear(x, net.layer.weight, net.layer.bias))
-
-    network, x = Wrapped(forward, layer=nn.Linear(4, 4), head=nn.Linear(4, 3)).to(dtype), torch.randn(5, 4).to(dtype)
-    expected = dense_jacobian(copy.deepcopy(network).double(), x.double()).square().sum((1, 2))
-    torch.testing.assert_close(traces(network, x), expected, rtol=2e-2, atol=0)
 
 
 @pytest.mark.parametrize("name", ["one layer under two names", "patched forward", "lstm", "weight norm"])
@@ -137,18 +102,6 @@ def test_mixing_behind_a_zero_initialized_head_is_refused() -> None:
         verify(*record_forward(network, torch.randn(4, 3)))
 
 
-def test_standardization_over_the_batch_is_refused() -> None:
-    """A batch of one has no standard deviation: what is not a number must not pass."""
-
-    def forward(net: Any, x: Tensor) -> Tensor:
-        h = net.layer(x)
-        return net.head((h - h.mean(0)) / (h.std(0) + 1))
-
-    network = Wrapped(forward, layer=nn.Linear(4, 4), head=nn.Linear(4, 2))
-    with pytest.raises(NeverSupported, match="Every output must depend on its own sample alone"):
-        verify(*record_forward(network, torch.randn(5, 4)))
-
-
 def test_a_second_derivative_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def detached(*given: Any) -> list[Contribution]:
         parts = per_sample_jacobian(*given)
@@ -190,14 +143,6 @@ def test_a_traced_network_and_a_compiled_one() -> None:
     traced: Any = torch.jit.trace(plain, (x,))
     with pytest.warns(SlowGradients):
         torch.testing.assert_close(traces(traced, x), expected)
-
-
-def test_a_sparse_embedding() -> None:
-    dense = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2)).double()
-    sparse = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten(), nn.Linear(6, 2)).double()
-    sparse.load_state_dict(dense.state_dict())
-    x = torch.randint(0, 5, (4, 2))
-    assert torch.equal(traces(sparse, x), traces(dense, x))
 
 
 def test_a_way_that_cannot_be_differentiated_is_left() -> None:

@@ -91,12 +91,6 @@ class Counting(nn.Module):
         return self.layer(x)
 
 
-def test_small_inputs_are_spared_the_trial() -> None:
-    network = Counting()
-    network_outputs(network, torch.ones(16, 1000))
-    assert network.seen == [16]
-
-
 def test_large_inputs_pay_one_sample_and_scarce_memory_makes_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     network, x = Counting(), torch.randn(600, 1000, generator=torch.Generator().manual_seed(0))
     plenty = network_outputs(network, x)
@@ -131,17 +125,6 @@ def test_of_a_large_network_few_samples_pay_a_trial_too() -> None:
     samples_per_pass(network, torch.ones(16, 1000), None, one_pass=seen.append)
     samples_per_pass(nn.Linear(1000, 20), torch.ones(20, 1000), None, one_pass=seen.append)
     assert len(seen) == 1
-
-
-def test_one_number_a_sample_may_stand_for_a_whole_sentence() -> None:
-    seen: list[torch.Tensor] = []
-    assert samples_per_pass(nn.Embedding(10, 4), torch.zeros(40, 1, dtype=torch.int64), None, one_pass=seen.append)
-    assert [len(part) for part in seen] == [1]
-
-
-def test_a_pass_on_a_cpu_takes_an_eighth_of_a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**40)
-    assert rows_per_pass(None, lambda: torch.zeros(2**20), CPU) == 32
 
 
 def test_the_trial_leaves_the_inputs_alone() -> None:

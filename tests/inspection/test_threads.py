@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from torch.nn.attention import _cur_sdpa_kernel_backends
 
 import gapscope as gs
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
-from gapscope.inspection.execution import DrawWatch, FairLock, SharedContext
+from gapscope.inspection.execution import DrawWatch, FairLock
 from gapscope.inspection.outputs import inspection_mode
 
 WAIT = 60.0  # generous: a thread that hangs fails the test, a slow machine does not
@@ -160,27 +159,6 @@ def test_batch_statistics_are_frozen_for_the_thread_that_asks_alone() -> None:
     with freeze_batch_stats(), ThreadPoolExecutor(1) as pool:
         elsewhere, here = pool.submit(gradient).result(WAIT), gradient()
     assert torch.equal(elsewhere, plain) and not torch.allclose(here, plain)
-
-
-def test_a_shared_context_begins_with_the_first_and_ends_with_the_last() -> None:
-    events: list[str] = []
-
-    @contextmanager
-    def setting() -> Iterator[None]:
-        events.append("set")
-        yield
-        events.append("restored")
-
-    shared = SharedContext(setting)
-    first, second = shared.entered(), shared.entered()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert events == ["set"]
-    second.__exit__(None, None, None)
-    assert events == ["set", "restored"]
-    with shared.entered():
-        assert events[2:] == ["set"]
 
 
 def test_settings_of_torch_are_restored_after_the_last_thread() -> None:

@@ -449,18 +449,6 @@ def test_weights_that_are_not_finite_after_the_last_step_are_a_divergence() -> N
     assert result.status == "diverged" and result.stop_reason == "weights not finite after epoch 1"
 
 
-def test_wrong_samples_get_one_sentence() -> None:
-    x = torch.randn(6, 4)
-    with pytest.raises(InvalidInput, match="must hold targets"):
-        train(some_network(), Samples(x), TrainingSpec())
-    with pytest.raises(InvalidInput, match="smaller than the number of classes, 3; got 7"):
-        train(some_network(), Samples(x, torch.tensor([0, 1, 2, 7, 1, 0])), TrainingSpec())
-    with pytest.raises(InvalidInput, match="must have the shape of the outputs"):
-        train(some_network(), Samples(x, torch.randn(6, 2)), TrainingSpec())
-    with pytest.raises(InvalidInput, match="must have trainable parameters"):
-        train(nn.Flatten(), Samples(torch.randn(6, 3), torch.zeros(6).long()), TrainingSpec())
-
-
 def test_augmentation_changes_training_images_alone_and_is_reproducible() -> None:
     generator = torch.Generator().manual_seed(0)
     samples = Samples(torch.rand(20, 1, 6, 6, generator=generator), torch.arange(20) % 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import random
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from clocks import Clock
-from door_networks import bert, resnet18
 from gapscope.base.errors import InvalidInput, ReplaceLayer, UnreadableFile
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples
@@ -66,14 +64,6 @@ def test_weights_are_bit_identical_with_and_without_a_monitor(mode: Any, every: 
     assert ["ntk_logdet.rank" in row for row in result.history] == [e % every == 0 for e in range(1, 5)]
 
 
-def test_the_test_of_identity_can_fail() -> None:
-    def drawing(network: nn.Module, row: Mapping[str, Any]) -> None:
-        torch.rand(1)
-
-    plain, monitored = trained(None)[0], trained(drawing)[0]
-    assert not torch.equal(plain.get_parameter("0.weight"), monitored.get_parameter("0.weight"))
-
-
 def test_the_numbers_are_those_of_the_measures_on_the_chosen_samples() -> None:
     network, monitor = make_network(), Monitor(make_samples(), ("ntk_trace", "loss", "accuracy"), n_samples=20)
     numbers = monitor.observe(network, 3)
@@ -91,13 +81,6 @@ def test_the_log_determinant_is_that_of_the_small_kernel_unless_asked_otherwise(
     assert (small["ntk_logdet.rank"], full["ntk_logdet.rank"]) == (12, 36)
 
 
-def test_options_reach_their_measure() -> None:
-    network, options = make_network(), {"ntk_trace": {"reduction": "mean"}}
-    mean = Monitor(make_samples(), ["ntk_trace"], n_samples=20, options=options).observe(network, 1)["ntk_trace"]
-    total = Monitor(make_samples(), ["ntk_trace"], n_samples=20).observe(network, 1)["ntk_trace"]
-    assert mean * 60 == pytest.approx(total)
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_samples_are_fixed_by_the_seed_and_the_same_for_every_form_of_data(seed: int) -> None:
     samples = make_samples()
@@ -111,10 +94,6 @@ def test_the_samples_are_fixed_by_the_seed_and_the_same_for_every_form_of_data(s
     assert len(rows) == 20
     assert rows.tolist() == sorted(rows.tolist()) != list(range(20))
     assert not torch.equal(Monitor(samples, ["loss"], n_samples=20, seed=seed + 5).samples.inputs, chosen[0].inputs)
-
-
-def test_fewer_samples_than_asked_are_all_taken() -> None:
-    assert torch.equal(Monitor(make_samples(9), ["loss"]).samples.inputs, make_samples(9).inputs)
 
 
 class Augmented(Dataset):
@@ -141,23 +120,6 @@ def test_of_a_dataset_only_the_chosen_samples_are_read_and_no_random_state_is_to
     assert str(np.random.get_state()) == before[2]
     Monitor(DataLoader(Augmented(), batch_size=100, shuffle=True), ["loss"], n_samples=20)
     assert torch.equal(torch.get_rng_state(), before[0])
-
-
-@pytest.mark.thorough
-def test_dropout_masks_open_gaps_in_the_log_determinant_that_evaluation_mode_does_not_have() -> None:
-    monitors = [Monitor(make_samples(), ["ntk_logdet"], n_samples=10, mode=mode) for mode in ("eval", "train")]
-
-    def both(network: nn.Module, row: dict[str, Any]) -> None:
-        for monitor in monitors:
-            monitor.observe(network, row["epoch"])
-
-    network = make_network(batch_norm=False, dropout=0.6, width=10)
-    train(network, make_samples(), TrainingSpec(epochs=12, batch_size=16), on_epoch=both)
-    evaluation, training = ([row["ntk_logdet"] for row in monitor.rows] for monitor in monitors)
-    assert all(map(math.isfinite, evaluation))
-    gaps = [value == -math.inf for value in training]
-    assert any(gaps)
-    assert not all(gaps)
 
 
 def test_masks_depend_on_seed_and_epoch_alone() -> None:
@@ -279,14 +241,6 @@ def test_a_sink_that_never_works_is_given_up() -> None:
     assert len(monitor.rows) == 8
 
 
-def test_what_is_handed_out_does_not_change_what_is_kept() -> None:
-    monitor, network = Monitor(make_samples(), ["loss"]), make_network()
-    row = {"epoch": 1, "train_loss": 2.0}
-    monitor(network, row)
-    row["loss"] = -1.0
-    assert monitor.rows[0]["loss"] > 0
-
-
 def test_the_cost_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr("gapscope.training.monitor.time", clock)
@@ -306,32 +260,6 @@ def test_the_cost_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"Monitor\(loss on 60 samples: 4 recordings .*\)", repr(slow))
 
 
-def test_a_monitored_training_goes_on_after_an_interruption(tmp_path: Any) -> None:
-    class Stop(Exception):
-        pass
-
-    def interrupted(network: nn.Module, row: dict[str, Any]) -> None:
-        Monitor(make_samples(), ["loss"], n_samples=20)(network, row)
-        if row["epoch"] == 3:
-            raise Stop
-
-    settings = TrainingSpec(epochs=4, batch_size=16)
-    with pytest.raises(Stop):
-        train(make_network(), make_samples(), settings, folder=tmp_path, on_epoch=interrupted)
-    monitor, network = Monitor(make_samples(), ["loss"], n_samples=20), make_network()
-    result = train(network, make_samples(), settings, folder=tmp_path, on_epoch=monitor)
-    assert monitor.epochs == [3, 4]
-    assert [math.isfinite(row["loss"]) for row in result.history] == [True] * 4
-    unbroken, _ = trained(None)
-    assert torch.equal(network.get_parameter("0.weight"), unbroken.get_parameter("0.weight"))
-
-
-def test_a_monitor_can_be_copied_with_its_readings() -> None:
-    monitor = Monitor(make_samples(), ["loss"])
-    monitor.observe(make_network(), 1)
-    assert copy.deepcopy(monitor).rows == monitor.rows
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -345,15 +273,6 @@ def test_a_monitor_can_be_copied_with_its_readings() -> None:
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Monitor(make_samples(), **settings).observe(make_network(), 1)
-
-
-def test_the_rule_of_every_is_one_in_own_loops_and_callbacks() -> None:
-    network, by_hand, called = make_network(), *(Monitor(make_samples(), ["loss"], every=3) for _ in range(2))
-    for epoch in range(1, 8):
-        numbers = by_hand.observe(network, epoch)
-        called(network, {"epoch": epoch})
-        assert bool(numbers) == (epoch in (3, 6))
-    assert by_hand.epochs == called.epochs == [3, 6]
 
 
 def test_a_monitor_that_is_used_again_starts_anew_and_says_so() -> None:
@@ -441,11 +360,3 @@ def test_recordings_are_kept_and_drawn(tmp_path: Any) -> None:
     (tmp_path / "other.json").write_text("[1]")
     with pytest.raises(UnreadableFile, match="must hold recordings"):
         Monitor.load(tmp_path / "other.json")
-
-
-def test_a_resnet_and_a_bert_are_monitored() -> None:
-    for make in (resnet18, bert):
-        network, data = make()
-        monitor = Monitor(data, ["ntk_trace", "accuracy"], alarm=SharedLearning(neighbours=5))
-        numbers = monitor.observe(network, 1)
-        assert numbers["ntk_trace"] > 0 and "alarm.support" in numbers and network.training

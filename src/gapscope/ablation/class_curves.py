@@ -14,7 +14,8 @@ from gapscope.ablation.split import Activations, SplitNetwork, split_at
 from gapscope.ablation.tails import choose_tail
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.random_streams import resolve_generator
-from gapscope.base.samples import Samples, slices
+from gapscope.base.samples import Samples, slices_of
+from gapscope.inspection.execution import compute_distributed, processes
 from gapscope.inspection.hooks import Weighted, capture_outputs, kind, module_named, record_module_calls
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import checked_outputs, prepare_inputs, samples_per_pass
@@ -55,7 +56,7 @@ def class_selectivity(class_means: Float[Tensor, "c m"]) -> Float[Tensor, " m"]:
 
 
 def weight_norm(layer: nn.Module | None, label: str) -> Float[Tensor, " m"]:
-    """Return each unit's L1 norm of incoming weights (Li et al. 2017), or raise NotMeasurable."""
+    """Return each unit's L1 norm of incoming weights (Li et al. 2017)."""
     if layer is None:
         raise NotMeasurable(
             f"attribute='weight_norm' needs the layer with weights that computes the units of '{label}'; none was "
@@ -64,17 +65,9 @@ def weight_norm(layer: nn.Module | None, label: str) -> Float[Tensor, " m"]:
     return layer.weight.detach().double().flatten(1).abs().sum(1)  # type: ignore[union-attr]
 
 
-def rank_units(scores: Float[Tensor, " m"]) -> Int[Tensor, " m"]:
-    """Return the units by descending score (stable)."""
-    return scores.argsort(descending=True, stable=True)
-
-
-CHANCE_SLACK = 1e-12
-
-
 def below_chance(curves: Float[Tensor, "c n"], n_classes: int) -> Bool[Tensor, "c n"]:
-    """Return whether each accuracy is at or below 1 / n_classes."""
-    return curves <= 1 / n_classes + CHANCE_SLACK
+    """Return whether each accuracy is at or below 1 / n_classes (up to rounding)."""
+    return curves <= 1 / n_classes + 1e-12
 
 
 def turning_points(curves: Float[Tensor, "c n"], n_classes: int) -> Int[Tensor, " c"]:
@@ -148,7 +141,7 @@ class _Ranking:
                 f"attribute must return one number, not NaN, for each of the {units} units of layer "
                 f"'{self.split.label}'; got shape {list(scores.shape)}. Its argument is activations [n, units, ...]."
             )
-        return rank_units(scores.to(source.values.device))
+        return scores.to(source.values.device).argsort(descending=True, stable=True)
 
     def _scores(self, source: Activations) -> Tensor:
         units = source.values.shape[self.split.unit_axis]
@@ -219,18 +212,13 @@ def default_layers(network: nn.Module, x: Tensor) -> list[str]:
     return ["input", *(hidden[depth - 1] for depth in sorted(depths))]
 
 
-def boundary_distances_with_variances(
-    network: nn.Module,
-    samples: Samples,
-    layers: Sequence[str],
-    *,
-    epsilon: float,
-    chunk_size: int | None,
+def boundary_distances(
+    network: nn.Module, samples: Samples, layers: Sequence[str], *, epsilon: float, chunk_size: int | None
 ) -> tuple[Float[Tensor, "l n"], list[Float[Tensor, " d"]]]:
-    """Return signed boundary distances at every layer, and the variances of coordinates.
+    """Return signed boundary distances at every layer, and each coordinate's variance over samples per layer.
 
     `layers` are names of modules, and "input". `epsilon` bounds the root of the squared gradient norm away from 0.
-    Variances are those over samples, per layer and coordinate. Results are float64, on the CPU.
+    Results are float64, on the CPU.
     """
     modules = {name: module_named(network, name) for name in layers if name != "input"}
     chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
@@ -242,41 +230,21 @@ def boundary_distances_with_variances(
         with capture_outputs(modules) as seen:
             outputs = checked_outputs(network(x.clone()), len(x))  # a network may change its input in place
         seen["input"] = x
-        difference = _difference(outputs, prepare_inputs(network, samples.targets[part]))  # type: ignore[index]
+        targets = prepare_inputs(network, samples.targets[part])[:, None]  # type: ignore[index]
+        difference = outputs.gather(1, targets)[:, 0] - outputs.scatter(1, targets, -torch.inf).amax(1)
         gradients = _gradients(difference, {name: seen.get(name) for name in layers})
         squares = torch.stack([gradient.double().flatten(1).square().sum(1) for gradient in gradients])
         for name in layers:
             moments[name].update(seen[name].flatten(1))
         return (difference.detach().double() / (epsilon + squares).sqrt()).cpu()
 
-    distances = torch.cat([of(part) for part in slices(len(samples), chunk_size)], 1)
-    return distances, [moments[name].variance.cpu() for name in layers]
-
-
-def boundary_distances(
-    network: nn.Module,
-    samples: Samples,
-    layers: Sequence[str],
-    *,
-    epsilon: float,
-    chunk_size: int | None,
-) -> tuple[Float[Tensor, "l n"], Float[Tensor, " l"]]:
-    """Return signed boundary distances at every layer, and the layers' total variations.
-
-    A total variation is the sum over coordinates of their variance over samples. Arguments are those of
-    `boundary_distances_with_variances`.
-    """
-    distances, variances = boundary_distances_with_variances(
-        network, samples, layers, epsilon=epsilon, chunk_size=chunk_size
+    distances = compute_distributed(
+        len(samples), lambda stretch: torch.cat([of(p) for p in slices_of(stretch, chunk_size)], 1), dim=1
     )
-    return distances, torch.stack([variance.sum() for variance in variances])
-
-
-def _difference(outputs: Float[Tensor, "n k"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Return the output of the true class minus the largest other one."""
-    right = outputs.gather(1, targets[:, None])
-    others = outputs.scatter(1, targets[:, None], -torch.inf)
-    return right[:, 0] - others.amax(1)
+    if (among := processes(len(samples))) is not None:
+        for name in layers:
+            moments[name].join(among)
+    return distances, [moments[name].variance.cpu() for name in layers]
 
 
 def _gradients(difference: Float[Tensor, " n"], taps: dict[str, Tensor | None]) -> list[Tensor]:

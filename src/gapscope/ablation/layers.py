@@ -215,14 +215,8 @@ def _weighted(traced: TracedGraph) -> list[fx.Node]:
 
 
 def default_module(network: nn.Module, x: Tensor) -> str:
-    """Return the default ablation module of a network that cannot be traced.
-
-    It follows from the order in which modules are called; functional activations are missed, and a sigmoid,
-    which might be a gate, is none.
-
-    Raises:
-        NotMeasurable: No activation module is called between the last hidden layer and the next layer with weights.
-    """
+    """Return the default ablation module of an untraceable network, from the order of module calls."""
+    # functional activations are missed, and a sigmoid, which might be a gate, is none
     made = record_module_calls(network, x[:1])
     *hidden, _ = [i for i, call in enumerate(made) if isinstance(call.module, Weighted)] or [0]
     last = next((i for i in reversed(hidden) if not isinstance(made[i].module, nn.Linear)), max(hidden, default=-1))
@@ -237,15 +231,10 @@ def default_module(network: nn.Module, x: Tensor) -> str:
 
 
 def default_site(traced: TracedGraph) -> fx.Node:
-    """Return the activation of the last convolution, or else of the last hidden layer.
-
-    The last convolution or linear layer of all is the network's head and no hidden layer. The activation is the first
-    one behind the layer, past normalization, pooling, dropout and residual sums, before the next layer with weights: in
-    a residual network the activation after the last sum. A sigmoid that only multiplies something is a gate.
-
-    Raises:
-        NotMeasurable: There is no hidden layer, or no activation follows the last one.
-    """
+    """Return the activation of the last convolution, or else of the last hidden layer."""
+    # The last convolution or linear layer of all is the network's head and no hidden layer. The activation is the first
+    # one behind the layer, past normalization, pooling, dropout and residual sums, before the next layer with weights:
+    # in a residual network the activation after the last sum. A sigmoid that only multiplies something is a gate.
     *hidden, _ = _weighted(traced) or [traced.input]
     if not hidden:
         raise NotMeasurable(

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
+from typing_extensions import override
 
 from gapscope.ablation.layers import (
     TracedGraph,
@@ -32,16 +33,12 @@ from gapscope.inspection.outputs import checked_outputs
 
 @dataclass(frozen=True)
 class Activations:
-    """Activations of the cut layer, with other values that the rest of the network needs.
-
-    Attributes:
-        values: The layer's output, one row per sample.
-        context: Further values that reach the network's outputs past the layer.
-        kinds: For each: "rows" (one row per sample), "unread" (likewise, but only its shape is read; it is stored for
-            one sample), "count" or "size" (the number of samples, alone or leading a shape), or "constant".
-    """
+    """Activations of the cut layer, with other values that the rest of the network needs."""
 
     values: Float[Tensor, "s ..."]
+    # Values that reach the network's outputs past the layer. Each holds "rows" (one per sample), "unread" rows (only
+    # their shape is read; stored for one sample), a "count" or "size" (the number of samples, alone or leading a shape)
+    # or a "constant".
     context: tuple[Any, ...]
     kinds: tuple[str, ...]
 
@@ -150,8 +147,8 @@ class HookedSplit(SplitNetwork):
         self.network, self.label, self.unit_axis = network, layer, unit_axis
         self.module = {layer: module_named(network, layer)}
 
+    @override
     def activations(self, x: Tensor) -> Activations:
-        """Return the module's output from a whole forward pass, and the inputs as context."""
         with capture_outputs(self.module) as seen:
             self.network(x)
         if self.label not in seen:
@@ -160,14 +157,14 @@ class HookedSplit(SplitNetwork):
             )
         return Activations(_checked(self.label, seen[self.label], len(x)), (x,), ("rows",))
 
+    @override
     def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
-        """Return the outputs of a whole forward pass in which the module returns `values`."""
         (x,) = source.context_rows(samples, [True])
         with capture_outputs(self.module, replacement=values):
             return checked_outputs(self.network(x), len(samples))
 
+    @override
     def producer(self, n_units: int) -> nn.Module | None:
-        """Return None: unknown."""
         return None
 
 
@@ -194,8 +191,8 @@ class ReplayedSplit(HookedSplit):
         values, structure = tree_flatten([output for _, output in calls])
         return source.values, [x, *values], [module for module, _ in calls], structure
 
+    @override
     def activations(self, x: Tensor) -> Activations:
-        """Return the module's output from a whole forward pass, with earlier outputs."""
         values, context, modules, structure = self._passed(x)
         if modules != self.modules or structure != self.structure:
             raise NotMeasurable(
@@ -205,8 +202,8 @@ class ReplayedSplit(HookedSplit):
         context = [v[:1].clone() if kind == "unread" else v for v, kind in zip(context, self.kinds, strict=True)]
         return Activations(values, tuple(context), self.kinds)
 
+    @override
     def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
-        """Return the outputs if the layer returns `values`, without what modules did before it."""
         return self._outputs(values, source.context_rows(samples, [True] * len(self.kinds)))
 
     def _outputs(self, values: Tensor, context: list[Any]) -> Float[Tensor, "r k"]:
@@ -231,17 +228,17 @@ class TracedSplit(SplitNetwork):
         plain = unit_axis_behind(traced, site, _checked(self.label, values, 1).ndim)
         self.unit_axis = _checked_axis(self.label, values, plain if unit_axis is None else unit_axis)
 
+    @override
     def activations(self, x: Tensor) -> Activations:
-        """Return the activations from the operations up to the layer."""
         values, *context = self.head(x)
         return Activations(_checked(self.label, values, len(x)), tuple(context), self.kinds)
 
+    @override
     def producer(self, n_units: int) -> nn.Module | None:
-        """Return the last convolution or linear layer before the cut that has `n_units` outputs."""
         return producing_layer(self.traced, self.site, n_units)
 
+    @override
     def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
-        """Return the outputs that the operations behind the layer give."""
         (outputs,) = self.tail(values, *source.context_rows(samples, self.uses))
         return checked_outputs(outputs, len(samples))
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from gapscope.ablation.layers import Subgraph, ancestors, descendants, extract_subgraph
 from gapscope.ablation.split import Activations, SplitNetwork, TracedSplit
-from gapscope.base.samples import slices
+from gapscope.base.samples import slices, slices_of
 from gapscope.inspection.chunking import memory_budget, rows_per_pass
+from gapscope.inspection.execution import compute_distributed
 
 
 class States:
@@ -140,7 +141,11 @@ class MaskedTail(TailEvaluator):
 
         every = torch.arange(states.total, device=ranking.device)
         rows = self.rows_of(lambda: evaluated(every[:1]), every.device)
-        predicted, tied = torch.cat([evaluated(every[part]) for part in slices(states.total, rows)], 1)
+
+        def of(stretch: slice) -> Tensor:
+            return torch.cat([evaluated(every[part]) for part in slices_of(stretch, rows)], 1)
+
+        predicted, tied = compute_distributed(states.total, of, dim=1)
         return states, predicted, tied.bool()
 
 
@@ -148,12 +153,8 @@ class MaskedTail(TailEvaluator):
 class LinearCut:
     """Rest of a network as a map of individual units, one linear layer, and anything behind.
 
-    Attributes:
-        features: Piece from the ablated layer to the linear layer's input.
-        uses: Which context values it takes.
-        linear: The linear layer.
-        rest: Piece from its output to the network's outputs; None where its output is the network's.
-        rest_uses: Which context values that takes.
+    `uses` and `rest_uses` state which context values the pieces take. `rest` is None if the linear layer's output is
+    the network's.
     """
 
     features: Subgraph
@@ -273,7 +274,12 @@ class _Ablation:
         bytes_a_sample = 6 * self.features.element_size() * max(1, active) * hidden
         budget = memory_budget(self.features.device, PASS_BYTES)
         group = self.tail.chunk_size or max(1, budget // bytes_a_sample)
-        return torch.cat([self._group(part, active) for part in slices(len(self.source), group)], 1)
+
+        def of(stretch: slice) -> Tensor:
+            return torch.cat([self._group(part, active) for part in slices_of(stretch, group)], 1)
+
+        states = (2 * self.states.counts).clamp(min=1)
+        return compute_distributed(len(self.source), of, dim=1, length=lambda stretch: int(states[stretch].sum()))
 
     def _group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
         """Return what `evaluated` does, for all states of a few samples."""

@@ -37,6 +37,7 @@ class Contribution(ABC):
     """Derivatives of C outputs of N samples, in a form cheaper than the Jacobian."""
 
     parameters: tuple[Tensor, ...]  # in the order in which `dense` gives their Jacobians
+    transposed: bool = False  # whether factors are those of the transposed weight
     # names of the stored tensors, and the dimension of each that holds the samples
     sample_dims: ClassVar[Mapping[str, int]]
 
@@ -47,7 +48,7 @@ class Contribution(ABC):
 
     def has_form_of(self, other: Contribution) -> bool:
         """Return True if both have one form and can be contracted."""
-        return type(self) is type(other) and self.key == other.key
+        return type(self) is type(other) and self.key == other.key and self.transposed == other.transposed
 
     @abstractmethod
     def dense(self) -> list[Float[Tensor, "c n *p"]]:
@@ -94,7 +95,7 @@ class Contribution(ABC):
         """Equal for contributions that differ in their samples alone (see `concatenate`)."""
         shapes = [(getattr(self, name).shape, dim) for name, dim in self.sample_dims.items()]
         per_sample = tuple((*shape[:dim], *shape[dim + 1 :]) for shape, dim in shapes)
-        return type(self), self.key, per_sample
+        return type(self), self.key, self.transposed, per_sample
 
     def _detached(self) -> Contribution:
         return replace(self, **{name: getattr(self, name).detach() for name in self.sample_dims})  # type: ignore[type-var]
@@ -117,6 +118,7 @@ class OuterProductFactors(Contribution):
     inputs: Tensor
     gradients: Float[Tensor, "c n o t"]  # of the outputs by the layer's output at each position
     layout: Layout
+    transposed: bool = False  # whether the weight has the shape [K, ...O] instead of [O, ...K]
     sample_dims: ClassVar[Mapping[str, int]] = {"inputs": 0, "gradients": 1}
 
     def side(self) -> KernelSide:
@@ -131,6 +133,8 @@ class OuterProductFactors(Contribution):
     def _split(self, jacobian: Tensor) -> list[Tensor]:
         # J is that of (W, b): the row of ones among the columns makes b its last column.
         parts = [jacobian[..., :-1], jacobian[..., -1]] if self.layout.ones else [jacobian]
+        if self.transposed:
+            parts[0] = parts[0].mT
         leading = jacobian.shape[:-2]
         return [part.reshape(*leading, *p.shape) for part, p in zip(parts, self.parameters, strict=True)]
 
@@ -178,7 +182,8 @@ class OuterProductFactors(Contribution):
         # Rows of one sample become further places of it: [N, R, K, T] -> [N, K, R T], for a and g alike.
         columns = columns.view(n, -1, *columns.shape[1:]).transpose(1, 2).flatten(2)
         gradients = self.gradients.reshape(c, n, -1, o, t).transpose(2, 3).flatten(3)
-        return OuterProductFactors(self.parameters, columns, gradients, PrecomputedColumns(self.layout.ones))
+        layout = PrecomputedColumns(self.layout.ones)
+        return OuterProductFactors(self.parameters, columns, gradients, layout, self.transposed)
 
     @override
     def compact(self) -> Sequence[Contribution]:
@@ -196,7 +201,7 @@ class OuterProductFactors(Contribution):
         # J is a sum over positions, so the sum of several uses is one use at all their positions: T = T_1 + T_2 + ...
         columns = torch.cat([use.layout.columns(use.inputs) for use in uses], dim=2)
         gradients = torch.cat([use.gradients for use in uses], dim=3)
-        return cls(uses[0].parameters, columns, gradients, PrecomputedColumns(uses[0].layout.ones))
+        return cls(uses[0].parameters, columns, gradients, PrecomputedColumns(uses[0].layout.ones), uses[0].transposed)
 
 
 @dataclass(frozen=True, eq=False)

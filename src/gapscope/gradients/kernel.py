@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -22,6 +22,7 @@ from gapscope.gradients.tape import Tape, record_forward
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.gradients.verification import verify
 from gapscope.inspection.chunking import memory_budget
+from gapscope.inspection.execution import Processes, processes
 from gapscope.inspection.outputs import prepare_inputs
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution, cast_network, of_precision
 
@@ -89,6 +90,12 @@ def _matched(first: Contributions, second: Contributions) -> tuple[Contributions
         rest = densely_combined([part for key, part in side.items() if key not in common])
         sides.append({key: side[key] for key in common} | rest)
     return sides[0], sides[1]
+
+
+def _is_own(group: int, n_groups: int, among: Processes, *, symmetric: bool) -> bool:
+    """Return True if this process computes a group of rows (dealt from both ends)."""
+    place = min(group, n_groups - 1 - group) if symmetric else group
+    return place % among.size == among.rank
 
 
 @dataclass(frozen=True)
@@ -224,14 +231,23 @@ def ntk_blocks(
         division = _Division(longest, longest, longest, whole[1].detach(), whole)
     else:
         division = _divide(network, x, longest, max_bytes, chunk_size, substituted)
+    among = None if one_pass else processes(len(x))
+    if among is not None:
+        # the same blocks in every process, and some for each
+        most = -(-len(x) // (2 * among.size))
+        sizes = {name: getattr(division, name) for name in ("chunk_size", "rows_held", "columns_held")}
+        sizes = {name: among.all_min(min(size, most)) for name, size in sizes.items()}
+        division = replace(division, whole=None, **sizes)
     c, dtype = division.outputs.shape[1], torch.promote_types(division.outputs.dtype, torch.float32)
     shape = (len(x), len(others)) if traced else (len(x), c, len(others), c)
     kernel = torch.zeros(shape, dtype=dtype, device=x.device)
     floats = max(1, max_bytes // 32)
     blocks = _Blocks(network, x, others, substituted, division, kernel, symmetric, traced, floats)
-    for rows in slices(len(x), division.rows_held):
-        blocks.fill(rows)
-    return kernel
+    groups = list(slices(len(x), division.rows_held))
+    for number, rows in enumerate(groups):
+        if among is None or _is_own(number, len(groups), among, symmetric=symmetric):
+            blocks.fill(rows)
+    return kernel if among is None else among.sum(kernel)
 
 
 def _factorized(kernel: Tensor, noise: float | None) -> Tensor:

@@ -1,7 +1,8 @@
-"""Layer rules: linear, embedding, convolution, normalization and attention layers."""
+"""Layer rules: linear, embedding, PReLU, convolution, normalization and attention layers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients.contributions import Contribution, DenseJacobian, EmbeddingContribution, OuterProductFactors
 from gapscope.gradients.layer_rules import Call, layer_rule
-from gapscope.gradients.layouts import Tokens, Windows
+from gapscope.gradients.layouts import PrecomputedColumns, Tokens, Windows
 from gapscope.inspection.independence import uses_batch_statistics
 
 
@@ -49,6 +50,16 @@ def embedding(call: Call, gradient: Float[Tensor, "c n *places e"]) -> list[Cont
     return [EmbeddingContribution((call.parameters["weight"],), rows, places)]
 
 
+@layer_rule(nn.PReLU)
+def prelu(call: Call, gradient: Float[Tensor, "c n *output"]) -> list[Contribution]:
+    """Multiply by the negative part of the input, per channel (dimension 1) or summed."""
+    weight = call.parameters["weight"]
+    values = gradient * call.inputs.clamp(max=0)
+    if weight.numel() == 1:
+        return [DenseJacobian((weight,), values.flatten(2).sum(2, keepdim=True))]
+    return [DenseJacobian((weight,), values.flatten(3).sum(3) if values.ndim > 3 else values)]
+
+
 def _padded(module: Any, inputs: Tensor) -> Tensor:
     """Pad as the layer does: by numbers or "same", and in its padding mode."""
     widths = module._reversed_padding_repeated_twice
@@ -59,13 +70,14 @@ def _padded(module: Any, inputs: Tensor) -> Tensor:
 
 
 def _grouped(
-    columns: Float[Tensor, "n gk t"], gradients: Float[Tensor, "c n go t"], groups: int
+    columns: Float[Tensor, "n gk t"], gradients: Float[Tensor, "c n go t"], groups: int, *, transposed: bool
 ) -> Float[Tensor, "c n p"]:
     """Return the Jacobian of a grouped weight, group by group."""
     (n, _, t), c = columns.shape, gradients.shape[0]
     columns = columns.reshape(n, groups, -1, t)
     gradients = gradients.reshape(c, n, groups, -1, t).permute(1, 2, 0, 3, 4)
     jacobian = torch.matmul(gradients.flatten(2, 3), columns.mT).unflatten(2, (c, -1))  # (n, groups, c, o, k)
+    jacobian = jacobian.mT if transposed else jacobian
     return jacobian.permute(2, 0, 1, 3, 4).flatten(2)
 
 
@@ -82,8 +94,35 @@ def convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Con
     layout = Windows(bias is not None and groups == 1, module.kernel_size, module.stride, module.dilation)
     if groups == 1:
         return [OuterProductFactors((weight,) if bias is None else (weight, bias), inputs, places, layout)]
-    values = _grouped(layout.columns(inputs), places, groups)
+    values = _grouped(layout.columns(inputs), places, groups, transposed=False)
     return [DenseJacobian((weight,), values), *bias_alone]
+
+
+@layer_rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+def transposed_convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Contribution]:
+    r"""Return $J = \sum_t x_t\, g_t^\top$, $g_t$ the output window of input position t."""
+    module = call.module
+    c, n, o, *space = gradient.shape
+    weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
+    bias_alone = [] if bias is None else [DenseJacobian((bias,), gradient.flatten(3).sum(3))]
+    if weight is None:
+        return [*bias_alone]
+    layout = Windows(False, module.kernel_size, module.stride, module.dilation)
+    widths = [width for padding in reversed(module.padding) for width in (padding, padding)]
+    # Rows that only output_padding adds, or that the stride never reaches, hold no window and drop out by themselves.
+    windows = layout.columns(F.pad(gradient.flatten(0, 1), widths))
+    inputs = call.inputs
+    windows = windows.view(c, n, o * math.prod(module.kernel_size), -1)
+    reached = layout.places(tuple(s + 2 * p for s, p in zip(space, module.padding, strict=True)))
+    positions = inputs.shape[2:]
+    windows = windows.unflatten(3, reached)[(..., *(slice(size) for size in positions))].flatten(3)
+    columns = inputs.flatten(2)
+    if module.groups == 1:
+        return [
+            OuterProductFactors((weight,), columns, windows, PrecomputedColumns(ones=False), transposed=True),
+            *bias_alone,
+        ]
+    return [DenseJacobian((weight,), _grouped(columns, windows, module.groups, transposed=True)), *bias_alone]
 
 
 def _scale_and_shift(
@@ -110,6 +149,22 @@ def batch_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> li
         shape = (-1,) + (1,) * (gradient.ndim - 3)
         scale = torch.rsqrt(module.running_var + module.eps).view(shape)
         return (call.inputs - module.running_mean.view(shape)) * scale
+
+    return _scale_and_shift(call, gradient, normalized, feature_dims=[2])
+
+
+@layer_rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+def instance_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> list[Contribution]:
+    """InstanceNorm with each sample's statistics, or running statistics in evaluation mode."""
+    module = call.module
+    running = module.track_running_stats and not module.training
+
+    def normalized() -> Tensor:
+        if running:
+            return F.instance_norm(
+                call.inputs, module.running_mean, module.running_var, use_input_stats=False, eps=module.eps
+            )
+        return F.instance_norm(call.inputs, eps=module.eps)
 
     return _scale_and_shift(call, gradient, normalized, feature_dims=[2])
 

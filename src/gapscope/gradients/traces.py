@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.samples import slices
+from gapscope.base.samples import slices_of
 from gapscope.gradients.tape import Tape, record_forward
 from gapscope.gradients.verification import verify
+from gapscope.inspection.execution import compute_distributed
 from gapscope.inspection.outputs import MAX_SAMPLES_PER_PASS, samples_per_pass
 
 
@@ -60,4 +61,8 @@ def per_sample_traces(
         return [part.square_norms() for part in tape.contributions(outputs, weighting).values()]
 
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=at_most)
-    return torch.cat([traces(x[part], part) for part in slices(len(x), chunk_size)], dim=1)
+
+    def of(stretch: slice) -> Tensor:
+        return torch.cat([traces(x[part], part) for part in slices_of(stretch, chunk_size)], dim=1)
+
+    return compute_distributed(len(x), of, dim=1)

@@ -1,4 +1,4 @@
-"""Threads: locks, settings shared by threads, and detection of draws from the global random stream."""
+"""Threads and processes: how an evaluation is executed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from gapscope.base.errors import InvalidInput
 
 
 class FairLock:
@@ -142,3 +147,93 @@ class DrawWatch(TorchFunctionMode):
         """Call the function."""
         self.has_drawn = self.has_drawn or _draws(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Processes that divide samples: rank of this one, their number and group."""
+
+    rank: int
+    size: int
+    group: Any = None
+
+    def own(self, n: int) -> slice:
+        """Return the slice of n rows for this process (sizes differ by at most one)."""
+        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
+
+    def all_min(self, number: int) -> int:
+        """Return the smallest value of all processes, such as a chunk size that all can use."""
+        value = torch.tensor(number)
+        torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MIN, self.group)
+        return int(value)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum over processes, in place."""
+        torch.distributed.all_reduce(values, group=self.group)
+        return values
+
+
+_PROCESSES: ContextVar[Processes | None] = ContextVar("processes", default=None)
+
+
+def processes_joined() -> bool:
+    """Return whether several processes measure together."""
+    return _PROCESSES.get() is not None
+
+
+def processes(n: int) -> Processes | None:
+    """Return the processes that divide n rows (None if not distributed or too few rows)."""
+    joined = _PROCESSES.get()
+    return None if joined is None or n < joined.size else joined
+
+
+@contextmanager
+def distribute_over(group: Any = None) -> Iterator[None]:
+    """Divide the passes of measures in the body among the processes of a group (None for all).
+
+    All processes must make the same calls.
+
+    Raises:
+        InvalidInput: There is no process group.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise InvalidInput(
+            "Got no process group; distribute_over needs torch.distributed.init_process_group(). Start with torchrun, "
+            "or measure without distribute_over."
+        )
+    size = torch.distributed.get_world_size(group)
+    members = Processes(torch.distributed.get_rank(group), size, group) if size > 1 else None
+    token = _PROCESSES.set(members)
+    try:
+        yield
+    finally:
+        _PROCESSES.reset(token)
+
+
+def _length(part: slice) -> int:
+    return part.stop - part.start
+
+
+def compute_distributed(
+    n: int, compute: Callable[[slice], Tensor], *, dim: int = 0, length: Callable[[slice], int] = _length
+) -> Tensor:
+    """Return `compute` for samples 0 to n, each process computing one non-empty slice.
+
+    The rows are in dimension `dim` of the result; `length` gives their number per slice, by default the samples.
+    """
+    among = processes(n)
+    if among is None:
+        return compute(slice(0, n))
+    # nested calls run in this process only: the others are at another point of the same call
+    token = _PROCESSES.set(None)
+    try:
+        local_rows = compute(among.own(n)).movedim(dim, 0).contiguous()
+    finally:
+        _PROCESSES.reset(token)
+    sizes = [length(Processes(rank, among.size).own(n)) for rank in range(among.size)]
+    longest = max(sizes)
+    padded = torch.cat([local_rows, local_rows.new_zeros(longest - len(local_rows), *local_rows.shape[1:])])
+    parts = [torch.empty_like(padded) for _ in range(among.size)]
+    torch.distributed.all_gather(parts, padded, group=among.group)
+    rows = [part[:size] for part, size in zip(parts, sizes, strict=True)]
+    return torch.cat(rows).movedim(0, dim)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.type_guards import is_list, is_list_or_tuple
+from gapscope.inspection.execution import Processes
 
 
 class ChannelMoments:
@@ -60,6 +61,13 @@ class ChannelMoments:
         self._m2 = self._m2 + m2 + delta**2 * (a * b / total)
         self._mean = self._mean + delta * (b / total)
         self.count = total
+
+    def join(self, among: Processes) -> None:
+        """Add the moments of all other processes (order 2)."""
+        count = among.sum(torch.tensor(float(self.count), dtype=torch.float64, device=self._mean.device))
+        mean = among.sum(self._mean * self.count) / count
+        self._m2 = among.sum(self._m2 + self.count * (self._mean - mean).square())
+        self._mean, self.count = mean, int(count)
 
     @property
     def mean(self) -> Float[Tensor, " c"]:

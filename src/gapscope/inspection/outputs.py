@@ -15,7 +15,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer
 from gapscope.base.samples import slices
 from gapscope.inspection.chunking import rows_per_pass
-from gapscope.inspection.execution import SharedContext, network_lock
+from gapscope.inspection.execution import SharedContext, compute_distributed, network_lock
 from gapscope.inspection.independence import (
     check_finite,
     check_holds_numbers,
@@ -214,9 +214,13 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
     """Return the raw outputs [n, K] of a network in its current mode, in chunks."""
     x = prepare_inputs(network, x)
     chunk_size = samples_per_pass(network, x, chunk_size)
-    with torch.no_grad():
-        parts = [x[part] for part in slices(len(x), chunk_size)]
-        return torch.cat([checked_outputs(network(part), len(part)) for part in parts])
+
+    def of(stretch: slice) -> Tensor:
+        rows = x[stretch]
+        with torch.no_grad():
+            return torch.cat([checked_outputs(network(rows[p]), len(rows[p])) for p in slices(len(rows), chunk_size)])
+
+    return compute_distributed(len(x), of)
 
 
 def raw_outputs(result: Any) -> Any:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.random_streams import resolve_generator
-from gapscope.base.samples import as_samples, slices
+from gapscope.base.samples import as_samples, slices, slices_of
+from gapscope.inspection.execution import compute_distributed
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import (
@@ -102,8 +103,10 @@ def output_shifts(
     chunk_size = samples_per_pass(network, x, chunk_size, at_most=256)
 
     def outputs(noise: InputNoise | None = None) -> Tensor:
-        rows = torch.cat([network_outputs_of(part, noise) for part in slices(len(x), chunk_size)])
-        return in_space(rows.cpu().double(), space)
+        def of(stretch: slice) -> Tensor:
+            return torch.cat([network_outputs_of(part, noise) for part in slices_of(stretch, chunk_size)])
+
+        return in_space(compute_distributed(len(x), of).cpu().double(), space)
 
     @torch.no_grad()
     def network_outputs_of(part: slice, noise: InputNoise | None) -> Tensor:

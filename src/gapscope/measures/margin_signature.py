@@ -164,7 +164,8 @@ def margin_signature(
             raise InvalidInput(
                 f"layers must name one or more different layers; got {chosen}. Use None for the default."
             )
-        distances, variation = boundary_distances(network, samples, chosen, epsilon=epsilon, chunk_size=chunk_size)
+        distances, variances = boundary_distances(network, samples, chosen, epsilon=epsilon, chunk_size=chunk_size)
+    variation = torch.stack([variance.sum() for variance in variances])
     right = distances[:, (distances > 0).all(0)]
     if right.shape[1] == 0:
         raise NotMeasurable("Margins are those of samples that are classified correctly; none is. Train the network.")

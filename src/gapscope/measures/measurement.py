@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
+from gapscope.inspection.execution import processes_joined
 from gapscope.inspection.memoization import memo_scope, memoize
 from gapscope.inspection.moments import unwrap_estimator
 from gapscope.inspection.outputs import eager_mode
@@ -241,6 +242,8 @@ def measure(
     unnamed = _named(measures) is None
     if time_budget == "auto":
         time_budget = DEFAULT_SECONDS if unnamed else None
+    if processes_joined():  # what each process finds expensive on its own would part their ways
+        time_budget = None
     evaluate = partial(evaluate_on_subset, initial_state=initial_state, history=history, seed=seed)
     with eager_mode(), memo_scope():
         extras = [item.name for item in chosen if unnamed and not item.default]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gapscope.ablation.class_curves import boundary_distances_with_variances
+from gapscope.ablation.class_curves import boundary_distances
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
 from gapscope.gradients.backward import differentiable_kernels, whole_gradient
@@ -244,9 +244,7 @@ def first_layer_margin(network: nn.Module, samples: Samples, chunk_size: int | N
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
         name, _ = first_layer(network, samples.inputs)
-        distances, variances = boundary_distances_with_variances(
-            network, samples, [name], epsilon=EPSILON, chunk_size=chunk_size
-        )
+        distances, variances = boundary_distances(network, samples, [name], epsilon=EPSILON, chunk_size=chunk_size)
     # the mean of all but the smallest and the largest twentieth
     ordered, cut = variances[0].sort().values, int(0.05 * len(variances[0]))
     spread = ordered[cut : len(ordered) - cut].mean().item() ** 0.5

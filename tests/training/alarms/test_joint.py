@@ -59,16 +59,6 @@ def test_agreement_by_hand() -> None:
     assert agreement(p, b) == pytest.approx((0.9 + 0.15 + 0.175) / 2)
 
 
-def test_memorized_labels_agree_less_with_leave_one_out_predictions() -> None:
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(40) % 2
-    x = torch.randn(40, 4, generator=generator) + 4 * torch.eye(2, 4)[y]
-    labels = torch.where(torch.arange(40) < 10, 1 - y, y)  # a quarter is wrong
-    loo = kernel_leave_one_out(nn.Linear(4, 2), x, labels).predictions.clamp(0, 1)
-    true, memorized = (nn.functional.one_hot(targets, 2).double() for targets in (y, labels))
-    assert agreement(true, loo) > agreement(memorized, loo)
-
-
 def test_a_fall_of_the_sum_raises_it() -> None:
     alarm, labels = JointAlarm(window=1, patience=1, fall=0.1), torch.zeros(8, dtype=torch.int64)
     neighbours, predictions = (torch.arange(8)[:, None] + 1) % 8, torch.tensor([[0.5, 0.5]]).expand(8, 2)

@@ -10,13 +10,8 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.base.specs import DataSpec, TrainingSpec
-from gapscope.data import prepare
 from gapscope.gradients.kernel import most_similar
-from gapscope.networks import build_network
 from gapscope.training.alarms.shared_learning import SharedLearning
-from gapscope.training.loop import train
-from gapscope.training.monitor import Monitor
 
 
 def fixed_network(probabilities: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
@@ -115,31 +110,6 @@ def test_no_alarm_where_labels_agree_with_their_neighbours(smallest_conflict: fl
     assert (alarm.raised_at, numbers["alarm.conflict"]) == (raised, 0.25)
 
 
-def test_an_alarm_is_never_taken_back_and_the_peak_follows() -> None:
-    alarm = fed(SharedLearning(), rows(0.5, 0.3, 0.6))
-    assert (alarm.raised_at, alarm.peak) == (2, 3)
-
-
-def test_steady_support_raises_nothing() -> None:
-    assert not fed(SharedLearning(threshold=0, smallest_fall=0), rows(0.5, 0.5, 0.5, spread=0.0)).raised
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"weight": -1}, r"weight must lie in \[0, inf\); got -1"),
-        ({"neighbours": 0}, r"neighbours must lie in \[1, inf\); got 0"),
-        ({"smallest_fall": -0.1}, r"smallest_fall must lie in \[0, inf\); got -0\.1"),
-        ({"threshold": -0.1}, r"threshold must lie in \[0, inf\); got -0\.1"),
-        ({"patience": 0}, r"patience must lie in \[1, inf\); got 0"),
-        ({"smallest_conflict": 1.1}, r"smallest_conflict must lie in \[0, 1\]; got 1\.1"),
-    ],
-)
-def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        SharedLearning(**settings)
-
-
 def test_wrong_data_are_named() -> None:
     alarm = SharedLearning(neighbours=5)
     with pytest.raises(InvalidInput, match=r"neighbours must be fewer than the samples, here 5; got 5"):
@@ -148,23 +118,3 @@ def test_wrong_data_are_named() -> None:
         alarm.observe(nn.Linear(3, 2), Samples(torch.randn(9, 3), torch.full((9,), 2)), 1)
     with pytest.raises(InvalidInput, match=r"needs class labels, int64 targets"):
         alarm.observe(nn.Linear(3, 2), Samples(torch.randn(9, 3), torch.randn(9, 2)), 1)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("noise", [0.0, 0.4])
-def test_stopping_at_the_alarm_keeps_the_accuracy_on_digits(noise: float) -> None:
-    problem, _ = prepare(DataSpec(train_size=600, label_noise=noise, seed=1))
-    weights = torch.Generator().manual_seed(1)
-    network = build_network("fully_connected", input_shape=problem.input_shape, n_outputs=10, generator=weights)
-    monitor = Monitor(problem.train, ["accuracy"], every=4, n_samples=256, alarm=(alarm := SharedLearning()))
-    settings = TrainingSpec(epochs=120, optimizer="adam", learning_rate=1e-3)
-    result = train(network, problem.train, settings, test=problem.test, on_epoch=monitor)
-    accuracy = [row["test_accuracy"] for row in result.history]
-    stopped = accuracy[alarm.raised_at - 1] if alarm.raised_at else accuracy[-1]
-    assert stopped > max(accuracy) - 0.05
-    if noise:
-        assert alarm.peak is not None
-        assert accuracy[alarm.peak - 1] > max(accuracy) - 0.05
-        assert stopped > accuracy[-1] + 0.08
-    else:
-        assert not alarm.raised
