@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
