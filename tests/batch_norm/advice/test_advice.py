@@ -106,17 +106,6 @@ def test_without_batch_statistics_all_of_it_is_missing() -> None:
     assert content["missing"]["value"] == float(advice.missing) and len(content["layers"]) == 4
 
 
-def test_says_when_not_to_trust_it() -> None:
-    network, data = warmed_up(plain()), images(40)
-    stale = replace_batch_norm(network, "batch")
-    with torch.no_grad():
-        stale[1].running_mean.add_(5.0)  # type: ignore[operator]
-    advice = gapscope.advise_batch_norm(stale, data, batch_size=8, new_batch_size=32, passes=2)
-    text = " ".join(advice.caveats)
-    assert "running statistics are stale" in text and "large part of the 40 samples" in text
-    assert advice.caveats[-1].startswith("these numbers hold for the present weights")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -15,7 +15,6 @@ from gapscope.batch_norm.gamma_decay.curvature import EvaluationData
 from gapscope.batch_norm.gamma_decay.decay import euclidean_length_factors, gamma_decay
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
-from gapscope.batch_norm.replace import replace_batch_norm
 from gapscope.inspection.losses import sample_losses
 
 N, M = 30, 8
@@ -189,14 +188,6 @@ def test_no_trace_is_left(network: Any) -> None:
     assert all(parameter.grad is None for parameter in network.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
     network.eval()
-
-
-def test_a_frozen_network_and_single_precision(network: Any) -> None:
-    reference = gamma_decay(network, images(N), batch_size=M)
-    frozen = replace_batch_norm(network, "batch").float().requires_grad_(False)
-    samples = images(N)
-    found = gamma_decay(frozen, (samples.inputs.float(), samples.targets), batch_size=M)
-    assert float(found.predicted) == pytest.approx(float(reference.predicted), rel=1e-4)
 
 
 def test_errors(network: Any) -> None:
