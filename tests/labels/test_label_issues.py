@@ -76,13 +76,6 @@ def test_labels_without_a_meaning_are_refused_and_still_ranked() -> None:
     assert "cannot be estimated" in repr(found) and found.flagged is None and found.n_flagged == 0
 
 
-def test_landmarks_stand_for_many_samples() -> None:
-    network, x, y, wrong = digits(0.2)
-    found = gs.find_label_issues(network, (x, y), max_exact=100, landmarks=200)
-    assert found.noise is not None and abs(found.noise.rate - 0.2) < 0.08
-    assert float(wrong[found.indices[:60]].double().mean()) > 0.8
-
-
 @pytest.mark.parametrize("name", ["ResNet-18, narrow", "encoder"])
 def test_networks_that_people_have(name: str) -> None:
     network, samples = CASES[name].make(108)

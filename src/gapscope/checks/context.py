@@ -32,16 +32,9 @@ UNTRAINED_BELOW = 0.1
 
 @dataclass
 class Context:
-    """Network with its training data, and quantities of them that several checks use.
+    """Network with its training data, and quantities of them that several checks use."""
 
-    Attributes:
-        prepared: The network and at most 2,000 samples, validated.
-        everything: All samples.
-        positions: Indices in `everything` of the samples that are checked, [n].
-        failures: Reasons why quantities could not be computed, by name.
-        deadline: Value of `time.perf_counter` at which the time budget ends; None for no limit.
-    """
-
+    # the network and at most 2,000 samples, those at `positions` of `everything`
     prepared: Ready
     everything: Samples
     positions: Tensor
@@ -51,7 +44,9 @@ class Context:
     test: Samples | None = None
     batch_size: int | None = None
     seed: int = 0
+    # value of `time.perf_counter` at which the time budget ends
     deadline: float | None = None
+    # reasons why quantities could not be computed, by name
     failures: dict[str, str] = field(default_factory=dict[str, str])
 
     @property

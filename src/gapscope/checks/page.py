@@ -30,34 +30,25 @@ def _pictures(result: CheckResult, finding: Finding) -> str:
     return "".join(f'<img src="{uri}" alt="sample {i}" title="sample {i}">' for i, uri in uris if uri)
 
 
-def _note(finding: Finding) -> str:
-    from gapscope.checks.result import is_information
-
-    return " (information)" if is_information(finding.code) else ""
-
-
 def render_body(result: CheckResult) -> str:
     """Return headline and outcomes, without the page around them."""
+    from gapscope.checks.result import is_information
+
     largest = max((finding.cost for finding in result.findings), default=1.0) or 1.0
+    notes = {f.code: " (information)" if is_information(f.code) else "" for f in result.findings}
     cards = "".join(
-        f"<section><h2><code>{escape(f.code)}</code> {escape(f.title)}{_note(f)}</h2><p>{escape(f.evidence)}</p>"
+        f"<section><h2><code>{escape(f.code)}</code> {escape(f.title)}{notes[f.code]}</h2><p>{escape(f.evidence)}</p>"
         f'<div class="bar" style="width:{100 * max(f.cost, 0) / largest:.0f}%" title="expected cost"></div>'
         f'<p class="do">{escape(f.action)}</p>{_pictures(result, f)}</section>'
         for f in result.findings
     )
-    fine = "".join(
-        f"<li><code>{escape(f.code)}</code> {escape(f.title)}: {escape(f.evidence)}</li>" for f in result.fine
-    )
-    rest = "".join(
-        f"<li><code>{escape(f.code)}</code> {escape(f.title)}: {escape(f.reason)}</li>" for f in result.not_checked
-    )
     parts = [f"<p><strong>{escape(result.headline)}</strong></p>", cards]
-    parts += (
-        [f"<details><summary>{len(result.fine)} checks are fine</summary><ul>{fine}</ul></details>"] if fine else []
-    )
-    parts += (
-        [f"<details><summary>{len(result.not_checked)} not checked</summary><ul>{rest}</ul></details>"] if rest else []
-    )
+    fine = [(f, f.evidence) for f in result.fine]
+    rest = [(f, f.reason) for f in result.not_checked]
+    for title, outcomes in (("checks are fine", fine), ("not checked", rest)):
+        if outcomes:
+            rows = [f"<li><code>{escape(f.code)}</code> {escape(f.title)}: {escape(text)}</li>" for f, text in outcomes]
+            parts.append(f"<details><summary>{len(rows)} {title}</summary><ul>{''.join(rows)}</ul></details>")
     return "".join(parts)
 
 

@@ -26,11 +26,6 @@ LIMITS = {
 }
 
 
-def _page(code: str) -> str:
-    """Return the page of a check in the documentation."""
-    return DOCS.format(code=code.lower())
-
-
 def is_information(code: str) -> bool:
     """Return whether a check is information only: its evaluation did not support it."""
     return code in list_checks() and list_checks()[code].information
@@ -105,17 +100,11 @@ class CheckResult(Result):
         """Return one row per check."""
         import pandas
 
-        rows = [
-            {"code": f.code, "title": f.title, "outcome": "finding", "evidence": f.evidence, "action": f.action,
-             "cost": f.cost, "samples": len(f.indices)}
-            for f in self.findings
-        ]  # fmt: skip
-        nothing = {"action": "", "cost": float("nan"), "samples": 0}
-        rows += [{"code": f.code, "title": f.title, "outcome": "fine", "evidence": f.evidence, **nothing}
-                 for f in self.fine]  # fmt: skip
-        rows += [{"code": f.code, "title": f.title, "outcome": "not checked", "evidence": f.reason, **nothing}
-                 for f in self.not_checked]  # fmt: skip
-        return pandas.DataFrame(rows)
+        columns = ["code", "title", "outcome", "evidence", "action", "cost", "samples"]
+        rows = [(f.code, f.title, "finding", f.evidence, f.action, f.cost, len(f.indices)) for f in self.findings]
+        rows += [(f.code, f.title, "fine", f.evidence, "", float("nan"), 0) for f in self.fine]
+        rows += [(f.code, f.title, "not checked", f.reason, "", float("nan"), 0) for f in self.not_checked]
+        return pandas.DataFrame(rows, columns=columns)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the data as JSON-serializable values."""
@@ -125,7 +114,8 @@ class CheckResult(Result):
             "seconds": self.seconds,
             "findings": [
                 {"code": f.code, "title": f.title, "evidence": f.evidence, "action": f.action, "cost": f.cost,
-                 "information": is_information(f.code), "indices": self.indices(f.code), "page": _page(f.code)}
+                 "information": is_information(f.code), "indices": self.indices(f.code),
+                 "page": DOCS.format(code=f.code.lower())}
                 for f in self.findings
             ],
             "fine": [{"code": f.code, "title": f.title, "evidence": f.evidence} for f in self.fine],
@@ -146,7 +136,7 @@ class CheckResult(Result):
             note = " (information)" if is_information(finding.code) else ""
             lines += [
                 f"{finding.code}  {finding.title}{note}: {finding.evidence}",
-                f"       -> {finding.action} ({_page(finding.code)})",
+                f"       -> {finding.action} ({DOCS.format(code=finding.code.lower())})",
             ]
         if self.findings:
             lines.append("")

@@ -19,7 +19,13 @@ def configuration(context: Context) -> Outcome:
         return NotChecked("needs class labels")
     if context.is_untrained:
         return NotChecked("the network is untrained")
-    accuracy, high, source = _accuracy(context)
+    estimate = context.estimate if context.test is None else None
+    if context.test is not None:
+        (accuracy, high), source = test_accuracy(context), "test"
+    elif estimate is None or estimate.same_noise is None:
+        accuracy, high, source = context.train_accuracy, context.train_accuracy, "training"
+    else:
+        accuracy, high, source = estimate.same_noise.value, estimate.same_noise.high, "estimated"
     forecast = context.forecast
     if forecast is None or forecast.abstained_because:
         return NotChecked("no baseline beats the most frequent class")
@@ -33,21 +39,11 @@ def configuration(context: Context) -> Outcome:
     return Fine(text)
 
 
-def _accuracy(context: Context) -> tuple[float, float, str]:
-    """Return the accuracy, its upper end and its source: test, estimate or training."""
-    if context.test is not None:
-        accuracy = test_accuracy(context)
-        return accuracy, accuracy + 1.645 * (accuracy * (1 - accuracy) / len(context.test)) ** 0.5, "test"
-    estimate = context.estimate
-    if estimate is None or estimate.same_noise is None:
-        return context.train_accuracy, context.train_accuracy, "training"
-    return estimate.same_noise.value, estimate.same_noise.high, "estimated"
-
-
-def test_accuracy(context: Context) -> float:
-    """Return the accuracy on the held-out samples."""
+def test_accuracy(context: Context) -> tuple[float, float]:
+    """Return the accuracy on the held-out samples and its upper end."""
     assert context.test is not None
-    return evaluate(context.network, context.test)["accuracy"]
+    accuracy = evaluate(context.network, context.test)["accuracy"]
+    return accuracy, accuracy + 1.645 * (accuracy * (1 - accuracy) / len(context.test)) ** 0.5
 
 
 MIN_GAP = 0.07
@@ -62,9 +58,7 @@ def overfitting(context: Context) -> Outcome:
         return NotChecked("the network is untrained")
     train = context.train_accuracy
     if context.test is not None:
-        accuracy = test_accuracy(context)
-        high = accuracy + 1.645 * (accuracy * (1 - accuracy) / len(context.test)) ** 0.5
-        source = "on test samples"
+        (accuracy, high), source = test_accuracy(context), "on test samples"
     else:
         estimate = context.estimate
         if estimate is None or estimate.same_noise is None:

@@ -7,9 +7,6 @@ Common parameters:
         monitor.
     features: Embeddings [n, d] in place of a network and data.
     labels: Labels of the features; strings are accepted.
-    max_exact: Number of samples up to which the NTK is exact.
-    landmarks: Number of samples that approximate it beyond.
-    chunk_size: Samples per pass; None for as many as memory allows.
     seed: Seed of the corrupted labels, the resampling and the landmarks.
     margins: Score of each label as given less the largest other score.
     n_classes: Number of classes C.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,22 +21,16 @@ from gapscope.statistics.kernel_ridge import LooResult, Spectrum, select_ridge
 
 @dataclass(frozen=True)
 class KernelView:
-    """Leave-one-out predictions of one kernel machine.
-
-    Attributes:
-        method: "RBF ridge", "linear ridge", "last hidden features" or "NTK".
-        spectrum: Its kernel.
-        ridge: The selected ridge, in units of the mean eigenvalue.
-        loo: Predictions of every sample from all others.
-        targets: Targets of the fit: one-hot labels, or regression targets with clipped residuals.
-        error: Leave-one-out squared error, or the median residual for regression.
-    """
+    """Leave-one-out predictions of one kernel machine."""
 
     method: str
     spectrum: Spectrum
+    # in units of the mean eigenvalue
     ridge: float
     loo: LooResult
+    # one-hot labels, or regression targets with clipped residuals
     targets: Tensor
+    # leave-one-out squared error, or the median residual for regression
     error: float
 
 
@@ -55,22 +48,14 @@ def _regression_view(method: str, spectrum: Spectrum, targets: Tensor) -> Kernel
     return KernelView(method, spectrum, fit.ridge, fit.loo, fit.targets, float(residuals.sum(1).median()))
 
 
-def ntk_spectrum(
-    prepared: Ready, *, seed: int, max_exact: int = 2000, landmarks: int = 1000, chunk_size: int | None = None
-) -> Spectrum:
-    """Decompose the neural tangent kernel of a network on its samples."""
+def ntk_spectrum(prepared: Ready, *, seed: int) -> Spectrum:
+    """Decompose the NTK of a network on its samples, by 1,000 landmarks beyond 2,000 samples."""
     generator = make_generator(seed, "landmarks")
-    columns = kernel_columns(prepared.network, prepared.samples.inputs, max_exact, landmarks, generator, chunk_size)
-    return columns.spectrum()
+    return kernel_columns(prepared.network, prepared.samples.inputs, 2000, 1000, generator, None).spectrum()
 
 
-def kernel_views(
-    network: nn.Module | None, samples: Samples, *, seed: int, **options: Any
-) -> tuple[list[KernelView], int, list[str]]:
-    """Return every kernel machine that applies, the number of classes (or targets), and notes.
-
-    The machine of the smallest error comes first. `options` are `max_exact`, `landmarks` and `chunk_size` of the NTK.
-    """
+def kernel_views(network: nn.Module | None, samples: Samples, *, seed: int) -> tuple[list[KernelView], int, list[str]]:
+    """Return every kernel machine that applies, best first, the number of classes (or targets), and notes."""
     assert samples.targets is not None
     prepared = None if network is None else ready(network, samples, needs=("outputs",))
     n_classes, view = None, _regression_view
@@ -83,14 +68,13 @@ def kernel_views(
         views.append(view("RBF ridge", rbf_spectrum(features), targets))
         views.append(view("linear ridge", linear_spectrum(features), targets))
     if prepared is not None:
-        chunk_size = options.get("chunk_size")
         prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
-        hidden = forward_pass(prepared.network, prepared.samples.inputs, chunk_size=chunk_size).features
+        hidden = forward_pass(prepared.network, prepared.samples.inputs).features
         if hidden is not None:
             hidden = (hidden - hidden.mean(0)) / hidden.std(0, correction=0).mean().clamp_min(1e-12)
             views.append(view("last hidden features", linear_spectrum(hidden), targets))
         try:
-            views.append(view("NTK", ntk_spectrum(prepared, seed=seed, **options), targets))
+            views.append(view("NTK", ntk_spectrum(prepared, seed=seed), targets))
         except GapscopeError as error:
             notes.append(f"The NTK was not used: {error}")
     views.sort(key=lambda one: one.error)

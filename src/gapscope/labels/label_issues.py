@@ -92,17 +92,13 @@ def assess_labels(view: KernelView, labels: Tensor, n_classes: int, seed: int) -
         rate, low, high, min(clean_accuracy(accuracy, rate, n_classes), 1.0), len(labels),
         accuracy=accuracy, most_frequent=float(torch.bincount(labels).max()) / len(labels),
     ).bounded_if_hard()  # fmt: skip
+    clipped = scores.clamp(0, 1)
+    shares = clipped / clipped.sum(1, keepdim=True).clamp_min(1e-12)
     issues = rank_label_issues(
         torch.arange(len(labels)), labels.cpu(), predicted.cpu(), margins.cpu(), canaries, noise,
-        probabilities=_probabilities(scores, predicted).cpu(), fraction=min(fraction, noise.high),
+        probabilities=shares.gather(1, predicted[:, None]).squeeze(1).cpu(), fraction=min(fraction, noise.high),
     )  # fmt: skip
     return LabelAssessment(replace(issues, method=view.method), noise)
-
-
-def _probabilities(scores: Tensor, predicted: Tensor) -> Tensor:
-    """Return probabilities of the predicted classes: clipped and normalized LOO scores."""
-    clipped = scores.clamp(0, 1)
-    return (clipped / clipped.sum(1, keepdim=True).clamp_min(1e-12)).gather(1, predicted[:, None]).squeeze(1)
 
 
 def _assess_targets(view: KernelView, targets: Tensor, seed: int) -> LabelAssessment:
@@ -130,9 +126,9 @@ def _assess_targets(view: KernelView, targets: Tensor, seed: int) -> LabelAssess
     return LabelAssessment(replace(issues, n_flagged=n_flagged, expected_precision=math.nan, method=view.method), noise)
 
 
-def _assess_data(network: nn.Module | None, samples: Samples, seed: int, options: dict[str, Any]) -> LabelAssessment:
+def _assess_data(network: nn.Module | None, samples: Samples, seed: int) -> LabelAssessment:
     """Assess labels or targets with the kernel machine of the smallest leave-one-out error."""
-    views, n_outputs, notes = kernel_views(network, samples, seed=seed, **options)
+    views, n_outputs, notes = kernel_views(network, samples, seed=seed)
     if not views:
         raise InvalidInput("No input varies between the samples, so that no label can be checked. Pass other features.")
     targets = cast("Tensor", samples.targets)
@@ -152,19 +148,20 @@ def _assess_run(source: Any, seed: int) -> LabelAssessment:
     if samples is None:
         return LabelAssessment(monitored.ranked(noise), noise)
     labels, n_classes = cast("Tensor", samples.targets), monitored.n_classes
-    kernel = margins_of(_rbf_view(samples, labels, n_classes).loo.predictions, labels)
+
+    def rbf_view(samples: Samples, labels: Tensor) -> KernelView:
+        kernel = rbf_spectrum(sample_features(samples))
+        return classification_view("RBF ridge", kernel, target_matrix(labels, n_classes))
+
+    kernel = margins_of(rbf_view(samples, labels).loo.predictions, labels)
     # The rate is that of the machine that predicts more unseen labels. A run has few canaries, and a rate far above the
     # true one makes a hard problem appear easy to it.
     ordinary = ~monitored.is_canary
     alone, labels = samples.subset(torch.nonzero(ordinary).flatten()), labels[ordinary]
-    of_kernel = assess_labels(_rbf_view(alone, labels, n_classes), labels, n_classes, seed).noise
+    of_kernel = assess_labels(rbf_view(alone, labels), labels, n_classes, seed).noise
     bounded = noise.bounded_if_hard(hard=of_kernel.is_upper_bound)
     noise = of_kernel if of_kernel.accuracy >= noise.accuracy else bounded
     return LabelAssessment(monitored.ranked(noise, kernel), noise)
-
-
-def _rbf_view(samples: Samples, labels: Tensor, n_classes: int) -> KernelView:
-    return classification_view("RBF ridge", rbf_spectrum(sample_features(samples)), target_matrix(labels, n_classes))
 
 
 def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None:
@@ -178,9 +175,9 @@ def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None
     return Samples(samples.inputs.cpu(), samples.targets.cpu(), form=samples.form)
 
 
-def _assess(source: Any, data: Any, features: Any, labels: Any, seed: int, options: dict[str, Any]) -> LabelAssessment:
+def _assess(source: Any, data: Any, features: Any, labels: Any, seed: int) -> LabelAssessment:
     if source is None or isinstance(source, nn.Module):
-        return _assess_data(source, _collect(source, data, features, labels), seed, options)
+        return _assess_data(source, _collect(source, data, features, labels), seed)
     if data is not None or features is not None:
         raise InvalidInput(
             f"Got data as well as a {type(source).__name__}, which has its data already. Pass the monitor alone, or an "
@@ -195,9 +192,6 @@ def estimate_label_noise(
     *,
     features: Any = None,
     labels: Any = None,
-    max_exact: int = 2000,
-    landmarks: int = 1000,
-    chunk_size: int | None = None,
     seed: int = 0,
 ) -> LabelNoiseEstimate:
     """Estimate the label noise rate: before training, or from one monitored training run.
@@ -216,8 +210,6 @@ def estimate_label_noise(
     (`gapscope.labels.monitored`). If an RBF kernel of the inputs predicts more unseen labels than the network, the rate
     is that of the kernel.
 
-    Common parameters: see `gapscope.labels`.
-
     Raises:
         NotMeasurable: The labels cannot be predicted well enough to distinguish label errors from a hard problem.
 
@@ -226,9 +218,8 @@ def estimate_label_noise(
     >>> estimate_label_noise(None, (x, y)).rate < 0.05
     True
     """
-    options = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
     source, data = unwrap_estimator(source, data)
-    noise = _assess(source, data, features, labels, seed, options).noise
+    noise = _assess(source, data, features, labels, seed).noise
     if reason := noise.unreliable_because:
         raise NotMeasurable(reason)
     return noise
@@ -242,9 +233,6 @@ def find_label_issues(
     labels: Any = None,
     precision: float | None = None,
     test: Any = None,
-    max_exact: int = 2000,
-    landmarks: int = 1000,
-    chunk_size: int | None = None,
     seed: int = 0,
 ) -> LabelIssues:
     """Rank samples by how likely their label is an error: before training, or from one run.
@@ -259,8 +247,6 @@ def find_label_issues(
     Flagged are as many of the first as are expected to be wrong, or, with `precision`, the longest list of which at
     least that fraction is expected to be wrong. Of regression targets, those are flagged whose residual swapped targets
     reach but few others. Nothing is flagged where the rate cannot be estimated.
-
-    Common parameters: see `gapscope.labels`.
 
     Args:
         precision: Expected fraction of errors among the flagged samples, in (0, 1].
@@ -277,9 +263,8 @@ def find_label_issues(
     """
     if precision is not None:
         check_range("precision", precision, 0, 1, low_open=True)
-    options = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
     source, data = unwrap_estimator(source, data)
-    issues = _assess(source, data, features, labels, seed, options).issues
+    issues = _assess(source, data, features, labels, seed).issues
     if test is not None:
         if issues.samples is None:
             raise InvalidInput(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,21 +27,17 @@ MIN_ACCURACY = 0.45
 
 @dataclass(frozen=True)
 class MonitoredLabels:
-    """Labels and margins of the monitored samples of one training run.
+    """Labels and margins of the monitored samples of one training run."""
 
-    Attributes:
-        positions: Indices in the training data.
-        given: Labels as given, also of the canaries.
-        runner_up: The runner-up class, other than the trained label, most often with the largest logit.
-        margins: Mean margin of the trained label.
-        is_canary: Which samples were trained on with a corrupted label.
-        n_classes: Number of classes.
-    """
-
+    # indices in the training data
     positions: Int[Tensor, " n"]
+    # labels as given, also of the canaries
     given: Int[Tensor, " n"]
+    # the class, other than the trained label, most often with the largest logit
     runner_up: Int[Tensor, " n"]
+    # mean margin of the trained label
     margins: Float[Tensor, " n"]
+    # samples that were trained on with a corrupted label
     is_canary: Bool[Tensor, " n"]
     n_classes: int
 
@@ -84,22 +80,13 @@ def _ranks(values: Tensor) -> Tensor:
     return values.argsort(stable=True).argsort().double() / len(values)
 
 
-@runtime_checkable
-class RecordsLabels(Protocol):
-    """Alarm that records the margins of labels."""
-
-    def monitored_labels(self) -> MonitoredLabels:
-        """Return labels and margins up to now."""
-        ...
-
-
 def get_monitored_labels(source: Any) -> MonitoredLabels:
-    """Return the monitored labels of a monitor, its callback or its alarm."""
+    """Return the monitored labels of a monitor, its callback or its alarm, or raise InvalidInput."""
     monitor = getattr(source, "monitor", source)
     alarm = getattr(monitor, "alarm", None)
     for candidate in (monitor, alarm):
-        if isinstance(candidate, RecordsLabels):
-            return candidate.monitored_labels()
+        if (monitored := getattr(candidate, "monitored_labels", None)) is not None:
+            return monitored()
     what = type(monitor).__name__ + ("" if alarm is None else f" with the alarm {type(alarm).__name__}")
     raise InvalidInput(
         "Label issues need an untrained network (or None) with its data, or a Monitor whose alarm is a CanaryAlarm; "
@@ -125,8 +112,7 @@ def paired_p_value(differences: Sequence[float]) -> float:
 
     Exact for up to 32 pairs (all $2^m$ patterns are counted). Beyond, the bound $e^{-T^2/2}$ for T > 0, else 1.
 
-    Args:
-        differences: d_i, positive where the trained sample of a pair has the smaller loss.
+    Differences are positive where the trained sample of a pair has the smaller loss.
 
     Raises:
         InvalidInput: There is no difference, or one is not finite.
@@ -172,13 +158,7 @@ def _label_name(sample: Mapping[str, Any]) -> str:
 
 
 class PairedCanaries:
-    """Pairs of canaries of which one is in the training data, from `of_labels` or `of_tokens`.
-
-    Args:
-        dataset: Training data, with the trained canaries.
-        trained: The canary of each pair that is in the training data.
-        others: The other canary of each pair.
-    """
+    """Pairs of canaries of which one, `trained`, is in the training data (from `of_labels` or `of_tokens`)."""
 
     def __init__(self, dataset: Dataset, trained: Sequence[Mapping[str, Any]], others: Sequence[Any]) -> None:
         self.dataset, self.trained, self.others = dataset, list(trained), list(others)

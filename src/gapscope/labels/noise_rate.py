@@ -31,12 +31,7 @@ PSEUDO_COUNT = 0.1
 
 @dataclass(frozen=True)
 class CanaryMargins:
-    """Margins under labels of which some were corrupted on purpose, in r rounds.
-
-    Attributes:
-        ordinary: Margins of the samples with the labels as given, [r, k].
-        canaries: Margins of the corrupted samples, [r, m].
-    """
+    """Margins of samples with their labels as given, and of those with corrupted labels, in r rounds."""
 
     ordinary: Float[Tensor, "r k"]
     canaries: Float[Tensor, "r m"]
@@ -112,11 +107,7 @@ def clean_accuracy(accuracy: float, rate: float, n_classes: float) -> float:
 
 
 def confusion_odds(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_classes: int) -> Tensor:
-    """Return the odds [C, C] of a label error: confusion counts plus 0.1.
-
-    They are not normalized, and 0 on the diagonal. With them, canaries are confused as the errors in the data are:
-    among all classes, or between two.
-    """
+    """Return the odds [C, C] of a label error: confusion counts plus 0.1, 0 on the diagonal, not normalized."""
     odds = torch.full((n_classes, n_classes), PSEUDO_COUNT, dtype=torch.float64)
     odds.index_put_((predicted.cpu(), labels.cpu()), torch.ones(len(labels), dtype=torch.float64), accumulate=True)
     return odds.fill_diagonal_(0.0)
@@ -174,20 +165,11 @@ def robust_spread(values: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
 
 @dataclass(frozen=True)
 class RobustFit:
-    """Kernel machine robust to gross errors: clipped targets [n, k], ridge and predictions.
-
-    The ridge is in units of the mean eigenvalue.
-    """
+    """Kernel machine robust to gross errors: clipped targets, ridge (in mean eigenvalues) and predictions."""
 
     targets: Float[Tensor, "n k"]
     ridge: float
     loo: LooResult
-
-
-def _clip_residuals(targets: Tensor, predictions: Tensor) -> Tensor:
-    residuals = targets - predictions
-    limit = CLIP * robust_spread(residuals)
-    return predictions + residuals.clamp(-limit, limit)
 
 
 def fit_robustly(spectrum: Spectrum, targets: Float[Tensor, "n k"]) -> RobustFit:
@@ -196,7 +178,9 @@ def fit_robustly(spectrum: Spectrum, targets: Float[Tensor, "n k"]) -> RobustFit
     clipped = median + (targets - median).clamp(-FIRST_CLIP * spread, FIRST_CLIP * spread)
     for _ in range(REGRESSION_ROUNDS):
         _, loo = select_ridge(spectrum, clipped, RIDGES)
-        clipped = _clip_residuals(targets, loo.predictions)
+        residuals = targets - loo.predictions
+        limit = CLIP * robust_spread(residuals)
+        clipped = loo.predictions + residuals.clamp(-limit, limit)
     ridge, loo = select_ridge(spectrum, clipped, RIDGES)
     return RobustFit(clipped, ridge, loo)
 

@@ -256,11 +256,6 @@ class LabelIssues(Result):
         table = self.to_pandas().head(8).to_string(index=False, float_format="{:.3f}".format)
         return "\n".join([*self.sentences, "", table])
 
-    def _repr_html_(self) -> str:
-        from gapscope.labels.work_list import render_table
-
-        return render_table(self)
-
 
 def rank_label_issues(
     positions: Int[Tensor, " n"],

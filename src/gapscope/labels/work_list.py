@@ -66,26 +66,23 @@ def thumbnail(sample: Tensor) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _values(samples: Samples, index: int, center: Tensor, spread: Tensor) -> str:
-    """Return the values of a table's row, with those over 3 standard deviations marked."""
-    cells = []
-    for column, value in enumerate(samples.inputs[index].flatten()[:12].tolist()):
-        far = abs(value - float(center[column])) > 3 * float(spread[column]) > 0
-        text = escape(f"{value:.4g}")
-        cells.append(f'<span class="odd">{text}</span>' if far else text)
-    return " · ".join(cells)
-
-
-def _card(row: dict[str, Any], samples: Samples | None, center: Tensor | None, spread: Tensor | None) -> str:
+def _card(row: dict[str, Any], samples: Samples | None) -> str:
+    """Return the card of a sample: its picture, its values (those over 3 standard deviations marked) or tokens."""
     index, body = int(row["sample"]), ""
     if samples is not None:
-        picture = thumbnail(samples.inputs[index]) if samples.inputs.is_floating_point() else ""
+        x = samples.inputs
+        picture = thumbnail(x[index]) if x.is_floating_point() else ""
         if picture:
             body = f'<img src="{picture}" alt="sample {index}">'
-        elif center is not None and spread is not None:
-            body = f"<p>{_values(samples, index, center, spread)}</p>"
+        elif x.is_floating_point() and x.ndim == 2:
+            far = ((x[index] - x.mean(0)).abs() > 3 * x.std(0)) & (x.std(0) > 0)
+            cells = [
+                f'<span class="odd">{value:.4g}</span>' if odd else f"{value:.4g}"
+                for value, odd in zip(x[index][:12].tolist(), far[:12].tolist(), strict=True)
+            ]
+            body = f"<p>{' · '.join(cells)}</p>"
         else:
-            body = f"<p>{escape(str(samples.inputs[index].flatten()[:24].tolist()))}</p>"
+            body = f"<p>{escape(str(x[index].flatten()[:24].tolist()))}</p>"
     probability = "" if row["probability"] != row["probability"] else f" ({row['probability']:.0%})"
     suggested = escape(str(row["suggested"]), quote=True)
     return (
@@ -98,11 +95,8 @@ def _card(row: dict[str, Any], samples: Samples | None, center: Tensor | None, s
 def render(issues: LabelIssues, n: int | None = None) -> str:
     """Return the page: sentences, and one card per sample with a field for the correct label."""
     n = min(n or max(issues.n_flagged, MIN_SHOWN), MAX_SHOWN, len(issues.indices))
-    samples, center, spread = issues.samples, None, None
-    if samples is not None and samples.inputs.is_floating_point() and samples.inputs.ndim == 2:
-        center, spread = samples.inputs.mean(0), samples.inputs.std(0)
     rows = issues.to_pandas().head(n).to_dict("records")
-    cards = "".join(_card({str(k): v for k, v in row.items()}, samples, center, spread) for row in rows)
+    cards = "".join(_card({str(k): v for k, v in row.items()}, issues.samples) for row in rows)
     sentences = "".join(f"<p>{escape(line)}</p>" for line in issues.sentences)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
@@ -113,21 +107,6 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
         '<code>gapscope.apply_label_corrections(data, "reviewed.csv")</code>.</p>'
         f'<p><button id="save">Save reviewed.csv</button></p><ol>{cards}</ol><script>{SCRIPT}</script></html>'
     )
-
-
-def render_table(issues: LabelIssues, n: int = 12) -> str:
-    """Return sentences and a table of the first samples, with thumbnails, for notebooks."""
-    rows = []
-    for row in issues.to_pandas().head(n).to_dict("records"):
-        picture = ""
-        if issues.samples is not None and issues.samples.inputs.is_floating_point():
-            uri = thumbnail(issues.samples.inputs[int(row["sample"])])
-            picture = f'<img src="{uri}" width="48">' if uri else ""
-        cells = (row["sample"], row["given"], row["suggested"], f"{row['margin']:.3f}")
-        rows.append("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in cells) + f"<td>{picture}</td></tr>")
-    head = "".join(f"<th>{name}</th>" for name in ("sample", "given", "suggested", "margin", ""))
-    sentences = "".join(f"<p>{escape(line)}</p>" for line in issues.sentences)
-    return f"{sentences}<table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
 def _parse_label(label: str, codes: dict[str, int], *, is_number: bool, where: str) -> float:
