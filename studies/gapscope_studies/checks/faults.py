@@ -70,36 +70,24 @@ def draw(name: str, seed: int, n: int = N) -> tuple[Data, Data]:
 def build(family: str, data: Data, seed: int) -> nn.Module:
     """An untrained network; tables have fully connected layers in every family."""
     x, classes = data[0], int(data[1].max()) + 1
-    shape = tuple(x.shape[1:])
+    is_table, options = x.ndim == 2, {"input_shape": tuple(x.shape[1:]), "n_outputs": classes}
     torch.manual_seed(seed)
-    if family == "fully connected" or (x.ndim == 2 and family == "batch norm"):
-        return gs.build_network(
-            "fully_connected", input_shape=shape, n_outputs=classes, width=64, batch_norm=family == "batch norm"
-        )
+    if family == "fully connected" or (is_table and family == "batch norm"):
+        return gs.build_network("fully_connected", width=64, batch_norm=family == "batch norm", **options)
     if family == "batch norm":
-        return gs.build_network(
-            "small_cnn", input_shape=shape, n_outputs=classes, depth=2, width_multiplier=0.25, batch_norm=True
-        )
-    if x.ndim == 2:
-        layers = [("first", nn.Linear(shape[0], 64)), ("relu", nn.ReLU())]
-        layers += [
-            (f"block{i}", Residual(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)))) for i in range(2)
-        ]
-        return nn.Sequential(OrderedDict([*layers, ("output", nn.Linear(64, classes))]))
-    width = 12
-    layers = [("first", nn.Conv2d(shape[0], width, 3, stride=2, padding=1)), ("relu", nn.ReLU())]
-    layers += [
-        (
-            f"block{i}",
-            Residual(
-                nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1))
-            ),
-        )
-        for i in range(2)
-    ]
+        return gs.build_network("small_cnn", depth=2, width_multiplier=0.25, batch_norm=True, **options)
+    width = 64 if is_table else 12
+
+    def layer() -> nn.Module:
+        return nn.Linear(width, width) if is_table else nn.Conv2d(width, width, 3, padding=1)
+
+    first = nn.Linear(x.shape[1], width) if is_table else nn.Conv2d(x.shape[1], width, 3, stride=2, padding=1)
+    layers: list[tuple[str, nn.Module]] = [("first", first), ("relu", nn.ReLU())]
+    layers += [(f"block{i}", Residual(nn.Sequential(layer(), nn.ReLU(), layer()))) for i in range(2)]
+    layers += [] if is_table else [("flatten", nn.Flatten())]
     with torch.no_grad():
         features = nn.Sequential(OrderedDict(layers))(x[:1]).numel()
-    return nn.Sequential(OrderedDict([*layers, ("flatten", nn.Flatten()), ("output", nn.Linear(features, classes))]))
+    return nn.Sequential(OrderedDict([*layers, ("output", nn.Linear(features, classes))]))
 
 
 def duplicates(data: Data, generator: torch.Generator, *, exact: bool) -> Data:

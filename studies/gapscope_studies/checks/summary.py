@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 BAR_HITS, BAR_FALSE_ALARMS, MIN_CASES = 0.8, 0.1, 60
 
 
-def wilson(successes: int, n: int, z: float = 1.96) -> list[float] | None:
+def wilson(successes: int, n: int) -> list[float] | None:
     """Rate and its 95 % Wilson interval; None without cases.
 
     >>> [round(value, 3) for value in wilson(8, 10)]
@@ -16,39 +16,33 @@ def wilson(successes: int, n: int, z: float = 1.96) -> list[float] | None:
     """
     if n == 0:
         return None
-    rate = successes / n
+    rate, z = successes / n, 1.96
     middle = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half = z * (rate * (1 - rate) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
     return [rate, max(0.0, middle - half), min(1.0, middle + half)]
 
 
 def _rates(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    faulty = [case for case in cases if case["fault"]]
-    clean = [case for case in cases if not case["fault"]]
-    answered = [[case for case in part if case["outcome"] != "not checked"] for part in (faulty, clean)]
+    faulty, clean = ([case["outcome"] for case in cases if case["fault"] is kind] for kind in (True, False))
+    found, alarms = faulty.count("finding"), clean.count("finding")
+    missing = [outcomes.count("not checked") for outcomes in (faulty, clean)]
+    answered, answered_clean = len(faulty) - missing[0], len(clean) - missing[1]
     return {
         "faults": len(faulty),
         "clean": len(clean),
-        "hits": wilson(sum(case["outcome"] == "finding" for case in faulty), len(faulty)),
-        "false alarms": wilson(sum(case["outcome"] == "finding" for case in clean), len(clean)),
-        "answered faults": len(answered[0]),
-        "answered clean": len(answered[1]),
-        "hits of answered": wilson(sum(case["outcome"] == "finding" for case in answered[0]), len(answered[0])),
-        "false alarms of answered": wilson(sum(case["outcome"] == "finding" for case in answered[1]), len(answered[1])),
-        "not checked": sum(case["outcome"] == "not checked" for case in cases),
+        "hits": wilson(found, len(faulty)),
+        "false alarms": wilson(alarms, len(clean)),
+        "answered faults": answered,
+        "answered clean": answered_clean,
+        "hits of answered": wilson(found, answered),
+        "false alarms of answered": wilson(alarms, answered_clean),
+        "not checked": sum(missing),
     }
 
 
-def _baseline(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    known = [
-        case | {"outcome": "finding" if case["baseline"] else "fine"} for case in cases if case["baseline"] is not None
-    ]
-    return _rates(known)
-
-
-def summarize(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def summarize(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row per code: rates, whether the bar is met, the baseline, and rates per data set and family."""
-    cases, rows = list(cases), []
+    rows = []
     for code in sorted({case["code"] for case in cases}):
         own = [case for case in cases if case["code"] == code]
         rates = _rates(own)
@@ -57,7 +51,9 @@ def summarize(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         enough = rates["faults"] >= MIN_CASES and rates["answered clean"] >= MIN_CASES
         passed = hits is not None and alarms is not None and hits[0] >= BAR_HITS and alarms[0] <= BAR_FALSE_ALARMS
         row: dict[str, Any] = {"code": code, **rates, "enough cases": enough, "meets the bar": passed}
-        row["baseline"] = _baseline(own)
+        outcomes = {True: "finding", False: "fine"}
+        known = [case for case in own if case["baseline"] is not None]
+        row["baseline"] = _rates([case | {"outcome": outcomes[case["baseline"]]} for case in known])
         for key in ("data", "family", "kind"):
             names = sorted({case[key] for case in own})
             row[f"by {key}"] = {name: _rates([case for case in own if case[key] == name]) for name in names}
