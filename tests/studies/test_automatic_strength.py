@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from gapscope_studies.automatic_strength.judging import AUTOMATIC, NONE, fixed, judged, rows_of, runs_of, settings
+from gapscope_studies.automatic_strength import study
 from gapscope_studies.automatic_strength.runs import _kept
+from gapscope_studies.automatic_strength.study import AUTOMATIC, NONE, fixed, judged, rows_of, runs_of
+from gapscope_studies.kit.study import RunSettings
 
 WAYS = {"0.0": NONE, "0.01": fixed(0.01), "auto": AUTOMATIC}
 
@@ -51,18 +53,11 @@ def test_what_a_training_keeps() -> None:
     assert _kept([0.1, 0.2, 0.3, 0.4], [0.0, 0.5, 0.5, 0.4]) == 0.2
 
 
-def test_trainings_are_kept_and_incomplete_groups_left_out(tmp_path: Path) -> None:
-    given = settings("smoke") | {"seeds": [1]}
+def test_every_way_of_a_scenario_is_trained(tmp_path: Path) -> None:
+    given = RunSettings(scale="smoke", work=tmp_path).read(study.__file__) | {"seeds": [1]}
     runs = runs_of(given)
     assert len({run.name for run in runs}) == len(runs) == 16
-    assert not any(run.way.loss for run in runs)
+    assert not any(run.way.loss for run in runs) and runs[-1].way.name == given["last"][0]
     rows = rows_of(given, tmp_path, None)
-    automatic = [row for row in rows if row["way"].endswith("automatic")]
-    assert len(rows) == 16 and len(rows[0]["accuracies"]) == 2 and not any("looks" in row for row in automatic)
-    assert {row["way"] for row in rows} == {run.way.name for run in runs}
-    last, other = runs[-1], runs[0]
-    assert last.way.name == given["last"][0]
-    (tmp_path / f"{last.name}.json").unlink()
-    assert len(rows_of(given, tmp_path, None, train_missing=False)) == 15
-    (tmp_path / f"{other.name}.json").unlink()
-    assert len(rows_of(given, tmp_path, None, train_missing=False)) == 7
+    assert [row["way"] for row in rows] == [run.way.name for run in runs]
+    assert all(len(row["accuracies"]) == 2 and row["status"] == "finished" for row in rows)
