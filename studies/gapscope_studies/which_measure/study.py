@@ -5,7 +5,7 @@ The rules were fixed before a network was trained:
 - A measure is to be trusted where its partial association with the gap, given the hyperparameters, has a p-value of at
   most 5 %, corrected over all measures, in both pools and with the same sign. In one pool alone it is unsettled.
 - Prediction on unseen training configurations is judged on CIFAR-100 for the one measure whose R2 is largest on
-CIFAR-10.
+  CIFAR-10.
 - The order of networks that differ in one setting is judged on CIFAR-100 for the one measure that orders best on
   CIFAR-10 when this setting changes, in the direction it has there.
 - All of this without wrong labels; with them, the same leaderboard has one hyperparameter more.
@@ -13,7 +13,8 @@ CIFAR-10.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy
@@ -34,6 +35,12 @@ from gapscope_studies.which_measure.pools import NOISE, SIZE, networks, specs_of
 POOLS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 CLASSES = {"cifar10": 10, "cifar100": 20, "digits": 10}
 SIZE_COLUMN = f"m.{SIZE}"
+SCORES: dict[str, Callable[[LeaderboardRow], float]] = {
+    "partial r": lambda row: row.partial.value,
+    "p": lambda row: row.partial.p,
+    "tau": lambda row: row.kendall.value,
+    "R2": lambda row: row.r_squared.value,
+}
 
 
 def at_least(found: int, most: int, units: int) -> Interval:
@@ -59,6 +66,7 @@ def _learnt(records: Sequence[Record], where: str) -> ComparisonArm:
 
 
 def _pool(setting: RunSettings, pool: str) -> Outcome:
+    """Measures judged on networks trained on subsets of one data set."""
     clean, noisy = networks(setting, pool), networks(setting, pool + NOISE)
     table = table_of(setting, pool, clean)
     everything = pandas.concat([table, table_of(setting, pool + NOISE, noisy)])
@@ -86,23 +94,13 @@ def _pool(setting: RunSettings, pool: str) -> Outcome:
     )  # fmt: skip
 
 
-def cifar10(setting: RunSettings) -> Outcome:
-    """Measures judged on networks trained on subsets of CIFAR-10."""
-    return _pool(setting, "cifar10")
-
-
-def cifar100(setting: RunSettings) -> Outcome:
-    """Measures judged on networks trained on subsets of 20 classes of CIFAR-100."""
-    return _pool(setting, "cifar100")
-
-
 # --- what is found in one pool and judged in the other
 
 
 def _transferred(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]]:
-    rows = []
+    rows, there = [], {row.measure: row for row in second}
     for row in first:
-        other = next((found for found in second if found.measure == row.measure), None)
+        other = there.get(row.measure)
         if row.role != "measure" or other is None:
             continue
         both = row.verdict == other.verdict == EVIDENCE and row.partial.value * other.partial.value > 0
@@ -111,32 +109,21 @@ def _transferred(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]
             {
                 "measure": row.measure.removeprefix("m."),
                 "verdict": "trust" if both else "unsettled" if either else "no evidence",
-                **_beside("partial r", row.partial.value, other.partial.value),
-                **_beside("p", row.partial.p, other.partial.p),
-                **_beside("tau", row.kendall.value, other.kendall.value),
-                **_beside("R2", row.r_squared.value, other.r_squared.value),
+                **{f"{name}, {where}": score(found) for name, score in SCORES.items()
+                   for where, found in zip(POOLS.values(), (row, other), strict=True)},
             }
-        )
+        )  # fmt: skip
     order = {"trust": 0, "unsettled": 1, "no evidence": 2}
     return sorted(rows, key=lambda row: (order[row["verdict"]], -abs(row["partial r, CIFAR-10"])))
 
 
-def _beside(name: str, first: float, second: float) -> dict[str, float]:
-    return {f"{name}, {where}": value for where, value in zip(POOLS.values(), (first, second), strict=True)}
-
-
-def _best(board: Leaderboard, score: str) -> LeaderboardRow:
-    rows = [row for row in board if row.role == "measure"]
-    return max(rows, key=lambda row: numpy.nan_to_num(getattr(row, score).value, nan=-numpy.inf))
-
-
 def _prediction(board: Leaderboard, judge: pandas.DataFrame, learnt: Sequence[ComparisonArm]) -> Claim:
     """Absolute errors of the size minus those of the measure, training configuration by training configuration."""
-    best = _best(board, "r_squared").measure
-    recipes = numpy.arange(len(judge))
-    gaps = judge["gap"].to_numpy(dtype=float)
+    rows = [row for row in board if row.role == "measure"]
+    best = max(rows, key=lambda row: numpy.nan_to_num(row.r_squared.value, nan=-numpy.inf)).measure
+    gaps, each_alone = judge["gap"].to_numpy(dtype=float), numpy.arange(len(judge))
     errors = {
-        name: numpy.abs(held_out_errors(judge[name].to_numpy(dtype=float), gaps, recipes))
+        name: numpy.abs(held_out_errors(judge[name].to_numpy(dtype=float), gaps, each_alone))
         for name in (best, SIZE_COLUMN)
     }
     return claim(
@@ -158,31 +145,26 @@ def taus_within(table: pandas.DataFrame, measure: str, setting: str) -> list[flo
     return [tau for tau in taus if not numpy.isnan(tau)]
 
 
-def _means_within(table: pandas.DataFrame, names: Sequence[str], setting: str) -> dict[str, float]:
-    taus = {name: taus_within(table, name, setting) for name in names}
-    return {name: float(numpy.mean(found)) for name, found in taus.items() if found}
-
-
 def _one_setting(
     setting: str, first: pandas.DataFrame, second: pandas.DataFrame, learnt: Sequence[ComparisonArm]
 ) -> tuple[Claim, dict[str, Any]]:
     names = [name for name in first.columns if name.startswith("m.") and name in second]
-    found = _means_within(first, names, setting)
-    best = max(found, key=lambda name: abs(found[name]))
-    sign = 1.0 if found[best] > 0 else -1.0
-    values = [sign * tau for tau in taus_within(second, best, setting)]
+    taus = {name: taus_within(first, name, setting) for name in names}
+    means = {name: float(numpy.mean(found)) for name, found in taus.items() if found}
+    best = max(means, key=lambda name: abs(means[name]))
+    sign = 1.0 if means[best] > 0 else -1.0
+    judged, of_size = (taus_within(second, name, setting) for name in (best, SIZE_COLUMN))
     name, what = best.removeprefix("m."), setting.removeprefix("hp.").replace("_", " ")
-    other = _means_within(second, [best, SIZE_COLUMN], setting)
     row = {
         "only this changes": what,
         "best on CIFAR-10": name,
-        "tau, CIFAR-10": found[best],
-        "tau, CIFAR-100": other.get(best, numpy.nan),
-        "tau of the size, CIFAR-100": other.get(SIZE_COLUMN, numpy.nan),
+        "tau, CIFAR-10": means[best],
+        "tau, CIFAR-100": float(numpy.mean(judged)) if judged else numpy.nan,
+        "tau of the size, CIFAR-100": float(numpy.mean(of_size)) if of_size else numpy.nan,
     }
     says = f"where only {what} changes, {name}, which orders best on CIFAR-10, orders on CIFAR-100 too"
-    return claim("ours", says, "mean tau in the direction it has on CIFAR-10", values, above=0.0, unit="groups",
-                 compared=learnt, ours=True), row  # fmt: skip
+    return claim("ours", says, "mean tau in the direction it has on CIFAR-10", [sign * tau for tau in judged],
+                 above=0.0, unit="groups", compared=learnt, ours=True), row  # fmt: skip
 
 
 def both(setting: RunSettings) -> Outcome:
@@ -230,8 +212,8 @@ STUDY = Study(
     "Which measure to trust",
     "gapscope's own; protocols after Jiang et al. 2020 (arXiv:1912.02178), Dziugaite et al. 2020 (arXiv:2010.11924).",
     (
-        Part("cifar10", "Measures judged on CIFAR-10", cifar10),
-        Part("cifar100", "Measures judged on CIFAR-100", cifar100),
+        Part("cifar10", "Measures judged on CIFAR-10", partial(_pool, pool="cifar10")),
+        Part("cifar100", "Measures judged on CIFAR-100", partial(_pool, pool="cifar100")),
         Part("both", "Found on CIFAR-10, judged on CIFAR-100", both),
     ),
 )
