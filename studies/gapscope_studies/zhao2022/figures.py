@@ -208,7 +208,7 @@ def figure_3ab(setting: RunSettings) -> Outcome:
     """Zeta against kappa, and the gap against both, over all networks of the pool."""
     pool, specs = grids.first_pool(setting)
     table = grids.networks(setting, pool, specs)
-    found = correlations(table, [ZETA, KAPPA], baseline=None)
+    found: Table = correlations(table, [ZETA, KAPPA], baseline=None)
     kinds = ("pearson", "spearman", "kendall")
     shown = pandas.DataFrame(
         [{"gap and": name, **{kind: analysis.with_interval(row, kind) for kind in kinds}}

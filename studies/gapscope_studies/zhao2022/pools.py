@@ -102,7 +102,7 @@ def conditions(setting: RunSettings) -> Outcome:
         for name, part in parts.items():
             gaps = f"{part['gap'].min():.2f} to {part['gap'].max():.2f}"
             row = {"pool": pool, "networks": name, "n": len(part), "gaps": gaps}
-            found = correlations(part, [*SIGNS, *OTHERS], baseline=None)
+            found: Table = correlations(part, [*SIGNS, *OTHERS], baseline=None)
             rows.append({**row, "found": found.to_dict("index")})
             texts = {label: with_interval(found.loc[key]) for key, label in {**NAMES, **OTHERS}.items()}
             shown.append(row | texts)
@@ -136,10 +136,11 @@ def depth(setting: RunSettings) -> Outcome:
     rows = [row for name, table in pools.items() for row in _layer_rows(name, table)]
     shown = pandas.DataFrame([{**row, **{name: with_interval(row[name]) for name in NAMES.values()}} for row in rows])
     compared = [each for table in pools.values() for each in learnt(table[table["fitted"]])]
-    claims, means = [], {}
+    claims, means, layers = [], {}, [row["layer"] for row in rows]
     for column, name in NAMES.items():
-        signed = pandas.Series([SIGNS[column] * row[name]["pearson"] for row in rows], dtype=float)
-        means[name] = signed.groupby([row["layer"] for row in rows], sort=False).mean().fillna(0.0).to_dict()
+        signed = [SIGNS[column] * row[name]["pearson"] for row in rows]
+        of_layer = pandas.Series(signed, dtype=float).groupby(layers, sort=False).mean()
+        means[name] = of_layer.fillna(0.0).to_dict()
         fitted = {(row["pool"], row["layer"]): value for row, value in zip(rows, signed, strict=True)
                   if row["networks"] == "fitted"}  # fmt: skip
         deeper = [fitted[pool, "last convolution"] - fitted[pool, "first third"] for pool in pools
@@ -221,7 +222,7 @@ def estimation_error(setting: RunSettings) -> Outcome:
         for pool, table in pools.items()
     }
     rmse = {pool: {name: _rms(each) for name, each in found.items()} for pool, found in errors.items()}
-    ratios = pandas.DataFrame(
+    ratios: Table = pandas.DataFrame(
         {pool: {name: value / found["mean gap"] for name, value in found.items()} for pool, found in rmse.items()}
     )
     chosen = {pool: ratios.drop(columns=pool).sum(axis=1).idxmin() for pool in pools}
