@@ -172,7 +172,7 @@ def test_a_mapping_of_inputs_comes_as_it_was_given() -> None:
     ("recipe", "data", "options", "message"),
     [
         (least_squares, None, {}, "without data"),
-        (least_squares, two_blobs(20), {}, "40 samples in 12 groups; got 20 samples in 20 groups"),
+        (least_squares, two_blobs(20), {}, "A learning curve needs 40 samples or more; got 20"),
         (least_squares, two_blobs(60)[0], {}, "data must hold targets"),
         (least_squares, two_blobs(60), {"design": "halfs"}, "half and quarter"),
         (least_squares, two_blobs(60), {"design": "short continued halves"}, "steps_fraction"),
@@ -184,7 +184,7 @@ def test_a_mapping_of_inputs_comes_as_it_was_given() -> None:
             {},
             "must return the trained network, a torch.nn.Module; it returned str",
         ),
-        (least_squares, (torch.randn(60, 2), torch.ones(60, 1) * 3.0), {}, "targets must differ; all are the same"),
+        (least_squares, (torch.randn(60, 2), torch.ones(60, 1) * 3.0), {}, "got the same target for all samples"),
     ],
 )
 def test_messages(recipe: Any, data: Any, options: dict[str, Any], message: str) -> None:

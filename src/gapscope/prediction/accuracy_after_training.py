@@ -30,7 +30,7 @@ from gapscope.prediction.accuracy_estimator import (
     with_state,
 )
 from gapscope.prediction.columns import check_columns
-from gapscope.prediction.forecast import count_duplicates
+from gapscope.prediction.forecast import check_prediction_data, count_duplicates
 from gapscope.prediction.loo_rows import options_within_budget
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.progress import notify
@@ -188,12 +188,9 @@ def estimate_accuracy(
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     prepared = ready(network, data, needs=("labels", "outputs"))
     samples = prepared.samples
+    check_prediction_data(samples, "An estimate", 22)
     assert samples.targets is not None
-    if len(samples) < 22:
-        raise InvalidInput(f"estimate_accuracy needs 22 samples or more; got {len(samples)}. Pass more samples.")
     counts = samples.targets.bincount()
-    if int((counts > 0).sum()) < 2:
-        raise InvalidInput("Got labels of one class; estimate_accuracy needs two or more. Pass other samples too.")
     bare, network = prepared.bare, prepared.class_network
     state = _reinitialized_state(bare) if initial_state is None else _known_state(bare, initial_state)
     names = {name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state}

@@ -39,15 +39,6 @@ def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
     return found
 
 
-def _check(estimator: GapEstimator, scheme: str) -> None:
-    check_choice("scheme", scheme, SCHEMES)
-    if estimator.features is None:
-        raise InvalidInput(
-            "The estimator must name its features to be cross-validated on a table; got features=None, which would "
-            "take the gap itself as a reading. Pass features=reading_columns(records)."
-        )
-
-
 def _splits(n: int, scheme: str, n_splits: int, test_share: float, seed: int) -> list[Int[Array, " test"]]:
     """Return the test rows of each split."""
     # not scikit-learn's splitters: they draw from RandomState, which would be other splits
@@ -92,10 +83,15 @@ def cross_val_predict(
     """
     import pandas
 
-    _check(estimator, scheme)
+    check_choice("scheme", scheme, SCHEMES)
+    if estimator.features is None:
+        raise InvalidInput(
+            "The estimator must name its features to be cross-validated on a table; got features=None, which would "
+            "take the gap itself as a reading. Pass features=reading_columns(records)."
+        )
     check_range("test_share", test_share, 0, 1, low_open=True, high_open=True)
     check_range("n_splits", n_splits, 1)
-    table = complete_rows(table, list(estimator.features or ()), target=target)
+    table = complete_rows(table, list(estimator.features), target=target)
     parts: list[pandas.DataFrame] = []
     splits = _splits(len(table), scheme, n_splits, test_share, seed)
     with progress("cross-validating", len(splits), shown=on_fit is None) as bar:
@@ -200,7 +196,6 @@ def cross_validate(
         for model in models.values():
             model.interval = "cv+"
     columns = dict.fromkeys(column for model in models.values() for column in model.features or ())
-    _check(estimator, scheme)
     table = complete_rows(table, list(columns), target=target)
     rows: list[dict[str, Any]] = []
     for number, (name, model) in enumerate(models.items()):

@@ -232,21 +232,21 @@ def count_duplicates(samples: Samples) -> tuple[int, int]:
     return repeated, contradicting
 
 
-def check_forecast_data(samples: Samples) -> None:
-    """Raise InvalidInput unless the targets can be forecast."""
+def check_prediction_data(samples: Samples, what: str = "A forecast", least: int = MIN_SAMPLES) -> None:
+    """Raise InvalidInput unless the targets can be predicted."""
     if samples.targets is None:
         raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
     if samples.is_dense:
         raise InvalidInput(
-            f"A forecast needs one label per sample, int64 [n]; got {list(samples.targets.shape)}, which are labels of "
+            f"{what} needs one label per sample, int64 [n]; got {list(samples.targets.shape)}, which are labels of "
             "positions. Pass one label per sample (one-hot labels: y.argmax(1))."
         )
-    if len(samples) < MIN_SAMPLES:
-        raise InvalidInput(f"Got {len(samples)} samples; a forecast needs at least {MIN_SAMPLES}. Pass more samples.")
+    if len(samples) < least:
+        raise InvalidInput(f"{what} needs {least} samples or more; got {len(samples)} samples. Pass more.")
     values = samples.targets.unique(dim=0)
     if len(values) < 2:
-        what = "labels of one class" if samples.is_classification else "the same target for all samples"
-        raise InvalidInput(f"Got {what}; a forecast needs two or more. Pass samples of other classes or targets too.")
+        got = "labels of one class" if samples.is_classification else "the same target for all samples"
+        raise InvalidInput(f"{what} needs two classes or targets or more; got {got}. Pass other samples too.")
     if samples.is_classification and int(values.max()) > MAX_UNUSED_CLASSES + 10 * len(values):
         raise InvalidInput(
             f"Got the label {int(values.max())} and only {len(values)} classes. Number the classes 0, 1, 2, ..."
@@ -299,7 +299,7 @@ def forecast_accuracy(
     check_range("max_exact", max_exact, 1)
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
-    check_forecast_data(samples)
+    check_prediction_data(samples)
     assert samples.targets is not None
     notes = list(samples.notes)
     n_classes = int(samples.targets.max()) + 1 if samples.is_classification else None

@@ -15,7 +15,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.pools.from_spec import prepared
-from gapscope.prediction.forecast import count_duplicates
+from gapscope.prediction.forecast import check_prediction_data, count_duplicates
 from gapscope.prediction.subset_designs import (
     CONTINUED,
     CONTINUED_ERROR,
@@ -44,6 +44,7 @@ from gapscope.prediction.subset_runs import (
     kernel_scores,
     move_towards_kernel,
     takes_steps_fraction,
+    target_variance,
     train_and_score,
 )
 from gapscope.results.progress import progress
@@ -51,23 +52,6 @@ from gapscope.results.progress import progress
 AUTO = "auto"
 FEWEST_SAMPLES, FEWEST_GROUPS = 40, 12
 NORMAL_99_ONE_SIDED, MIN_DIFFERENCE = 2.326, 0.05
-
-
-def _checked(data: Any, groups: Any) -> tuple[Samples, np.ndarray]:
-    samples = as_samples(data)
-    if samples.targets is None:
-        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
-    if samples.is_dense:
-        raise InvalidInput("A learning curve needs one label or row of targets per sample; got one label per position.")
-    if samples.is_classification and len(samples.targets.unique()) < 2:
-        raise InvalidInput("Got labels of one class; a learning curve needs two or more. Pass other samples too.")
-    numbers = group_numbers(groups, len(samples))
-    if len(samples) < FEWEST_SAMPLES or numbers.max() + 1 < FEWEST_GROUPS:
-        raise InvalidInput(
-            f"A learning curve needs {FEWEST_SAMPLES} samples in {FEWEST_GROUPS} groups; got {len(samples)} samples in "
-            f"{numbers.max() + 1} groups. Use `gs.forecast_accuracy`, or gather more."
-        )
-    return samples, numbers
 
 
 def _choose_design(design: str, recipe: Recipe | RunSpec, groups: Any, width: float | None, samples: int) -> str:
@@ -88,16 +72,6 @@ def _choose_design(design: str, recipe: Recipe | RunSpec, groups: Any, width: fl
             "steps_fraction); got a function without that parameter. Add it, or use 'continued halves'."
         )
     return design
-
-
-def _target_variance(samples: Samples) -> float:
-    if samples.is_classification:
-        return 1.0
-    assert samples.targets is not None
-    spread = float(samples.targets.double().var(0, correction=0).mean())
-    if spread == 0:
-        raise InvalidInput("Regression targets must differ; all are the same.")
-    return spread
 
 
 def _random(seed: int, purpose: str) -> np.random.Generator:
@@ -221,9 +195,15 @@ def learning_curve(
         if not isinstance(train_fn, RunSpec):
             raise InvalidInput("Got a training function without data; only a RunSpec brings its own. Pass data=(x, y).")
         data = prepared(train_fn, data_root)[0].train
-    samples, numbers = _checked(data, groups)
+    samples = as_samples(data)
+    check_prediction_data(samples, "A learning curve", FEWEST_SAMPLES)
+    numbers = group_numbers(groups, len(samples))
+    if numbers.max() + 1 < FEWEST_GROUPS:
+        raise InvalidInput(
+            f"A learning curve needs {FEWEST_GROUPS} groups; got {numbers.max() + 1}. Use `gs.forecast_accuracy`."
+        )
     design = _choose_design(design, train_fn, groups, max_interval_width, len(samples))
-    spread = _target_variance(samples)
+    spread = target_variance(samples)
     job = partial(train_and_score, train_fn, samples, spread, seed, data_root)
     chosen, note, interruption = DESIGNS.get(design, LADDER[0]), "", ""
     with tempfile.TemporaryDirectory() as temporary:

@@ -24,7 +24,7 @@ from gapscope.measures._forward import forward_pass
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameters import parameter_count
-from gapscope.prediction.forecast import check_forecast_data
+from gapscope.prediction.forecast import check_prediction_data
 from gapscope.prediction.loo_rows import (
     COMBINATIONS,
     FEATURES,
@@ -290,7 +290,7 @@ def rank_networks(
     samples = as_samples(data)
     rbf = None
     if by == "loo_accuracy":
-        check_forecast_data(samples)
+        check_prediction_data(samples)
         assert samples.targets is not None
         rbf = rbf_ridge(sample_features(samples), samples.targets.cpu())
     seeds = [derive_seed(seed, f"initialization {i}") for i in range(initializations)]

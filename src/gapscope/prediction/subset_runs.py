@@ -90,6 +90,17 @@ def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, roo
     return network
 
 
+def target_variance(samples: Samples) -> float:
+    """Return the variance of regression targets, mean over columns, in which errors are measured (1 for labels)."""
+    if samples.is_classification:
+        return 1.0
+    assert samples.targets is not None
+    variance = float(samples.targets.double().var(0, correction=0).mean())
+    if not variance:
+        raise InvalidInput("Regression targets must differ; all are the same.")
+    return variance
+
+
 def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
     """Return each sample's score: 1 or 0 for right or wrong, its R² for regression."""
     subject = ready(network, samples)

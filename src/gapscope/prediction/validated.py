@@ -14,12 +14,12 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.inspection.validation import ready
 from gapscope.prediction.subset_designs import NORMAL_QUANTILE
-from gapscope.prediction.subset_runs import sample_scores
+from gapscope.prediction.subset_runs import sample_scores, scores_of_predictions, target_variance
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.result import Result
-from gapscope.statistics.baselines import feature_matrix, rbf_ridge, target_matrix
+from gapscope.statistics.baselines import feature_matrix, rbf_ridge
 
-MIN_VALIDATION, MIN_TRAIN = 10, 10
+MIN_SAMPLES = 10
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,12 +114,12 @@ def _interval(classes: bool, item: _Adjusted, samples: int) -> tuple[float, floa
     return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
-def _checked(network: nn.Module, data: Any, what: str, least: int) -> Samples:
+def _checked(network: nn.Module, data: Any, what: str) -> Samples:
     samples = ready(network, data, needs=("outputs",)).samples
     assert samples.targets is not None
-    if samples.is_dense or len(samples) < least:
+    if samples.is_dense or len(samples) < MIN_SAMPLES:
         raise InvalidInput(
-            f"{what} must hold {least} samples or more with one label or row of targets each; got {len(samples)} "
+            f"{what} must hold {MIN_SAMPLES} samples or more with one label or row of targets each; got {len(samples)} "
             f"samples with targets of shape {list(samples.targets.shape)}. Pass more samples, one target each."
         )
     return samples
@@ -148,14 +148,11 @@ def _control(validation: Samples, train: Samples, spread: float) -> np.ndarray:
             f"validation and train must have inputs of one form; got {list(x.shape[1:])} {x.dtype} and "
             f"{list(z.shape[1:])} {z.dtype}. Prepare both alike."
         )
-    features = feature_matrix(torch.cat([x, z]))
+    both = Samples(torch.cat([x, z]), targets)
+    features = feature_matrix(both.inputs)
     if features.shape[1] == 0:
         return np.zeros(len(targets))
-    row = rbf_ridge(features, targets)
-    if validation.is_classification:
-        return row.correct(targets).double().numpy()
-    residuals = (row.predictions - target_matrix(targets)).square().sum(1)
-    return (1 - residuals / (spread * target_matrix(targets).shape[1])).numpy()
+    return scores_of_predictions(rbf_ridge(features, targets).predictions, both, spread)
 
 
 def validated_accuracy(
@@ -189,14 +186,9 @@ def validated_accuracy(
     >>> round(validated_accuracy(network, (x[:20], y[:20]), (x[20:], y[20:])).score, 2)
     1.0
     """
-    held = _checked(network, validation, "validation", MIN_VALIDATION)
-    seen = _checked(network, train, "train", MIN_TRAIN)
-    assert held.targets is not None
-    spread = 1.0
-    if not held.is_classification:
-        spread = float(held.targets.double().var(0, correction=0).mean())
-        if not spread:
-            raise InvalidInput("Validation targets must differ; all are the same. Pass others.")
+    held = _checked(network, validation, "validation")
+    seen = _checked(network, train, "train")
+    spread = target_variance(held)
     scores = sample_scores(network, held, spread)
     control = _control(held, seen, spread)
     m, classes = len(held), held.is_classification
