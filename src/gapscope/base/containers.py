@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,9 +12,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
 
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 LABEL_NAMES = ("labels", "label", "targets", "target", "y")
@@ -38,14 +35,6 @@ def _library(value: Any) -> str:
     return type(value).__module__.split(".")[0]
 
 
-def _is_loader(value: object) -> TypeIs[DataLoader[Any]]:
-    return isinstance(value, DataLoader)
-
-
-def _is_dataset(value: object) -> TypeIs[Dataset[Any]]:
-    return isinstance(value, Dataset)
-
-
 def _frame(value: Any) -> Any:
     """Return the numbers of a pandas object."""
     columns = value.to_frame() if value.ndim == 1 else value
@@ -62,17 +51,13 @@ def _frame(value: Any) -> Any:
 
 def is_column(value: Any) -> bool:
     """Return whether a value is a tensor, a numpy array or a pandas object."""
-    return isinstance(value, Tensor) or (_library(value) in ("numpy", "pandas") and hasattr(value, "dtype")) or (
-        _library(value) == "pandas" and hasattr(value, "columns")
-    )  # fmt: skip
+    library = _library(value)
+    is_frame = library == "pandas" and hasattr(value, "columns")
+    return isinstance(value, Tensor) or is_frame or (library in ("numpy", "pandas") and hasattr(value, "dtype"))
 
 
 def column(value: Any) -> Tensor:
-    """Return a tensor, array or pandas object as a tensor (float64 to default type).
-
-    Raises:
-        InvalidInput: The values are no numbers.
-    """
+    """Return a tensor, array or pandas object as a tensor (float64 to default type)."""
     if isinstance(value, Tensor):
         if value.layout != torch.strided:
             raise InvalidInput(f"data must be dense tensors; got {value.layout}. Use x.to_dense().")
@@ -87,14 +72,7 @@ def column(value: Any) -> Tensor:
 
 
 def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels as a tensor, and the class names if labels are strings or categories.
-
-    Args:
-        value: One label per row. Strings and categories are numbered in the order of their sorted names.
-
-    Raises:
-        InvalidInput: A label is missing.
-    """
+    """Return labels as a tensor, and the sorted class names by which strings and categories are numbered."""
     if isinstance(value, Tensor):
         return column(value), ()
     array = value.to_numpy() if _library(value) == "pandas" else value
@@ -106,9 +84,8 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
     if missing:
         raise InvalidInput(f"Every sample needs a label; {missing} of {len(array)} are missing. Drop these samples.")
     labels = [str(label) for label in array.tolist()]
-    names = sorted(set(labels))
-    codes = {name: code for code, name in enumerate(names)}
-    return torch.tensor([codes[label] for label in labels]), tuple(names)
+    codes = {name: code for code, name in enumerate(sorted(set(labels)))}
+    return torch.tensor([codes[label] for label in labels]), tuple(codes)
 
 
 def _naming_note(names: tuple[str, ...]) -> list[str]:
@@ -207,7 +184,6 @@ def _kinds(values: Iterable[Any]) -> str:
 
 def _one(batch: Any) -> CollatedData:
     """Collate one batch, or data that are whole already."""
-    _check_not_sparse(batch)
     if is_column(batch):
         return CollatedData(column(batch))
     if is_mapping(batch):
@@ -242,16 +218,6 @@ def _columns(inputs: Inputs) -> dict[str, Tensor]:
     return inputs if isinstance(inputs, dict) else {f"input {i}": part for i, part in enumerate(inputs)}
 
 
-def _check_alike(batches: Sequence[dict[str, Tensor]]) -> None:
-    names = list(batches[0])
-    other = next((list(batch) for batch in batches if set(batch) != set(names)), None)
-    if other is not None:
-        raise InvalidInput(
-            f"All batches must hold the same inputs; one has {', '.join(names)}, another {', '.join(other)}. Make the "
-            "loader yield one form."
-        )
-
-
 def _check_masked(batches: Sequence[dict[str, Tensor]]) -> None:
     """Raise if token batches of different lengths lack a padding mask among their names."""
     tokens = [name for name, part in batches[0].items() if part.ndim == 2 and not part.is_floating_point()]
@@ -271,7 +237,12 @@ def _joined(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
     if not parts:
         raise InvalidInput("data must hold at least one sample; the loader is empty.")
     first, named = parts[0].inputs, [_columns(part.inputs) for part in parts]
-    _check_alike(named)
+    other = next((batch for batch in named if set(batch) != set(named[0])), None)
+    if other is not None:
+        raise InvalidInput(
+            f"All batches must hold the same inputs; one has {', '.join(named[0])}, another {', '.join(other)}. Make "
+            "the loader yield one form."
+        )
     if isinstance(first, dict):
         _check_masked(named)
     columns = {name: _joined_columns([batch[name] for batch in named], name, 0) for name in named[0]}
@@ -281,15 +252,6 @@ def _joined(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
     if parts[0].targets is not None:
         targets = _joined_columns([part.targets for part in parts if part.targets is not None], "y", -100)
     return CollatedData(inputs, targets, notes, names)
-
-
-def _batched(items: list[Any]) -> Iterable[Any]:
-    """Return a list of mappings (samples or batches) as batches."""
-    labels = next((items[0][name] for name in LABEL_NAMES if name in items[0]), None)
-    is_batch = labels is not None and getattr(labels, "ndim", 0) > 0
-    if is_batch:
-        return items
-    return DataLoader(items, batch_size=256)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
 
 
 def _hugging_face(data: Any) -> CollatedData:
@@ -313,10 +275,10 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
         InvalidInput: The data have another form, or hold nothing usable.
     """
     _check_not_sparse(data)
-    if _is_loader(data):
-        return _joined(data, at_most)
-    if _is_dataset(data):
-        return _joined(DataLoader(data, batch_size=256))
+    if isinstance(data, DataLoader):
+        return _joined(cast("DataLoader[Any]", data), at_most)
+    if isinstance(data, Dataset):
+        return _joined(DataLoader(cast("Dataset[Any]", data), batch_size=256))
     if _library(data) == "datasets":
         if is_mapping(data):
             raise InvalidInput(
@@ -324,7 +286,9 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
             )
         return _joined(data.with_format("torch").iter(256)) if not hasattr(data, "__len__") else _hugging_face(data)
     if is_list(data) and data and all(is_mapping(item) for item in data):
-        return _joined(_batched(data))
+        labels = next((data[0][name] for name in LABEL_NAMES if name in data[0]), None)
+        are_batches = getattr(labels, "ndim", 0) > 0
+        return _joined(data if are_batches else DataLoader(cast("Dataset[Any]", data), batch_size=256))
     if not is_column(data) and not is_mapping(data):
         if not is_list_or_tuple(data) or len(data) < 2:
             raise InvalidInput(f"data must be {FORMS}; got {type(data).__name__}.")

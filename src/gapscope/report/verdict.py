@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -78,36 +77,26 @@ def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> st
         count = len(view.all_finished)
         few, verb = pluralize(count, "finished network"), "is" if count == 1 else "are"
         return f"{few} {verb} too few to estimate gaps from: {ENOUGH} are needed."
-    gaps = {record.id: record.gap for record in view.all_finished}
-    estimates = zip(held_out.index, held_out["prediction"].tolist(), strict=True)
-    pairs = [(gaps[str(key)], float(value)) for key, value in estimates if not math.isnan(value)]
-    if len(pairs) < 2:
+    answered = held_out[held_out["prediction"].notna()]
+    n, known = len(answered), view.whole.loc[answered.index]
+    if n < 2:
         return ""
-    mean = sum(gap for gap, _ in pairs) / len(pairs)
-    error = math.sqrt(sum((gap - value) ** 2 for gap, value in pairs) / len(pairs))
+    error = float(((known["gap"] - answered["prediction"]) ** 2).mean() ** 0.5)
     # each from the mean of all others, as the estimate is
-    plain = math.sqrt(sum((gap - mean) ** 2 for gap, _ in pairs) / len(pairs)) * len(pairs) / (len(pairs) - 1)
+    plain = float(known["gap"].std(ddof=0)) * n / (n - 1)
     if error >= plain:
         return f"Gaps cannot be estimated from training data here: error {format_fixed(error)}, their mean has less."
-    return (
+    said = (
         f"From training data alone the gap of a network like these is known to {format_fixed(error)} (root mean "
-        f"square; their mean alone: {format_fixed(plain)}).{_expectation(view, held_out)}"
+        f"square; their mean alone: {format_fixed(plain)})."
     )
-
-
-def _expectation(view: PoolView, held_out: pandas.DataFrame) -> str:
-    """Apply the estimate to the best network, in percent."""
-    predictions = dict(zip(map(str, held_out.index), held_out["prediction"].to_numpy(dtype=float), strict=True))
-    answered = [record for record in view.all_finished if not math.isnan(predictions.get(record.id, math.nan))]
-    if view.gap_kind == "loss" or not answered or not {"low", "high"} <= set(held_out.columns):
-        return ""
-
-    def words(record: Record) -> str:
-        ends = held_out.loc[[record.id], ["prediction", "low", "high"]].to_numpy(dtype=float)[0]
-        return expected_test_accuracy(record.scores["train_accuracy"], *ends.tolist())
-
-    first = max(answered, key=lambda r: r.scores["train_accuracy"] - float(predictions[r.id]))
-    return f" Of the most promising, {_named([first], view)}, expect {words(first)} on new data."
+    if view.gap_kind == "loss" or not {"low", "high"} <= set(held_out.columns):
+        return said
+    best = str((known["train_accuracy"] - answered["prediction"]).idxmax())
+    row: Any = answered.loc[best]
+    train_accuracy: Any = known.at[best, "train_accuracy"]
+    expected = expected_test_accuracy(train_accuracy, row["prediction"], row["low"], row["high"])
+    return f"{said} Of the most promising, {view.describe(best)}, expect {expected} on new data."
 
 
 def _correlation_sentences(view: PoolView, best: str, judged: Mapping[str, Verdict]) -> list[str]:
