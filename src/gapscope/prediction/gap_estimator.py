@@ -123,18 +123,19 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """Return readings (and target, while fitting) after scikit-learn's own validation."""
         others = [*self.families, *self.clusters, *([self.error_scale] if self.error_scale else [])]
+        features = [] if self.features is None else list(self.features)
         columns: Any = X
         if not hasattr(X, "columns"):
-            if self.features or others:
+            if features or others:
                 raise InvalidInput(
                     "X must be a table with named columns, because features, families, clusters or error_scale name "
                     f"some; got {type(X).__name__}. Pass a pandas DataFrame."
                 )
         else:
             needed = others if "y" in fitting else [self.error_scale] if self.error_scale else []
-            check_columns(X, [*(self.features or ()), *needed])
-            columns = X[list(self.features)] if self.features else X.drop(columns=others, errors="ignore")
-        if self.features is not None and not len(self.features):
+            check_columns(X, [*features, *needed])
+            columns = X[features] if features else X.drop(columns=others, errors="ignore")
+        if self.features is not None and not features:
             columns = numpy.zeros((len(X), 0))
         for name in getattr(columns, "columns", ()):
             try:
@@ -230,7 +231,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     def _folds(self, X: Any, n: int) -> list[Int[Array, " m"]]:
         """Return the parts of the refits: single networks or clusters, or `n_folds` random parts."""
-        kinds = configuration_ids(X, self.clusters) if self.clusters else numpy.arange(n)
+        kinds = configuration_ids(X, list(self.clusters)) if len(self.clusters) else numpy.arange(n)
         if kinds.max() == 0:
             raise InvalidInput(
                 "clusters must separate the networks into two kinds or more; "
@@ -274,8 +275,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
         A network is "outside" if a family value is new, a reading is not finite or leaves the fitted range too far, or
         its readings together have a larger leverage than any fitted network had, see `ApplicabilityDomain`. So are some
-        networks that are like the fitted ones: for skewed readings (lognormal) 27 % with 12 networks and 8 readings,
-        9 % with 20 and 4, 6 % with 40 and 4, 2 % with 100 and 2.
+        networks that are like the fitted ones: 6 % with 40 networks and 4 skewed readings, 2 % with 100 and 2.
         """
         import pandas
 

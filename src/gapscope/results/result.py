@@ -170,22 +170,21 @@ class StoredRows(RowResult[Row]):
         return cls._from(content)
 
 
-def axes_or_new(axes: Any, *, width: float = 7.0, height: float = 4.0) -> Any:
+def axes_or_new(axes: Any, *, height: float = 4.0) -> Any:
     """Return `axes`, or those of a new figure."""
     if axes is not None:
         return axes
     import matplotlib.pyplot as plt
 
-    return plt.subplots(figsize=(width, height), layout="constrained")[1]
+    return plt.subplots(figsize=(7.0, height), layout="constrained")[1]
 
 
-def panels(names: Sequence[str], *, width: float = 7.0, height: float = 1.8, sharex: bool = True) -> list[Any]:
+def panels(names: Sequence[str], *, sharex: bool = True) -> list[Any]:
     """Return the axes of a new figure, one below the other, one per name."""
     import matplotlib.pyplot as plt
 
-    _, axes = plt.subplots(
-        len(names), 1, sharex=sharex, squeeze=False, figsize=(width, height * len(names)), layout="constrained"
-    )
+    size = (7.0, 1.8 * len(names))
+    _, axes = plt.subplots(len(names), 1, sharex=sharex, squeeze=False, figsize=size, layout="constrained")
     for panel, name in zip(axes[:, 0], names, strict=True):
         panel.set_ylabel(name, rotation=0, ha="right", va="center")
     return list(axes[:, 0])

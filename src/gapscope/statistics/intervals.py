@@ -37,12 +37,7 @@ def percentile_interval(drawn: Sequence[float] | Float[Array, " b"], level: floa
 
 
 def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Int[Array, " n"]:
-    """Number the training configurations (equal hyperparameters, equal number).
-
-    >>> import pandas
-    >>> configuration_ids(pandas.DataFrame({"width": [1, 2, 1], "seed": [0, 0, 1]}), ["width"]).tolist()
-    [0, 1, 0]
-    """
+    """Number the training configurations (equal hyperparameters, equal number)."""
     if not hyperparameters:
         return numpy.arange(len(table))
     rows = [tuple(map(str, row)) for row in table[list(hyperparameters)].itertuples(index=False)]
@@ -56,11 +51,7 @@ def members(clusters: Int[Array, " n"]) -> list[Int[Array, " m"]]:
 
 
 def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) -> Int[Array, " m"]:
-    """Return the rows of random whole configurations, at most `most` rows.
-
-    >>> sample_configurations(numpy.array([0, 0, 1, 1, 2, 2]), 5).tolist()
-    [0, 1, 4, 5]
-    """
+    """Return the rows of random whole configurations, at most `most` rows."""
     if len(clusters) <= most:
         return numpy.arange(len(clusters))
     sizes = numpy.bincount(clusters)
