@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from gapscope.base.random_streams import make_generator, resolve_generator
 from gapscope.base.randomness import resolve_numpy_generator
@@ -19,10 +18,6 @@ from gapscope.data.corruptions import (
     motion_blur,
     subset,
 )
-from gapscope.measures.input_jacobian_norm import input_jacobian_norm
-from gapscope.measures.ntk import ntk_trace
-from gapscope.measures.output_sensitivity import output_sensitivity
-from gapscope.measures.unit_sparsity import unit_sparsity
 from gapscope.networks.factory import build_network
 from gapscope.theory.teacher_students import draw_teacher_task
 
@@ -52,11 +47,9 @@ def test_numpy_follows_the_same_rule() -> None:
 
 
 def _calls() -> dict[str, Callable[[], Any]]:
-    """Everything that takes a generator, called without one."""
+    """What takes a generator (measures have their own battery), called without one."""
     samples = Samples(torch.arange(40.0)[:, None], torch.arange(40) % 2)
     images = torch.rand(3, 1, 8, 8, generator=make_generator(0, "test"))
-    network = build_network("lenet5", input_shape=(1, 28, 28), n_outputs=2)
-    faces, layer = torch.rand(6, 4, generator=make_generator(1, "test")), nn.Linear(4, 2)
     return {
         "initial weights": lambda: next(build_network("fully_connected", input_shape=(3,), n_outputs=2).parameters()),
         "label noise": lambda: inject_label_noise(samples.targets, 0.5, 2),  # type: ignore[arg-type]
@@ -65,17 +58,6 @@ def _calls() -> dict[str, Callable[[], Any]]:
         "balanced subset": lambda: balanced_subset(samples, 8, 2).inputs,
         "motion blur": lambda: motion_blur(images, 5),
         "augmentation": lambda: flip_shift_rotate(images),
-        "output sensitivity": lambda: output_sensitivity(layer, faces),
-        "probes of the kernel": lambda: ntk_trace(layer, faces, method="probe", probe="rademacher"),
-        "probes of the Jacobian": lambda: input_jacobian_norm(layer, faces, method="probe", squared=True),
-        "random ranking": lambda: (
-            unit_sparsity(
-                network,
-                torch.rand(6, 1, 28, 28, generator=make_generator(2, "test")),
-                torch.arange(6) % 2,
-                attribute="random",
-            ).curves
-        ),
         "teachers": lambda: torch.as_tensor(draw_teacher_task(0.5, n_inputs=6, students=2).inputs),
     }
 

@@ -143,11 +143,6 @@ def test_bad_input_is_one_message(models: str, function: str, facts: list[str]) 
     assert all(fact in done.stderr for fact in facts), done.stderr
 
 
-def test_a_regression_is_checked_where_that_has_a_meaning(models: str) -> None:
-    done = gapscope("check", f"{models}:regression")
-    assert done.returncode == 0 and "regressor" in done.stdout and "GS101" in done.stdout
-
-
 def test_an_empty_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
     assert str(tmp_path) in gapscope("check", tmp_path).stderr
     assert "none.safetensors" in gapscope("check", tmp_path / "none.safetensors").stderr

@@ -98,34 +98,6 @@ def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signa
     assert done.returncode == 130 and "Run the same command again" in done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_process_with_workers_says_that_it_goes_on(tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-c", CODE, "pool", "run", str(_endless_grid(tmp_path)), str(tmp_path / "pool")]
-    # a background job inherits an ignored SIGINT, which the command would rightly keep ignoring
-    process = subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    try:
-        _wait_for_a_checkpoint(tmp_path / "pool")
-        process.send_signal(number)
-        told = process.communicate(timeout=300)[1]
-    finally:
-        process.kill()
-    assert process.returncode == 130 and "run the same command again to continue" in told and "Traceback" not in told
-
-
-def test_a_report_is_written(pool: Path) -> None:
-    done = gapscope("report", pool)
-    assert done.returncode == 0, done.stderr
-    page = (pool / "report.html").read_text()
-    assert "<svg" in page and "12 networks" in done.stdout
-
-
 def test_an_estimator_is_fitted_and_asked(pool: Path) -> None:
     done = gapscope("gap", "fit", pool)
     assert done.returncode == 0, done.stderr
@@ -142,17 +114,6 @@ def test_an_estimator_is_fitted_and_asked(pool: Path) -> None:
     network = next((pool.parent / "foreign").glob("runs/*/weights.safetensors"))
     answer = gapscope("gap", "predict", pool, network)
     assert answer.returncode == 2 and "gap: no answer" in answer.stdout and "trust: no" in answer.stdout
-
-
-def test_stored_networks_are_measured_and_compared(pool: Path) -> None:
-    first, second = sorted(pool.glob("runs/*/weights.safetensors"))[:2]
-    done = gapscope("measure", first, "--measure", "parameter_count", "--measure", "accuracy")
-    assert done.returncode == 0, done.stderr
-    assert "parameter_count" in done.stdout and "lower" in done.stdout
-    done = gapscope("compare", first, second, "--measure", "parameter_norm", "--samples", "30")
-    assert done.returncode == 0, done.stderr
-    assert first.parent.name[:8] in done.stdout and "parameter_count" in done.stdout
-    assert "30 training samples" in done.stdout
 
 
 def test_every_reading_command_speaks_json(pool: Path) -> None:
@@ -176,13 +137,6 @@ def test_every_reading_command_speaks_json(pool: Path) -> None:
     assert [row["network"] for row in answers] == [str(first), str(second)]
 
 
-def test_several_networks_are_asked_about_at_once(pool: Path) -> None:
-    assert gapscope("gap", "fit", pool).returncode == 0
-    first, second = sorted(pool.glob("runs/*/weights.safetensors"))[:2]
-    done = gapscope("gap", "predict", pool, first, second)
-    assert done.stdout.count("trust: yes") == 2 and f"{first}:" in done.stdout and f"{second}:" in done.stdout
-
-
 def test_a_pool_of_which_nothing_finished_is_a_failure(tmp_path: Path) -> None:
     grid = tmp_path / "grid.toml"
     grid.write_text("[base.data]\ntrain_size = 5000\n")
@@ -190,17 +144,6 @@ def test_a_pool_of_which_nothing_finished_is_a_failure(tmp_path: Path) -> None:
     assert done.returncode == 1 and "0 finished, 0 diverged, 1 failed" in done.stdout
     assert "train_size must be at most" in done.stderr and "--retry-failed" in done.stderr
     assert gapscope("pool", "run", grid, tmp_path / "pool").returncode == 1
-
-
-def test_absent_data_are_an_error_that_is_tried_again(tmp_path: Path) -> None:
-    grid = tmp_path / "grid.toml"
-    grid.write_text('[base.data]\nname = "mnist"\n')
-    for _ in range(2):
-        done = gapscope("pool", "run", grid, tmp_path / "pool", "--data-root", tmp_path)
-        assert done.returncode == 1 and "0 done, 1 to run" in done.stdout
-        assert done.stderr.startswith("error: Data set 'mnist' needs") and "Traceback" not in done.stderr
-    done = gapscope("pool", "run", grid, tmp_path / "pool", "--device", "cuda:7")
-    assert done.returncode == 1 and "error: device must be one that torch can use" in done.stderr
 
 
 def test_a_damaged_record_is_said_in_a_line_and_hides_no_other(pool: Path, tmp_path: Path) -> None:
@@ -212,11 +155,6 @@ def test_a_damaged_record_is_said_in_a_line_and_hides_no_other(pool: Path, tmp_p
     assert done.returncode == 0 and "11 networks" in done.stdout
     assert done.stderr.startswith("note: 1 of 12 records") and "\n" not in done.stderr.strip()
     assert "1 unreadable" in gapscope("pool", "status", pool.parent / "grid.toml", copy).stdout
-
-
-def test_a_report_into_an_absent_folder_is_not_told_to_free_space(pool: Path, tmp_path: Path) -> None:
-    done = gapscope("report", pool, "--output", tmp_path / "absent" / "page.html")
-    assert done.returncode == 1 and "Make its folder, or correct the path" in done.stderr
 
 
 @pytest.mark.parametrize(

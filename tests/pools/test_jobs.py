@@ -99,9 +99,3 @@ def test_the_threads_of_this_process_are_left_alone(tmp_path: Path) -> None:
 def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="usable as the name of a file"):
         run_cached({name: int}, tmp_path, workers=1)
-
-
-def test_no_workers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="workers must"):
-        run_cached({"a": int}, tmp_path, workers=0)
-    assert run_cached({}, tmp_path) == {}

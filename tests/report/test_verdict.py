@@ -120,12 +120,6 @@ def test_one_or_two_networks_make_a_page_without_rankings(tmp_path: Path) -> Non
     assert 'id="ranking"' not in page and 'id="networks"' in page and '<th scope="row" title="b">b</th>' in page
 
 
-def test_regression_is_by_the_loss() -> None:
-    records = [Record(id=str(i), spec={"name": f"n{i}"}, status="finished",
-                      scores={"train_loss": 0.1, "test_loss": 1.0 + i}) for i in range(2)]  # fmt: skip
-    assert said(*records).startswith("The smallest test loss, 1.00")
-
-
 def _reading(name: str, value: float) -> Reading:
     return Reading(measure=name, number=name, value=value)
 
