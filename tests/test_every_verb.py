@@ -182,11 +182,6 @@ def _curve(network: nn.Module, data: Any) -> Numbers:
     return {"score": gs.learning_curve(train, data).score}
 
 
-def _compared(network: nn.Module, data: Any) -> Numbers:
-    found = gs.compare({"a": network, "b": copy.deepcopy(network)}, data, ["ntk_trace"])
-    return {"rows": float(len(found.to_pandas()))}
-
-
 def _gamma_decay(network: nn.Module, data: Any) -> Numbers:
     found = gamma_decay(network, data, batch_size=10)
     return {str(i): float(layer.decay) for i, layer in enumerate(found.values())}
@@ -198,11 +193,6 @@ def _penalized(network: nn.Module, data: Any) -> Numbers:
         pytest.skip("a training loop has tensors")
     penalty = gs.GradientSimilarityPenalty(0.1, method="exact")
     return {"value": penalty.forward_with_penalty(network.eval(), x, y)[1].item()}
-
-
-def _ranked(network: nn.Module, data: Any) -> Numbers:
-    table = gs.rank_networks({"a": network}, data, by="output_sensitivity").to_pandas()
-    return numbers(dict(table.iloc[0]))
 
 
 FUNCTIONS: dict[str, Callable[[nn.Module, Any], Numbers]] = {

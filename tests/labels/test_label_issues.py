@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from cases import CASES
-from door_networks import bert_classifier
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.data import inject_label_noise as with_wrong_labels
 from gapscope.labels.kernel_views import duplicates_in_test
@@ -81,19 +80,6 @@ def test_networks_that_people_have(name: str) -> None:
     network, samples = CASES[name].make(108)
     found = gs.find_label_issues(network, samples)
     assert len(found.indices) == 108 and sorted(found.indices.tolist()) == list(range(108))
-
-
-def test_a_mapping_of_inputs() -> None:
-    ids = torch.randint(20, (104, 6), generator=torch.Generator().manual_seed(0))
-    data = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids[:, 0] % 2}
-    assert len(gs.find_label_issues(bert_classifier(), data).indices) == 104
-
-
-def test_it_prints_a_table() -> None:
-    network, x, y, _ = digits(0.2)
-    lines = repr(gs.find_label_issues(network, (x, y))).splitlines()
-    assert len(lines) <= 15 and "of 400 labels" in lines[0] and "flagged" in lines[1]
-    assert ["sample", "given", "suggested", "probability", "margin", "flagged"] in [line.split() for line in lines]
 
 
 def test_messages() -> None:

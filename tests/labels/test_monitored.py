@@ -83,22 +83,6 @@ def test_the_ranking_averages_the_ranks_of_a_training_run_and_a_kernel(noisy: Wa
     assert both.noise.accuracy > 0.6
 
 
-def test_the_rate_lies_in_its_interval(noisy: Watched) -> None:
-    found = gs.estimate_label_noise(noisy.monitor)
-    share = float(noisy.wrong[~torch.isin(torch.arange(600), noisy.canaries.positions)].double().mean())
-    assert abs(found.rate - share) < 0.06 and found.low <= share <= found.high
-    assert found.samples == 552 and found.clean_accuracy > 0.8
-    alone = gs.estimate_label_noise(noisy.monitor.alarm)  # without the inputs: from the margins of the run
-    assert abs(alone.rate - share) < 0.06 and alone.low <= alone.rate <= alone.high
-    rbf = gs.estimate_label_noise(features=noisy.x.flatten(1)[noisy.ordinary], labels=noisy.labels[noisy.ordinary])
-    network, kernel = alone.accuracy, rbf.accuracy
-    assert found.rate == pytest.approx(rbf.rate if kernel >= network else alone.rate, abs=0.02)
-
-
-def test_clean_labels_are_called_clean() -> None:
-    assert gs.estimate_label_noise(Watched(0.0).monitor).rate < 0.06
-
-
 def test_a_training_that_is_resumed_says_the_same(noisy: Watched, tmp_path: Path) -> None:
     Watched(0.2, gs.TrainingSpec.from_dict(SETTINGS.to_dict() | {"epochs": 5}), tmp_path)
     resumed = Watched(0.2, folder=tmp_path)

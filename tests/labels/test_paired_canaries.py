@@ -20,12 +20,6 @@ def test_the_p_value_counts_all_patterns_of_signs(pairs: int) -> None:
     assert paired_p_value(list(values)) == np.mean([total >= values.sum() - 1e-9 for total in sums])
 
 
-def test_equal_differences_are_the_binomial_tail() -> None:
-    right, pairs = 17, 24
-    tail = sum(math.comb(pairs, count) for count in range(right, pairs + 1)) / 2**pairs
-    assert paired_p_value([1.0] * right + [-1.0] * (pairs - right)) == pytest.approx(tail, rel=1e-12)
-
-
 def test_many_pairs_have_the_bound_which_is_above_the_exact_value() -> None:
     values = np.random.default_rng(0).normal(0.5, 1, 32)
     statistic = values.sum() / math.sqrt((values**2).sum())

@@ -179,7 +179,7 @@ def _made(name: str) -> tuple[nn.Module, Samples]:
     return CASES[name].make(FEW, dtype=torch.float64)
 
 
-# every measure is taken of a ResNet-18 once more behind the front door, in test_front_door_networks
+# every measure is taken of a ResNet-18 once more behind the front door, in test_measurement
 _DEAR = ("many", "superlinear")
 # six bounds from one search for a deviation: one is quickly taken of every network, the others of two
 _ONE_SEARCH = {name for name in MEASURES if name.startswith("pacbayes_")} - {"pacbayes_magnitude_flatness"}

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.base.errors import InvalidInput
 from gapscope.measures.gradient_neighbours import gradient_neighbours
 
 
@@ -47,8 +46,3 @@ def test_agreement_and_conflict_by_hand() -> None:
     assert found.votes.sum(1).tolist() == [1.0] * 6
     assert found.votes[2].tolist() == [1.0, 0.0]
     assert found.scalars() == {"agreement": found.agreement, "conflict": found.conflict}
-
-
-def test_more_neighbours_than_samples_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="neighbours must be fewer than the samples, here 4; got 4"):
-        gradient_neighbours(nn.Linear(2, 2), torch.eye(4, 2), torch.tensor([0, 1, 0, 1]), neighbours=4)

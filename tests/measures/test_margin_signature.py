@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -52,25 +51,6 @@ def test_features_are_those_of_the_normalized_margins() -> None:
     assert found.n_samples == 50 and found.margins.shape == (1, len(normalized))
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 1e-6])
-def test_rescaling_homogeneous_layers_changes_nothing(epsilon: float) -> None:
-    network = built("small_cnn", input_shape=(1, 8, 8), width_multiplier=0.2).double()
-    x = noise(30, 1, 8, 8, dtype=torch.float64)
-    y = labels_of(network, x)
-    rescaled = copy.deepcopy(network)
-    for name, factor in (("conv2.weight", 7.0), ("conv2.bias", 7.0), ("conv3.weight", 1 / 7)):
-        rescaled.get_parameter(name).data.mul_(factor)
-    layers = ["input", "conv1", "conv2", "conv3", "fc1"]
-    first = margin_signature(network, x, y, layers=layers, epsilon=epsilon)
-    second = margin_signature(rescaled, x, y, layers=layers, epsilon=epsilon)
-    tolerance = 1e-11 if epsilon == 0 else 1e-3
-    assert torch.allclose(first.signature, second.signature, atol=tolerance)
-    assert second.total_variation[2].item() == pytest.approx(49 * first.total_variation[2].item())
-    unnormalized = margin_signature(rescaled, x, y, layers=layers, epsilon=epsilon, normalize="none")
-    plain = margin_signature(network, x, y, layers=layers, epsilon=epsilon, normalize="none")
-    assert not torch.allclose(unnormalized.signature, plain.signature, atol=1)
-
-
 def test_moving_by_the_margin_meets_the_boundary_behind_the_last_hidden_layer() -> None:
     network = built("fully_connected", input_shape=(6,), width=9, n_hidden=3).double()
     x = noise(20, 6, dtype=torch.float64)
@@ -99,14 +79,6 @@ def test_readings_have_four_places_whatever_the_network() -> None:
     y = labels_of(five, x)
     with pytest.raises(NotMeasurable, match="at most 3 hidden layers"):
         margin_signature(five, x, y, layers=["0", "1", "2", "3"]).scalars()
-
-
-def test_tables() -> None:
-    network, x = built("lenet5"), noise(12, 3, 32, 32)
-    found = margin_signature(network, x, labels_of(network, x))
-    table = found.to_pandas()
-    assert list(table.index) == ["input", "conv2", "fc1", "fc2"] and list(table.columns) == list(FEATURES)
-    assert "12 of 12 samples classified correctly" in repr(found)
 
 
 def test_what_has_no_margin() -> None:

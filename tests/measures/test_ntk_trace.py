@@ -7,9 +7,7 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import Samples
 from gapscope.measures.ntk import ntk_trace
-from gapscope.measures.registry import get_measure
 
 
 def _network() -> nn.Module:
@@ -84,42 +82,11 @@ def test_a_single_sample_has_an_error_too() -> None:
         assert estimate.standard_error is not None and math.isfinite(estimate.standard_error)
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "probe", "draws": 3}, {"method": "probe", "probe": "batch_sum"}])
-def test_chunks_do_not_matter(options: dict[str, object]) -> None:
-    network, x = _network(), _inputs()
-    whole = ntk_trace(network, x, **options)  # type: ignore[arg-type]
-    assert math.isclose(ntk_trace(network, x, chunk_size=5, **options), whole, rel_tol=1e-12)  # type: ignore[arg-type]
-
-
-def test_the_order_of_samples_does_not_matter() -> None:
-    network, x = _network(), _inputs()
-    assert math.isclose(ntk_trace(network, x.flip(0)), ntk_trace(network, x), rel_tol=1e-12)
-
-
-def test_nothing_is_left_behind() -> None:
-    network, x = _network().train(), _inputs()
-    state, weights = torch.get_rng_state(), [p.detach().clone() for p in network.parameters()]
-    ntk_trace(network, x, method="probe")
-    assert torch.equal(torch.get_rng_state(), state)
-    assert network.training and all(p.grad is None for p in network.parameters())
-    assert all(torch.equal(p, w) for p, w in zip(network.parameters(), weights, strict=True))
-    with torch.inference_mode():
-        inside = ntk_trace(network, x)
-    assert inside == ntk_trace(network, x)
-
-
 def test_a_constant_network_is_at_the_floor() -> None:
     network = _network()
     for parameter in network.parameters():
         nn.init.zeros_(parameter)
     assert ntk_trace(network, _inputs(), reduction="mean") == 1
-
-
-def test_as_a_registered_measure() -> None:
-    network, x = _network(), _inputs()
-    readings = get_measure("ntk_trace")(network, Samples(x))
-    assert readings["ntk_trace"].value == ntk_trace(network, x)
-    assert readings["ntk_trace"].standard_error is None
 
 
 def test_wrong_options_are_named() -> None:

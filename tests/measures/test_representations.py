@@ -1,4 +1,4 @@
-"""Representations: scikit-learn's index, a dense Laplacian, a simplex and dense covariances."""
+"""Representations and robustness: scikit-learn, dense matrices, closed forms and enumeration."""
 
 from __future__ import annotations
 
@@ -6,16 +6,28 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import davies_bouldin_score
-from torch import nn
+from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
-from gapscope.measures._noise import mixed_logits
+from gapscope.measures._noise import mixed_logits, same_class_partners
 from gapscope.measures.representations import (
     davies_bouldin,
     davies_bouldin_mixup,
     graph_label_variation,
     label_variation,
     neural_collapse,
+)
+from gapscope.measures.robustness import (
+    PENALTIES,
+    augmentation_robustness,
+    cropped,
+    edges,
+    erased,
+    flipped,
+    in_unit_range,
+    mixup_robustness,
+    saturated,
+    six_draws,
 )
 
 DOUBLE = torch.float64
@@ -87,3 +99,75 @@ def test_within_over_between_of_dense_covariances() -> None:
     assert found["centre_disagreement"] == pytest.approx(float((distance != network(x).argmax(1)).double().mean()))
     two_outputs = neural_collapse(nn.Linear(6, 4).double(), x, y)
     assert list(two_outputs.missing()) == ["head_mismatch"]
+
+
+def test_partners_are_others_of_the_same_class_each_once() -> None:
+    y = torch.tensor([0, 1, 0, 2, 1, 0, 0])
+    found = same_class_partners(y, None)
+    assert found.sort().values.tolist() == list(range(7)) and bool((y[found] == y).all())
+    assert found[3] == 3 and all(found[i] != i for i in (0, 1, 2, 4, 5, 6))
+
+
+def test_mixtures_of_a_linear_network_are_mixtures_of_its_outputs() -> None:
+    network, x = nn.Linear(3, 3).double(), torch.randn(30, 3, dtype=torch.float64)
+    y = torch.arange(30) % 3
+    outputs = network(x).detach()
+    mixed = (outputs + outputs[same_class_partners(y, None)]) / 2
+    found = mixup_robustness(network, x, y)
+    assert found["accuracy"] == pytest.approx(float((mixed.argmax(1) == y).double().mean()))
+    assert found["loss"] == pytest.approx(float(F.cross_entropy(mixed, y)), rel=1e-10)
+    losses = F.cross_entropy(mixed, y, reduction="none")
+    assert found.values["loss"].standard_error == pytest.approx(float(losses.std()) / 30**0.5)  # type: ignore[attr-defined]
+
+
+class LeftIsBright(nn.Module):
+    """Class 0 where the left half is brighter than the right one, sure of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = x[..., : x.shape[3] // 2].mean((1, 2, 3)), x[..., x.shape[3] // 2 :].mean((1, 2, 3))
+        return 1000 * torch.stack([left - right, right - left], 1)
+
+
+def test_penalties_of_a_network_that_a_flip_turns_round() -> None:
+    x = torch.zeros(6, 3, 8, 8)
+    x[:, :, :, :4] = 1.0  # white and grey: saturation changes nothing; the crop and brightness keep the side
+    found = augmentation_robustness(LeftIsBright(), x)
+    # flip 6, flip and saturation 12, always; edges lie in the middle, erasing takes some of the left half away
+    draws = six_draws(6, torch.Generator().manual_seed(0))
+    network, total = LeftIsBright(), 0.0
+    before = network(x).softmax(1).max(1)
+    for transform, penalty in PENALTIES.items():
+        after = network(in_unit_range(x, transform)(x, draws)).softmax(1).max(1)
+        same = after.indices == before.indices
+        total += float(torch.where(same, (after.values - before.values).abs(), penalty).mean())
+    again = augmentation_robustness(network, x, generator=torch.Generator().manual_seed(0))
+    assert again["penalty"] == pytest.approx(total) and total >= 18
+    assert found["agreement"] <= 5 / 7
+
+
+def test_each_transformation_does_what_it_says() -> None:
+    x = torch.rand(40, 3, 10, 10)
+    draws = six_draws(40, torch.Generator().manual_seed(1))
+    assert torch.equal(flipped(x, draws)[..., 0], x[..., 9])
+    changed = saturated(x, draws)
+    torch.testing.assert_close(changed.amax(1), x.amax(1))  # the value stays
+
+    def saturation(images: Tensor) -> Tensor:
+        return (images.amax(1) - images.amin(1)) / images.amax(1)
+
+    factor = (0.6 + draws[:, 0, None, None].float()).expand(40, 10, 10)
+    torch.testing.assert_close(saturation(changed), (saturation(x) * factor).clamp_max(1), rtol=1e-4, atol=1e-5)
+    ramp = torch.arange(10.0).expand(2, 1, 10, 10)
+    assert edges(ramp, draws[:2])[0, 0, 4, 4] == 8 / 4 + 0.5
+    torch.testing.assert_close(cropped(torch.ones(2, 3, 32, 32), draws[:2]), torch.ones(2, 3, 32, 32))
+    blanked = erased(x + 1, draws)
+    zero = (blanked == 0).all(1)
+    assert bool(((blanked == 0) | (blanked == x + 1)).all())
+    for image in zero:  # one rectangle each
+        rows, columns = image.any(1), image.any(0)
+        assert int(image.sum()) == int(rows.sum()) * int(columns.sum()) > 0
+
+
+def test_only_images_can_be_changed() -> None:
+    with pytest.raises(NotMeasurable, match=r"got torch.float32 of shape \[3, 5\]"):
+        augmentation_robustness(nn.Linear(5, 2), torch.ones(3, 5))

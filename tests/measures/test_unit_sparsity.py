@@ -134,34 +134,6 @@ def test_by_default_it_is_the_last_convolution(trained: tuple[nn.Module, Tensor,
     assert 0 < found.zeta < 1 and 0 < found.kappa < 1
 
 
-def permuted(network: nn.Module) -> nn.Module:
-    """The same function with the units of conv3 in another order (4 positions each before fc1)."""
-    network = copy.deepcopy(network)
-    order = torch.randperm(16, generator=torch.Generator().manual_seed(2))
-    for name in ("conv3.weight", "conv3.bias"):
-        parameter = network.get_parameter(name)
-        parameter.data.copy_(parameter.data[order])
-    weight = network.get_parameter("fc1.weight")
-    weight.data.copy_(weight.data.unflatten(1, (16, -1))[:, order].flatten(1))
-    return network
-
-
-def test_the_order_of_units_has_no_effect(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
-    network, x, y = trained
-    assert torch.allclose(permuted(network)(x), network(x), atol=1e-5)
-    first, second = unit_sparsity(network, x, y), unit_sparsity(permuted(network), x, y)
-    assert torch.equal(first.curves, second.curves) and torch.equal(first.reversed_curves, second.reversed_curves)
-
-
-def test_the_chunk_size_has_no_effect(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
-    network, x, y = trained
-    expected = unit_sparsity(network, x[:60], y[:60])
-    for rows in (1, 7, 10**4):
-        found = unit_sparsity(network, x[:60], y[:60], chunk_size=rows)
-        assert torch.equal(found.curves, expected.curves)
-        assert torch.equal(found.reversed_curves, expected.reversed_curves)
-
-
 def test_attributes(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     network, x, y = trained
     own = unit_sparsity(network, x, y, attribute=mean_activation)

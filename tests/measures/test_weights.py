@@ -1,4 +1,4 @@
-"""Norms of weight matrices: closed forms, dense operators, folded batch norm."""
+"""Norms and spectra of weight matrices: closed forms, dense operators, and a slow power-law fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cases import CASES, each
+from cases import CASES
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.measures._weights import layer_weights
 from gapscope.measures.norms import (
@@ -23,6 +23,7 @@ from gapscope.measures.norms import (
     spectral_norms,
     stable_rank,
 )
+from gapscope.measures.spectra import power_law_alpha, power_law_fit
 
 DOUBLE = torch.float64
 
@@ -143,8 +144,42 @@ def test_without_matrices_there_is_no_norm() -> None:
         spectral_norms(network, torch.ones(1, 2))
 
 
-@each()
-def test_every_trainable_matrix_counts_once(name: str) -> None:
-    network, samples = CASES[name].make(2)
-    expected = [p for p, q in network.named_parameters() if q.requires_grad and q.ndim >= 2]
-    assert [layer.name for layer in layer_weights(network, samples.inputs)] == expected
+DOUBLE = torch.float64
+
+
+@pytest.mark.parametrize("alpha", [2.0, 3.5])
+def test_quantiles_of_a_power_law_give_its_exponent(alpha: float) -> None:
+    share = (torch.arange(2000, dtype=DOUBLE) + 0.5) / 2000
+    values = 0.7 * (1 - share) ** (-1 / (alpha - 1))
+    found, start, distance = power_law_fit(values)
+    assert found == pytest.approx(alpha, rel=0.01) and distance < 0.005 and start < 2
+
+
+def slow_fit(values: list[float]) -> tuple[float, float]:
+    best = (math.inf, math.nan, math.nan)
+    values = sorted(values)
+    for start in range(len(values) - 1):
+        tail = values[start:]
+        alpha = 1 + len(tail) / sum(math.log(v / tail[0]) for v in tail)
+        gaps = [abs(1 - (v / tail[0]) ** (1 - alpha) - i / len(tail)) for i, v in enumerate(tail)]
+        best = min(best, (max(gaps), alpha, tail[0]))
+    return best[1], best[2]
+
+
+def test_the_fit_of_random_values_is_the_slow_one() -> None:
+    values = torch.rand(40, dtype=DOUBLE).reciprocal()
+    assert power_law_fit(values)[:2] == pytest.approx(slow_fit(values.tolist()), rel=1e-9)
+
+
+def test_layers_are_averaged_and_small_ones_left_out() -> None:
+    network = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 25), nn.Linear(25, 3)).double()
+    x = torch.ones(1, 30, dtype=DOUBLE)
+    fits = []
+    for layer in list(network.children())[:2]:
+        squares = torch.linalg.svdvals(layer.weight.detach()).square()  # type: ignore[arg-type]
+        fits.append((power_law_fit(squares)[0], math.log10(float(squares.max()))))
+    found = power_law_alpha(network, x)
+    assert found["alpha"] == pytest.approx(sum(a for a, _ in fits) / 2, rel=1e-6)
+    assert found["weighted"] == pytest.approx(sum(a * size for a, size in fits) / 2, rel=1e-6)
+    with pytest.raises(NotMeasurable, match="50 or more different eigenvalues"):
+        power_law_alpha(network, x, min_eigenvalues=50)

@@ -60,15 +60,6 @@ def test_a_bert_on_a_mapping_is_the_one_on_tokens(kind: str, wrap: Any) -> None:
     (outputs.loss + value).backward()
 
 
-def test_tokens_alone_return_the_output_object_too() -> None:
-    network, data = bert()
-    penalty = gs.GradientSimilarityPenalty(0.1, method="exact")
-    outputs, value = penalty.forward_with_penalty(network.eval(), data["input_ids"])
-    assert type(outputs).__name__ == "SequenceClassifierOutput" and outputs.loss is None
-    expected = gs.measure(network, data["input_ids"], ["ntk_trace"])["ntk_trace"].value
-    assert value.item() == pytest.approx(0.1 * expected / outputs.logits.numel(), rel=1e-4)
-
-
 def test_gradients_are_verified_once_per_network_and_not_at_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     network, data = bert()
     replays = []
@@ -149,16 +140,6 @@ def test_the_loss_gradient_of_a_causal_language_model() -> None:
     found = torch.autograd.grad(model(**data).loss, parameters, allow_unused=True)
     expected = 0.5 * sum(float(gradient.square().sum()) for gradient in found if gradient is not None)
     assert value.item() == pytest.approx(expected, rel=1e-6) and outputs.loss is not None
-
-
-def test_a_causal_language_model_trains_on_its_own_loss() -> None:
-    model, data = tiny_gpt2(), sentences()
-    own = model(**data).loss.item()
-    settings = gs.TrainingSpec(epochs=30, learning_rate=0.3, batch_size=6)
-    result = gs.train(model, data, settings, test=data)
-    assert result.history[0]["train_loss"] == pytest.approx(own, rel=0.05)  # dropout
-    after = model(**data).loss.item()
-    assert after < own - 0.1 and result.history[-1]["test_loss"] == pytest.approx(after, rel=1e-6)
 
 
 def test_an_automatic_strength_watches_tokens_and_masks() -> None:

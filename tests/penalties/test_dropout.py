@@ -38,16 +38,6 @@ def test_a_probability_without_room_trains_as_layers_that_have_it() -> None:
     assert [automatic[1].p, automatic[3].p, penalty.strength] == [0.25] * 3
 
 
-def test_it_adds_nothing_and_gives_every_dropout_layer_its_probability() -> None:
-    net, samples = CASES["encoder"].make(104)
-    net.train()
-    penalty = make_penalty("automatic_dropout", {})
-    outputs, added = penalty.forward_with_penalty(net, samples.inputs, samples.targets)
-    assert added.item() == 0 and outputs.requires_grad
-    layers = [module for module in net.modules() if isinstance(module, nn.Dropout)]
-    assert layers and all(layer.p == 0.3 for layer in layers)
-
-
 def test_messages() -> None:
     resnet, samples = CASES["ResNet-18, narrow"].make(4)
     with pytest.raises(InvalidInput, match=r"must be given a network with dropout layers.*this one has none"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -11,13 +10,10 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
-from gapscope.base.specs import PenaltySpec, TrainingSpec
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.batch_norm.replace import replace_batch_norm
-from gapscope.penalties.base import forward_with_penalties, make_penalty
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
-from gapscope.training.loop import train
 
 
 def some_samples(n: int = 40, seed: int = 0) -> Samples:
@@ -88,16 +84,6 @@ def test_measured_on_a_schedule_and_smoothed() -> None:
     assert values[2] == values[3] == pytest.approx(0.75 * alone[2] + 0.25 * alone[0], rel=1e-5)
 
 
-def test_gamma_moves_between_measurements() -> None:
-    network, samples = some_network(), some_samples()
-    penalty = GammaDecayPenalty(batch_size=16, every=10)
-    first = penalty(network, samples.inputs, samples.targets).item()
-    with torch.no_grad():
-        network[1].weight.mul_(2)
-        network[7].weight.mul_(2)
-    assert penalty(network, samples.inputs, samples.targets).item() == pytest.approx(4 * first, rel=1e-5)
-
-
 def test_what_is_missing_beyond_the_batch_size_at_hand() -> None:
     network, samples = some_network(), some_samples()
     whole = GammaDecayPenalty(batch_size=16)(network, samples.inputs, samples.targets)
@@ -113,18 +99,6 @@ def test_data_in_place_of_mini_batches() -> None:
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_one_forward_pass_is_shared_and_nothing_else_changes() -> None:
-    network, samples = some_network(), some_samples()
-    before = copy.deepcopy(network.state_dict())
-    outputs, value = forward_with_penalties(
-        network, samples.inputs, samples.targets, [GammaDecayPenalty(batch_size=16)]
-    )
-    torch.testing.assert_close(outputs, network(samples.inputs))
-    (nn.functional.cross_entropy(outputs, samples.targets) + value).backward()  # type: ignore[arg-type]
-    assert network.training and all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
-    assert all(parameter.grad is not None for parameter in network.parameters())
-
-
 def test_state_resumes() -> None:
     network = some_network()
     batches = [some_samples(seed=seed) for seed in range(5)]
@@ -137,27 +111,6 @@ def test_state_resumes() -> None:
     second.load_state_dict(first.state_dict())
     resumed = [second(network, batch.inputs, batch.targets).item() for batch in batches[3:]]
     assert resumed == pytest.approx(values[3:], rel=1e-12)
-
-
-def test_under_automatic_mixed_precision() -> None:
-    network, samples = some_network(), some_samples()
-    plain = GammaDecayPenalty(batch_size=16)(network, samples.inputs, samples.targets)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = GammaDecayPenalty(batch_size=16)(network, samples.inputs, samples.targets)
-    assert mixed.item() == pytest.approx(plain.item(), rel=0.02)
-
-
-def test_named_in_a_training_spec() -> None:
-    samples, losses = some_samples(), {}
-    assert isinstance(make_penalty("gamma_decay", {"batch_size": 8}), GammaDecayPenalty)
-    for strength in (0.0, 20.0):
-        network = some_network()
-        item = PenaltySpec(name="gamma_decay", options={"batch_size": 8, "strength": strength, "every": 5})
-        settings = TrainingSpec(batch_size=20, epochs=15, learning_rate=0.05, penalties=(item,))
-        result = train(network, samples, settings)
-        assert result.status == "finished"
-        losses[strength] = sum(network[i].weight.detach().square().sum().item() for i in (1, 7))
-    assert losses[20.0] < 0.8 * losses[0.0]
 
 
 def test_errors() -> None:

@@ -87,14 +87,6 @@ def test_mean_and_sum_and_every() -> None:
     assert values[0] == values[3] == values[6] == pytest.approx(3 * float(mean.detach()), rel=1e-6)
 
 
-def test_lazy_calls_put_no_hook_on_the_network() -> None:
-    network, (x, _) = _network(), _batch()
-    penalty = GradientSimilarityPenalty(1.0, every=2)
-    for hooked in (True, False, True):
-        with penalty.observe(network, x):
-            assert any(module._forward_hooks for module in network.modules()) is hooked
-
-
 @pytest.mark.parametrize("probe", ["class", "rademacher", "batch_sum"])
 def test_probes_are_unbiased_in_value_and_gradient(probe: Any) -> None:
     network, x = CASES["linear"].make(n=3)
@@ -136,16 +128,6 @@ def _train(
         optimizer.step()
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
-def test_training_lowers_the_trace_with_either_optimizer(kind: Any) -> None:
-    traces = {}
-    for strength in (0.0, 0.1):
-        network = _network()
-        _train(network, GradientSimilarityPenalty(strength), range(60), kind(network.parameters(), lr=0.02))
-        traces[strength] = float(GradientSimilarityPenalty(1.0, method="exact")(network, _batch(40)[0]).detach())
-    assert traces[0.1] < 0.7 * traces[0.0]
-
-
 def test_a_resumed_training_ends_with_the_same_weights_and_leaves_the_global_random_state() -> None:
     before = torch.get_rng_state()
     whole = _network()
@@ -162,21 +144,6 @@ def test_a_resumed_training_ends_with_the_same_weights_and_leaves_the_global_ran
     _train(second, resumed, range(5, 9), torch.optim.SGD(second.parameters(), lr=0.05))
     for given, right in zip(second.parameters(), whole.parameters(), strict=True):
         assert torch.equal(given, right)
-
-
-def test_gradient_accumulation_over_equal_parts_is_the_whole_batch() -> None:
-    network, (x, y) = _network().double(), _batch()
-    x = x.double()
-    penalty = GradientSimilarityPenalty(0.1, method="exact")
-
-    def accumulated(parts: int) -> Tensor:
-        network.zero_grad()
-        for some_x, some_y in zip(x.chunk(parts), y.chunk(parts), strict=True):
-            outputs, value = penalty.forward_with_penalty(network, some_x)
-            ((F.cross_entropy(outputs, some_y) + value) / parts).backward()
-        return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
-
-    torch.testing.assert_close(accumulated(4), accumulated(1), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["trace", "logdet"])
@@ -330,25 +297,6 @@ def test_several_processes_draw_different_probes(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
         states.append(GradientSimilarityPenalty(0.1).state_dict()["generator"])
     assert not torch.equal(*states)
-
-
-@pytest.mark.parametrize("kind", ["trace", "logdet"])
-@pytest.mark.parametrize("method", ["probe", "exact"])
-@pytest.mark.parametrize("probe", ["class", "rademacher"])
-def test_training_mode_alone_changes_nothing(kind: Any, method: Any, probe: Any) -> None:
-    network, x = _network().double(), _batch()[0].double()
-    values, gradients = [], []
-    for training in (False, True):  # the network has neither dropout nor batch norm
-        penalty = GradientSimilarityPenalty(0.1, kind=kind, method=method, probe=probe)
-        values.append(penalty(network.train(training), x))
-        gradients.append(gradient_of(values[-1], network))
-        assert all(module.training is training for module in network.modules())
-    torch.testing.assert_close(*values, rtol=1e-12, atol=0)
-    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
-    assert float(gradients[0].abs().max()) > 0
-    if method == "exact" or kind == "logdet":
-        right = _exact(network, x, kind, 1.0) / 24
-        torch.testing.assert_close(values[1], 0.1 * right, rtol=1e-10, atol=0)
 
 
 def test_noise_below_the_rounding_errors_is_refused() -> None:
