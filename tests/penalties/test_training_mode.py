@@ -26,7 +26,7 @@ from gapscope.base.errors import InvalidInput, ReplaceLayer, SlowGradients
 from gapscope.gradients.backward import draw_probe, probe_scale
 from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.networks.adapters import from_transformers
-from gapscope.networks.resnet import resnet
+from gapscope.networks.factory import build_network
 from gapscope.penalties.gradient_norms import InputJacobianPenalty, LossGradientPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from two_processes import together
@@ -318,7 +318,7 @@ def test_batch_norm_and_dropout_and_a_bare_parameter_at_once() -> None:
 
 def test_a_resnet_18_with_batch_norm_trains_under_the_penalty() -> None:
     torch.manual_seed(0)
-    network = resnet(18, (3, 8, 8), 3, width_multiplier=1 / 16).train()
+    network = build_network("resnet18", input_shape=(3, 8, 8), n_outputs=3, width_multiplier=1 / 16).train()
     x, y = torch.randn(8, 3, 8, 8), torch.arange(8) % 3
     penalty = GradientSimilarityPenalty(0.01)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)

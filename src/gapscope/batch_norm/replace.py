@@ -13,14 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from gapscope.base.errors import InvalidInput, ReplaceLayer, check_choice, did_you_mean
-from gapscope.batch_norm.layers.partial import (
-    MeanOnlyBatchNorm1d,
-    MeanOnlyBatchNorm2d,
-    MeanOnlyBatchNorm3d,
-    VarianceOnlyBatchNorm1d,
-    VarianceOnlyBatchNorm2d,
-    VarianceOnlyBatchNorm3d,
-)
+from gapscope.batch_norm.layers import partial
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.layers.weight import Network, weight_normalize
 from gapscope.batch_norm.norm_layers import (
@@ -37,8 +30,12 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "batch": BATCH_KINDS,
     "population": POPULATION_KINDS,
     "ghost": GHOST_KINDS,
-    "mean_only": (MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, MeanOnlyBatchNorm3d),
-    "variance_only": (VarianceOnlyBatchNorm1d, VarianceOnlyBatchNorm2d, VarianceOnlyBatchNorm3d),
+    "mean_only": (partial.MeanOnlyBatchNorm1d, partial.MeanOnlyBatchNorm2d, partial.MeanOnlyBatchNorm3d),
+    "variance_only": (
+        partial.VarianceOnlyBatchNorm1d,
+        partial.VarianceOnlyBatchNorm2d,
+        partial.VarianceOnlyBatchNorm3d,
+    ),
     "none": (nn.Identity, nn.Identity, nn.Identity),
 }
 """Replacements of batch normalization in one, two and three dimensions."""

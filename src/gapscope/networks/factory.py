@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.options import check_known, coerce
 from gapscope.networks.initialization import initialize
-from gapscope.networks.layers import ACTIVATIONS, NORMALIZATIONS
+from gapscope.networks.layers import ACTIVATIONS, NORMALIZATIONS, Layers
 from gapscope.networks.resnet import resnet
 from gapscope.networks.sequential import (
     HEADS,
@@ -27,7 +28,7 @@ from gapscope.networks.sequential import (
     vgg,
 )
 
-_FAMILIES: dict[str, Callable[..., nn.Module]] = {
+_FAMILIES: dict[str, Callable[..., Layers]] = {
     "alexnet": alexnet,
     "conv6": conv6,
     "fully_connected": fully_connected,
@@ -108,7 +109,7 @@ def build_network(
     check_range("n_outputs", n_outputs, 1)
     # Built on the meta device first, so that every weight is sampled exactly once, below.
     with torch.device("meta"):
-        network = _FAMILIES[name](tuple(input_shape), n_outputs, **options)
+        network = nn.Sequential(OrderedDict(_FAMILIES[name](tuple(input_shape), n_outputs, **options)))
     network.to_empty(device="cpu")
     initialize(network, initialization, generator)
     return network

@@ -81,7 +81,7 @@ def resnet(
     width_multiplier: float = 1.0,
     normalization: str = "batch",
     dropout: float = 0.0,
-) -> nn.Sequential:
+) -> Layers:
     """Build a residual network for small images, in blocks of two 3 x 3 convolutions.
 
     ResNet-18 and 34 have four stages with 64-128-256-512 channels after a 3 x 3 convolution of stride 1 (the CIFAR
@@ -106,4 +106,4 @@ def resnet(
             layers[name] = _block(channels, width, stride, normalization, padded_shortcut=n_layers == 20)
             layers |= dropout_layers(name, dropout)
             channels = width
-    return nn.Sequential(OrderedDict(layers | pooled_head(channels, n_outputs)))
+    return layers | pooled_head(channels, n_outputs)

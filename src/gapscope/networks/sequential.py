@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from torch import nn
@@ -30,7 +29,7 @@ def fully_connected(
     activation: str = "relu",
     dropout: float = 0.0,
     batch_norm: bool = False,
-) -> nn.Sequential:
+) -> Layers:
     r"""Build a fully connected network with `n_hidden` hidden layers of `width` units.
 
     For $D$ inputs, $M \ge 1$ hidden layers of $H$ units and $K$ outputs it has
@@ -50,8 +49,7 @@ def fully_connected(
         layers |= dense(f"fc{i}", n_inputs, width, activation=activation, normalization=normalization)
         layers |= dropout_layers(f"fc{i}", dropout)
         n_inputs = width
-    layers["output"] = nn.Linear(n_inputs, n_outputs)
-    return nn.Sequential(OrderedDict(layers))
+    return layers | {"output": nn.Linear(n_inputs, n_outputs)}
 
 
 _ALEXNET_CHANNELS = (64, 192, 384, 256, 256)
@@ -75,7 +73,7 @@ def alexnet(
     dropout: float = 0.5,
     batch_norm: bool = False,
     max_pool: bool = True,
-) -> nn.Sequential:
+) -> Layers:
     """Build AlexNet for small images: 3 x 3 convolutions with 64-192-384-256-256 channels.
 
     The first convolution has stride 2; 2 x 2 max-pooling follows the first, the second and the fifth. Without
@@ -99,13 +97,13 @@ def alexnet(
             layers[f"conv{i}_pool"] = nn.MaxPool2d(2)
         channels = width
     features = n_features("alexnet", layers, channels, sides)
-    layers |= fully_connected_head(features, [head_width] * 2, n_outputs, dropout=dropout, normalization=normalization)
-    return nn.Sequential(OrderedDict(layers))
+    hidden = [head_width] * 2
+    return layers | fully_connected_head(features, hidden, n_outputs, dropout=dropout, normalization=normalization)
 
 
 def conv6(
     input_shape: Sequence[int], n_outputs: int, *, width_multiplier: float = 1.0, normalization: str = "batch"
-) -> nn.Sequential:
+) -> Layers:
     """Build conv(3,32)-conv(3,32)-conv(3,64)-conv(3,64)-pool(2,2)-fc(512)-fc.
 
     Luo et al. 2019 (arXiv 1809.00846), App. B, who leave padding and places of the normalization open: here
@@ -121,8 +119,7 @@ def conv6(
     layers["pool"] = nn.MaxPool2d(2)
     features = n_features("conv6", layers, channels, sides)
     hidden = [scale_channels(512, width_multiplier)]
-    layers |= fully_connected_head(features, hidden, n_outputs, normalization=normalization)
-    return nn.Sequential(OrderedDict(layers))
+    return layers | fully_connected_head(features, hidden, n_outputs, normalization=normalization)
 
 
 def lenet5(
@@ -132,7 +129,7 @@ def lenet5(
     width_multiplier: float = 1.0,
     dropout: float = 0.0,
     batch_norm: bool = False,
-) -> nn.Sequential:
+) -> Layers:
     """Build LeNet-5 in its present form (6-16-120-84, ReLU, max-pooling).
 
     Images smaller than 32 x 32 are padded by 2 in the first convolution, so that 28 x 28 images have the feature maps
@@ -153,15 +150,14 @@ def lenet5(
         "conv2_pool": nn.MaxPool2d(2),
     }
     features = n_features("lenet5", layers, second, sides)
-    layers |= fully_connected_head(
+    return layers | fully_connected_head(
         features, hidden, n_outputs, dropout=dropout, output_dropout=dropout, normalization=normalization
     )
-    return nn.Sequential(OrderedDict(layers))
 
 
 def mobilenet(
     input_shape: Sequence[int], n_outputs: int, *, width_multiplier: float = 1.0, normalization: str = "batch"
-) -> nn.Sequential:
+) -> Layers:
     """Build MobileNet: 13 blocks of a depthwise 3 x 3 and a pointwise 1 x 1 convolution.
 
     Howard et al. 2017 with stride 1 in the first convolution, so that images of 32 x 32 pixels end as 2 x 2. Zhao,
@@ -180,7 +176,7 @@ def mobilenet(
         name = f"block{block}_pointwise"
         layers |= convolution(name, channels, width, kernel_size=1, padding=0, bias=bias, normalization=normalization)
         channels = width
-    return nn.Sequential(OrderedDict(layers | pooled_head(channels, n_outputs)))
+    return layers | pooled_head(channels, n_outputs)
 
 
 def plain_cnn(
@@ -193,7 +189,7 @@ def plain_cnn(
     dropout: float = 0.0,
     batch_norm: bool = False,
     max_pool: bool = False,
-) -> nn.Sequential:
+) -> Layers:
     """Build a network of `n_conv` unpadded 3 x 3 convolutions and one hidden layer.
 
     The "m-layer CNN" of Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 2, whose sizes are tied: `channels` = (`hidden`
@@ -219,8 +215,7 @@ def plain_cnn(
     layers["flatten"] = nn.Flatten()
     layers |= dense("fc1", features, hidden, normalization=normalization)
     layers |= dropout_layers("fc1", dropout)
-    layers["output"] = nn.Linear(hidden, n_outputs)
-    return nn.Sequential(OrderedDict(layers))
+    return layers | {"output": nn.Linear(hidden, n_outputs)}
 
 
 def small_cnn(
@@ -231,7 +226,7 @@ def small_cnn(
     depth: int = 3,
     dropout: float = 0.0,
     batch_norm: bool = False,
-) -> nn.Sequential:
+) -> Layers:
     """Build conv32-conv64-pool-conv64-pool-fc128 (depth 3).
 
     Convolutions are 3 x 3 and keep the size of the image. The first has 32 channels, all others 64; each of the last
@@ -252,10 +247,9 @@ def small_cnn(
         channels = width
     features = n_features("small_cnn", layers, channels, sides)
     hidden = [scale_channels(128, width_multiplier)]
-    layers |= fully_connected_head(
+    return layers | fully_connected_head(
         features, hidden, n_outputs, dropout=dropout, output_dropout=dropout, normalization=normalization
     )
-    return nn.Sequential(OrderedDict(layers))
 
 
 def vgg(
@@ -269,7 +263,7 @@ def vgg(
     dropout: float = 0.0,
     batch_norm: bool = True,
     max_pool: bool = True,
-) -> nn.Sequential:
+) -> Layers:
     """Build VGG with five blocks of 3 x 3 convolutions with 64-128-256-512-512 channels.
 
     The head "linear" is one linear layer, as in Forouzesh et al. 2021 (arXiv 2007.15378); the head "paper" has two
@@ -298,5 +292,4 @@ def vgg(
             layers[f"block{block}_pool"] = nn.MaxPool2d(2)
     features = n_features(f"vgg{n_layers}", layers, channels, sides)
     hidden = [head_width] * 2 if head == "paper" else []
-    layers |= fully_connected_head(features, hidden, n_outputs, dropout=dropout, output_dropout=dropout)
-    return nn.Sequential(OrderedDict(layers))
+    return layers | fully_connected_head(features, hidden, n_outputs, dropout=dropout, output_dropout=dropout)
