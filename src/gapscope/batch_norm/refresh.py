@@ -100,10 +100,9 @@ def refresh_population(
 ) -> None:
     r"""Set mean and variance of population-normalizing layers to those of training samples.
 
-    The layers are done in the order in which they run, each with all earlier ones already updated, so that afterwards
-    every layer's statistics are those of the network as it stands. Dropout is off. Statistics are computed in
-    float64, the variance is the biased one. Cost: where the samples fit one chunk, one forward pass; else one pass per
-    layer, up to that layer.
+    The layers are done in the order in which they run, each with all earlier ones already updated. Dropout is off,
+    statistics are computed in float64, the variance is the biased one. Cost: where the samples fit one chunk, one
+    forward pass; else one pass per layer, up to that layer.
 
     Reference: Luo et al. 2019, section 5 (10 000 samples).
 
@@ -114,12 +113,6 @@ def refresh_population(
 
     Raises:
         NotMeasurable: There is no such layer, or statistics are not finite (then nothing is changed).
-
-    >>> from gapscope.batch_norm.layers.population import PopulationNorm1d
-    >>> layer = PopulationNorm1d(1)
-    >>> refresh_population(layer, torch.tensor([[1.0], [5.0]]))
-    >>> layer.running_mean.item(), layer.running_var.item()
-    (3.0, 4.0)
     """
     check_range("samples", samples, 1)
     refreshed = batch_norm_layers(network, layers, BATCH_NORMS if layers is not None else POPULATION_KINDS)

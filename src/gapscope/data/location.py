@@ -71,15 +71,12 @@ def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path
     )
 
 
-PGDL = FileLayout("pgdl", ("pgdl",), {"networks": ("pgdl_task1_v4.csv",)})
-
-
 def pgdl_networks(root: str | Path | None = None) -> Path:
     """Return the CSV file of VGG-like networks on CIFAR-10 with gaps and 13 measures (there is no download)."""
-    try:
-        return locate(PGDL, root)["networks"]
-    except DataNotFound:
+    path = data_root(root) / "pgdl" / "pgdl_task1_v4.csv"
+    if not path.is_file():
         raise DataNotFound(
-            f"The networks of the 2020 competition must lie in {data_root(root) / 'pgdl' / 'pgdl_task1_v4.csv'}; they "
-            "do not. Name another data root with --data-root or GAPSCOPE_DATA, or pass a table of your own."
-        ) from None
+            f"The networks of the 2020 competition must lie in {path}; they do not. Name another data root with "
+            "--data-root or GAPSCOPE_DATA, or pass a table of your own."
+        )
+    return path

@@ -72,18 +72,12 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
     | `"he_uniform"` | $U(\pm\sqrt{6/n_\mathrm{in}})$ | 0 |
     | `"he_normal"` | $N(0, 2/n_\mathrm{in})$, variance | 0 |
 
-    Normalization layers start with weight 1 and bias 0 (running statistics 0 and 1). Layers of other kinds that have
-    `reset_parameters` (embeddings, recurrent layers) use it, under a seed from the generator; parameters of modules
-    without it stay as they are. The global random state is left as it is. The last four kinds are those of Forouzesh et
-    al. 2021 (arXiv 2007.15378), Fig. 3.
+    Layers of other kinds that have `reset_parameters` (normalization, embeddings, recurrent layers) use it, under a
+    seed from the generator; parameters of modules without it stay as they are. The last four kinds are those of
+    Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 3.
 
     Raises:
-        InvalidInput: `kind` is unknown, or a weight is parametrized (weight norm), so that it cannot be set.
-
-    >>> layer = nn.Linear(6, 2)
-    >>> initialize(layer, "he_uniform", torch.Generator().manual_seed(0))
-    >>> bool((layer.weight.abs() <= 1).all()), layer.bias.tolist()
-    (True, [0.0, 0.0])
+        InvalidInput: A weight is parametrized (weight norm), so that it cannot be set.
     """
     check_choice("initialization", kind, INITIALIZATIONS)
     generator = resolve_generator(generator, "initial weights")

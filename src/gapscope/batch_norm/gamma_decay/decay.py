@@ -183,15 +183,12 @@ def gamma_decay(
     $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions. To order 1/M the mean loss rises
     by $\sum_i \zeta_i \gamma_i^2$ and a part linear in gamma:
     $$\zeta_i = \tfrac12 [v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}] + c H_{\gamma\beta}.$$
-    $v_\mu = \mathrm{Var}(a)$, $v_\sigma = \mathrm{Var}(s)$, $c = \mathrm{Cov}(a, s)$ come from the variances and
-    covariances over samples of the mean and mean square over positions (see `LayerAccumulator`): for fully connected
-    layers they are $1/M$, $(\rho+2)/4M$ and skewness/2M with the excess kurtosis $\rho$. H are second derivatives of
-    the loss, means over samples. Running statistics count as population statistics: `refresh_population` makes them so.
-    The paper's theorem 1 is `covariance="diagonal", curvature="squared_score"` without c and the part linear in gamma,
-    with $v_\mu = 1/M$ also in convolutions, which overestimates by one or two orders of magnitude.
-
-    Cost: one pass over the data, forward and (1 + K) backward for K outputs, or (1 + draws); memory O(channels^2) a
-    layer with `covariance="full"`. `result.for_batch_size(M)` gives another batch size at no cost.
+    $v_\mu = \mathrm{Var}(a)$, $v_\sigma = \mathrm{Var}(s)$, $c = \mathrm{Cov}(a, s)$ are estimated from samples: for
+    fully connected layers they are $1/M$, $(\rho+2)/4M$ and skewness/2M with the excess kurtosis $\rho$. H are second
+    derivatives of the loss, means over samples. Running statistics count as population statistics (see
+    `refresh_population`). The paper's theorem 1 is `covariance="diagonal", curvature="squared_score"` without c and
+    without the part linear in gamma; its $v_\mu = 1/M$ is one or two orders of magnitude too large in convolutions.
+    Cost: one pass over the data, forward and (1 + K) backward for K outputs, or (1 + draws).
 
     Reference: Luo et al. 2019, theorem 1 and appendix C.4, corrected as stated here.
 

@@ -31,11 +31,10 @@ def normalize_parts(
 class GhostBatchNorm(ChannelNorm):
     r"""Batch normalization by statistics of "ghost batches" of `ghost_size` samples.
 
-    A batch of n samples is partitioned into max(1, n // ghost_size) parts whose sizes differ by at most one, so no part
-    is smaller than `ghost_size` unless the whole batch is. Of k equal parts, sample i belongs to part i mod k, which
-    costs no copy; else the first samples form the larger parts, and the rest the smaller ones. The running statistics
-    move once per step, towards the plain mean over the parts. Evaluation and state dictionary are those of torch's
-    BatchNorm.
+    A batch of n samples is partitioned into max(1, n // ghost_size) parts whose sizes differ by at most one. Of k equal
+    parts, sample i belongs to part i mod k, which costs no copy; else the first samples form the larger parts. The
+    running statistics move once per step, towards the plain mean over the parts. Evaluation and state dictionary are
+    those of torch's BatchNorm.
 
     Reference: Hoffer et al. 2017, algorithm 1. Common parameters: see `gapscope.batch_norm`.
 

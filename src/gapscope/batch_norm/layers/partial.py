@@ -12,9 +12,9 @@ from gapscope.batch_norm.layers._channel_norm import ChannelNorm, with_mean, wit
 class MeanOnlyBatchNorm(ChannelNorm):
     r"""Subtraction of the batch mean without division: $y = \gamma (h - \mu_B) + \beta$.
 
-    Evaluation uses the running mean. Use `scale=False` for weight-normalized layers, whose length g replaces gamma. A
-    channel that is constant over the batch becomes beta. `running_var` does not exist, so a BatchNorm's state
-    dictionary, which describes another function, fails in `load_state_dict`; use `replace_batch_norm`.
+    Evaluation uses the running mean. Use `scale=False` for weight-normalized layers, whose length g replaces gamma.
+    `running_var` does not exist, so a BatchNorm's state dictionary, which describes another function, is refused; use
+    `replace_batch_norm`.
 
     Reference: Salimans and Kingma 2016, section 3, eq. 7-8; Luo et al. 2019, section 5 ("WN+mean-only BN").
 
@@ -76,8 +76,7 @@ class VarianceOnlyBatchNorm(ChannelNorm):
     $\sigma_B^2 = \frac1m \sum (h - \mu_B)^2 + \epsilon$ about the batch mean (the paper gives no formula; this is our
     reading), or $\frac1m \sum h^2 + \epsilon$ with `rms`. In evaluation the running variance (with `rms`: the running
     mean square) takes its place. A channel that is constant over the batch is divided by sqrt(eps), so its outputs
-    are large (unless it is 0): prefer `rms` where channels can die. `running_mean` does not exist, so a BatchNorm's
-    state dictionary, which describes another function, fails in `load_state_dict`; use `replace_batch_norm`.
+    are large (unless it is 0): prefer `rms` where channels can die. `running_mean` does not exist.
 
     Reference: Luo et al. 2019, section 5 ("WN+variance-only BN").
 

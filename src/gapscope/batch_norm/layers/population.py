@@ -55,8 +55,7 @@ class PopulationNorm(ChannelNorm):
 
     In training the value is the same as in evaluation, bit for bit. The gradient still runs through the statistics of
     the mini-batch, by the identity of batch renormalization, $\frac{h-\mu_P}{\sigma_P} = \frac{h-\mu_B}{\sigma_B} r +
-    d$ with $r=\sigma_B/\sigma_P$, $d=(\mu_B-\mu_P)/\sigma_P$ as constants, so that it is invariant to the scale of the
-    weights before the layer, as with weight normalization. With `detach` no gradient runs through the statistics.
+    d$ with $r=\sigma_B/\sigma_P$, $d=(\mu_B-\mu_P)/\sigma_P$ as constants.
 
     The statistics are 0 and 1 until `refresh_population` has set them; `num_batches_tracked` counts refreshes. A
     BatchNorm's state dictionary gives the same evaluation function. A channel that is constant over the population is
