@@ -133,13 +133,11 @@ def badly_initialized(network: nn.Module, generator: torch.Generator) -> nn.Modu
     network = copy.deepcopy(network)
     large = bool(torch.rand((), generator=generator) < 0.5)
     normalized = any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules())
+    factor = (100 if large else 1e-3) if normalized else (10 if large else 0.1)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            if normalized:
-                if name.startswith("output"):
-                    parameter.mul_(100 if large else 1e-3)
-            else:
-                parameter.mul_(10 if large else 0.1)
+            if not normalized or name.startswith("output"):
+                parameter.mul_(factor)
     return network
 
 

@@ -46,8 +46,7 @@ def _accuracy(network: nn.Module, data: Data) -> float:
 
 
 def _exact_duplicates(data: Data) -> bool:
-    rows = {row.numpy().tobytes() for row in data[0].flatten(1)}
-    return len(data[0]) - len(rows) >= 0.02 * len(data[0])
+    return len(data[0]) - len(data[0].unique(dim=0)) >= 0.02 * len(data[0])
 
 
 def _logistic_disagreement(data: Data) -> bool:
@@ -76,40 +75,36 @@ def _case(code: str, kind: str, is_fault: bool, result: Any, baseline: bool | No
     return {"code": code, "kind": kind, "fault": is_fault, "outcome": outcomes[code], "baseline": baseline}
 
 
+def _both(code: str, clean: Any, network: nn.Module, data: Data, **options: Any) -> Iterator[dict[str, Any]]:
+    """A case without the fault, and one with it."""
+    yield _case(code, "planted", False, clean)
+    yield _case(code, "planted", True, gs.check(network, data, only=[code], **options))
+
+
 def data_cases(family: str, train: Data, seed: int) -> Iterator[dict[str, Any]]:
     """Faults of the data, seen by an untrained network."""
-    generator = torch.Generator().manual_seed(seed)
-    network = build(family, train, seed)
-
-    def found(data: Data, code: str, is_fault: bool, baseline: bool | None = None) -> dict[str, Any]:
-        return _case(code, "planted", is_fault, gs.check(network, data, only=[code]), baseline)
-
-    exact = seed % 2 == 0
-    data = faults.duplicates(train, generator, exact=exact)
-    yield found(train, "GS101", False, _exact_duplicates(train))
-    yield found(data, "GS101", True, _exact_duplicates(data))
-    data = faults.flipped(train, generator)
-    yield found(train, "GS102", False, _logistic_disagreement(train))
-    yield found(data, "GS102", True, _logistic_disagreement(data))
+    generator, network = torch.Generator().manual_seed(seed), build(family, train, seed)
+    repeated = faults.duplicates(train, generator, exact=seed % 2 == 0)
+    for code, faulty, baseline in (
+        ("GS101", repeated, _exact_duplicates),
+        ("GS102", faults.flipped(train, generator), _logistic_disagreement),
+    ):
+        for data in (train, faulty):
+            yield _case(code, "planted", data is faulty, gs.check(network, data, only=[code]), baseline(data))
     for code, plant in (("GS104", faults.imbalanced), ("GS105", faults.unscaled)):
-        yield found(train, code, False)
-        yield found(plant(train, generator), code, True)
+        yield from _both(code, gs.check(network, train, only=[code]), network, plant(train, generator))
 
 
 def untrained_cases(family: str, train: Data, seed: int) -> Iterator[dict[str, Any]]:
     """Faults of the network before training."""
-    generator = torch.Generator().manual_seed(seed)
-    network = build(family, train, seed)
+    generator, network = torch.Generator().manual_seed(seed), build(family, train, seed)
     clean = gs.check(network, train, only=["GS201", "GS202", "GS204"], time_budget=None)
-    for code in ("GS201", "GS202", "GS204"):
-        yield _case(code, "planted", False, clean)
-    bad = faults.badly_initialized(network, generator)
-    yield _case("GS201", "planted", True, gs.check(bad, train, only=["GS201"]))
-    if family != "batch norm":  # batch norm removes the offset, so that nothing would be planted
-        offset = (train[0] + 100 * train[0].std(), train[1])
-        yield _case("GS202", "planted", True, gs.check(network, offset, only=["GS202"]))
-    narrow = faults.bottleneck(network, train[0], generator)
-    yield _case("GS204", "planted", True, gs.check(narrow, train, only=["GS204"], time_budget=None))
+    yield from _both("GS201", clean, faults.badly_initialized(network, generator), train)
+    if family == "batch norm":  # it removes the offset, so that nothing would be planted
+        yield _case("GS202", "planted", False, clean)
+    else:
+        yield from _both("GS202", clean, network, (train[0] + 100 * train[0].std(), train[1]))
+    yield from _both("GS204", clean, faults.bottleneck(network, train[0], generator), train, time_budget=None)
 
 
 def trained_cases(family: str, train: Data, more: Data, test: Data, seed: int) -> Iterator[dict[str, Any]]:
@@ -160,16 +155,10 @@ def _planted_after_training(
     network: nn.Module, data: Data, initial: dict[str, Any], clean: Any, generator: torch.Generator
 ) -> Iterator[dict[str, Any]]:
     options = {"initial_state": initial, "batch_size": 50, "time_budget": None}
-    yield _case("GS403", "planted", False, clean)
-    dead = faults.with_dead_units(network, generator)
-    yield _case("GS403", "planted", True, gs.check(dead, data, only=["GS403"], **options))
-    yield _case("GS404", "planted", False, clean)
-    wiggly = faults.Wiggly(network, data[0], generator)
-    yield _case("GS404", "planted", True, gs.check(wiggly, data, only=["GS404"], history=({"epoch": 1},)))
+    yield from _both("GS403", clean, faults.with_dead_units(network, generator), data, **options)
+    yield from _both("GS404", clean, faults.Wiggly(network, data[0], generator), data, history=({"epoch": 1},))
     if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules()):
-        yield _case("GS203", "planted", False, clean)
-        stale = faults.with_stale_statistics(network)
-        yield _case("GS203", "planted", True, gs.check(stale, data, only=["GS203"], **options))
+        yield from _both("GS203", clean, faults.with_stale_statistics(network), data, **options)
 
 
 def units(scale: str) -> Iterator[tuple[int, str, str]]:

@@ -27,15 +27,11 @@ def normalized_margin(labels: Ints, probabilities: Floats) -> Floats:
     return (self_confidence(labels, probabilities) - rest.max(1) + 1) / 2
 
 
-def thresholds(labels: Ints, probabilities: Floats) -> Floats:
-    """Mean probability of each class among the samples labelled with it (eq. 2); infinite for an absent class."""
-    n_classes = probabilities.shape[1]
-    return np.array([probabilities[labels == j, j].mean() if (labels == j).any() else np.inf for j in range(n_classes)])
-
-
 def confident_classes(labels: Ints, probabilities: Floats) -> Ints:
-    """The class that each sample confidently belongs to; -1 if it reaches no threshold."""
-    reached = probabilities >= thresholds(labels, probabilities) - 1e-6
+    """The class that each sample confidently belongs to; -1 if it reaches no threshold (eq. 2; none of absent ones)."""
+    classes = range(probabilities.shape[1])
+    means = [probabilities[labels == j, j].mean() if (labels == j).any() else np.inf for j in classes]
+    reached = probabilities >= np.array(means) - 1e-6
     best = np.where(reached, probabilities, -np.inf).argmax(1)
     return np.where(reached.any(1), best, -1)
 

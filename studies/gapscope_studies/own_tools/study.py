@@ -44,9 +44,10 @@ def _share(source: str, says: str, quantity: str, count: int, total: int, **more
 
 def _better(content: Mapping[str, Any], own: str, other: str, says: str, units: int) -> Claim:
     row = next(row for row in content["differences"] if (row["method"], row["minus"]) == (own, other))
-    found = Interval(*row["average_precision"], units)
-    return measured("labels", says, f"average precision of {own} minus {other}", found, above=0.0, unit="data sets",
-                    compared=(), untrained="rankings of labels, whatever was learned")  # fmt: skip
+    value, low, high = row["average_precision"]
+    return measured("labels", says, f"average precision of {own} minus {other}", Interval(value, low, high, units),
+                    above=0.0, unit="data sets", compared=(),
+                    untrained="rankings of labels, whatever was learned")  # fmt: skip
 
 
 def label_claims(stored: Path) -> list[Claim]:
