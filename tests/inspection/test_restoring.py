@@ -1,17 +1,22 @@
-"""A network is put back attribute by attribute, whatever its forward pass does to it."""
+"""Looking at a network leaves no trace; other tensors are seen in place of its own."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
+import numpy
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cases import CASES, each
+from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.inspection import restoring
-from gapscope.inspection.outputs import inspection_mode
+from gapscope.inspection.outputs import check_labels, checked_outputs, inspection_mode, network_outputs, prepare_inputs
 from gapscope.inspection.restoring import preserve_state
+from gapscope.inspection.substitution import ParameterSubstitution, cast_like, cast_network
 
 
 class Restless(nn.Module):
@@ -61,3 +66,154 @@ def test_replaced_parameters_children_and_hooks_are_put_back() -> None:
         network[1] = nn.ReLU()
         network.register_forward_hook(lambda *_: None)
     assert network[0].weight is weight and network[1] is child and not network._forward_hooks
+
+
+def some_network() -> nn.Sequential:
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.ReLU(), nn.Linear(4, 2))
+    network[1].eval()  # a frozen batch norm inside a network that trains
+    network[0].weight.requires_grad_(False)
+    network[4].weight.grad = torch.ones(2, 4)
+    return network
+
+
+def everything(network: nn.Module) -> list[object]:
+    return [
+        [module.training for module in network.modules()],
+        [(p.requires_grad, None if p.grad is None else p.grad.clone()) for p in network.parameters()],
+        [tensor.clone() for tensor in network.state_dict().values()],
+        torch.get_rng_state(),
+        tuple(random.getstate()[1]),
+        numpy.random.get_state()[1].tolist(),  # type: ignore[union-attr]
+    ]
+
+
+def same(first: object, second: object) -> bool:
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_everything_is_restored(failing: bool) -> None:
+    network = some_network()
+    before, gradient = everything(network), network[4].weight.grad
+    try:
+        with torch.no_grad(), inspection_mode(network, mode="train"):
+            assert all(module.training for module in network.modules())
+            network[0].weight.requires_grad_(True)
+            network(torch.randn(5, 3)).sum().backward()  # gradients are on again, buffers and random states move
+            random.random()
+            numpy.random.rand()
+            if failing:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    assert same(everything(network), before) and network[4].weight.grad is gradient
+
+
+def test_changed_weights_are_noticed() -> None:
+    network = some_network()
+    message = "must leave the weights as they are"
+    with pytest.raises(GapscopeError, match=message), inspection_mode(network), torch.no_grad():
+        network.get_parameter("4.weight").add_(1)
+
+
+def test_inference_mode_is_left() -> None:
+    network = some_network()
+    with torch.inference_mode():
+        x = torch.randn(5, 3)
+        with inspection_mode(network):
+            outputs = network(prepare_inputs(network, x))
+            (gradient,) = torch.autograd.grad(outputs.sum(), network.get_parameter("4.weight"))
+    assert gradient.shape == (2, 4)
+
+
+def test_wrong_inputs_and_outputs_get_one_sentence() -> None:
+    with pytest.raises(InvalidInput, match=r"must have the same dtype; got torch.float64 and torch.float32"):
+        network_outputs(some_network().eval(), torch.randn(5, 3).double())
+    with pytest.raises(InvalidInput, match=r"shape \[n, K\] for n inputs, here \[5, K\]; got \[5, 2, 1\]"):
+        checked_outputs(torch.zeros(5, 2, 1), 5)
+    with pytest.raises(InvalidInput, match="got tuple"):
+        checked_outputs((torch.zeros(5, 2),), 5)
+    with pytest.raises(InvalidInput, match="smaller than the network's number of outputs, 2; got 4"):
+        check_labels(torch.tensor([0, 4]), 2)
+
+
+@each()
+def test_every_network_gives_its_own_outputs_in_any_chunks_and_is_left_as_it_was(name: str) -> None:
+    network, samples = CASES[name].make(7, dtype=torch.float64, mode="train")
+    alone = CASES[name].make(7, dtype=torch.float64)[0](samples.inputs)
+    before = everything(network)
+    with inspection_mode(network):
+        found = network_outputs(network, samples.inputs, chunk_size=3)
+    assert same(everything(network), before)
+    torch.testing.assert_close(found, alone)
+
+
+DOUBLE = torch.float64
+
+
+class Constants(nn.Module):
+    """Numbers in single precision in every place but the parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.plain = torch.randn(3, 3)
+        self.listed = [torch.randn(3)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layer(x).float() @ self.plain + self.listed[0] + torch.ones(3) * torch.tensor(0.5)
+        h = h + torch.zeros(3, dtype=torch.float32).add_(1.0)
+        return h.to(torch.float32).to(self.plain.dtype)
+
+
+def test_everything_is_computed_in_the_precision_asked_for() -> None:
+    network = Constants()
+    x = torch.randn(4, 3, dtype=DOUBLE)
+    with cast_network(network, DOUBLE):
+        found = network(x)
+    weight, bias = network.layer.weight.double(), network.layer.bias.double()
+    expected = F.linear(x, weight, bias) @ network.plain.double() + network.listed[0].double() + 1.5
+    assert found.dtype == DOUBLE
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
+    assert network.plain.dtype == network.layer.weight.dtype == torch.float32
+
+
+def test_a_parameter_is_replaced_in_lists_closures_and_recurrent_layers() -> None:
+    network: Any = nn.LSTM(2, 3, batch_first=True).double()
+    x = torch.randn(2, 4, 2, dtype=DOUBLE)
+    doubled = [(p, 2 * p.detach()) for p in network.parameters()]
+    with ParameterSubstitution(doubled):
+        found = network(x)[0]
+        assert torch.equal(network.weight_ih_l0 + 0, doubled[0][1])
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(2)
+    torch.testing.assert_close(found, network(x)[0])
+
+
+def test_writing_to_a_buffer_writes_to_its_stand_in() -> None:
+    network: Any = nn.BatchNorm1d(2)
+    with cast_network(network, DOUBLE):
+        network(torch.randn(5, 2, dtype=DOUBLE) + 3)
+        network.running_mean.add_(1.0)
+    assert not bool(network.running_mean.any())
+
+
+@pytest.mark.parametrize("given", [torch.complex64, torch.float32])
+def test_complex_numbers_stay_complex(given: torch.dtype) -> None:
+    network = nn.Linear(2, 2, dtype=given)
+    with cast_network(network, DOUBLE) as substituted:
+        found = network(torch.randn(3, 2, dtype=DOUBLE).to(given))
+    assert found.dtype == substituted[network.weight].dtype == (torch.complex128 if given.is_complex else DOUBLE)
+
+
+def test_a_tensor_is_converted_inside_a_substitution_too() -> None:
+    """There it says the precision in which it is seen, not its own."""
+    x = torch.ones(2)
+    with ParameterSubstitution([], DOUBLE):
+        converted = cast_like(x, DOUBLE)
+    assert converted.dtype == DOUBLE and x.dtype == torch.float32

@@ -122,11 +122,6 @@ class _FreezableOutput(torch.autograd.Function):
         return None, by_h, None, None, by_weight, by_bias, None, None
 
 
-def _seen(parameter: Tensor | None) -> Tensor | None:
-    """Return the parameter as torch functions receive it, possibly a substitute."""
-    return None if parameter is None else parameter.view_as(parameter)
-
-
 def _freezable_hook(
     thread: int, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Tensor
 ) -> Tensor:
@@ -139,7 +134,9 @@ def _freezable_hook(
     statistics = statistics_of(at_least_single, module.eps)
     # Scale and shift that are parameters of the layer, and not computed from others, lead to nothing else.
     owns = all(name in module._parameters for name in ("weight", "bias"))
-    result: Any = _FreezableOutput.apply(output, h, *statistics, _seen(module.weight), _seen(module.bias), owns, thread)
+    # the parameters as torch functions receive them, possibly substitutes
+    seen = [None if parameter is None else parameter.view_as(parameter) for parameter in (module.weight, module.bias)]
+    result: Any = _FreezableOutput.apply(output, h, *statistics, *seen, owns, thread)
     return result
 
 

@@ -37,9 +37,9 @@ class Layout(ABC):
     def width(self, inputs: Float[Tensor, "n ..."]) -> int:
         """Return K, the row of ones included."""
 
-    @abstractmethod
     def columns(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n k t"]:
         """Return the columns, differentiable by the inputs (at least once)."""
+        return self.unfold(inputs)
 
     @abstractmethod
     def fold(self, gradient: Float[Tensor, "n k t"], inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
@@ -75,10 +75,6 @@ class PrecomputedColumns(Layout):
         return inputs
 
     @override
-    def columns(self, inputs: Tensor) -> Tensor:
-        return inputs
-
-    @override
     def fold(self, gradient: Tensor, inputs: Tensor) -> Tensor:
         return gradient
 
@@ -95,10 +91,6 @@ class Tokens(Layout):
     def unfold(self, inputs: Tensor) -> Tensor:
         tokens = inputs.reshape(len(inputs), -1, inputs.shape[-1])
         return (F.pad(tokens, (0, 1), value=1.0) if self.ones else tokens).transpose(1, 2)
-
-    @override
-    def columns(self, inputs: Tensor) -> Tensor:
-        return self.unfold(inputs)
 
     @override
     def fold(self, gradient: Tensor, inputs: Tensor) -> Tensor:

@@ -210,12 +210,8 @@ def distribute_over(group: Any = None) -> Iterator[None]:
         _PROCESSES.reset(token)
 
 
-def _length(part: slice) -> int:
-    return part.stop - part.start
-
-
 def compute_distributed(
-    n: int, compute: Callable[[slice], Tensor], *, dim: int = 0, length: Callable[[slice], int] = _length
+    n: int, compute: Callable[[slice], Tensor], *, dim: int = 0, length: Callable[[slice], int] | None = None
 ) -> Tensor:
     """Return `compute` for samples 0 to n, each process computing one non-empty slice.
 
@@ -230,7 +226,8 @@ def compute_distributed(
         local_rows = compute(among.own(n)).movedim(dim, 0).contiguous()
     finally:
         _PROCESSES.reset(token)
-    sizes = [length(Processes(rank, among.size).own(n)) for rank in range(among.size)]
+    stretches = [Processes(rank, among.size).own(n) for rank in range(among.size)]
+    sizes = [stretch.stop - stretch.start if length is None else length(stretch) for stretch in stretches]
     longest = max(sizes)
     padded = torch.cat([local_rows, local_rows.new_zeros(longest - len(local_rows), *local_rows.shape[1:])])
     parts = [torch.empty_like(padded) for _ in range(among.size)]

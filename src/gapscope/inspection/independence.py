@@ -7,7 +7,6 @@ import re
 import warnings
 import weakref
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,15 +25,9 @@ _N_CHECKED = 4
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 2e-2}
 
 
-@dataclass
-class _Checked:
-    """Results of earlier checks of a network."""
-
-    perturbed: set[Hashable] = field(default_factory=set)
-    last: Hashable = None
-
-
-_CHECKED: weakref.WeakKeyDictionary[nn.Module, _Checked] = weakref.WeakKeyDictionary()
+# of earlier checks of a network: forms whose samples were independent at perturbed weights, and the last full check
+_INDEPENDENT_FORMS: weakref.WeakKeyDictionary[nn.Module, set[Hashable]] = weakref.WeakKeyDictionary()
+_LAST_CHECK: weakref.WeakKeyDictionary[nn.Module, Hashable] = weakref.WeakKeyDictionary()
 
 
 def _form(module: nn.Module) -> Hashable:
@@ -132,20 +125,20 @@ def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
     open branches behind a zero weight.
     """
     x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:_N_CHECKED].to(x.device)].detach()
-    checked = _CHECKED.setdefault(network, _Checked())
+    forms = _INDEPENDENT_FORMS.setdefault(network, set())
     key = x.shape, tuple(map(_form, network.modules()))
     values = key, _values_key(network, x)
-    if values == checked.last:
+    if values == _LAST_CHECK.get(network):
         return True
     with preserve_state(network), torch.autocast(x.device.type, enabled=False):
         # The result at perturbed weights does not depend on the current ones, and is cached.
-        if key not in checked.perturbed:
+        if key not in forms:
             if _agree_when_perturbed(network, x) is False:
                 return False
-            checked.perturbed.add(key)
+            forms.add(key)
         independent = _outputs_agree(network, x) is not False
     if independent:
-        checked.last = values
+        _LAST_CHECK[network] = values
     return independent
 
 

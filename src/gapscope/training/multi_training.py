@@ -258,13 +258,12 @@ def train_many(
 
     A stack holds the weights of its networks in one tensor per layer, and steps all with the operations of one. On a
     CPU this is faster for small networks and small batches (40 LeNet-5 at batch size 8 in half the time), not for
-    large ones. Each network has the samples in the order, the masks and the learning rates that it has with `train`
-    and the same seed; sums are in another order, so that weights differ in their last digits, and after many steps in
-    more. Architecture, numbers of samples, batch size and optimizer of a stack are alike; samples, labels, seeds,
-    learning rates, momentum, schedules, losses, strengths of the weight penalty, clipping and numbers of epochs may
-    differ. Each result's `execution` states whether a network was trained alone, and why: no other network is
-    compatible, it has hooks or penalties on layers, or its forward pass samples random numbers outside dropout
-    layers. A trial of a few steps, which are rolled back, checks that a stack gives the same losses.
+    large ones. Each network has the samples, masks and learning rates that it has with `train` and the same seed; sums
+    are in another order, so that weights differ in their last digits, and after many steps in more. Architecture,
+    numbers of samples, batch size and optimizer of a stack are alike; everything else may differ. Each result's
+    `execution` states whether a network was trained alone, and why: no other network is compatible, it has hooks or
+    penalties on layers, or it samples random numbers outside dropout layers. A trial of a few steps, which are rolled
+    back, checks that a stack gives the same losses.
 
     Args:
         networks: Trained in place, as by `train`.
