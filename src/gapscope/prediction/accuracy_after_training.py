@@ -30,7 +30,7 @@ from gapscope.prediction.accuracy_estimator import (
     with_state,
 )
 from gapscope.prediction.columns import check_columns
-from gapscope.prediction.forecast import check_prediction_data, count_duplicates
+from gapscope.prediction.forecast import check_prediction_data, count_duplicates, name_duplicates
 from gapscope.prediction.loo_rows import options_within_budget
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.progress import notify
@@ -92,10 +92,7 @@ class AccuracyEstimate(Result):
     def __repr__(self) -> str:
         lines = []
         if self.duplicates:
-            lines.append(
-                f"{self.duplicates} of {self.readings['samples']:.0f} samples repeat an earlier one. Leave-one-out "
-                "predicts them from their copies. Remove them before using these numbers."
-            )
+            lines.append(name_duplicates(self.duplicates, int(self.readings["samples"])))
         if self.same_noise is None:
             return "\n".join([*lines, f"no answer: {'; '.join(self.abstained_because)}"])
         lines.append(f"expect {in_percent(self.same_noise)} {MEANINGS['like_training']}")

@@ -25,6 +25,7 @@ from gapscope.prediction.columns import check_columns
 from gapscope.prediction.gap_estimator import GapEstimator, check_stored, estimator_from_dict, estimator_to_dict
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.progress import progress
+from gapscope.results.result import to_builtin
 
 if TYPE_CHECKING:
     import pandas
@@ -218,16 +219,9 @@ class AccuracyEstimator:
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON, atomically."""
-        content = {
-            "schema": SCHEMA,
-            "what": "accuracy estimator",
-            "card": dict(self.card),
-            "spread": self.spread,
-            "limits": vars(self.limits),
-            "errors": {target: vars(each) for target, each in self.errors.items()},
-            "shifts": dict(self.shifts),
-            "corrections": {target: estimator_to_dict(each) for target, each in self.corrections.items()},
-        }
+        values = to_builtin(replace(self, corrections={}))
+        values["corrections"] = {target: estimator_to_dict(each) for target, each in self.corrections.items()}
+        content = {"schema": SCHEMA, "what": "accuracy estimator", **values}
         write_atomically(Path(path), to_json(content, indent=1) + "\n")
 
     @classmethod

@@ -115,10 +115,7 @@ class AccuracyForecast(Result):
         if not self.duplicates:
             return ""
         other = f", {self.contradicting_duplicates} of them with another target" * bool(self.contradicting_duplicates)
-        return (
-            f"{self.duplicates} of {self.samples} samples repeat an earlier one{other}. Leave-one-out predicts them "
-            "from their copies. Remove them before using these numbers."
-        )
+        return name_duplicates(self.duplicates, self.samples, other)
 
     @property
     def headline(self) -> str:
@@ -230,6 +227,14 @@ def count_duplicates(samples: Samples) -> tuple[int, int]:
             repeated += 1
             contradicting += earlier != target
     return repeated, contradicting
+
+
+def name_duplicates(duplicates: int, samples: int, other: str = "") -> str:
+    """Return a sentence on samples that repeat others."""
+    return (
+        f"{duplicates} of {samples} samples repeat an earlier one{other}. Leave-one-out predicts them from their "
+        "copies. Remove them before using these numbers."
+    )
 
 
 def check_prediction_data(samples: Samples, what: str = "A forecast", least: int = MIN_SAMPLES) -> None:

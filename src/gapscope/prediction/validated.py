@@ -13,6 +13,7 @@ from torch import nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.inspection.validation import ready
+from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.subset_designs import NORMAL_QUANTILE
 from gapscope.prediction.subset_runs import sample_scores, scores_of_predictions, target_variance
 from gapscope.results.estimate import IntervalEstimate
@@ -125,34 +126,19 @@ def _checked(network: nn.Module, data: Any, what: str) -> Samples:
     return samples
 
 
-def _count_repeated(validation: Samples, train: Samples) -> int:
-    """Return the number of validation samples that repeat another one or a training sample."""
-    both = [samples.inputs.detach().reshape(len(samples), -1).cpu() for samples in (train, validation)]
-    if both[0].shape[1] != both[1].shape[1]:
-        return 0
-    _, groups = torch.cat(both).unique(dim=0, return_inverse=True)
-    n = len(train)
-    return len(validation) - int(len(groups.unique()) - len(groups[:n].unique()))
-
-
-def _control(validation: Samples, train: Samples, spread: float) -> np.ndarray:
-    """Leave-one-out results of an RBF ridge on all samples, those of validation first."""
+def _joined(validation: Samples, train: Samples) -> Samples:
+    """Return both as one, those of validation first."""
     assert validation.targets is not None and train.targets is not None
     if validation.is_classification != train.is_classification:
         raise InvalidInput("validation and train must have the same kind of targets; got labels and numbers. "
                            "Pass labels (int64) or numbers for both.")  # fmt: skip
-    targets = torch.cat([validation.targets.cpu(), train.targets.cpu()])
     x, z = validation.inputs.cpu(), train.inputs.cpu()
     if x.shape[1:] != z.shape[1:] or x.is_floating_point() != z.is_floating_point():
         raise InvalidInput(
             f"validation and train must have inputs of one form; got {list(x.shape[1:])} {x.dtype} and "
             f"{list(z.shape[1:])} {z.dtype}. Prepare both alike."
         )
-    both = Samples(torch.cat([x, z]), targets)
-    features = feature_matrix(both.inputs)
-    if features.shape[1] == 0:
-        return np.zeros(len(targets))
-    return scores_of_predictions(rbf_ridge(features, targets).predictions, both, spread)
+    return Samples(torch.cat([x, z]), torch.cat([validation.targets.cpu(), train.targets.cpu()]))
 
 
 def validated_accuracy(
@@ -190,7 +176,12 @@ def validated_accuracy(
     seen = _checked(network, train, "train")
     spread = target_variance(held)
     scores = sample_scores(network, held, spread)
-    control = _control(held, seen, spread)
+    both = _joined(held, seen)
+    assert both.targets is not None
+    # leave-one-out results of an RBF ridge on all samples
+    features, control = feature_matrix(both.inputs), np.zeros(len(both))
+    if features.shape[1]:
+        control = scores_of_predictions(rbf_ridge(features, both.targets).predictions, both, spread)
     m, classes = len(held), held.is_classification
     item = adjusted_mean(scores, control[:m], control[m:])
     plain = _Adjusted(float(scores.mean()), float(scores.var(ddof=1)) / m, 1.0, 0.0)
@@ -212,5 +203,5 @@ def validated_accuracy(
         samples=m,
         effective_samples=m / item.variance_ratio,
         difference=difference,
-        duplicates=_count_repeated(held, seen),
+        duplicates=count_duplicates(both)[0] - count_duplicates(seen)[0],
     )
