@@ -226,7 +226,7 @@ def estimate_accuracy(
     noise = label_noise
     if noise is None:
         try:
-            noise = estimate_label_noise(with_state(bare, state), samples, **options)
+            noise = estimate_label_noise(with_state(bare, state), samples)
         except (NotMeasurable, InvalidInput) as error:
             return replace(estimate, clean_abstained_because=str(error))
         except KeyboardInterrupt:
