@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, check_range, did_you_mean
 from gapscope.base.options import add_common_parameters, check_known
 from gapscope.base.samples import InputLayout
+from gapscope.gradients.backward import ProbeSource
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.execution import network_lock
 from gapscope.inspection.independence import check_finite, check_hookable, check_module
@@ -33,16 +35,11 @@ LIMITS = {
 
 @runtime_checkable
 class StrengthRule(Protocol):
-    """Rule that controls a penalty's strength, as `gapscope.training.AutomaticStrength` does.
-
-    Attributes:
-        strength: The current strength.
-        most: Largest strength that the rule sets.
-        check: Called with the network before its first pass; raises if the rule is not for this network.
-    """
+    """Rule that controls a penalty's strength, up to `most`, as `gapscope.training.AutomaticStrength` does."""
 
     strength: float
     most: float
+    # called with the network before its first pass; raises if the rule is not for this network
     check: Callable[[nn.Module], None]
 
     def before_pass(self, network: nn.Module) -> float:
@@ -102,13 +99,17 @@ class Penalty(ABC):
 
     Attributes:
         needs_targets: Whether targets are required.
+        counts_calls: Whether the number of calls is part of its state.
         strength: Factor of the penalty.
         automatic: Rule that sets the strength during training; None if it is fixed.
     """
 
     needs_targets: bool = False
+    counts_calls: bool = False
     strength: float
     automatic: StrengthRule | None = None
+    _calls: int = 0
+    _probes: ProbeSource | None = None
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
@@ -122,22 +123,29 @@ class Penalty(ABC):
         """Return the penalty, a 0-d tensor, from one observed forward pass."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the tensors that resumed training needs."""
-        automatic = {} if self.automatic is None else self.automatic.state_dict()
-        return {f"automatic.{name}": tensor for name, tensor in automatic.items()}
+        """Return the tensors that resumed training needs: calls, probes and automatic strength."""
+        state = {"calls": torch.tensor(self._calls)} if self.counts_calls else {}
+        if self._probes is not None:
+            state |= self._probes.state_dict()
+        if self.automatic is not None:
+            state |= {f"automatic.{name}": tensor for name, tensor in self.automatic.state_dict().items()}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load what `state_dict` returned (a penalty without state accepts none)."""
-        if self.automatic is not None:
-            prefix = "automatic."
-            self.automatic.load_state_dict(
-                {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-            )
-        elif state:
+        if state and not self.state_dict():
             raise InvalidInput(
                 f"Got state {', '.join(state)}; {type(self).__name__} has no state. "
                 "Use the penalties it was saved with."
             )
+        if self.counts_calls:
+            self._calls = int(state["calls"])
+        if self._probes is not None:
+            self._probes.load_state_dict(state)
+        if self.automatic is not None:
+            prefix = "automatic."
+            own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+            self.automatic.load_state_dict(own)
 
     def forward_with_penalty(self, network: nn.Module, x: Any, y: Tensor | None = None) -> tuple[Any, Tensor]:
         """Return what the network returns on a mini-batch, and the penalty, from one forward pass.

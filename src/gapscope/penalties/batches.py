@@ -21,13 +21,7 @@ from gapscope.inspection.outputs import raw_outputs, unwrapped
 
 @dataclass(frozen=True)
 class Batch:
-    """Mini-batch in the form that penalties take.
-
-    Attributes:
-        network: What takes `inputs`: the network itself, or a `BatchNetwork`.
-        inputs: One tensor, a row per sample.
-        targets: Targets of the penalties; None if there are none.
-    """
+    """Mini-batch in the form that penalties take: one tensor of inputs, and a network that takes it."""
 
     network: nn.Module
     inputs: Tensor
@@ -52,13 +46,8 @@ class Batch:
 class BatchNetwork(NetworkAdapter):
     """Network on one mini-batch of several inputs.
 
-    The first pass, shared with the loss, is the user's own call, labels included; its result is stored. Passes that
-    verify gradients are called without labels.
-
-    Args:
-        network: The network, possibly wrapped for training by several processes.
-        layout: Layout of the inputs.
-        others: Entries of the batch that are no inputs: labels and settings such as `return_dict`.
+    The first pass, shared with the loss, is the user's own call, with labels and settings such as `return_dict`
+    (`others`); its result is stored. Passes that verify gradients are called without labels.
     """
 
     def __init__(self, network: nn.Module, layout: InputLayout, others: Mapping[str, Any]) -> None:

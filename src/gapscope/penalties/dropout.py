@@ -18,8 +18,7 @@ class AutomaticDropout(Penalty):
     """Dropout rates that adapt while the network trains (adds 0 to the loss).
 
     The rule is that of `AutomaticStrength`: the probability falls while nothing is memorized, and rises once
-    mislabelled samples are. It belongs in the list of penalties, so that training loops, checkpoints and
-    Lightning treat it like one. `strength` is the current probability, which the layers keep. Attention's own dropout,
+    mislabelled samples are. `strength` is the current probability, which the layers keep. Attention's own dropout,
     which is no layer, stays as it is.
 
     Args:

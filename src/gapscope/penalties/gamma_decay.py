@@ -78,7 +78,6 @@ class GammaDecayPenalty(Penalty):
         self.metric: Metric = metric
         self.covariance: Covariance = covariance
         self._generator = torch.Generator().manual_seed(seed)
-        self._calls = 0
         self._rates: dict[str, Tensor] = {}
 
     def value(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -63,7 +63,7 @@ class InputJacobianPenalty(Penalty):
         check_choice("reduction", reduction, ("mean", "sum"))
         check_choice("probe", probe, ("class", "rademacher"))
         self.strength, self.method, self.reduction = strength, method, reduction
-        self._probes = ProbeSource(probe, seed)
+        self._probes: ProbeSource = ProbeSource(probe, seed)
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
@@ -90,14 +90,6 @@ class InputJacobianPenalty(Penalty):
         count = outputs.numel() if self.reduction == "mean" else 1
         return self.strength * scale * torch.stack(squares).sum() / count
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the generator state of the probes."""
-        return self._probes.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from the saved state."""
-        self._probes.load_state_dict(state)
-
 
 def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
     # Squared norm of the processes' mean gradient. The derivative on each process is that of 2 mean . gradient,
@@ -114,13 +106,10 @@ class LossGradientPenalty(Penalty):
 
     By the weights it is explicit gradient regularization (Barrett and Dherin 2021, arXiv:2009.11162): a sum over all
     trainable weights. By the inputs it is double backpropagation (Drucker and Le Cun 1992),
-    $\frac{\mu}{n} \sum_n \lVert \nabla_{x_n} \ell_n \rVert^2$ with $\ell_n$ the loss of one sample: a sum over the
-    inputs of each sample, a mean over samples. The loss by the weights is the mini-batch's own, with BatchNorm's
-    statistics of the batch followed; by the inputs they are constants, so that samples do not interact. Exact; costs
-    about two plain training steps.
-
-    With DistributedDataParallel the gradient by the weights is that of the joined batch: its mean over processes is
-    communicated once.
+    $\frac{\mu}{n} \sum_n \lVert \nabla_{x_n} \ell_n \rVert^2$ with $\ell_n$ the loss of one sample. By the weights
+    BatchNorm's statistics of the batch are followed; by the inputs they are constants, so that samples do not interact.
+    Exact; costs about two plain training steps. With DistributedDataParallel the gradient by the weights is that of the
+    joined batch.
 
     Args:
         wrt: "parameters" or "inputs" (with a number as the strength).
@@ -135,6 +124,7 @@ class LossGradientPenalty(Penalty):
     """
 
     needs_targets = True
+    counts_calls = True
 
     def __init__(
         self,
@@ -150,7 +140,6 @@ class LossGradientPenalty(Penalty):
             check_fixed(strength, "LossGradientPenalty by the inputs")
         self.strength, self.automatic = strength_of(strength, "LossGradientPenalty")
         self.wrt, self.every = wrt, every
-        self._calls = 0
         self.loss = default_loss if loss is None else loss
 
     @contextmanager
@@ -191,13 +180,3 @@ class LossGradientPenalty(Penalty):
         else:
             squares = [gradient.square().sum() for gradient in gradients]
         return strength * torch.stack(squares).sum()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the call count and the state of an automatic strength."""
-        return {"calls": torch.tensor(self._calls), **super().state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from the saved state."""
-        self._calls = int(state["calls"])
-        if self.automatic is not None:
-            super().load_state_dict(state)

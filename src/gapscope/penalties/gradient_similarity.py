@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Literal
@@ -60,22 +60,15 @@ class GradientSimilarityPenalty(Penalty):
     It is $\alpha\, \mathrm{tr} K / (nC)$, or $\alpha \log\det(I + K/s) / (nC)$, with
     $K_{nc,md} = \nabla_\theta f_c(x_n) \cdot \nabla_\theta f_d(x_m)$ over all trainable weights, raw outputs f, n
     samples and C outputs (Szolnoky et al. 2022, arXiv:2205.12642, Sec. 4). Lower K means that samples are learned in
-    groups and not one by one. The trace is that of the n x n kernel summed over outputs as well; the log determinant
-    is that of all nC rows.
+    groups and not one by one. Exact up to its probe: gradients of the probe's value are exact, and its expectation is
+    the penalty. A step with one class probe costs 2.6 to 5 plain training steps, by architecture; the exact trace or
+    log determinant about as many more as there are outputs.
 
-    The penalty is exact up to its probe: gradients of the probe's value are exact, and its expectation is the penalty.
-    A step with one class probe costs 2.6 to 5 plain training steps, by architecture; the exact trace or log determinant
-    about as many more as there are outputs.
-
-    In training mode BatchNorm's batch statistics are constants in the Jacobian, dy/dh = gamma / sigma, so that
-    each sample has its own; the gradient of the penalty is that of its value, in which the statistics move with the
-    weights. Dropout masks are those of the pass shared with the loss. In either mode the gradients are those of the
-    batch as it was run: what other layers make of the whole batch or of chance is a constant if no gradient flows
-    through it (a detached scale), and otherwise an error; measures reject both.
-
-    Works with gradient accumulation (every call counts as a step of `every`), automatic mixed precision (the penalty
-    itself is computed in at least float32) and DistributedDataParallel (the trace of equal local batches averages to
-    that of the joined batch; log det takes the kernel of the local batch).
+    In training mode BatchNorm's batch statistics are constants in the Jacobian, dy/dh = gamma / sigma; the gradient of
+    the penalty is that of its value, in which the statistics move with the weights. Dropout masks are those of the pass
+    shared with the loss. Works with gradient accumulation (every call counts as a step of `every`), automatic mixed
+    precision (the penalty is computed in at least float32) and DistributedDataParallel (the trace of equal local
+    batches averages to that of the joined batch; log det takes the kernel of the local batch).
 
     Args:
         strength: alpha, a number, "auto" or an `AutomaticStrength`. For "mean" begin with 0.001. From 0.03 on, networks
@@ -93,6 +86,8 @@ class GradientSimilarityPenalty(Penalty):
     >>> round(penalty(network, torch.tensor([[1.0, 2.0]])).item(), 6)  # 0.1 (|x|^2 + 1)
     0.6
     """
+
+    counts_calls = True
 
     def __init__(
         self,
@@ -118,8 +113,7 @@ class GradientSimilarityPenalty(Penalty):
         self.kind: Literal["trace", "logdet"] = kind
         self.method: Literal["probe", "exact"] = method
         self.every, self.reduction, self.noise = every, reduction, noise
-        self._probes = ProbeSource(probe, seed)
-        self._calls = 0
+        self._probes: ProbeSource = ProbeSource(probe, seed)
         self._warned = False
         self._looks_alike = 0
         self._difference = float("inf")
@@ -209,14 +203,3 @@ class GradientSimilarityPenalty(Penalty):
             f"Lower the strength, now {self.strength:g}, for example to {self.strength / 3:.2g}.",
             stacklevel=2,
         )
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the call count, generator state and state of an automatic strength."""
-        return {"calls": torch.tensor(self._calls), **self._probes.state_dict(), **super().state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from the saved state."""
-        self._calls = int(state["calls"])
-        self._probes.load_state_dict(state)
-        if self.automatic is not None:
-            super().load_state_dict(state)
