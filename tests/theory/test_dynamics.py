@@ -83,11 +83,6 @@ def test_divergence_is_nan_from_then_on() -> None:
     assert np.isnan(early.length).all()
 
 
-def test_a_linear_gain_may_pass_through_zero() -> None:
-    path = learning_dynamics([0, 1, 50], learning_rate=0.5, student="linear", overlap=-0.9)
-    assert path.gamma[1] < 0.5 and abs(path.gamma[2] * path.overlap[2] - 1) < 1e-6
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
