@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
@@ -15,7 +14,6 @@ from gapscope.ablation.layers import (
     default_site,
     descendants,
     extract_subgraph,
-    producing_layer,
     trace,
     unit_axis_behind,
 )
@@ -94,26 +92,6 @@ def test_units_stand_last_behind_linear_layers() -> None:
     for layer, dimensions, axis in (("relu", 4, 1), ("gelu", 3, -1), ("head", 2, 1), ("norm", 3, None)):
         site = traced.find(layer)
         assert site is not None and unit_axis_behind(traced, site, dimensions) == axis, layer
-
-
-def test_the_layer_that_makes_the_units() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.wide, self.side, self.head = nn.Linear(2, 6), nn.Linear(6, 3), nn.Linear(6, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            hidden = F.relu(self.wide(x))
-            return self.head(hidden * self.side(hidden).sum(1, keepdim=True))
-
-    network = initialized(Net)
-    traced = trace(network)
-    assert traced is not None
-    site = traced.find("mul")
-    assert site is not None
-    assert producing_layer(traced, site, 6) is network.wide
-    assert producing_layer(traced, site, 4) is None
-    assert torch.is_tensor(network.wide.weight)
 
 
 def traced(network: nn.Module) -> TracedGraph:

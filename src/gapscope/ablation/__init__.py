@@ -5,5 +5,4 @@ Common parameters:
     x: Inputs [n, ...]; one or two samples where only shapes matter.
     y: Class labels [n].
     chunk_size: Rows per pass (samples, or samples with masked units); None for as many as memory allows.
-    generator: Source of random numbers; None for the same ones at every call.
 """

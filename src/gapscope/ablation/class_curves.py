@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,15 +13,13 @@ from torch import Tensor, nn
 from gapscope.ablation.split import Activations, SplitNetwork, split_at
 from gapscope.ablation.tails import choose_tail
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples, slices_of
 from gapscope.inspection.execution import compute_distributed, processes
 from gapscope.inspection.hooks import Weighted, capture_outputs, kind, module_named, record_module_calls
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import checked_outputs, prepare_inputs, samples_per_pass
 
-ATTRIBUTES = ("mean_absolute_activation", "class_selectivity", "weight_norm", "random")
-Attribute = str | Callable[[Float[Tensor, "s m *p"]], Float[Tensor, " m"]]
+Attribute = Callable[[Float[Tensor, "s m *p"]], Float[Tensor, " m"]]
 
 
 def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " m"]:
@@ -31,38 +29,6 @@ def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " 
     [2.0, 0.5]
     """
     return values.abs().mean(2, dtype=torch.float64).mean(0)
-
-
-def class_selectivity(class_means: Float[Tensor, "c m"]) -> Float[Tensor, " m"]:
-    r"""Compute the class selectivity of each unit (Morcos et al. 2018).
-
-    $(\mu_{max} - \mu_{-max}) / (\mu_{max} + \mu_{-max})$: $\mu_{max}$ is the unit's largest mean activation over
-    classes, $\mu_{-max}$ the mean of its means for the others; a unit that is never active has 0. In [0, 1] if
-    activations are not negative.
-
-    Raises:
-        NotMeasurable: There is one class only.
-
-    >>> class_selectivity(torch.tensor([[3.0, 1.0], [1.0, 1.0]])).tolist()
-    [0.5, 0.0]
-    """
-    classes = len(class_means)
-    if classes < 2:
-        raise NotMeasurable(f"class_selectivity compares classes and needs at least 2; got samples of {classes}.")
-    largest = class_means.amax(0)
-    others = (class_means.sum(0) - largest) / (classes - 1)
-    total = largest + others
-    return torch.where(total == 0, 0, (largest - others) / torch.where(total == 0, 1, total))
-
-
-def weight_norm(layer: nn.Module | None, label: str) -> Float[Tensor, " m"]:
-    """Return each unit's L1 norm of incoming weights (Li et al. 2017)."""
-    if layer is None:
-        raise NotMeasurable(
-            f"attribute='weight_norm' needs the layer with weights that computes the units of '{label}'; none was "
-            "found. Pass a function attribute=lambda activations: scores."
-        )
-    return layer.weight.detach().double().flatten(1).abs().sum(1)  # type: ignore[union-attr]
 
 
 def below_chance(curves: Float[Tensor, "c n"], n_classes: int) -> Bool[Tensor, "c n"]:
@@ -114,47 +80,19 @@ class ClassCurves:
     reverse: Float[Tensor, "c n"]
 
 
-class _Ranking:
-    """Ranking of the units of one layer per class."""
-
-    def __init__(
-        self,
-        split: SplitNetwork,
-        attribute: Attribute,
-        generator: torch.Generator | None,
-        per_class: Iterable[Activations],
-    ) -> None:
-        self.split, self.attribute = split, attribute
-        self.generator = resolve_generator(generator, "unit ablation")
-        if attribute == "class_selectivity":
-            self.selectivity = class_selectivity(torch.stack([self._means(source) for source in per_class]))
-
-    def _means(self, source: Activations) -> Float[Tensor, " m"]:
-        return mean_absolute_activation(self.split.flatten_positions(source.values))
-
-    def __call__(self, source: Activations) -> Int[Tensor, " m"]:
-        """Return the units of one class in the order of removal."""
-        scores = self._scores(source)
-        units = source.values.shape[self.split.unit_axis]
-        if scores.shape != (units,) or bool(scores.isnan().any()):
-            raise InvalidInput(
-                f"attribute must return one number, not NaN, for each of the {units} units of layer "
-                f"'{self.split.label}'; got shape {list(scores.shape)}. Its argument is activations [n, units, ...]."
-            )
-        return scores.to(source.values.device).argsort(descending=True, stable=True)
-
-    def _scores(self, source: Activations) -> Tensor:
-        units = source.values.shape[self.split.unit_axis]
-        if callable(self.attribute):
-            return torch.as_tensor(self.attribute(source.values.movedim(self.split.unit_axis, 1)))
-        if self.attribute == "class_selectivity":
-            return self.selectivity
-        if self.attribute == "weight_norm":
-            return weight_norm(self.split.producer(units), self.split.label)
-        if self.attribute == "random":
-            device = self.generator.device
-            return torch.randperm(units, generator=self.generator, device=device).double()
-        return self._means(source)
+def _ranked(split: SplitNetwork, attribute: Attribute | None, source: Activations) -> Int[Tensor, " m"]:
+    """Return the units of one class in the order of removal."""
+    if attribute is None:
+        scores = mean_absolute_activation(split.flatten_positions(source.values))
+    else:
+        scores = torch.as_tensor(attribute(source.values.movedim(split.unit_axis, 1)))
+    units = source.values.shape[split.unit_axis]
+    if scores.shape != (units,) or bool(scores.isnan().any()):
+        raise InvalidInput(
+            f"attribute must return one number, not NaN, for each of the {units} units of layer '{split.label}'; got "
+            f"shape {list(scores.shape)}. Its argument is activations [n, units, ...]."
+        )
+    return scores.to(source.values.device).argsort(descending=True, stable=True)
 
 
 @torch.no_grad()
@@ -165,14 +103,13 @@ def class_curves(
     *,
     layer: str | None,
     unit_axis: int | None,
-    attribute: Attribute,
+    attribute: Attribute | None,
     chunk_size: int | None,
-    generator: torch.Generator | None,
 ) -> ClassCurves:
     """Ablate the units of one layer cumulatively, per class and in both orders.
 
-    The curves are exact, in float64 on the CPU. `layer` and `unit_axis` are those of `split_at`; `attribute` is the
-    score by which units are ranked.
+    The curves are exact, in float64 on the CPU. `layer` and `unit_axis` are those of `split_at`; `attribute` gives the
+    scores by which units are ranked (None for the mean absolute activation).
     """
     first = prepare_inputs(network, x[:2])
     split = split_at(network, first, layer, unit_axis)
@@ -180,14 +117,10 @@ def class_curves(
     rows = tail.rows_of(lambda: split.activations(first[:1]), first.device)
     classes = y.unique().tolist()
 
-    def source(label: int) -> Activations:
-        return split.all_activations(prepare_inputs(network, x[(y == label).to(x.device)]), rows)
-
-    ranking = _Ranking(split, attribute, generator, (source(label) for label in classes))
     curves = []
     for label in classes:
-        activations = source(label)
-        predictions = tail.predictions(activations, ranking(activations))
+        source = split.all_activations(prepare_inputs(network, x[(y == label).to(x.device)]), rows)
+        predictions = tail.predictions(source, _ranked(split, attribute, source))
         curves.append((predictions == label).double().mean(1).cpu())
     forward, reverse = torch.stack(curves, 1)
     counts = tuple(int((y == label).sum()) for label in classes)

@@ -264,10 +264,3 @@ def unit_axis_behind(traced: TracedGraph, site: fx.Node, dimensions: int) -> int
     if dimensions == 2 or kinds[-1:] == [f"conv{dimensions - 2}d"]:
         return 1
     return -1 if kinds[-1:] == ["linear"] else None
-
-
-def producing_layer(traced: TracedGraph, site: fx.Node, n_units: int) -> nn.Module | None:
-    """Return the last convolution or linear module before `site` with `n_units` outputs."""
-    before = ancestors([site])
-    modules = [traced.module(node) for node in _weighted(traced) if node in before]
-    return next((m for m in reversed(modules) if isinstance(m, Weighted) and len(m.weight) == n_units), None)

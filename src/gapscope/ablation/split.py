@@ -20,7 +20,6 @@ from gapscope.ablation.layers import (
     default_module,
     default_site,
     extract_subgraph,
-    producing_layer,
     trace,
     unit_axis_behind,
 )
@@ -116,10 +115,6 @@ class SplitNetwork(ABC):
     def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
         """Return the network's outputs for changed activations `values` of these samples."""
 
-    @abstractmethod
-    def producer(self, n_units: int) -> nn.Module | None:
-        """Return the convolution or linear layer that computes the units, None if unknown."""
-
     def all_activations(self, x: Tensor, rows: int) -> Activations:
         """Return the activations of all inputs, `rows` at a time."""
         parts = [self.activations(x[part]) for part in slices(len(x), rows)]
@@ -162,10 +157,6 @@ class HookedSplit(SplitNetwork):
         (x,) = source.context_rows(samples, [True])
         with capture_outputs(self.module, replacement=values):
             return checked_outputs(self.network(x), len(samples))
-
-    @override
-    def producer(self, n_units: int) -> nn.Module | None:
-        return None
 
 
 class ReplayedSplit(HookedSplit):
@@ -232,10 +223,6 @@ class TracedSplit(SplitNetwork):
     def activations(self, x: Tensor) -> Activations:
         values, *context = self.head(x)
         return Activations(_checked(self.label, values, len(x)), tuple(context), self.kinds)
-
-    @override
-    def producer(self, n_units: int) -> nn.Module | None:
-        return producing_layer(self.traced, self.site, n_units)
 
     @override
     def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:

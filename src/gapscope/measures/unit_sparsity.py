@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from gapscope.ablation.class_curves import (
-    ATTRIBUTES,
     Attribute,
     ClassCurves,
     areas,
@@ -20,7 +19,7 @@ from gapscope.ablation.class_curves import (
     reversed_turning_points,
     turning_points,
 )
-from gapscope.base.errors import check_choice, check_range
+from gapscope.base.errors import check_range
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, prepare_inputs
 from gapscope.measures._forward import Inputs, Labels, check_classes
@@ -183,9 +182,8 @@ def unit_sparsity(
     *,
     layers: str | Sequence[str] | None = None,
     unit_axis: int | None = None,
-    attribute: Attribute = "mean_absolute_activation",
+    attribute: Attribute | None = None,
     chunk_size: int | None = None,
-    generator: torch.Generator | None = None,
 ) -> UnitSparsity | dict[str, UnitSparsity]:
     r"""Compute the unit sparsity zeta and kappa of a layer by cumulative ablation (exact).
 
@@ -208,10 +206,8 @@ def unit_sparsity(
             results, one per layer, also where it holds one name.
         unit_axis: Axis of the layer's output that counts its units; None takes the last one behind a linear layer (also
             for tokens with features), else the first after the samples.
-        attribute: By what units are ranked, largest first: "mean_absolute_activation" (the paper's, over samples and
-            positions), "class_selectivity" (Morcos et al. 2018, the same ranking for all classes, a second forward
-            pass), "weight_norm" (L1 norm of the incoming weights), "random" (again for each class), or a function from
-            a class's activations [n, M, ...] to one number per unit.
+        attribute: Function from a class's activations [n, M, ...] to one number per unit, by which units are ranked,
+            largest first; None for the paper's, their mean absolute activation over samples and positions.
 
     Returns:
         The numbers with curves, turning points, class table and cautions; by layer where a sequence is given.
@@ -224,8 +220,6 @@ def unit_sparsity(
     >>> found.zeta == 1 / 3, found.kappa == 2 / 3
     (True, True)
     """
-    if not callable(attribute):
-        check_choice("attribute", attribute, ATTRIBUTES)
     if chunk_size is not None:
         check_range("chunk_size", chunk_size, 1)
     check_classes("unit_sparsity", y)
@@ -244,7 +238,6 @@ def unit_sparsity(
                 unit_axis=unit_axis,
                 attribute=attribute,
                 chunk_size=chunk_size,
-                generator=generator,
             )
             results[str(name)] = _sparsity(curves, n_outputs)
     return results if names is layers else next(iter(results.values()))
