@@ -74,7 +74,7 @@ def test_a_criterion_must_be_exceeded_in_a_row() -> None:
 
 @pytest.mark.parametrize(("worse", "better"), [(3, 1), (12, 5), (40, 70), (60, 20)])
 def test_a_rise_of_errors_is_significant_where_scipy_says_so(worse: int, better: int) -> None:
-    p = binomtest(worse, worse + better, alternative="greater").pvalue
+    p = float(binomtest(worse, worse + better, alternative="greater").pvalue)
     before = torch.linspace(0.1, 1, 300)  # squared errors count by sign
     changes = torch.tensor([0.01] * worse + [-5.0] * better + [0.0] * (300 - worse - better))
     errors = torch.stack([before, before + changes])

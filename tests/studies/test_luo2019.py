@@ -19,10 +19,11 @@ from gapscope.data import Problem, load_dataset
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.results.records import Record
 from gapscope.theory import order_parameter_integrals, stability_eigenvalues
+from gapscope_studies import luo2019
 from gapscope_studies.kit.data import write_images
 from gapscope_studies.kit.provenance import DECLARED
 from gapscope_studies.kit.study import RunSettings, run_study
-from gapscope_studies.luo2019 import STUDY, advice, convolutional, excess, fine_tuning, neurons, study
+from gapscope_studies.luo2019 import STUDY, advice, convolutional, excess, fine_tuning, neurons
 from gapscope_studies.luo2019.networks import PLAIN, Method, differences, method, smaller
 from gapscope_studies.luo2019.students import Plan, simulate_point
 from gapscope_studies.luo2019.theory import APPROACHES, largest_settling_rate, overlap_rate, printed_i2
@@ -60,7 +61,7 @@ def test_the_papers_protocol_at_paper_scale() -> None:
 
 @pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
 def test_every_scale_has_the_same_settings_and_whole_grids(scale: str) -> None:
-    content, other = at(scale).read(study.__file__), at("smoke").read(study.__file__)
+    content, other = at(scale).read(luo2019.__file__), at("smoke").read(luo2019.__file__)
     assert content.keys() - {DECLARED} == other.keys() - {DECLARED}
     assert all(content[name].keys() == other[name].keys() for name in ("theory", "excess", "advice", "fig2ef"))
     slow = method(at(scale), "resnet", 10, options=PLAIN, weight_norm=True)
@@ -180,7 +181,7 @@ def test_the_printed_i2_is_right_at_full_overlap_alone() -> None:
 
 
 def world() -> dict[str, Any]:
-    return at("smoke").read(study.__file__)["advice"]["advice"]
+    return at("smoke").read(luo2019.__file__)["advice"]["advice"]
 
 
 def test_remedies_change_the_network_and_add_to_its_regularization() -> None:

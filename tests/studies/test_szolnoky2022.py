@@ -187,12 +187,11 @@ def made_up(finals: dict[str, list[float]], noise: float = 0.6, best: float = 1.
 
 def test_a_diverged_network_is_at_chance() -> None:
     setup = make(at("smoke"), "lenet5")
-    assert protocol.metric_curve(record([0.25, 0.5]), setup) == [25.0, 50.0]
-    assert protocol.metric_curve(record([0.25], "diverged"), setup) == [25.0, 10.0]
-    assert protocol.metric_curve(record([], "diverged"), setup) == [10.0]
-    spec = setup.base
-    row = protocol.scenario_row(setup, "MGS", spec, record([0.25], "diverged"))
-    assert (row["final"], row["best"], row["diverged"]) == (10.0, 25.0, True)
+    for curve, status in (([25.0, 50.0], "finished"), ([25.0, 10.0], "diverged"), ([10.0], "diverged")):
+        ended = record([value / 100 for value in curve[: len(curve) - (status == "diverged")]], status)
+        row = protocol.scenario_row(setup, "MGS", setup.base, ended)
+        assert row["curve"] == curve and row["diverged"] is (status == "diverged")
+        assert (row["final"], row["best"]) == (curve[-1], max(curve))
 
 
 def test_paired_difference_by_hand() -> None:
@@ -323,13 +322,6 @@ def test_only_methods_that_were_not_tuned_before_are_tuned(monkeypatch: pytest.M
     assert chosen["MGS"] == 0.01 and chosen["Dropout"] == 0.45 and [*chosen][-2:] == [*ROBUST_LOSSES]
 
 
-def test_methods_at_the_edge_are_named() -> None:
-    table = pandas.DataFrame(
-        {"method": ["a"] * 3 + ["b"] * 3 + ["c"], "chosen": [False, True, False, False, False, True, True]}
-    )
-    assert protocol.at_the_edge(table) == ["b"]
-
-
 def test_the_constant_prediction_is_the_variance_of_the_targets(setting: RunSettings) -> None:
     setup = make(setting, "keypoints_fully_connected")
     problem, _ = prepared(setup.with_seed(0).replace({"data.target_noise": 0.0}), None)
@@ -364,8 +356,9 @@ def test_masks_are_watched_where_there_is_dropout(setting: RunSettings) -> None:
     rows = watch(spec, 1, 16, None)["rows"]
     assert all(row["masked_logdet"] != row["logdet"] for row in rows)
     assert "masked_logdet" not in watch(setup.with_seed(0).replace({"training.epochs": 1}), 1, 16, None)["rows"][0]
-    table = pandas.DataFrame({"masked_logdet": [1.0, -math.inf, -math.inf]})
-    assert curves.gaps(table, "masked_logdet") == 2 and curves.gaps(table, "logdet") == 0
+    made = [("Dropout", seed, value) for seed in range(2) for value in (1.0, -math.inf, -math.inf)]
+    table = pandas.DataFrame(made, columns=["method", "seed", "masked_logdet"]).assign(epoch=0, test_accuracy=9.0)
+    assert curves.gaps_claim("Fig. 3", setup, table).values == (2.0, 2.0)
 
 
 def recordings(finals: dict[str, tuple[float, float]]) -> pandas.DataFrame:

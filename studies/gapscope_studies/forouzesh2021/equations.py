@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy
 import torch
@@ -18,8 +17,8 @@ from gapscope.theory.sensitivity import (
     fully_connected_layers,
     predicted_variance,
 )
-from gapscope_studies.forouzesh2021.analysis import DRAWS, LOGITS, Answer, Measured, Table, by_draw, learnt, ratio_claim
-from gapscope_studies.forouzesh2021.networks import Configuration, measured_samples, trained_network
+from gapscope_studies.forouzesh2021.analysis import DRAWS, LOGITS, Answer, Measured, by_draw, learnt, ratio_claim
+from gapscope_studies.forouzesh2021.networks import outputs_of_runs
 from gapscope_studies.kit.claims import claim, computed
 from gapscope_studies.kit.study import Outcome, RunSettings
 
@@ -116,21 +115,12 @@ def exact_checks(setting: RunSettings) -> Outcome:
 # --- on trained networks
 
 
-def _variance_of_probabilities(setting: RunSettings, configuration: Configuration) -> float:
-    """Variance over runs of the probabilities, summed over classes, mean over test samples (eq. 6)."""
-    from gapscope.inspection.outputs import network_outputs
-
-    found = []
-    for spec in configuration.specs():
-        problem, test = measured_samples(setting, spec)
-        found.append(network_outputs(trained_network(setting, spec, problem), test.inputs).double().softmax(1))
-    return float(torch.stack(found).var(0).sum(1).mean())
-
-
 def equations(measured: Measured) -> Answer:
     """Eq. (3), the loss from the distance of probabilities to labels. Eq. (7), their variance over networks from S."""
     table = measured.points
-    variances = [_variance_of_probabilities(measured.setting, item) for item in measured.configurations]
+    # variance over runs of the probabilities, summed over classes, mean over test samples (eq. 6)
+    runs = (outputs_of_runs(measured.setting, item)[0] for item in measured.configurations)
+    variances = [float(outputs.double().softmax(2).var(0).sum(1).mean()) for outputs in runs]
     predicted = [
         predicted_variance(row.s_after, n_outputs=int(row.outputs), input_second_moment=row.mean_square_input)
         for row in table.itertuples()
@@ -157,16 +147,13 @@ def equations(measured: Measured) -> Answer:
 
 def random_labels(measured: Measured) -> Answer:
     """Sec. VI-B: S knows nothing of the labels, so that random ones raise the loss above eq. (9)."""
-    groups: Any = dict(list(measured.points.groupby("family", sort=False)))
-    clean, random = (_log_excess(groups[name]) for name in ("clean", "random labels"))
     table = measured.points
+    excess = {}  # log10 of L over the root of S, mean over configurations, by draw
+    for name, group in table.groupby("family", sort=False):
+        s, loss = by_draw(group, "s_after", "test_loss")
+        excess[name] = numpy.log10(loss / numpy.sqrt(s)).mean(0)
     rises = claim("Sec. VI-B", "random labels raise the loss more than S tells",
-                  "log10 of L over the root of S, random minus clean labels", random - clean, unit=DRAWS, above=0.0,
-                  compared=learnt(table), **LOGITS)  # fmt: skip
+                  "log10 of L over the root of S, random minus clean labels",
+                  excess["random labels"] - excess["clean"], unit=DRAWS, above=0.0, compared=learnt(table),
+                  **LOGITS)  # fmt: skip
     return Answer(numbers={}, claims=[rises], plots={"loss": ("s_after", "test_loss")}, predicted=True, points=table)
-
-
-def _log_excess(group: Table) -> numpy.ndarray:
-    """log10 of L over the root of S, mean over configurations, by draw."""
-    s, loss = by_draw(group, "s_after", "test_loss")
-    return numpy.log10(loss / numpy.sqrt(s)).mean(0)

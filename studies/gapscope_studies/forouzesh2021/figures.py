@@ -26,9 +26,9 @@ from gapscope_studies.forouzesh2021.analysis import (
     related,
     relation,
 )
-from gapscope_studies.forouzesh2021.networks import Configuration, by_draw, measured_samples, trained_network
+from gapscope_studies.forouzesh2021.networks import by_draw, outputs_of_runs
 from gapscope_studies.kit.claims import Claim, claim, computed
-from gapscope_studies.kit.study import RunSettings, Table
+from gapscope_studies.kit.study import Table
 
 SAME = 1.2  # factor within which two numbers are "the same"
 NEAR = {"above": -math.log10(SAME), "below": math.log10(SAME)}  # of log10 of a ratio
@@ -53,32 +53,20 @@ def _both(source: str, says: str, first: Table, second: Table, what: str, **more
     ]
 
 
-def equal_parameters(table: Table) -> list[Claim]:
-    """Fig. 2(a): the CNN against the fully connected network nearest to it in parameters."""
-    cnns = table[table["family"].str.startswith("CNN")]
-    others = table[table["family"] == "FC, 2 hidden layers"]
-    pairs = [(cnn, (others["parameters"] - table.loc[cnn, "parameters"]).abs().idxmin()) for cnn in cnns.index]
-    pair = min(pairs, key=lambda pair: abs(table.loc[pair[0], "parameters"] / table.loc[pair[1], "parameters"] - 1))
-    says = "at equal parameters a convolution instead of a layer lowers {}"
-    cnn, other = (table.loc[[place]] for place in pair)
-    return _both("Fig. 2(a)", says, cnn, other, "CNN over FC")
-
-
-def larger_cnns(table: Table) -> list[Claim]:
-    """Fig. 2(a): the CNN of most parameters against the smallest network of two hidden layers."""
-    cnns = table[table["family"].str.startswith("CNN")]
-    others = table[table["family"] == "FC, 2 hidden layers"]
-    cnn, other = table.loc[[cnns["parameters"].idxmax()]], table.loc[[others["parameters"].idxmin()]]
-    if float(cnn["parameters"].iloc[0]) <= float(other["parameters"].iloc[0]):
-        return []
-    times = float(cnn["parameters"].iloc[0]) / float(other["parameters"].iloc[0])
-    return _both("Fig. 2(a)", "the largest CNN has a lower {} than the smallest fully connected network", cnn, other,
-                 f"the CNN over the network with 1/{times:.1f} of its parameters")  # fmt: skip
-
-
 def convolutions_for_layers(table: Table) -> list[Claim]:
-    """Fig. 2(a): a CNN against fully connected networks of equal and of smaller size."""
-    return equal_parameters(table) + larger_cnns(table)
+    """Fig. 2(a): a CNN against the fully connected network nearest in parameters; the largest against the smallest."""
+    cnns = table[table["family"].str.startswith("CNN")]
+    others, size = table[table["family"] == "FC, 2 hidden layers"], table["parameters"]
+    pairs = [(cnn, (others["parameters"] - size[cnn]).abs().idxmin()) for cnn in cnns.index]
+    cnn, other = min(pairs, key=lambda pair: abs(size[pair[0]] / size[pair[1]] - 1))
+    says = "at equal parameters a convolution instead of a layer lowers {}"
+    claims = _both("Fig. 2(a)", says, table.loc[[cnn]], table.loc[[other]], "CNN over FC")
+    cnn, other = cnns["parameters"].idxmax(), others["parameters"].idxmin()
+    if size[cnn] > size[other]:
+        what = f"the CNN over the network with 1/{size[cnn] / size[other]:.1f} of its parameters"
+        says = "the largest CNN has a lower {} than the smallest fully connected network"
+        claims += _both("Fig. 2(a)", says, table.loc[[cnn]], table.loc[[other]], what)
+    return claims
 
 
 def depth_and_width(table: Table) -> list[Claim]:
@@ -206,27 +194,18 @@ def _log_slope(x: numpy.ndarray, y: numpy.ndarray) -> float:
 # --- Figs. 10 to 13
 
 
-def _parts_of_error(setting: RunSettings, configuration: Configuration) -> dict[str, float]:
-    """Bias, variance and squared error (sums over outputs) of one configuration over its runs."""
-    import torch
-
-    from gapscope.inspection.outputs import network_outputs
-    from gapscope.measures.bias_variance import bias_variance
-
-    outputs, test = [], None
-    for spec in configuration.specs():
-        problem, test = measured_samples(setting, spec)
-        outputs.append(network_outputs(trained_network(setting, spec, problem), test.inputs))
-    assert test is not None and test.targets is not None
-    found = bias_variance(torch.stack(outputs), test.targets)
-    return {"bias": found.bias, "variance": found.variance, "squared_error": found.mse}
-
-
 def figure_10(measured: Measured) -> Answer:
     """Boston housing: squared error against bias + variance (identical), and the variance against S (Fig. 10c, d)."""
     import pandas
 
-    parts = [_parts_of_error(measured.setting, item) for item in measured.configurations]
+    from gapscope.measures.bias_variance import bias_variance
+
+    parts = []
+    for item in measured.configurations:
+        outputs, test = outputs_of_runs(measured.setting, item)
+        assert test.targets is not None
+        found = bias_variance(outputs, test.targets)
+        parts.append({"bias": found.bias, "variance": found.variance, "squared_error": found.mse})
     table = measured.points.join(pandas.DataFrame(parts))
     table["bias_and_variance"] = table["bias"] + table["variance"]
     table["predicted_variance"] = table["s_after"] * table["mean_square_input"] / 0.1**2 * table["outputs"] ** 2
@@ -236,16 +215,10 @@ def figure_10(measured: Measured) -> Answer:
     close = related("Fig. 10(d)", "the variance over runs rises with S", table, "s_after", "variance",
                     clusters=table.index.to_list())  # fmt: skip
     claims = [
-        computed(
-            "Fig. 10(c)",
-            "the squared error is bias + variance (an identity: a check of the code)",
-            "largest relative difference",
-            gap,
-            below=1e-6,
-            ours=True,
-        ),
+        computed("Fig. 10(c)", "the squared error is bias + variance (an identity: a check of the code)",
+                 "largest relative difference", gap, below=1e-6, ours=True),
         replace(close, units=min(close.units, n_runs), unit="runs behind a variance"),
-    ]
+    ]  # fmt: skip
     return Answer(
         numbers={"variance_and_s": relation(table, "s_after", "variance"),
                  "loss_and_variance": relation(table, "variance"),

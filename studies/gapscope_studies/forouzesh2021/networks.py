@@ -14,7 +14,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import GapscopeError, NotMeasurable
+from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
 from gapscope.base.specs import RunSpec
 from gapscope.data.problem import Problem
@@ -243,47 +243,42 @@ def trained_network(setting: RunSettings, spec: RunSpec, problem: Problem) -> nn
     return network.eval()
 
 
+def outputs_of_runs(setting: RunSettings, configuration: Configuration) -> tuple[Tensor, Samples]:
+    """Outputs [runs, n, k] of the trained networks of a configuration, on the test samples, which are all the same."""
+    outputs, test = [], None
+    for spec in configuration.specs():
+        problem, test = measured_samples(setting, spec)
+        outputs.append(network_outputs(trained_network(setting, spec, problem), test.inputs))
+    assert test is not None
+    return torch.stack(outputs), test
+
+
 def _timed(name: str, measure: Any, network: nn.Module, samples: Samples, **options: Any) -> dict[str, float]:
     start = time.process_time()
     value = measure(network, samples.inputs, **options)
     return {name: float(value), f"{name}_seconds": time.process_time() - start}
 
 
-def _calibrated(outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Temperature from one half of the samples. Error and loss of the other half before and after."""
-    held_out, judged = slice(0, None, 2), slice(1, None, 2)
-    try:
-        temperature = fit_temperature(outputs[held_out], labels[held_out])
-    except NotMeasurable:  # a network no better than chance has none
-        temperature = math.nan
-    right = (outputs[judged].argmax(1) == labels[judged]).double().mean().item()
-    return {
-        "temperature": temperature,
-        "error_judged": 1 - right,
-        "loss_judged": default_loss(outputs[judged].double(), labels[judged]).item(),
-        "loss_calibrated": default_loss(outputs[judged].double() / temperature, labels[judged]).item(),
-    }
-
-
 def _behind_softmax(network: nn.Module, test: Samples, few: Samples) -> dict[str, float]:
-    assert test.targets is not None
-    outputs = network_outputs(network, test.inputs)
-    labels = nn.functional.one_hot(test.targets, outputs.shape[1])
+    """Numbers of probabilities; the temperature from one half of the samples, error and loss of the other half."""
+    labels: Any = test.targets
+    outputs = network_outputs(network, test.inputs).double()
+    held_out, judged = slice(0, None, 2), slice(1, None, 2)
+    temperature = fit_temperature(outputs[held_out], labels[held_out])
+    distances = (outputs.softmax(1) - nn.functional.one_hot(labels, outputs.shape[1])).norm(dim=1)
     return {
-        "half_distance": float((outputs.double().softmax(1) - labels).norm(dim=1).mean()) / math.sqrt(2),
+        "half_distance": float(distances.mean()) / math.sqrt(2),
         **_timed("s_softmax", output_sensitivity, network, few, space="probabilities"),
         **_timed("j_softmax", input_jacobian_norm, network, few, space="probabilities"),
-        **_calibrated(outputs, test.targets),
+        "temperature": temperature,
+        "error_judged": 1 - (outputs[judged].argmax(1) == labels[judged]).double().mean().item(),
+        "loss_judged": default_loss(outputs[judged], labels[judged]).item(),
+        "loss_calibrated": default_loss(outputs[judged] / temperature, labels[judged]).item(),
     }
 
 
 def measure_run(setting: RunSettings, spec: RunSpec) -> dict[str, float]:
-    """Measure one finished run, on the test samples of this scale unless a name says otherwise.
-
-    Scores on training and test samples; S before and after training, after it also per output and on training inputs;
-    on fewer test inputs S and J of raw outputs and probabilities with their processor time; parameters, outputs and
-    mean square input; for classifiers the temperature.
-    """
+    """Measure one finished run, on the test samples of this scale unless a name says otherwise."""
     problem, test = measured_samples(setting, spec)
     few, train = _spread(test, Grids(setting).sizes["timed"]), _spread(problem.train, len(test))
     before, after = network_from_spec(spec, problem), trained_network(setting, spec, problem)
@@ -307,13 +302,6 @@ def measure_run(setting: RunSettings, spec: RunSpec) -> dict[str, float]:
     return row | {"train_r2": 1 - row["train_loss"] / problem.train.targets.double().var(0, correction=0).mean().item()}
 
 
-def _facts(number: int, item: Configuration) -> dict[str, Any]:
-    options = item.spec.network.options
-    return {"configuration": number, "family": item.family, "name": item.name,
-            "initialization": item.spec.network.initialization,
-            **{name: options.get(name) for name in ("n_hidden", "width", "n_conv", "channels")}}  # fmt: skip
-
-
 def runs(setting: RunSettings, configurations: Sequence[Configuration]) -> Table:
     """Train and measure what is missing. One row a finished run, with its configuration and what was measured."""
     import pandas
@@ -326,25 +314,25 @@ def runs(setting: RunSettings, configurations: Sequence[Configuration]) -> Table
     jobs = {spec.id: partial(measure_run, setting, spec) for spec in specs if spec.id in finished}
     found = setting.cached("measurements", jobs)
     return pandas.DataFrame(
-        _facts(number, item)
-        | {"seed": spec.seed, "epochs": finished[spec.id].epochs_trained}
-        | {"stopped": finished[spec.id].epochs_trained < spec.training.epochs}
-        | {"curve": [float(row["test_loss"]) for row in finished[spec.id].history]}
-        | {"loss curve": [float(row["train_loss"]) for row in finished[spec.id].history]}
+        {"configuration": number, "family": item.family, "name": item.name}
+        | {"initialization": item.spec.network.initialization}
+        | {name: item.spec.network.options.get(name) for name in ("n_hidden", "width", "n_conv", "channels")}
+        | {"seed": spec.seed, "epochs": record.epochs_trained}
+        | {"stopped": record.epochs_trained < spec.training.epochs}
+        | {"curve": [float(row["test_loss"]) for row in record.history]}
+        | {"loss curve": [float(row["train_loss"]) for row in record.history]}
         | {name: float(value) for name, value in found[spec.id].items()}
         for number, item in enumerate(configurations)
         for spec in item.specs()
-        if spec.id in finished
+        if (record := finished.get(spec.id)) is not None
     )
 
 
 def points(table: Table) -> Table:
     """Average runs: one row a configuration, means of every number (a log is taken of means, as the authors do).
 
-    `draws` holds the runs themselves, a table by seed, `runs` is their number, `s_after_min` and `s_after_max` the
-    smallest and largest S after training, and `fitted` says whether the mean training accuracy is 0.9 or more (always
-    for regression): the paper asks for a loss near zero. `stopped` says whether the stop rule ended every run, and
-    `curve` and `loss curve` are the mean test and training loss along training.
+    `draws` holds the runs themselves, a table by seed. `fitted` says whether the mean training accuracy is 0.9 or more
+    (always for regression): the paper asks for a loss near zero. `stopped` says whether the stop rule ended every run.
     """
     groups = table.groupby("configuration", sort=True)
     means = groups.mean(numeric_only=True).drop(columns=["seed", "stopped"])

@@ -154,18 +154,16 @@ def _ranking_rows(used: Table, what: str) -> Rows:
     for target in ("test_loss", "error"):
         found: Table = correlations(used, ["s_before"], target=target, baseline="parameters")
         for measure, values in found.iterrows():
-            rows.append(
-                {
-                    "networks": what,
-                    "predictor": "S before training" if measure == "s_before" else "parameter count",
-                    "of": "test loss" if target == "test_loss" else "test error",
-                    "n": int(values["n"]),
-                    "Kendall": values["kendall"],
-                    "Kendall interval": f"[{values['kendall_low']:.2f}, {values['kendall_high']:.2f}]",
-                    "Spearman": values["spearman"],
-                    "Spearman interval": f"[{values['spearman_low']:.2f}, {values['spearman_high']:.2f}]",
-                }
-            )
+            row = {
+                "networks": what,
+                "predictor": "S before training" if measure == "s_before" else "parameter count",
+                "of": "test loss" if target == "test_loss" else "test error",
+                "n": int(values["n"]),
+            }
+            for name in ("kendall", "spearman"):
+                row[name.capitalize()] = values[name]
+                row[f"{name.capitalize()} interval"] = f"[{values[f'{name}_low']:.2f}, {values[f'{name}_high']:.2f}]"
+            rows.append(row)
     return rows
 
 

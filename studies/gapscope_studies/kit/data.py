@@ -44,11 +44,9 @@ def quartile_classes(problem: Problem) -> Problem:
     train, test = (part.targets for part in (problem.train, problem.test))
     assert train is not None and test is not None
     cuts = train[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
-    parts = [
-        replace(part, targets=torch.bucketize(targets[:, 0], cuts))
-        for part, targets in ((problem.train, train), (problem.test, test))
-    ]
-    return Problem(problem.name, "classification", *parts, 4)
+    first = replace(problem.train, targets=torch.bucketize(train[:, 0], cuts))
+    second = replace(problem.test, targets=torch.bucketize(test[:, 0], cuts))
+    return Problem(problem.name, "classification", first, second, 4)
 
 
 def noisy_subset(problem: Any, n: int, n_test: int, noise: float, seed: int, *, pairwise: bool = False) -> Problem:

@@ -78,10 +78,6 @@ def _batch_norm_part(network: nn.Module, samples: Samples, size: int) -> Estimat
     return batch_norm_excess(network, samples, batch_sizes=(size,), passes=PASSES, noise_draws=0, draws=1)[-1].measured
 
 
-def _plain(value: Estimate) -> list[float]:
-    return [float(value), value.standard_error or 0.0]
-
-
 def _decay_options(spec: RunSpec, normal: int, strength: float) -> dict[str, Any]:
     return {
         "batch_size": normal, "strength": strength, "batch_norm_size": spec.training.batch_size, "seed": spec.seed
@@ -122,8 +118,8 @@ def _asked(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) ->
     return {
         **found,
         "amount": 0.0,
-        "regularization": _plain(advice.total.excess),
-        "frozen": {str(size): _plain(excess) for size, excess in sorted(frozen.items())},
+        "regularization": [float(advice.total.excess), advice.total.excess.standard_error or 0.0],
+        "frozen": {str(size): [float(e), e.standard_error or 0.0] for size, e in sorted(frozen.items())},
         "advice": advice.to_dict(),
     }
 

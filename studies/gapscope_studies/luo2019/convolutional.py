@@ -108,18 +108,10 @@ def figure_2cd(setting: RunSettings) -> Outcome:
     return compared_methods(setting, methods, CNN | {"batch size": "128"}, claims=claims)
 
 
-def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
-    """Least-squares slope of values by log2 of the batch size, per doubling.
-
-    >>> round(slope([2, 4, 8], [1.0, 3.0, 5.0]), 6)
-    2.0
-    """
-    return float(np.polyfit(np.log2(sizes), values, 1)[0])
-
-
 def _slopes(group: Sequence[Method], value: Any) -> list[float]:
-    """Slope of a value over the batch sizes, seed by seed, where no run diverged."""
-    return [slope([m.batch_size for m in group], [value(record) for record in runs]) for runs in by_seed(*group)]
+    """Least-squares slope of a value per doubling of the batch size, seed by seed, where no run diverged."""
+    sizes = np.log2([m.batch_size for m in group])
+    return [float(np.polyfit(sizes, [value(record) for record in runs], 1)[0]) for runs in by_seed(*group)]
 
 
 def figure_2ef(setting: RunSettings) -> Outcome:
@@ -184,35 +176,14 @@ def figure_2gh(setting: RunSettings) -> Outcome:
     bn, bn_large, bn_dropped, wn, wn_dropped = methods.values()
     source = "Fig. 2g-h"
     claims = [
-        smaller(
-            source,
-            "dropout suppresses the loss of BN in large batches",
-            bn_dropped,
-            bn_large,
-            "test_loss",
-            **REGULARIZED,
-        ),
-        larger(
-            source,
-            "dropout raises the accuracy of BN in large batches",
-            bn_dropped,
-            bn_large,
-            "test_accuracy",
-            **REGULARIZED,
-        ),
+        smaller(source, "dropout suppresses the loss of BN in large batches", bn_dropped, bn_large, "test_loss",
+                **REGULARIZED),
+        larger(source, "dropout raises the accuracy of BN in large batches", bn_dropped, bn_large, "test_accuracy",
+               **REGULARIZED),
         larger(source, "dropout raises the accuracy of WN (0.90 to 0.93)", wn_dropped, wn, "test_accuracy", paper=0.03),
         smaller(source, "WN with dropout stays below BN", wn_dropped, bn, "test_accuracy"),
-    ]
+    ]  # fmt: skip
     return compared_methods(setting, methods, RESNET, claims=claims)
-
-
-def _images(setting: RunSettings, name: str, most: int | None) -> str:
-    """The folder of images: ImageNet's below the data root, or the stand-in, written once into the work folder."""
-    if most is None:
-        return name
-    return str(
-        image_folder(setting.work / "images", lambda: load_dataset(name, root=setting.data_root), most).resolve()
-    )
 
 
 def _on_images(setting: RunSettings, batch_size: int, **normalization: Any) -> list[RunSpec]:
@@ -220,7 +191,11 @@ def _on_images(setting: RunSettings, batch_size: int, **normalization: Any) -> l
     chosen = setting.read(__file__)["fig3"]
     if normalization.get("kind") == "population":
         normalization["population_samples"] = chosen["population_samples"]
-    options = {"folder": _images(setting, chosen["images"], chosen.get("most")), "side": chosen["side"]}
+    folder, most = chosen["images"], chosen.get("most")
+    if most is not None:  # the stand-in of ImageNet's folder below the data root, written once into the work folder
+        problem = partial(load_dataset, folder, root=setting.data_root)
+        folder = str(image_folder(setting.work / "images", problem, most).resolve())
+    options = {"folder": folder, "side": chosen["side"]}
     epochs = epochs_of(setting.read(__file__), batch_size, chosen["epochs"])
     changes = {
         "data": DataSpec(name="image_folder", options=options).to_dict(),

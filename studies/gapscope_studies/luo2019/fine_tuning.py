@@ -15,7 +15,7 @@ from gapscope.batch_norm.norm_layers import BATCH_KINDS, preceding_layers
 from gapscope.inspection.losses import evaluate
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import Claim, claim
+from gapscope_studies.kit.claims import claim
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.pool import trained as trained_network
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
@@ -89,24 +89,6 @@ def _tuning_figure(tuned: Mapping[str, Sequence[Rows]]) -> Figure:
     return figure
 
 
-def _tuning_claims(tuned: Mapping[str, Sequence[Rows]], guard: Mapping[str, Any]) -> list[Claim]:
-    without, going_on = tuned[WITHOUT], tuned[GOES_ON]
-    claims = []
-    for name in TUNED_LAYERS:
-        extra = [growth(a, name) - growth(b, name) for a, b in zip(without, going_on, strict=True)]
-        claims += [
-            claim("Fig. 4", f"the norm of {name} grows once BN is gone, more than if BN continues",
-                  "difference of the growths", extra, above=0.0, **guard),
-        ]  # fmt: skip
-    losses = {name: [_change(rows, name) for rows in without] for name in ("train_loss", "test_loss")}
-    quantities = "change of the training loss", "change of the validation loss"
-    return [
-        *claims,
-        claim("Fig. 4", "the training loss falls", quantities[0], losses["train_loss"], below=0.0, **guard),
-        claim("Fig. 4", "the validation loss rises", quantities[1], losses["test_loss"], above=0.0, **guard),
-    ]
-
-
 def figure_4(setting: RunSettings) -> Outcome:
     """The CNN trained with BN, then trained on without it: norms of four layers and both losses.
 
@@ -123,7 +105,20 @@ def figure_4(setting: RunSettings) -> Outcome:
         jobs = {f"{spec.id}-{epochs}-{without:d}": partial(fine_tune, setting, spec, epochs, without) for spec in kept}
         tuned[kind] = list(setting.cached("fine-tuning", jobs).values())
     paper = PAPER | {"network": "CNN of six layers", "batch size": "128", "epochs of fine-tuning": "500"}
-    claims = _tuning_claims(tuned, {"compared": (found.learnt("train_accuracy"),)})
+    guard: Any = {"compared": (found.learnt("train_accuracy"),)}
+    claims = [
+        claim("Fig. 4", f"the norm of {name} grows once BN is gone, more than if BN continues",
+              "difference of the growths",
+              [growth(a, name) - growth(b, name) for a, b in zip(tuned[WITHOUT], tuned[GOES_ON], strict=True)],
+              above=0.0, **guard)
+        for name in TUNED_LAYERS
+    ]  # fmt: skip
+    for score, words, bound in (
+        ("train_loss", ("training", "falls"), {"below": 0.0}), ("test_loss", ("validation", "rises"), {"above": 0.0}),
+    ):  # fmt: skip
+        values = [_change(rows, score) for rows in tuned[WITHOUT]]
+        says, quantity = f"the {words[0]} loss {words[1]}", f"change of the {words[0]} loss"
+        claims.append(claim("Fig. 4", says, quantity, values, **bound, **guard))
     return outcome(
         setting,
         specs,

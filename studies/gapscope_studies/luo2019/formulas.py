@@ -28,9 +28,6 @@ SAME = 1e-6
 LENGTH, TEMPERATURE, LOAD = 1.5, 0.1, 1.2  # of the saddle with a > 1
 
 
-# --- priors of batch statistics
-
-
 def variance_of_batch_mean(values: Sequence[float], batch_size: int) -> float:
     """Variance of the mean of a batch drawn from `values`, over all batches that there are.
 
@@ -72,9 +69,6 @@ def prior_claims(batch_size: int = 32) -> list[Claim]:
     ]  # fmt: skip
 
 
-# --- eq. (4): population normalization is weight normalization where inputs are white
-
-
 def population_and_weight_norm(scale: float = 0.3) -> float:
     """Largest difference of eq. (4) to population normalization on samples whose covariance is scale * identity."""
     random = np.random.default_rng(0)
@@ -89,23 +83,21 @@ def population_and_weight_norm(scale: float = 0.3) -> float:
     return float(np.abs(normalized - (gain * h / length + shift)).max())
 
 
-# --- Prop. 3 and the largest learning rates
-
-
-def exact_overlap_rate(rate: float, zeta: float) -> float:
-    """Derivative of the overlap's flow by the overlap at the fixed point, terms of order eta^2 included."""
-    gamma = float(fixed_point(zeta=zeta).gamma)
-    return float(dynamics_jacobian(gamma, 1.0, 1.0, learning_rate=rate, zeta=zeta)[1, 1])
-
-
 def largest_stable_rate(zeta: float) -> float:
-    """Learning rate at which that derivative is 0, at length 1, times the gain: the effective rate of Table 1.
+    """Learning rate at which the overlap's flow at the fixed point has the derivative 0 by the overlap, times the gain.
+
+    Terms of order eta^2 included, at length 1: the effective rate of Table 1.
 
     >>> round(largest_stable_rate(0.0), 9)
     2.0
     """
-    rate: Any = brentq(exact_overlap_rate, 0.1, 1e3, args=(zeta,), xtol=1e-12)
-    return rate * float(fixed_point(zeta=zeta).gamma)
+    gamma = float(fixed_point(zeta=zeta).gamma)
+
+    def derivative(rate: float) -> float:
+        return float(dynamics_jacobian(gamma, 1.0, 1.0, learning_rate=rate, zeta=zeta)[1, 1])
+
+    rate: Any = brentq(derivative, 0.1, 1e3, xtol=1e-12)
+    return rate * gamma
 
 
 def _smallest_agreement() -> float:
@@ -139,9 +131,6 @@ def stability_claims() -> list[Claim]:
                  "excess less 2 zeta, terms of order eta^2 included",
                  largest_stable_rate(0.25) - largest_stable_rate(0.0) - 0.5, above=0.0, ours=True),
     ]  # fmt: skip
-
-
-# --- Prop. 5 and eqs. (21) to (25)
 
 
 def numerical_saddle() -> tuple[float, float]:

@@ -33,7 +33,6 @@ PLAIN = {"normalization": "none"}
 PAPER_TRAINING_SAMPLES = 50_000
 FALL_OVER_A_SHORT_RUN = 0.02
 DIRECTIONS_STD = 0.05
-# Largest difference of training accuracy between networks whose generalization is compared.
 SHOWN = {
     "train_loss": "train loss",
     "test_loss": "validation loss",
@@ -165,18 +164,6 @@ def smaller(source: str, says: str, one: Method, other: Method, score: str, **mo
     return larger(source, says, one, other, score, below=0.0, **more)
 
 
-def method_table(methods: Mapping[str, Method]) -> pandas.DataFrame:
-    """One row a method: batch size, scores at the end with intervals over seeds, runs that diverged."""
-    import pandas
-
-    return pandas.DataFrame(
-        {"method": name, "batch": found.batch_size}
-        | {title: str(mean(found.final(score))) for score, title in SHOWN.items()}
-        | {"diverged": f"{len(found.records) - len(found.finished)} of {len(found.records)}"}
-        for name, found in methods.items()
-    )
-
-
 def curves(methods: Mapping[str, Method]) -> Figure:
     """Means over seeds along training, with bands from the smallest to the largest, a panel a score."""
     figure, axes = plots.panels(len(PANELS))
@@ -201,12 +188,20 @@ def compared_methods(
     **found: Any,
 ) -> Outcome:
     """Return what a comparison of methods found. Its curves are drawn unless other `figures` have that name."""
+    import pandas
+
     specs = [RunSpec.from_dict(record.spec) for method in methods.values() for record in method.records]
     numbers = {
         name: {score: method.final(score) for score in SHOWN} | {"status": [r.status for r in method.records]}
         for name, method in methods.items()
     }
-    table = {"Methods at the end of training (mean over seeds, 95 % t interval)": method_table(methods)}
+    rows = pandas.DataFrame(
+        {"method": name, "batch": method.batch_size}
+        | {title: str(mean(method.final(score))) for score, title in SHOWN.items()}
+        | {"diverged": f"{len(method.records) - len(method.finished)} of {len(method.records)}"}
+        for name, method in methods.items()
+    )
+    table = {"Methods at the end of training (mean over seeds, 95 % t interval)": rows}
     return outcome(
         setting, specs, {**PAPER, **paper}, numbers={"methods": numbers}, tables={**table, **tables},
         figures=figures if "curves" in figures else {"curves": curves(methods), **figures}, **found,

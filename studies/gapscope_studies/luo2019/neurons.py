@@ -44,10 +44,6 @@ BEWARE = (
 )
 
 
-def _relus(network: nn.Module) -> dict[str, nn.Module]:
-    return {name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)}
-
-
 def hidden_values(network: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     """Return what enters every ReLU [samples, neurons], by its name."""
     found: dict[str, Tensor] = {}
@@ -55,7 +51,8 @@ def hidden_values(network: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     def keep(name: str, module: nn.Module, values: tuple[Tensor, ...]) -> None:
         found[name] = values[0].clone()
 
-    with torch.no_grad(), forward_hooks(_relus(network), keep, before=True):
+    relus = {name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)}
+    with torch.no_grad(), forward_hooks(relus, keep, before=True):
         network(inputs)
     return found
 

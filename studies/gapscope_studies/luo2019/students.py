@@ -19,8 +19,6 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from gapscope.theory import (
-    StudentWeights,
-    TeacherTask,
     batch_norm_zeta,
     draw_teacher_task,
     least_squares_students,
@@ -75,15 +73,6 @@ class Plan:
         return student_generalization(loads, student=self.student, noise_variance=NOISE, zeta=zeta)
 
 
-def _to_the_end(plan: Plan, task: TeacherTask) -> tuple[StudentWeights, StudentWeights]:
-    """SGD and weight norm with gamma decay: by linear algebra where the student is linear, else by training."""
-    if plan.student == "linear":
-        return least_squares_students(task), least_squares_students(task, zeta=plan.zeta)
-    plain = train_students(task, method="sgd", student="relu", epochs=plan.full_epochs, anneal=False)
-    decayed = train_students(task, method="weight_norm", student="relu", zeta=plan.zeta, epochs=plan.full_epochs)
-    return plain, decayed
-
-
 def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
     """Draw the tasks of one load and train every kind of student on them: errors, one number a task.
 
@@ -93,7 +82,12 @@ def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
     task = draw_teacher_task(
         load, n_inputs=plan.n_inputs, noise_variance=NOISE, students=plan.students, generator=generator
     )
-    plain, decayed = _to_the_end(plan, task)
+    # SGD and weight norm with gamma decay to the end: by linear algebra where the student is linear, else by training
+    if plan.student == "linear":
+        plain, decayed = least_squares_students(task), least_squares_students(task, zeta=plan.zeta)
+    else:
+        plain = train_students(task, method="sgd", student="relu", epochs=plan.full_epochs, anneal=False)
+        decayed = train_students(task, method="weight_norm", student="relu", zeta=plan.zeta, epochs=plan.full_epochs)
     found = {
         method: train_students(
             task, method=method, student=plan.student, batch_size=min(plan.batch_size, task.inputs.shape[1]),
@@ -129,15 +123,6 @@ def _apart(errors: Sequence[Sequence[float]], target: Sequence[float], rows: Any
 
 def _errors(points: Sequence[Point], method: str, epochs: int) -> list[list[float]]:
     return [point[method][str(epochs)] for point in points]
-
-
-def _distances(plan: Plan, points: list[Point], decay: Sequence[float]) -> list[dict[str, Any]]:
-    end = [float(np.mean(point["plain"])) for point in points]
-    return [
-        {"method": title, "epochs": epochs, "to_decay": _apart(_errors(points, method, epochs), decay),
-         "to_end": _apart(_errors(points, method, epochs), end)}
-        for method, title in METHODS.items() for epochs in plan.budgets
-    ]  # fmt: skip
 
 
 def _best(distances: Sequence[Mapping[str, Any]], method: str) -> int:
@@ -199,36 +184,28 @@ def _peak_claims(points: list[Point]) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _divergence_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> list[Claim]:
+def _linear_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> list[Claim]:
     """At P/N = 1 SGD's error diverges, and weak decay overtrains but stays below SGD everywhere."""
     grid = np.setdiff1d(GRID, [1.0])
     sgd, weak = plan.curve(grid, 0.0), plan.curve(grid, plan.zeta)
     at_one = float(plan.curve(1.0, plan.zeta))
     at = {point["load"]: np.array(point["plain"]) for point in points}
-    beside = [load for load in at if load != 1.0]
-    nearest = [max(load for load in beside if load < 1), min(load for load in beside if load > 1)]
+    nearest = [max(load for load in at if load < 1), min(load for load in at if load > 1)]
     peak = np.log(at[1.0] / np.maximum(*(at[load] for load in nearest)))
+    name = f"decay 1/{round(1 / plan.zeta)}"
     return [
+        computed("Fig. 1a", f"decay {NOISE:g} is the lowest curve everywhere", "largest excess over the other decay",
+                 float(np.max(plan.curve(GRID, NOISE) - plan.curve(GRID, plan.zeta))), below=1e-12),
         computed("Fig. 1a", "SGD's error diverges at P/N = 1", "closed form at P/N = 1 - 1e-6",
                  float(plan.curve(1 - 1e-6, 0.0)), above=1e4),
         measured("Fig. 1a", "SGD's students err most at P/N = 1", "log of their error there over the larger beside it",
                  mean(peak), above=0.0, unit="tasks", compared=(), untrained="simulated students"),
-        computed("Fig. 1a", f"decay 1/{round(1 / plan.zeta)} overtrains around P/N = 1",
+        computed("Fig. 1a", f"{name} overtrains around P/N = 1",
                  "its error at 1 minus the smallest at smaller loads", at_one - float(weak[grid < 1].min()), above=0.0),
-        computed("Fig. 1a", f"decay 1/{round(1 / plan.zeta)} still errs less than SGD at every load",
-                 "largest error minus SGD's", float((weak - sgd).max()), below=0.0),
-    ]  # fmt: skip
-
-
-def _ridge_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> list[Claim]:
-    excess = float(np.max(plan.curve(GRID, NOISE) - plan.curve(GRID, plan.zeta)))
-    ridge = _apart([point["decayed"] for point in points], decay)
-    return [
-        computed("Fig. 1a", f"decay {NOISE:g} is the lowest curve everywhere", "largest excess over the other decay",
-                 excess, below=1e-12),
-        *_divergence_claims(plan, points, decay),
-        computed("Sec. 4", "simulated ridge students follow the closed form", "largest relative distance", ridge,
-                 below=ON_THE_CURVE, ours=True),
+        computed("Fig. 1a", f"{name} still errs less than SGD at every load", "largest error minus SGD's",
+                 float((weak - sgd).max()), below=0.0),
+        computed("Sec. 4", "simulated ridge students follow the closed form", "largest relative distance",
+                 _apart([point["decayed"] for point in points], decay), below=ON_THE_CURVE, ours=True),
     ]  # fmt: skip
 
 
@@ -285,8 +262,13 @@ def figure_1(setting: RunSettings, student: Student) -> Outcome:
     decay = [
         float(plan.curve(point["load"], plan.zeta)) if linear else float(np.mean(point["decayed"])) for point in points
     ]
-    distances = _distances(plan, points, decay)
-    more = _ridge_claims(plan, points, decay) if linear else _peak_claims(points)
+    end = [float(np.mean(point["plain"])) for point in points]
+    distances = [
+        {"method": title, "epochs": epochs, "to_decay": _apart(_errors(points, method, epochs), decay),
+         "to_end": _apart(_errors(points, method, epochs), end)}
+        for method, title in METHODS.items() for epochs in plan.budgets
+    ]  # fmt: skip
+    more = _linear_claims(plan, points, decay) if linear else _peak_claims(points)
     return Outcome(
         numbers={
             "n_inputs": plan.n_inputs, "batch_size": plan.batch_size, "zeta": plan.zeta, "points": points,

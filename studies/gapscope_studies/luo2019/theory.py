@@ -6,8 +6,8 @@ teacher of their own kind without label noise, t = (seen samples)/N.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
@@ -23,7 +23,7 @@ from gapscope.theory import (
     simulate_learning,
     stability_eigenvalues,
 )
-from gapscope.theory.dynamics import Method, Trajectory
+from gapscope.theory.dynamics import Method
 from gapscope.theory.statistical_mechanics import Student
 from gapscope.theory.student_training import activate, pre_activations, steps
 from gapscope.theory.teacher_students import draw_teachers
@@ -31,7 +31,6 @@ from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import claim, computed
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
-from gapscope_studies.luo2019 import students
 
 ZETA = 0.25
 RATE = 0.5
@@ -42,8 +41,7 @@ STUDENTS: tuple[Student, ...] = ("relu", "linear")
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Approach:
+class Approach(NamedTuple):
     """One row of Table 1."""
 
     name: str
@@ -106,24 +104,22 @@ def _row(until: float, approach: Approach, student: Student) -> Row:
     }
 
 
-def _around_two(scale: Row, student: Student, rate: float) -> Row:
-    """Overlap of simulated SGD students that start at the teacher's direction but for a little, at one rate."""
-    path = simulate_learning(
-        [scale["around_two"]], learning_rate=rate, method="sgd", student=student, gamma=0.99, overlap=0.99,
-        generator=np.random.default_rng(SEED), **scale["simulated"],
-    )  # fmt: skip
-    found, gain = mean(path.overlap[-1]), float(np.median(path.gamma[-1]))
-    half = (found.high - found.low) / 2
-    return {"student": student, "rate": rate, "t": scale["around_two"], "R": found.value, "half of 95 % interval": half,
-            "median γ": gain}  # fmt: skip
-
-
 def table_1(setting: RunSettings) -> Outcome:
     """Fixed points, largest and effective learning rates: closed forms, equations integrated, students simulated."""
     scale = setting.read(__file__)["theory"]
     rows = [_row(scale["until"], approach, student) for student in STUDENTS for approach in APPROACHES]
     settling = {student: largest_settling_rate(student, scale["tolerance"]) for student in STUDENTS}
-    around = [_around_two(scale, student, rate) for student in STUDENTS for rate in (1.8, 2.2)]
+    around = []
+    for student, rate in itertools.product(STUDENTS, (1.8, 2.2)):
+        path = simulate_learning(
+            [scale["around_two"]], learning_rate=rate, method="sgd", student=student, gamma=0.99, overlap=0.99,
+            generator=np.random.default_rng(SEED), **scale["simulated"],
+        )  # fmt: skip
+        found = mean(path.overlap[-1])
+        around.append({
+            "student": student, "rate": rate, "t": scale["around_two"], "R": found.value,
+            "half of 95 % interval": (found.high - found.low) / 2, "median γ": float(np.median(path.gamma[-1])),
+        })  # fmt: skip
     by_name = {(row["student"], row["approach"]): row for row in rows}
     gains = {s: by_name[s, "BN"]["largest rate"] - by_name[s, "SGD"]["largest rate"] for s in STUDENTS}
     apart = max(abs(row["γ at the end"] / row["γ0"] - 1) for row in rows)
@@ -153,16 +149,6 @@ def table_1(setting: RunSettings) -> Outcome:
     )
 
 
-def _draw(axis: Any, path: Trajectory, drawn: Trajectory, title: str) -> None:
-    for number, (name, label) in enumerate(PARAMETERS.items()):
-        axis.plot(path.times, getattr(path, name), color=f"C{number}", label=f"{label}, equations")
-        axis.plot(
-            path.times, getattr(drawn, name).mean(1), "o", color=f"C{number}", markersize=3, markerfacecolor="none",
-            label=f"{label}, simulated",
-        )  # fmt: skip
-    plots.named(axis, title=title, xlabel="t = seen samples / N")
-
-
 def _deviations(scale: Row) -> tuple[list[Row], Figure]:
     """Simulated students against the equations, for every approach and activation."""
     times = np.linspace(0, scale["dynamics"], 33)
@@ -175,12 +161,18 @@ def _deviations(scale: Row) -> tuple[list[Row], Figure]:
         drawn = simulate_learning(times, generator=np.random.default_rng(SEED), **common, **scale["simulated"])
         path = learning_dynamics(times, **common)
         row: Row = {"student": student, "approach": approach.name, "η": rate}
-        for name in PARAMETERS:
+        for number, (name, label) in enumerate(PARAMETERS.items()):
+            axis.plot(times, getattr(path, name), color=f"C{number}", label=f"{label}, equations")
+            axis.plot(
+                times, getattr(drawn, name).mean(1), "o", color=f"C{number}", markersize=3, markerfacecolor="none",
+                label=f"{label}, simulated",
+            )  # fmt: skip
             apart = getattr(drawn, name) - getattr(path, name)[:, None]
             row[f"{name}: largest of the mean"] = float(np.abs(apart.mean(1)).max())
             row[f"{name}: one student, rms"] = float(np.sqrt((apart**2).mean()))
         rows.append(row)
-        _draw(axis, path, drawn, f"{approach.name}, {student}, η = {rate:g}")
+        title = f"{approach.name}, {student}, η = {rate:g}"
+        plots.named(axis, title=title, xlabel="t = seen samples / N")
     plots.legend(figure)
     return rows, figure
 
@@ -295,7 +287,6 @@ def dynamics(setting: RunSettings) -> Outcome:
 
 
 PARTS = (
-    *students.PARTS,
     Part("table1", "Table 1: fixed points, largest and effective learning rates", table_1,
          "Batch norm has a fixed point of its own, and allows larger maximal and effective learning rates."),
     Part("dynamics", "Eqs. 6 to 10: learning dynamics against simulated students", dynamics,

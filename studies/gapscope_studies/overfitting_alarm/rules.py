@@ -65,7 +65,7 @@ def _replay(alarm: Alarm, looks: Iterable[object]) -> Stop | None:
     return None
 
 
-def _falling(values: Iterable[float], *, window: float, fall: float, patience: float, skip: int = 0) -> Stop | None:
+def _falling(values: Iterable[float], *, window: float, fall: float, patience: float, skip: float = 0) -> Stop | None:
     """Where the mean over `window` values has fallen; the first `skip` values are ignored."""
     alarm = ReplayedAlarm(window=int(window), fall=fall, patience=int(patience))
     return _replay(alarm, (alarm.follow(value, i) for i, value in enumerate(values) if i >= skip))

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from gapscope.base.randomness import derive_seed
-from gapscope.base.samples import Samples
 from gapscope.base.specs import RunSpec
 from gapscope.inspection.losses import default_loss, evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
@@ -117,29 +116,17 @@ def chosen_strengths(table: Table) -> dict[str, float]:
     return dict(zip(best["method"], best["strength"].astype(float), strict=True))
 
 
-def at_the_edge(table: Table) -> list[str]:
-    """Methods whose best strength is the smallest or the largest that was tried."""
-    found = []
-    for method, group in table.groupby("method", sort=False):
-        places = group["chosen"].to_numpy().nonzero()[0]
-        if len(group) > 1 and places[0] in (0, len(group) - 1):
-            found.append(str(method))
-    return found
-
-
 # --- networks of tables
 
 
-def metric_curve(record: Record, setup: Setup) -> list[float]:
-    """Test metric after every epoch, accuracies in per cent. A diverged network is at chance from then on."""
+def scenario_row(setup: Setup, method: str, spec: RunSpec, record: Record) -> dict[str, Any]:
+    """One network: its scenario, method and seed, final and best test metric (accuracies in per cent), the whole curve.
+
+    A diverged network is at chance from then on.
+    """
     factor = 100.0 if setup.metric == "accuracy" else 1.0
     curve = [factor * float(row[f"test_{setup.metric}"]) for row in record.history]
-    return curve + [setup.chance] * (record.status != "finished")
-
-
-def scenario_row(setup: Setup, method: str, spec: RunSpec, record: Record) -> dict[str, Any]:
-    """One network: its scenario, method and seed, final and best test metric, the whole curve."""
-    curve = metric_curve(record, setup)
+    curve += [setup.chance] * (record.status != "finished")
     best = min if setup.lower_is_better else max
     return {
         "noise": spec.data.target_noise if setup.lower_is_better else spec.data.label_noise,
@@ -197,27 +184,12 @@ def plane() -> torch.Tensor:
     return torch.stack([x, y], 2).flatten(0, 1)
 
 
-def _on_the_plane(network: nn.Module) -> list[float]:
-    """Probability of class 1 on the points of `plane`, to three digits."""
-    with inspection_mode(network):
-        probabilities = network_outputs(network, plane()).softmax(1)[:, 1]
-    return [round(value, 3) for value in probabilities.tolist()]
-
-
-def _alignment(network: nn.Module, samples: Samples) -> float:
-    """Centred alignment of the kernel of model gradients with that of the labels."""
-    assert samples.targets is not None
-    labels = nn.functional.one_hot(samples.targets).double()
-    return kernel_alignment(empirical_ntk(network, samples.inputs, outputs="traced"), labels @ labels.T)
-
-
 def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> dict[str, Any]:
     """Train a network and take the readings of its kernel at the start and after every `every`-th epoch.
 
-    Returns its status; `rows`, one per recording: epoch, trace (tr K / nC), logdet, and after training began
-    test_accuracy, train_loss and train_accuracy; for networks with dropout also masked_logdet, with its masks on; for
-    inputs of two numbers alignment, that of the kernel with the kernel of the labels, and `plane`, the final
-    probabilities on the plane.
+    Returns its status and `rows`, one per recording: trace is tr K / nC, masked_logdet that of a network with dropout
+    with its masks on; for inputs of two numbers also alignment, that of the kernel with the kernel of the labels, and
+    `plane`, the final probabilities (of class 1, to three digits) on the plane.
     """
     problem, _ = prepared(spec, data_root)
     network = network_from_spec(spec, problem)
@@ -236,7 +208,10 @@ def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> d
         kept = {name: row[name] for name in KEPT if name in row}
         found = {"trace": numbers["ntk_trace"], "logdet": numbers["ntk_logdet"]}
         if problem.input_shape == (2,):
-            found["alignment"] = _alignment(network, problem.train)
+            assert problem.train.targets is not None
+            labels = nn.functional.one_hot(problem.train.targets).double()
+            kernel = empirical_ntk(network, problem.train.inputs, outputs="traced")
+            found["alignment"] = kernel_alignment(kernel, labels @ labels.T)  # centred
         if masked is not None:
             found["masked_logdet"] = masked.observe(network, row["epoch"])["ntk_logdet"]
         rows.append(kept | found)
@@ -245,7 +220,9 @@ def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> d
     result = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test, on_epoch=record)
     content: dict[str, Any] = {"status": result.status, "rows": rows}
     if problem.input_shape == (2,) and result.status == "finished":
-        content["plane"] = _on_the_plane(network)
+        with inspection_mode(network):
+            probabilities = network_outputs(network, plane()).softmax(1)[:, 1]
+        content["plane"] = [round(value, 3) for value in probabilities.tolist()]
     return content
 
 
@@ -267,9 +244,7 @@ def watched(
 ) -> tuple[Table, dict[tuple[str, int], list[float]], list[RunSpec]]:
     """Watch every method in the middle scenario, with the strengths as they were frozen.
 
-    Returns one row a recording with its method, seed and whether the run had diverged by then (after it the accuracy
-    is that of guessing, and the kernel's numbers are NaN); final probabilities on the plane by method and seed, where
-    inputs are points of the plane; and what was trained.
+    Returns one row a recording (see `completed`), final probabilities on the plane by method and seed, and the specs.
     """
     import pandas
 

@@ -87,37 +87,21 @@ METHODS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A network on data, the methods that are compared on it, and how they are tuned.
+    """A network on data, the methods that are compared on it ("Unregularised" first), and how they are tuned."""
 
-    Attributes:
-        base: The unregularized network in the middle scenario.
-        methods: The methods, "Unregularised" first.
-        n_strengths: Strengths that are tried of each method.
-        folds: Folds of the cross-validation, each a part of the training samples that is held out.
-        folds_scored: How many of them are held out in turn.
-        runs: Networks a method and scenario, with their own training samples, corruption and initial weights.
-        metric: "accuracy" or "loss", of the test split.
-        chance: Metric that a diverged network is given: that of guessing, in per cent; NaN for losses.
-        watched: Epochs between recordings of the kernel ("every"), and its samples ("n_samples").
-        bench_sizes: Training sizes of the test bench.
-        bench_noises: Its levels of noise.
-        printed_noises: Levels of noise of the paper's tables that are run.
-        long: Those that are trained for longer ("noises"), and how many times as long ("times").
-    """
-
-    base: RunSpec
+    base: RunSpec  # the unregularized network in the middle scenario
     methods: tuple[Method, ...]
     n_strengths: int
     folds: int
-    folds_scored: int
-    runs: int
-    metric: str = "accuracy"
-    chance: float = 10.0
-    watched: Mapping[str, int] = field(default_factory=dict)
+    folds_scored: int  # how many of the folds are held out in turn
+    runs: int  # networks a method and scenario, with their own training samples, corruption and initial weights
+    metric: str = "accuracy"  # or "loss", of the test split
+    chance: float = 10.0  # metric that a diverged network is given: that of guessing, in per cent; NaN for losses
+    watched: Mapping[str, int] = field(default_factory=dict)  # "every" so many epochs, on "n_samples"
     bench_sizes: Sequence[int] = ()
     bench_noises: Sequence[float] = ()
-    printed_noises: Sequence[float] = ()
-    long: Mapping[str, Any] = field(default_factory=dict)
+    printed_noises: Sequence[float] = ()  # of the paper's tables, those that are run
+    long: Mapping[str, Any] = field(default_factory=dict)  # "noises" trained for "times" as long
 
     @property
     def lower_is_better(self) -> bool:

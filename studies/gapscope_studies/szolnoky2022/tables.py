@@ -77,11 +77,7 @@ def paired(table: Table, method: str, other: str) -> list[float]:
 
 
 def acceptance(table: Table, noise: float = JUDGED) -> dict[str, Any]:
-    """Return whether MGS ends far above the unregularized network and near its own best epoch at this noise level.
-
-    `lead` over the unregularized final accuracy with its interval, `drop` from MGS's own best epoch, both in points,
-    and whether they `hold`: a lead of at least 30 and a drop of at most 4.
-    """
+    """Lead of MGS over the unregularized network and drop from its own best epoch, in points, at this noise level."""
     there = table[table["noise"] == noise]
     lead, *interval = with_interval(paired(there, "MGS", "Unregularised"))
     ours = there[there["method"] == "MGS"]
@@ -119,7 +115,11 @@ def beside_the_paper(ours: Table, paper: Table | None) -> Table:
 
 def compared(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonArm:
     """Return how well the networks of one method learned: training accuracy. Of losses what they save of `constant`."""
-    ended = rows[~rows["diverged"]]
+    ended, failed = rows[~rows["diverged"]], ""
+    if not setup.lower_is_better and "size" in rows:  # scenarios in which the median run learned nothing
+        reached = rows.groupby(["noise", "size"])["train_accuracy"].median()
+        count = int((reached <= setup.chance / 100 + ABOVE_CHANCE).sum())
+        failed = f"in {count} of {len(reached)} scenarios" if count else ""
     learnt = 1 - rows["final"].median() / constant if setup.lower_is_better else rows["train_accuracy"].median()
     return ComparisonArm(
         name=str(rows["method"].iloc[0]),
@@ -128,17 +128,8 @@ def compared(setup: Setup, rows: Table, constant: float = math.nan) -> Compariso
         curve=downsample_curve(ended["curve"].to_list()),
         loss_curve=downsample_curve(ended["loss curve"].to_list()) if "loss curve" in ended else (),
         falling=setup.lower_is_better,
-        failed=failed_in(setup, rows),
+        failed=failed,
     )
-
-
-def failed_in(setup: Setup, rows: Table) -> str:
-    """In how many scenarios of noise and training size the median run learned nothing, for the guard."""
-    if setup.lower_is_better or "size" not in rows:
-        return ""
-    reached = rows.groupby(["noise", "size"])["train_accuracy"].median()
-    count = int((reached <= setup.chance / 100 + ABOVE_CHANCE).sum())
-    return f"in {count} of {len(reached)} scenarios" if count else ""
 
 
 def compared_methods(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
@@ -198,24 +189,24 @@ def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: s
 # --- parts
 
 
-def _tuning_words(setup: Setup, tuned: Table) -> str:
-    edge = ", ".join(protocol.at_the_edge(tuned))
-    return (
-        f"Each method was tuned once among {setup.n_strengths} strengths on held-out training samples, their labels as "
-        f"they are ({setup.folds_scored} of {setup.folds} folds, one seed), then frozen"
-        f"{f' (best at the edge of what was tried: {edge})' if edge else ''}."
-    )
-
-
 def with_tuning(
     setting: RunSettings, setup: Setup, tuned: Table, specs: Sequence[RunSpec], paper: Mapping[str, str], *,
     numbers: Mapping[str, Any], tables: Mapping[str, Table], **found: Any,
 ) -> Outcome:  # fmt: skip
     """An outcome of tuned methods: with the strengths that were tried and those that were chosen."""
+    # methods whose best strength is the smallest or the largest that was tried
+    ends = {str(m): group["chosen"].to_numpy()[[0, -1]].any() and len(group) > 1
+            for m, group in tuned.groupby("method", sort=False)}  # fmt: skip
+    edge = ", ".join(method for method, at_end in ends.items() if at_end)
+    words = (
+        f"Each method was tuned once among {setup.n_strengths} strengths on held-out training samples, their labels as "
+        f"they are ({setup.folds_scored} of {setup.folds} folds, one seed), then frozen"
+        f"{f' (best at the edge of what was tried: {edge})' if edge else ''}."
+    )
     known = {"epochs": "not known (supplement lost)", "batch size": "not known", "seeds": "not known", **paper}
     return outcome(
         setting, specs, known, numbers={**numbers, "strengths": protocol.chosen_strengths(tuned)},
-        tables={**tables, "Strengths tried": tuned}, verdict=_tuning_words(setup, tuned), **found,
+        tables={**tables, "Strengths tried": tuned}, verdict=words, **found,
     )  # fmt: skip
 
 
