@@ -30,55 +30,30 @@ BOTH_ANSWERS = "the interval holds both answers"
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One statement about a number, with ours. Made by `claim`, `relation`, `computed`, `not_run` or `cannot_run`.
+    """One statement about a number, with ours. Made by `claim`, `relation`, `computed`, `not_run` or `cannot_run`."""
 
-    Attributes:
-        source: Figure, table, section or equation.
-        statement: What the paper says, as a clause: "validation loss grows with the batch size".
-        quantity: What is compared, as "A minus B" or "A over B".
-        value: Our number ...
-        low: ... with its 95 % interval
-        high: over
-        units: so many independent units,
-        unit: which are these.
-        values: The value of each unit, where it has one.
-        above: The claim is that the number is above this ...
-        below: ... and below this.
-        paper: The paper's number; then size is judged together with sign: held needs ours within `within` of it.
-        within: Largest factor between the paper's number and ours.
-        compared: The networks that are compared, for the guard.
-        untrained: Where none is compared, what stands behind the number instead; the guard asks for one of the two.
-        reach: Largest difference of their training accuracies ...
-        loss_reach: ... and of their training losses in nats; infinite where the claim is about unequal training.
-        unequal: Why training may be unequal, needed where there is no limit.
-        ours: Whether the statement is not the paper's but ours (a control, a method of ours).
-        exact: Whether a formula gives the number, not runs: then it has no units to count.
-        status: "not run" or "cannot be run here".
-        why: Reason of the status.
-    """
-
-    source: str
-    statement: str
-    quantity: str = ""
+    source: str  # figure, table, section or equation
+    statement: str  # what the paper says, as a clause: "validation loss grows with the batch size"
+    quantity: str = ""  # what is compared, as "A minus B" or "A over B"
     value: float = math.nan
-    low: float = -math.inf
+    low: float = -math.inf  # of the 95 % interval over independent units
     high: float = math.inf
     units: int = 0
     unit: str = "seeds"
-    values: tuple[float, ...] = ()
-    above: float = -math.inf
+    values: tuple[float, ...] = ()  # one per unit, where it has one
+    above: float = -math.inf  # the claim is that the number lies between these
     below: float = math.inf
-    paper: float | None = None
+    paper: float | None = None  # size is judged together with sign: held needs ours within a factor of it
     within: float = 2.0
-    compared: tuple[ComparisonArm, ...] = ()
-    untrained: str = ""
-    reach: float = REACH
+    compared: tuple[ComparisonArm, ...] = ()  # networks, for the guard
+    untrained: str = ""  # where none is compared, what stands behind the number; the guard asks for one of the two
+    reach: float = REACH  # largest difference of training accuracies, and of losses in nats
     loss_reach: float = REACH
-    unequal: str = ""
-    ours: bool = False
-    exact: bool = False
-    status: str = ""
-    why: str = ""
+    unequal: str = ""  # why training may be unequal, needed where there is no limit
+    ours: bool = False  # the statement is not the paper's (a control, a method of ours)
+    exact: bool = False  # a formula gives the number, not runs: it has no units to count
+    status: str = ""  # "not run" or "cannot be run here"
+    why: str = ""  # reason of the status
 
     @property
     def outcome(self) -> str:
@@ -173,16 +148,9 @@ def claim(
     clusters: Sequence[Hashable] | None = None,
     **more: Any,
 ) -> Claim:
-    """A claim about the mean of values, one a run. Runs of one cluster count once. `more` are fields of Claim.
-
-    `compared` says how well every network learned that stands behind the values; if none was trained it is empty, and
-    `untrained` says what stands behind them.
-    """
-    found = mean(values, clusters)
-    return Claim(
-        source=source, statement=says, quantity=quantity, value=found.value, low=found.low, high=found.high,
-        units=found.units, values=tuple(float(value) for value in values), compared=tuple(compared), **more,
-    )  # fmt: skip
+    """A claim about the mean of values, one a run. Runs of one cluster count once. `more` are fields of Claim."""
+    each = tuple(float(value) for value in values)
+    return measured(source, says, quantity, mean(values, clusters), compared=compared, values=each, **more)
 
 
 def relation(
@@ -197,10 +165,7 @@ def relation(
     clusters: Sequence[Hashable] | None = None,
     **more: Any,
 ) -> Claim:
-    """A claim about a correlation of pairs, with a bootstrap interval over clusters.
-
-    `compared` as in `claim`.
-    """
+    """A claim about a correlation of pairs, with a bootstrap interval over clusters."""
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     found = bootstrap(lambda rows: coefficient(a[rows], b[rows]), len(a), clusters).within(-1.0, 1.0)
     unit = "networks" if clusters is None else "clusters"
@@ -210,7 +175,7 @@ def relation(
 def measured(
     source: str, says: str, quantity: str, found: Interval, *, compared: Sequence[ComparisonArm], **more: Any
 ) -> Claim:
-    """A claim about a number whose interval is known. `compared` as in `claim`."""
+    """A claim about a number whose interval is known."""
     return Claim(
         source=source, statement=says, quantity=quantity, value=found.value, low=found.low, high=found.high,
         units=found.units, compared=tuple(compared), **more,
@@ -219,10 +184,8 @@ def measured(
 
 def computed(source: str, says: str, quantity: str, value: float, **more: Any) -> Claim:
     """A claim about a number that a formula gives. Never a count of runs or the best of a grid."""
-    return Claim(
-        source=source, statement=says, quantity=quantity, value=value, low=value, high=value, exact=True,
-        **{"untrained": "a formula, computed" if not more.get("compared") else "", **more},
-    )  # fmt: skip
+    facts = {"untrained": "" if more.get("compared") else "a formula, computed", "compared": (), "exact": True}
+    return measured(source, says, quantity, Interval(value, value, value, 0), **facts | more)
 
 
 def not_run(source: str, says: str, why: str) -> Claim:

@@ -30,30 +30,19 @@ REGULARIZED: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonArm:
-    """One of the things that a claim compares: how well its networks learned, so that the guard can judge it.
-
-    Attributes:
-        name: As in the claim.
-        train_accuracy: Median over its networks at the end, so that one which learned does not speak for others at
-            chance (for regression R^2, whose chance is 0); None: not stored.
-        chance: What a network reaches that learned nothing.
-        train_loss: Median training loss at the end, on which it is judged if the accuracy is not stored; None: neither.
-        curve: The compared score along training, mean over its networks, in a few dozen steps (`downsample_curve`).
-        falling: Whether a good score is a small one.
-        loss_curve: The training loss along training; whether training was finished is judged on it where it is stored.
-        finished: What is known without a curve: True where a stop rule ended training, False where it was cut off.
-        failed: Of several scenarios those in which it learned nothing, in words: "in 2 of 40 scenarios".
-    """
+    """One of the things that a claim compares: how well its networks learned, so that the guard can judge it."""
 
     name: str
+    # median over its networks at the end, so that one which learned does not speak for others at chance (for regression
+    # R^2, whose chance is 0); None: not stored. The loss is judged if the accuracy is not stored
     train_accuracy: float | None
     chance: float
     train_loss: float | None = None
-    curve: tuple[float, ...] = ()
-    falling: bool = False
-    loss_curve: tuple[float, ...] = ()
-    finished: bool | None = None
-    failed: str = ""
+    curve: tuple[float, ...] = ()  # the compared score along training (see `downsample_curve`)
+    falling: bool = False  # a good score is a small one
+    loss_curve: tuple[float, ...] = ()  # whether training was finished is judged on it where it is stored
+    finished: bool | None = None  # known without a curve: True where a stop rule ended training, False: cut off
+    failed: str = ""  # of several scenarios those in which it learned nothing: "in 2 of 40 scenarios"
 
     @property
     def done(self) -> bool | None:
@@ -135,36 +124,46 @@ def finished(curves: Sequence[Sequence[float]], *, falling: bool = False) -> boo
     return slope <= 2 * error or slope * (len(last) - 1) <= RISE * float(np.ptp(score))
 
 
+def _listed(names: Sequence[str]) -> str:
+    """The names, three of many.
+
+    >>> _listed(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    return ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
 def doubts(claim: Claim) -> list[str]:
     """Every reason for which a claim may not be decided."""
     if not claim.compared and not claim.untrained:
         return ["no networks are named for the guard"]
-    return [*_did_not_learn(claim), *_not_finished(claim), *_too_few(claim)]
+    reasons = _did_not_learn(claim)
+    cut_off = [arm.name for arm in claim.compared if arm.done is False]
+    unknown = [arm.name for arm in claim.compared if arm.done is None]
+    if cut_off:
+        reasons.append(f"not finished: {_listed(cut_off)} still improving at the last epoch")
+    if unknown:
+        reasons.append(f"no curve of the training loss was kept of {_listed(unknown)}")
+    if not claim.exact and claim.units < FEWEST_UNITS:
+        reasons.append(f"{claim.units} independent {claim.unit}, fewer than {FEWEST_UNITS}")
+    return reasons
 
 
 def _did_not_learn(claim: Claim) -> list[str]:
+    """The first doubt about what networks learned: not stored, at chance, or too unequal without a reason."""
     unknown = [arm.name for arm in claim.compared if arm.train_accuracy is None and arm.train_loss is None]
     if unknown:
         return [f"no training accuracy or loss was kept of {_listed(unknown)}"]
-    lazy = [
-        f"{arm.name} (training accuracy {arm.train_accuracy:.2f})"
-        for arm in claim.compared
-        if arm.train_accuracy is not None and not arm.train_accuracy > arm.chance + ABOVE_CHANCE
-    ]
-    lazy += [
-        f"{arm.name} (training loss {arm.train_loss:.2f})"
-        for arm in claim.compared
-        if arm.train_accuracy is None and not float(arm.train_loss or 0) < (1 - ABOVE_CHANCE) * -math.log(arm.chance)
-    ]
+    lazy = []
+    for arm in claim.compared:
+        if arm.train_accuracy is None:
+            if not float(arm.train_loss or 0) < (1 - ABOVE_CHANCE) * -math.log(arm.chance):
+                lazy.append(f"{arm.name} (training loss {arm.train_loss:.2f})")
+        elif not arm.train_accuracy > arm.chance + ABOVE_CHANCE:
+            lazy.append(f"{arm.name} (training accuracy {arm.train_accuracy:.2f})")
+    lazy = lazy or [f"{arm.name} {arm.failed}" for arm in claim.compared if arm.failed]
     if lazy:
         return [f"did not learn: {_listed(lazy)}"]
-    lost = [f"{arm.name} {arm.failed}" for arm in claim.compared if arm.failed]
-    return [f"did not learn: {_listed(lost)}"] if lost else _unequal(claim)
-
-
-def _unequal(claim: Claim) -> list[str]:
-    """Training accuracies or losses further apart than the claim allows. Without limit only with a reason."""
-    reasons = []
     for what, reach, values in (
         ("accuracy", claim.reach, [(arm.train_accuracy, arm.name) for arm in claim.compared]),
         # of regression, whose chance is 0, the loss has a unit of its own
@@ -175,27 +174,5 @@ def _unequal(claim: Claim) -> list[str]:
             continue
         if not max(known)[0] - min(known)[0] <= (reach if math.isfinite(reach) else REACH):
             (low, least), (high, most) = min(known), max(known)
-            reasons.append(f"did not learn alike: training {what} {low:.2g} ({least}) against {high:.2g} ({most})")
-    return reasons[:1]
-
-
-def _not_finished(claim: Claim) -> list[str]:
-    cut_off = [arm.name for arm in claim.compared if arm.done is False]
-    unknown = [arm.name for arm in claim.compared if arm.done is None]
-    reasons = [f"not finished: {_listed(cut_off)} still improving at the last epoch"] if cut_off else []
-    return reasons + ([f"no curve of the training loss was kept of {_listed(unknown)}"] if unknown else [])
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The names, three of many.
-
-    >>> _listed(["a", "b", "c", "d", "e"])
-    'a, b, c and 2 more'
-    """
-    return ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
-
-
-def _too_few(claim: Claim) -> list[str]:
-    if claim.exact or claim.units >= FEWEST_UNITS:
-        return []
-    return [f"{claim.units} independent {claim.unit}, fewer than {FEWEST_UNITS}"]
+            return [f"did not learn alike: training {what} {low:.2g} ({least}) against {high:.2g} ({most})"]
+    return []

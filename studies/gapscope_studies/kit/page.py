@@ -36,28 +36,16 @@ def markdown_table(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str
     return "\n".join(lines) + "\n"
 
 
-def _frame(table: pandas.DataFrame) -> str:
-    return markdown_table(list(table.columns), list(table.itertuples(index=False)))
-
-
-def _number_of(claim: Claim) -> str:
-    """Our number with its quantity, interval and units ("" without a number)."""
-    if claim.status or math.isnan(claim.value):
-        return ""
-    number = f"{claim.value:.3g}" if claim.exact else str(claim.interval)
-    units = "" if claim.exact else f", {claim.units} {claim.unit}"
-    return f"{claim.quantity}: {number}{units}"
-
-
 def claim_row(claim: Claim) -> list[str]:
     """Return what is claimed, the paper's number, ours with interval and units, outcome and reason."""
     outcome, reason = claim.evaluate
     paper = "" if claim.paper is None else f"{claim.paper:.4g}"
     says = f"{claim.source}: {claim.statement}{' (ours)' if claim.ours else ''}"
-    return [says, paper, _number_of(claim), f"**{outcome}**{': ' if reason else ''}{reason}"]
-
-
-# --- the three sentences of the opening
+    number = ""
+    if not claim.status and not math.isnan(claim.value):
+        units = "" if claim.exact else f", {claim.units} {claim.unit}"
+        number = f"{claim.quantity}: {f'{claim.value:.3g}' if claim.exact else claim.interval}{units}"
+    return [says, paper, number, f"**{outcome}**{': ' if reason else ''}{reason}"]
 
 
 def found_in_words(claims: Sequence[Claim], most: int = 4) -> str:
@@ -86,54 +74,6 @@ def scale_in_words(facts: Mapping[str, Any], *, most: int = 4) -> str:
     )
 
 
-def _opening(facts: Mapping[str, Any], claims: Sequence[Claim]) -> list[str]:
-    page = [f"# {facts['title']}", ""]
-    if facts["says"]:
-        page += [f"**What the paper says.** {facts['says']}", ""]
-    page += [f"**What we found.** {' '.join(filter(None, (found_in_words(claims), facts['verdict'])))}", ""]
-    page += [f"**At what scale.** {facts['scale'].capitalize()}: {scale_in_words(facts)}.", ""]
-    page += [markdown_table(CLAIM_COLUMNS, [claim_row(claim) for claim in claims])] if claims else []
-    if facts["stands_in_for"]:
-        rows = [[row["what"], row["paper"], row["here"]] for row in facts["stands_in_for"]]
-        page += ["## What stands in for what", "", markdown_table(("", "the paper", "here"), rows)]
-    return page
-
-
-# --- who made it
-
-
-def _provenance(facts: Mapping[str, Any]) -> str:
-    """Return who made what when: commit and date of the numbers, and of the verdicts where these are younger."""
-    made = f"{facts['date'][:10]}, commit {facts['commit'][:12] or 'unknown'}"
-    judged = facts.get("judged")
-    if judged is None:
-        return f"Made on {made}"
-    return (
-        f"Numbers of {made}, judged on {judged['date'][:10]}, commit {judged['commit'][:12]}, from what was stored: "
-        "no learning curves"
-    )
-
-
-def _cost(facts: Mapping[str, Any]) -> str:
-    if facts["seconds_of_runs"] is None:
-        return f"{facts['seconds']:.0f} s for this page; seconds of its networks were not kept"
-    runs = f"{facts['runs']} runs of {facts['seconds_of_runs']:.0f} s in all, " if facts["runs"] else ""
-    return f"{runs}{facts['seconds']:.0f} s for this page"
-
-
-def _closing(facts: Mapping[str, Any]) -> list[str]:
-    data = "; ".join(f"{name}: {value}" for name, value in facts["data"].items())
-    lines = [
-        "## How it was made",
-        "",
-        f"- {_provenance(facts)}; torch {facts['environment']['torch']}, {facts.get('device', 'cpu')}.",
-        f"- Scale {facts['scale']}, seeds {_seeds(facts['seeds'])}; {_cost(facts)}.",
-    ]
-    lines += [f"- Data by SHA-256 of what was taken: {data}."] if data else []
-    history = history_in_words(facts.get("settings", ()))
-    return [*lines, *([f"- Settings: {history}"] if history else [])]
-
-
 def _seeds(seeds: Sequence[int]) -> str:
     """Seeds in words, a range of consecutive ones.
 
@@ -143,9 +83,6 @@ def _seeds(seeds: Sequence[int]) -> str:
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]} to {seeds[-1]}"
     return ", ".join(map(str, seeds))
-
-
-# --- files
 
 
 def _save(figure: Figure, path: Path) -> None:
@@ -161,7 +98,36 @@ def _save(figure: Figure, path: Path) -> None:
 def page_of(facts: Mapping[str, Any], body: str) -> str:
     """The page of a part's facts, around the tables and figures that its run has left."""
     claims = [Claim.from_dict(row) for row in facts["claims"]]
-    return "\n".join([*_opening(facts, claims), BODY, body.strip("\n"), MADE, "", *_closing(facts)]) + "\n"
+    page = [f"# {facts['title']}", ""]
+    if facts["says"]:
+        page += [f"**What the paper says.** {facts['says']}", ""]
+    page += [f"**What we found.** {' '.join(filter(None, (found_in_words(claims), facts['verdict'])))}", ""]
+    page += [f"**At what scale.** {facts['scale'].capitalize()}: {scale_in_words(facts)}.", ""]
+    page += [markdown_table(CLAIM_COLUMNS, [claim_row(claim) for claim in claims])] if claims else []
+    if facts["stands_in_for"]:
+        rows = [[row["what"], row["paper"], row["here"]] for row in facts["stands_in_for"]]
+        page += ["## What stands in for what", "", markdown_table(("", "the paper", "here"), rows)]
+    made, judged = f"{facts['date'][:10]}, commit {facts['commit'][:12] or 'unknown'}", facts.get("judged")
+    if judged is None:
+        origin = f"Made on {made}"
+    else:  # verdicts that are younger than the numbers
+        origin = (
+            f"Numbers of {made}, judged on {judged['date'][:10]}, commit {judged['commit'][:12]}, from what was "
+            "stored: no learning curves"
+        )
+    cost = f"{facts['seconds']:.0f} s for this page"
+    if facts["seconds_of_runs"] is None:
+        cost += "; seconds of its networks were not kept"
+    elif facts["runs"]:
+        cost = f"{facts['runs']} runs of {facts['seconds_of_runs']:.0f} s in all, {cost}"
+    data = "; ".join(f"{name}: {value}" for name, value in facts["data"].items())
+    history = history_in_words(facts.get("settings", ()))
+    page += [BODY, body.strip("\n"), MADE, "", "## How it was made", ""]
+    page += [f"- {origin}; torch {facts['environment']['torch']}, {facts.get('device', 'cpu')}."]
+    page += [f"- Scale {facts['scale']}, seeds {_seeds(facts['seeds'])}; {cost}."]
+    page += [f"- Data by SHA-256 of what was taken: {data}."] if data else []
+    page += [f"- Settings: {history}"] if history else []
+    return "\n".join(page) + "\n"
 
 
 # raw rows of `numbers`, from which the rest was computed; the work folder has them
@@ -187,7 +153,7 @@ def write_part(
     folder.mkdir(parents=True, exist_ok=True)
     body = [""]
     for name, table in tables.items():
-        body += [f"## {name}", "", _frame(table)]
+        body += [f"## {name}", "", markdown_table(list(table.columns), list(table.itertuples(index=False)))]
     for name, figure in figures.items():
         path = folder / f"{facts['part']}-{name}.svg"
         _save(figure, path)

@@ -44,29 +44,18 @@ def _timed(function: Callable[[], Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Scale, folders and workers of a run (picklable; prints nothing in a worker).
+    """Scale, folders and workers of a run (picklable; prints nothing in a worker)."""
 
-    Attributes:
-        scale: "smoke" (seconds), "small" (minutes on two cores, real data) or "paper".
-        work: Folder for pools of trained networks; a part that was stopped continues from what is there.
-        workers: Number of processes.
-        data_root: Where the data lie; None looks in the usual places.
-        device: Torch device of the networks that pools train.
-        stack: Networks of a pool that a worker trains together, at most, where that is faster; see `Pool.run`.
-        say: Called with one line about each finished step.
-        spent: Seconds of every network and job that a part asked for, by name, whenever it was made.
-        settings: Files of settings that were read.
-    """
-
-    scale: str
-    work: Path
+    scale: str  # "smoke" (seconds), "small" (minutes on two cores, real data) or "paper"
+    work: Path  # pools of trained networks; a part that was stopped continues from what is there
     workers: int = 2
     data_root: str | None = None
-    device: str = "cpu"
-    stack: int = 1
-    say: Callable[[str], None] = print
+    device: str = "cpu"  # of the networks that pools train
+    stack: int = 1  # networks of a pool that a worker trains together, at most; see `Pool.run`
+    say: Callable[[str], None] = print  # called with one line about each finished step
+    # seconds of every network and job that a part asked for, by name, whenever it was made
     spent: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
-    settings: list[Path] = field(default_factory=list, compare=False, repr=False)
+    settings: list[Path] = field(default_factory=list, compare=False, repr=False)  # files that were read
 
     def __reduce__(self) -> Any:
         quiet = {"scale": self.scale, "work": self.work, "workers": 1, "data_root": self.data_root, "say": silent}
@@ -117,46 +106,27 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Results of one part.
+    """Results of one part."""
 
-    Attributes:
-        numbers: Everything that was computed, as JSON-serializable values (paper's figures beside ours).
-        claims: What the paper says of it, with our numbers; `kit.claims` decides what holds.
-        stands_in_for: Rows "what", "paper", "here" (see `kit.pool.stands_in_for`): at what scale it was run.
-        tables: Name -> data frame, written as Markdown.
-        figures: Name -> matplotlib figure, written as SVG.
-        verdict: What a reader must know beside the claims, in a sentence or two.
-        seeds: Seeds that were used.
-        data: Name of each data set that was used -> hash of what was taken of it.
-    """
-
-    numbers: Mapping[str, Any]
+    numbers: Mapping[str, Any]  # everything that was computed, as JSON-serializable values
     claims: Sequence[Claim] = ()
-    stands_in_for: Sequence[Mapping[str, str]] = ()
+    stands_in_for: Sequence[Mapping[str, str]] = ()  # rows "what", "paper", "here" (see `pool.scale_substitutions`)
     tables: Mapping[str, pandas.DataFrame] = field(default_factory=dict)
     figures: Mapping[str, Figure] = field(default_factory=dict)
-    verdict: str = ""
+    verdict: str = ""  # what a reader must know besides the claims, in a sentence or two
     seeds: Sequence[int] = ()
-    data: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)  # data set -> hash of what was taken of it
 
 
 @dataclass(frozen=True)
 class Part:
-    """One table or figure of a paper, or a part of our own.
+    """One table or figure of a paper, or a part of our own."""
 
-    Attributes:
-        name: Of its files in results/.
-        title: What it shows.
-        run: The function that makes it.
-        says: What the paper says; until there is a result at small or paper scale, that counts as "not run".
-        ours: Whether the part is not the paper's: it claims nothing before it has a result.
-    """
-
-    name: str
+    name: str  # of its files in results/
     title: str
     run: Callable[[RunSettings], Outcome]
-    says: str = ""
-    ours: bool = False
+    says: str = ""  # what the paper says; until there is a result at small or paper scale, that counts as "not run"
+    ours: bool = False  # the part is not the paper's: it claims nothing before it has a result
 
 
 @dataclass(frozen=True)
@@ -243,18 +213,10 @@ def _facts(study: Study, part: Part, setting: RunSettings, outcome: Outcome, sec
 def run_study(
     study: Study, setting: RunSettings, results: Path, *, parts: Sequence[str] = (), again: bool = False
 ) -> list[Path]:
-    """Run the parts of a study that have no result yet, and write each to `results/<study>/<scale>/`.
+    """Run the parts of a study (all if none are named) that have no result yet; return the JSON files of this call.
 
-    Args:
-        study: The study.
-        setting: Scale, work folder, workers, data.
-        results: Folder of all results.
-        parts: Names of the parts to run; empty runs all.
-        again: Whether to run parts that have a result already (trained networks are kept, and the time that the part
-            took before is counted in).
-
-    Returns:
-        Paths of the JSON files written by this call.
+    Each is written to `results/<study>/<scale>/`. With `again` parts with a result are run, too: trained networks are
+    used again, and the time that the part took before is counted in.
     """
     check_choice("scale", setting.scale, SCALES)
     chosen = [study.part(name) for name in parts] if parts else list(study.parts)

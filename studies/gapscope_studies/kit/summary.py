@@ -36,21 +36,15 @@ class Row:
 class Finding:
     """A sentence that a researcher would quote, made of one claim. The numbers are filled in.
 
-    Attributes:
-        part: The part that tests the claim.
-        says: The claim's words, or how they begin.
-        held: The sentence where it held; fields are those of the claim: {value:.2f}, {low}, {high}, {paper}, {units}.
-        not_held: The sentence where it did not.
-        undecided: The sentence where it is open, followed by the reason.
-        picture: Figure of the part that shows it; such a finding comes first on the page of all claims.
+    Fields of the sentences are those of the claim: {value:.2f}, {low}, {high}, {paper}, {units}.
     """
 
     part: str
-    says: str
+    says: str  # the claim's words, or how they begin
     held: str = ""
     not_held: str = ""
-    undecided: str = ""
-    picture: str = ""
+    undecided: str = ""  # followed by the reason
+    picture: str = ""  # figure of the part that shows it; such a finding comes first on the page of all claims
 
     def render(self, rows: Sequence[Row]) -> tuple[str, str]:
         """Outcome, and the sentence with its numbers. The claim's own words where there is none for this outcome."""
@@ -73,25 +67,28 @@ def stored_claims(content: Mapping[str, Any]) -> list[Claim]:
     return [Claim.from_dict(row) for row in content.get("claims", ())]
 
 
-def _not_run(part: Part) -> Claim:
-    """Return what the paper says of a part without a result."""
-    return not_run(part.name, part.says.rstrip("."), "no result at small or paper scale")
-
-
-def _rows_of_part(study: Study, part: Part, results: Path) -> list[Row]:
+def _stored(study: Study, part: Part, results: Path) -> tuple[str, dict[str, Any]]:
+    """Scale and content of the largest stored result of a part (empty if there is none)."""
     for scale in SCALES:
         path = results / study.name / scale / f"{part.name}.json"
         if path.exists():
-            content = read_json(path)
-            run, page = f"{scale}: {scale_in_words(content, most=2)}", f"{study.name}/{scale}/{part.name}.md"
-            return [Row(claim, part.name, run, page, hours_needed(claim, content)) for claim in stored_claims(content)]
-    return [Row(_not_run(part), part.name)] if part.says and not part.ours else []
+            return scale, read_json(path)
+    return "", {}
 
 
 def rows_of(study: Study, results: Path) -> list[Row]:
     """All claims of a study, those that no part tests last."""
-    tested = [row for part in study.parts for row in _rows_of_part(study, part, results)]
-    return [*tested, *(Row(claim) for claim in study.untested)]
+    rows = []
+    for part in study.parts:
+        scale, content = _stored(study, part, results)
+        if content:
+            run, page = f"{scale}: {scale_in_words(content, most=2)}", f"{study.name}/{scale}/{part.name}.md"
+            claims = stored_claims(content)
+            rows += [Row(claim, part.name, run, page, hours_needed(claim, content)) for claim in claims]
+        elif part.says and not part.ours:
+            why = "no result at small or paper scale"
+            rows.append(Row(not_run(part.name, part.says.rstrip("."), why), part.name))
+    return [*rows, *(Row(claim) for claim in study.untested)]
 
 
 def findings(study: Study, results: Path) -> list[tuple[str, str]]:
@@ -115,8 +112,7 @@ def decided_per_hour(study: Study, results: Path) -> tuple[int, float, float]:
     """Decided rows of the parts whose processor time is known, the hours of their runs, and rows per hour."""
     decided = seconds = 0.0
     for part in study.parts:
-        paths = [results / study.name / scale / f"{part.name}.json" for scale in SCALES]
-        content = next((read_json(path) for path in paths if path.exists()), {})
+        _, content = _stored(study, part, results)
         if content.get("seconds_of_runs"):
             seconds += float(content["seconds_of_runs"])
             decided += sum(claim.outcome in (HELD, NOT_HELD) for claim in stored_claims(content))
