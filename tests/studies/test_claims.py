@@ -102,14 +102,6 @@ def test_the_end_of_training_is_judged_on_the_training_loss() -> None:
     assert rising.done is None and replace(rising, train_accuracy=0.99).done is True
 
 
-def test_a_score_that_still_rises_leaves_it_open() -> None:
-    rising = ComparisonArm(name="MGS", train_accuracy=0.3, chance=0.1, finished=False)
-    assert grows(compared=(LEARNT, rising), **REGULARIZED).evaluate == (
-        OPEN,
-        "not finished: MGS still improving at the last epoch",
-    )
-
-
 def test_a_stored_curve_is_judged_and_no_curve_is_no_verdict() -> None:
     grown = [0.1 + 0.02 * i for i in range(40)]
     flat = [*grown, *[0.88] * 20]
@@ -123,21 +115,6 @@ def test_a_stored_curve_is_judged_and_no_curve_is_no_verdict() -> None:
     )  # fmt: skip
     falls = ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=tuple(-y for y in grown), falling=True)
     assert grows(compared=(falls,)).evaluate[1].startswith("not finished: BN")
-
-
-def test_a_claim_must_say_what_it_compares() -> None:
-    function: Any = claim
-    with pytest.raises(TypeError, match="compared"):
-        function("Fig. 1", "grows", "slope", RISES, above=0.0)
-    coefficient: Any = relation
-    with pytest.raises(TypeError, match="compared"):
-        coefficient("Fig. 1", "grows", "Pearson", pearson, RISES, RISES, above=0.0)
-
-
-def test_a_short_curve_keeps_its_end_and_a_few_dozen_epochs() -> None:
-    found = downsample_curve([[float(i) for i in range(500)]])
-    assert len(found) == 40 and (found[0], found[-1]) == (0.0, 499.0)
-    assert downsample_curve([]) == () and downsample_curve([[1.0]]) == (1.0,)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
@@ -189,13 +166,6 @@ def test_size_is_judged_together_with_sign(paper: float, judged: tuple[str, str]
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) and np.ptp(y) else math.nan
-
-
-def test_a_perfect_correlation_of_three_points_is_open() -> None:
-    # forouzesh2021, Fig. 2e: "1.000 [1.000, 1.000]" over three points
-    found = relation("Fig. 2e", "they go together", "Pearson", pearson, [1, 2, 3], [1, 2, 3], above=0.0,
-                     compared=(), untrained="numbers")  # fmt: skip
-    assert found.value == pytest.approx(1) and found.evaluate == (OPEN, "3 independent networks, fewer than 6")
 
 
 def test_two_clusters_far_apart_are_two_units() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gapscope.data import load_dataset
 from gapscope.prediction.accuracy_estimator import load_default
-from gapscope_studies.expected_accuracy.baselines import all_baselines, refused, without_data
+from gapscope_studies.expected_accuracy.baselines import all_baselines, refused
 from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, plainest
 from gapscope_studies.expected_accuracy.pools import (
     ADAM,
@@ -33,13 +33,6 @@ def test_pools_are_drawn_once_and_half_clean() -> None:
         assert drawn == plan.configurations()
         assert len({item.name for item in drawn}) == len(drawn)
         assert sum(item.noise == 0 for item in drawn) >= len(drawn) / 2
-
-
-def test_judged_pools_grow_together_and_half_have_the_dear_rival() -> None:
-    order = judged_in_turn()
-    assert len(order) == sum(len(plan.configurations()) for plan in JUDGED) == len({item.name for item in order})
-    assert {item.pool for item in order[:4]} == {plan.name for plan in JUDGED}
-    assert 0.4 < sum(map(has_cross_validation, order)) / len(order) < 0.6
 
 
 def test_judged_pools_share_no_network_with_the_fitted_ones_and_bring_new_data() -> None:
@@ -157,13 +150,3 @@ def test_rivals_say_what_they_are_known_to_say() -> None:
     gap = (fitted["train_accuracy"] - fitted["test_score_like_training"]).mean()
     assert ways["mean gap"].predict(asked)["value"].tolist() == pytest.approx((asked["train_accuracy"] - gap).tolist())
     assert ways["5-fold cross-validation"].predict(asked)["value"].isna().all()
-
-
-def test_an_estimate_for_unseen_data_knows_nothing_of_them() -> None:
-    fitted = fitted_table()
-    strange = fitted.assign(
-        test_score_like_training=fitted["test_score_like_training"].mask(fitted["data"] == "mnist", 0.0)
-    )
-    asked: Any = fitted[fitted["data"] == "mnist"]
-    said = [without_data(load_default(), table, "mnist").predict(asked) for table in (fitted, strange)]
-    assert said[0] == said[1] != load_default().predict(asked)

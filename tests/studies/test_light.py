@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,7 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from gapscope_studies.kit.light import light_json, light_svg, simplified
+from gapscope_studies.kit.light import light_svg, simplified
 from gapscope_studies.kit.page import stored_facts
 
 matplotlib.use("Agg")
@@ -21,13 +20,6 @@ MOST_BYTES = 4 * 2**20
 def test_the_stored_results_of_studies_take_less_than_four_megabytes() -> None:
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < MOST_BYTES
-
-
-def test_light_json_is_the_same_to_five_digits() -> None:
-    content = {"a": [{"b": [0.123456789, 12345678]}], "c": "Kα", "d": None, "e": True, "f": []}
-    found = json.loads(light_json(json.dumps(content)))
-    assert found["a"][0]["b"] == [0.12346, 12345678]
-    assert {key: found[key] for key in "cdef"} == {key: content[key] for key in "cdef"}
 
 
 def test_a_simplified_line_is_nowhere_farther_than_the_tolerance() -> None:

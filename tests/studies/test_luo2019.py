@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from gapscope.base.samples import Samples
 from gapscope.base.specs import RunSpec
 from gapscope.batch_norm.norm_layers import BATCH_KINDS
-from gapscope.cli.study import load_study
 from gapscope.data import Problem, load_dataset
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.results.records import Record
@@ -22,8 +20,8 @@ from gapscope.theory import order_parameter_integrals, stability_eigenvalues
 from gapscope_studies import luo2019
 from gapscope_studies.kit.data import write_images
 from gapscope_studies.kit.provenance import DECLARED
-from gapscope_studies.kit.study import RunSettings, run_study
-from gapscope_studies.luo2019 import STUDY, advice, convolutional, excess, fine_tuning, neurons
+from gapscope_studies.kit.study import RunSettings
+from gapscope_studies.luo2019 import advice, convolutional, excess, fine_tuning, neurons
 from gapscope_studies.luo2019.networks import PLAIN, Method, differences, method, smaller
 from gapscope_studies.luo2019.students import Plan, simulate_point
 from gapscope_studies.luo2019.theory import APPROACHES, largest_settling_rate, overlap_rate, printed_i2
@@ -31,10 +29,6 @@ from gapscope_studies.luo2019.theory import APPROACHES, largest_settling_rate, o
 
 def at(scale: str, work: Path = Path()) -> RunSettings:
     return RunSettings(scale=scale, work=work, workers=1, say=lambda line: None)
-
-
-def test_the_study_is_found_by_its_name() -> None:
-    assert load_study("luo2019") is STUDY
 
 
 def test_batches_of_every_size_get_as_many_steps_at_small_scale() -> None:
@@ -87,14 +81,6 @@ def test_differences_pair_seeds_and_leave_out_what_diverged() -> None:
     assert differences(one, other, "test_loss") == [0.5, -1.0]
     assert smaller("", "", one, other, "test_loss").values == (0.5, -1.0)
     assert one.final("test_loss") == [1.0, 2.0]
-
-
-def test_networks_that_learnt_nothing_or_less_carry_no_verdict() -> None:
-    one, better = made_up([1.0, 1.1, 0.9] * 2), made_up([2.0, 2.1, 1.9] * 2)
-    assert smaller("", "", one, better, "test_loss").outcome == "held"
-    for accuracy, reason in ((0.109, "did not learn: made up"), (0.5, "did not learn alike")):
-        outcome, why = smaller("", "", made_up([1.0, 1.1, 0.9] * 2, accuracy), better, "test_loss").evaluate
-        assert outcome == "open" and why.startswith(reason)
 
 
 def test_folding_keeps_the_norms_that_act() -> None:
@@ -192,31 +178,6 @@ def test_remedies_change_the_network_and_add_to_its_regularization() -> None:
     ]
     assert len({run["train_loss"] for run in runs}) == 4
     assert all(run["regularization"][0] > runs[0]["regularization"][0] + 0.02 for run in runs[1:3])
-
-
-def test_advice_that_has_nothing_to_say_is_not_followed() -> None:
-    given: dict[str, Any] = {"dropout": None, "decay_strength": {"value": 1.5}, "dropout_before": ["output"]}
-    assert advice._follow("dropout", given, 8) is None
-    assert advice._follow("gamma decay", given, 8) == (1.5, "")
-    assert advice._follow("ghost batches", given, 8) == (8.0, "")
-    assert advice._follow("dropout", given | {"dropout": {"value": 0.2}}, 8) == (0.2, "output")
-
-
-def test_differences_of_methods_are_paired_by_seed() -> None:
-    runs = [{"train_accuracy": 1.0, "test_accuracy": value} for value in (0.5, 0.6, 0.8)]
-    everyone = advice.AdviceOutcome("a", {}, dict(enumerate(runs)))
-    some = advice.AdviceOutcome("b", {}, {1: runs[0], 2: runs[1]})
-    assert some.minus(everyone, "gap") == pytest.approx([0.5 - 0.4, 0.4 - 0.2])
-    assert everyone.minus(some, "test_accuracy") == pytest.approx([0.6 - 0.5, 0.8 - 0.6])
-
-
-def test_a_part_is_written_with_its_claims_and_its_scale(tmp_path: Path) -> None:
-    [path] = run_study(STUDY, at("smoke", tmp_path), tmp_path / "results", parts=["table1"])
-    content = json.loads(path.read_text())
-    outcomes = {row["says"]: row["outcome"] for row in content["claims"]}
-    assert outcomes["batch norm's effective learning rate is larger than SGD's"] == "not held"
-    assert outcomes["batch norm's largest rate exceeds SGD's by 2 zeta or more"] == "held"
-    assert "**What the paper says.** Batch norm has a fixed point" in path.with_suffix(".md").read_text()
 
 
 def test_single_neurons_are_measured_on_a_network_whose_neurons_are_known() -> None:

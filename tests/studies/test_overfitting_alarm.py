@@ -129,11 +129,6 @@ def test_verdicts_by_hand(index: int | None, kept: float, hit: bool, premature: 
     assert verdict.delay == pytest.approx(delay, nan_ok=True)
 
 
-def test_a_rule_is_judged_on_the_network_that_it_watches() -> None:
-    verdict = evaluate_rule(at(Stop(3, 3), SPLIT), {}, made_up(RISES_AND_FALLS))
-    assert (verdict.best, verdict.kept) == (0.45, 0.45)
-
-
 def test_statistics_and_cost_by_hand() -> None:
     stays = made_up([0.1, 0.5, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9])
     verdicts = [

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-import gapscope as gs
 from gapscope.measures.ntk import empirical_ntk
-from gapscope_studies.expected_accuracy.pools import load_rows, spread_evenly
+from gapscope_studies.expected_accuracy.pools import load_rows
 from gapscope_studies.expected_accuracy.short_training import (
-    FRESH,
     RULE,
     flow_residuals,
     flow_time,
@@ -62,13 +60,6 @@ def test_kernels_are_the_mean_ntk_and_adams() -> None:
         ])  # fmt: skip
         expected += (jacobian * scale) @ jacobian.T / 3
     torch.testing.assert_close(scaled.double(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_fresh_networks_are_distinct_and_short() -> None:
-    items = spread_evenly(FRESH)
-    assert len({item.name for item in items}) == len(items) == sum(len(plan.data) * plan.networks for plan in FRESH)
-    assert all(item.recipe.training["epochs"] <= 12 for item in items)
-    assert gs.build_network(items[0].recipe.network, input_shape=(1, 28, 28), n_outputs=10, **items[0].recipe.options)
 
 
 def test_the_judgement_averages_flow_and_ntk_on_all_stored_networks(tmp_path: Path) -> None:

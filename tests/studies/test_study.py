@@ -18,7 +18,7 @@ from gapscope.pools import Pool
 from gapscope_studies.kit.claims import claim
 from gapscope_studies.kit.page import BODY, MADE
 from gapscope_studies.kit.provenance import history_in_words, settings_history
-from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study, run_study, silent
+from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study, run_study
 
 
 def drawn() -> Outcome:
@@ -179,11 +179,6 @@ def test_training_resumes_and_says_what_it_did(tmp_path: Path) -> None:
     assert len(said) == 2 and "toy: 1 more networks trained" in said[0]
     assert [record.id for record in where.train("toy", specs, measures=())] == [record.id for record in records]
     assert len(said) == 2 and len(where.spent) == 2 and min(where.spent.values()) > 0  # asked for twice, counted once
-
-
-def test_a_setting_sent_to_a_worker_says_nothing(tmp_path: Path) -> None:
-    sent = pickle.loads(pickle.dumps(setting(tmp_path, [])))
-    assert (sent.scale, sent.work, sent.workers, sent.say) == ("smoke", tmp_path, 1, silent)
 
 
 def test_answers_are_remembered_with_their_seconds(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gapscope_studies.kit import overview
 from gapscope_studies.kit.claims import OUTCOMES, claim, not_run
 from gapscope_studies.kit.page import BODY, MADE, page_of
 from gapscope_studies.kit.study import Part, Study
-from gapscope_studies.kit.summary import SCALES, Finding, findings, rows_of, section, stored_claims, tally
+from gapscope_studies.kit.summary import SCALES, Finding, findings, rows_of, section, stored_claims
 
 STUDY = Study(
     name="toy2000",
@@ -54,11 +54,6 @@ def test_stored_claims_are_judged_anew_and_the_rest_says_why_not(results: Path) 
     assert (rows[0].part, rows[0].page, rows[1].page) == ("new", "toy2000/small/new.md", "")
 
 
-def test_a_part_of_our_own_claims_nothing_before_it_has_a_result(results: Path) -> None:
-    study = replace(STUDY, parts=tuple(replace(part, ours=True) for part in STUDY.parts), untested=())
-    assert [row.claim.outcome for row in rows_of(study, results)] == ["held"]
-
-
 def test_the_larger_scale_counts(results: Path) -> None:
     row = claim(
         "Fig. 1", "it grows", "slope", [-value for value in VALUES], above=0.0, compared=(), untrained="numbers"
@@ -73,11 +68,6 @@ def test_the_section_has_counts_and_a_row_a_claim(results: Path) -> None:
     row = "| Fig. 1: it grows |  | slope: 1 [0.852, 1.15], 6 seeds | **held** | [small: digits; 6 seeds](toy2000/small/"
     decided, rest = text.split("<summary>Not decided: 2 claims")
     assert row in decided and "| Sec. 1: it is beautiful |" in rest and rest.rstrip().endswith("</details>")
-
-
-def test_a_tally_counts_outcomes_in_the_order_of_the_page(results: Path) -> None:
-    assert tally(STUDY, results, ours=False) == [1, 0, 0, 2, 0]
-    assert tally(STUDY, results, ours=True) == [0] * 5
 
 
 def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) -> None:
@@ -113,13 +103,6 @@ def test_every_stored_page_is_what_its_json_says_today() -> None:
                     text = path.read_text()
                     body = text.split(BODY)[1].split(MADE)[0]
                     assert text == page_of(json.loads(path.with_suffix(".json").read_text()), body), path
-
-
-def test_the_projects_own_results_give_a_page() -> None:
-    results = Path(__file__).parents[2] / "results"
-    for name in available():
-        for outcome, sentence, _ in load_study(name).claims(results):
-            assert outcome in sentence
 
 
 def test_no_stored_network_at_chance_carries_a_verdict() -> None:
