@@ -39,10 +39,7 @@ class Method:
 class Run:
     """Settings of one training run."""
 
-    scenario: str  # name of the data and the network
-    data: Mapping[str, Any]  # without noise
-    network: Mapping[str, Any]
-    training: Mapping[str, Any]  # without penalties
+    scenario: Mapping[str, Any]  # name, data (without noise), network, training (without penalties)
     samples: int
     test: int
     noise: float  # fraction of wrong labels, alike among all classes
@@ -52,12 +49,12 @@ class Run:
     @property
     def name(self) -> str:
         """Return what tells it from the others."""
-        return re.sub(r"[ ,]+", "_", f"{self.scenario}-{self.noise:g}-{self.seed}-{self.way.name}")
+        return re.sub(r"[ ,]+", "_", f"{self.scenario['name']}-{self.noise:g}-{self.seed}-{self.way.name}")
 
 
 def problem_of(run: Run, root: str | None) -> tuple[Samples, Samples, int]:
     """Training samples with wrong labels among them, test samples, and the number of classes."""
-    problem = prepared(RunSpec(data=DataSpec.from_dict(run.data)), root)[0]
+    problem = prepared(RunSpec(data=DataSpec.from_dict(run.scenario["data"])), root)[0]
     train, test, classes = problem.train, problem.test, problem.n_outputs
     assert train.targets is not None and test.targets is not None
     if problem.task == "regression":
@@ -81,11 +78,11 @@ def _kept(accuracies: Sequence[float], held_out: Sequence[float]) -> float:
 def trained(run: Run, root: str | None) -> dict[str, Any]:
     """Train, and return what is compared."""
     samples, test, classes = problem_of(run, root)
-    spec = NetworkSpec.from_dict(run.network)
+    spec = NetworkSpec.from_dict(run.scenario["network"])
     options: dict[str, Any] = {**spec.options} | ({"dropout": run.way.dropout} if run.way.dropout else {})
     shape, weights = tuple(samples.inputs.shape[1:]), make_generator(run.seed, "initial weights")
     network = build_network(spec.name, input_shape=shape, n_outputs=classes, generator=weights, **options)
-    settings = TrainingSpec.from_dict(run.training)
+    settings = TrainingSpec.from_dict(run.scenario["training"])
     if run.way.loss is not None:
         settings = replace(settings, loss=LossSpec(**run.way.loss))
     penalties = []
@@ -106,7 +103,7 @@ def trained(run: Run, root: str | None) -> dict[str, Any]:
     seconds = time.process_time() - start
     accuracies = [float(row["test_accuracy"]) for row in result.history]
     return {
-        "scenario": run.scenario, "noise": run.noise, "seed": run.seed, "way": run.way.name,
+        "scenario": run.scenario["name"], "noise": run.noise, "seed": run.seed, "way": run.way.name,
         "status": result.status, "cpu_seconds": round(seconds, 2), "best": max(accuracies, default=0.0),
         "final": _kept(accuracies, held_out), "accuracies": [round(value, 4) for value in accuracies],
     }  # fmt: skip

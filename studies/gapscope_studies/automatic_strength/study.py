@@ -47,17 +47,14 @@ def runs_of(given: Mapping[str, Any]) -> list[Run]:
         others = [Method(**way) for way in given["ways"] if way["name"] not in scenario.get("without", ())]
         ways[scenario["name"]] = [Method(NONE), *(Method(*each) for each in penalties.items()), *others]
     return [
-        Run(
-            scenario["name"], scenario["data"], scenario["network"], scenario["training"], given["samples"],
-            given["test"], noise, seed, way,
-        )
+        Run(scenario, given["samples"], given["test"], noise, seed, way)
         for late in (False, True)
         for seed in given["seeds"]
         for scenario in given["scenarios"]
         for noise in scenario["noises"]
         for way in ways[scenario["name"]]
         if seed in scenario.get("seeds", given["seeds"]) and late == (way.name in given["last"])
-    ]  # fmt: skip
+    ]
 
 
 def rows_of(given: Mapping[str, Any], work: Path, root: str | None) -> list[Row]:

@@ -14,10 +14,8 @@ from gapscope.data import inject_label_noise, load_dataset
 
 KINDS = ("symmetric", "pair-wise", "instance-dependent", "class-similar")
 RATES = (0.05, 0.1, 0.2)
-
-
-# name -> where the samples come from, how many are used, and the network that is trained on them
 WIDE: tuple[str, dict[str, Any]] = ("fully_connected", {"n_hidden": 2, "width": 128})
+# name -> where the samples come from, how many are used, and the network that is trained on them
 IMAGES: dict[str, tuple[str, int, tuple[str, dict[str, Any]]]] = {
     "digits": ("digits", 600, WIDE),
     "MNIST": ("mnist", 600, WIDE),
