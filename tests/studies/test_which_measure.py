@@ -12,8 +12,7 @@ import torch
 from gapscope.data import load_dataset
 from gapscope.measures.registry import get_measure
 from gapscope_studies.kit.study import RunSettings, run_study
-from gapscope_studies.which_measure.pools import NUMBERS, held_out, specs_of
-from gapscope_studies.which_measure.study import STUDY, taus_within
+from gapscope_studies.which_measure.study import NUMBERS, STUDY, held_out, specs_of, taus_within
 
 
 @pytest.fixture(scope="module")
