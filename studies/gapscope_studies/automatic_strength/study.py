@@ -1,4 +1,4 @@
-"""Penalties that set their own strength, beside fixed strengths and other ways of dealing with wrong labels."""
+"""Penalties that set their own strength, next to fixed strengths and other ways of dealing with wrong labels."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which regression targets are wrong, and how many: gapscope beside cleanlab's method for regression.
+"""Which regression targets are wrong, and how many: gapscope next to cleanlab's method for regression.
 
 Errors are planted into three tables: gross ones (2 to 5 standard deviations are added or subtracted), swapped targets,
 and targets in another unit (10 times or a tenth). cleanlab's `CleanLearning` is given a random forest and linear
-regression; plain out-of-fold residuals of both models stand beside it. The rule of gapscope was chosen on seeds 1 to 3
+regression; plain out-of-fold residuals of both are compared, too. The rule of gapscope was chosen on seeds 1 to 3
 and is evaluated on other draws; it abstains below an R^2 of 0.7 since draws with the seeds 3,001 and 3,002, where
 tables that are predicted worse gave long lists of correct targets.
 """

@@ -42,7 +42,7 @@ from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 POOLS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 CLASSES = {"cifar10": 10, "cifar100": 20, "digits": 10}
 SIZE_COLUMN = "m.parameter_count"
-LEARNT = 0.75
+LEAST_ACCURACY = 0.75
 NOISE = "_noise"
 NUMBERS: list[str] = tomllib.loads(Path(__file__).with_name("measures.toml").read_text(encoding="utf-8"))["numbers"]
 MEASURES = list(dict.fromkeys(name.partition(".")[0] for name in NUMBERS))
@@ -68,7 +68,7 @@ def _judged(table: pandas.DataFrame, setting: RunSettings) -> Leaderboard:
     return rank_measures(table, n_permutations=draws, n_bootstrap=2 * draws)
 
 
-def _learnt(records: Sequence[Record], where: str) -> ComparisonArm:
+def _arm(records: Sequence[Record], where: str) -> ComparisonArm:
     name = RunSpec.from_dict(records[0].spec).data.name
     return compared(f"networks on {where} without wrong labels", records, CLASSES[name], stopped=True)
 
@@ -99,7 +99,7 @@ def networks(setting: RunSettings, pool: str) -> list[Record]:
         measure_samples=settings["measured_samples"],
         measure_options=settings.get("measure_options", {}),
     )
-    return [record for record in records if record.scores.get("train_accuracy", 0.0) > LEARNT]
+    return [record for record in records if record.scores.get("train_accuracy", 0.0) > LEAST_ACCURACY]
 
 
 def held_out(trained_on: Samples, everything: Problem) -> Samples:
@@ -156,7 +156,7 @@ def _pool(setting: RunSettings, pool: str) -> Outcome:
     table = table_of(setting, pool, clean)
     everything = pandas.concat([table, table_of(setting, pool + NOISE, noisy)])
     board, together = _judged(table, setting), _judged(everything, setting)
-    compared_with = (_learnt(clean, POOLS[pool]),)
+    compared_with = (_arm(clean, POOLS[pool]),)
     trusted = len(board.trusted)
     return outcome(
         setting, [*specs_of(setting, pool), *specs_of(setting, pool + NOISE)],
@@ -202,7 +202,7 @@ def _transferred(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]
     return sorted(rows, key=lambda row: (order[row["verdict"]], -abs(row["partial r, CIFAR-10"])))
 
 
-def _prediction(board: Leaderboard, judge: pandas.DataFrame, learnt: Sequence[ComparisonArm]) -> Claim:
+def _prediction(board: Leaderboard, judge: pandas.DataFrame, arms: Sequence[ComparisonArm]) -> Claim:
     """Absolute errors of the size minus those of the measure, training configuration by training configuration."""
     rows = [row for row in board if row.role == "measure"]
     best = max(rows, key=lambda row: numpy.nan_to_num(row.r_squared.value, nan=-numpy.inf)).measure
@@ -214,7 +214,7 @@ def _prediction(board: Leaderboard, judge: pandas.DataFrame, learnt: Sequence[Co
     return claim(
         "ours", f"{best.removeprefix('m.')}, which predicts best on CIFAR-10, predicts the gap of unseen training "
         "configurations on CIFAR-100 better than the size", "absolute error of the size minus that of the measure",
-        errors[SIZE_COLUMN] - errors[best], above=0.0, unit="recipes", compared=learnt, ours=True,
+        errors[SIZE_COLUMN] - errors[best], above=0.0, unit="recipes", compared=arms, ours=True,
     )  # fmt: skip
 
 
@@ -231,7 +231,7 @@ def taus_within(table: pandas.DataFrame, measure: str, setting: str) -> list[flo
 
 
 def _one_setting(
-    setting: str, first: pandas.DataFrame, second: pandas.DataFrame, learnt: Sequence[ComparisonArm]
+    setting: str, first: pandas.DataFrame, second: pandas.DataFrame, arms: Sequence[ComparisonArm]
 ) -> tuple[Claim, dict[str, Any]]:
     names = [name for name in first.columns if name.startswith("m.") and name in second]
     taus = {name: taus_within(first, name, setting) for name in names}
@@ -249,7 +249,7 @@ def _one_setting(
     }
     says = f"where only {what} changes, {name}, which orders best on CIFAR-10, orders on CIFAR-100 too"
     return claim("ours", says, "mean tau in the direction it has on CIFAR-10", [sign * tau for tau in judged],
-                 above=0.0, unit="groups", compared=learnt, ours=True), row  # fmt: skip
+                 above=0.0, unit="groups", compared=arms, ours=True), row  # fmt: skip
 
 
 def both(setting: RunSettings) -> Outcome:
@@ -257,19 +257,19 @@ def both(setting: RunSettings) -> Outcome:
     records = {pool: networks(setting, pool) for pool in POOLS}
     tables = {pool: table_of(setting, pool, found) for pool, found in records.items()}
     boards = {pool: _judged(table, setting) for pool, table in tables.items()}
-    learnt = tuple(_learnt(found, POOLS[pool]) for pool, found in records.items())
+    arms = tuple(_arm(found, POOLS[pool]) for pool, found in records.items())
     rows = _transferred(*boards.values())
     first, second = tables.values()
     settings = [name for name in _varying(first) if name in _varying(second)]
-    single = [_one_setting(name, first, second, learnt[1:]) for name in settings]
+    single = [_one_setting(name, first, second, arms[1:]) for name in settings]
     found_first = len(boards["cifar10"].trusted)
     trusted = [row["measure"] for row in rows if row["verdict"] == "trust"]
     claims = [
         measured("ours", "some measure predicts more of the gap than the hyperparameters do in both pools",
                  "measures with evidence and the same sign in both, of those that there may be",
-                 at_least(len(trusted), len(rows), len(first)), above=0.5, ours=True, compared=learnt,
+                 at_least(len(trusted), len(rows), len(first)), above=0.5, ours=True, compared=arms,
                  unit="networks"),
-        _prediction(boards["cifar10"], second, learnt[1:]),
+        _prediction(boards["cifar10"], second, arms[1:]),
         *(each for each, _ in single),
     ]  # fmt: skip
     return outcome(

@@ -43,7 +43,7 @@ def with_interval(row: Mapping[str, Any], coefficient: str = "pearson") -> str:
     return "–" if math.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def learnt(table: Table) -> tuple[ComparisonArm, ...]:
+def arms_of(table: Table) -> tuple[ComparisonArm, ...]:
     """Return how well the networks of each noise level fit their (corrupted) labels, for the guard.
 
     Training is over where every network fits, which is the paper's own end of it; else the curve tells.
@@ -62,7 +62,7 @@ def learnt(table: Table) -> tuple[ComparisonArm, ...]:
 
 def counted(table: Table, cluster: str = "corruption", unit: str = "noise levels") -> dict[str, Any]:
     """Return fields of a claim. Networks of one noise level share corrupted labels and most of their gap: one unit."""
-    return {"clusters": table[cluster].to_list(), "unit": unit, "compared": learnt(table)}
+    return {"clusters": table[cluster].to_list(), "unit": unit, "compared": arms_of(table)}
 
 
 def of_sign(sign: int) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def errs_less(
     source: str, says: str, table: Table, model: GapEstimator, other: GapEstimator,
     units: Mapping[str, str] | None = None, **more: Any,
 ) -> Claim:  # fmt: skip
-    """That one model errs less than another on a network that was left out of the fit."""
+    """That one model errs less than another on a network that was not fitted on."""
     errors = [numpy.abs(each.fit(table, table["gap"]).residuals_) for each in (model, other)]
     return claim(source, says, "mean difference of absolute errors", errors[0] - errors[1], below=0.0,
                  **counted(table, **units or {}), **more)  # fmt: skip

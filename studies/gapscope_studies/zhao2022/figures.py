@@ -22,7 +22,7 @@ from gapscope_studies.kit.statistics import bootstrap, pearson
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.zhao2022 import analysis
 from gapscope_studies.zhao2022 import networks as grids
-from gapscope_studies.zhao2022.analysis import KAPPA, ZETA, counted, learnt, margin_model, mean_gap, sparsity_model
+from gapscope_studies.zhao2022.analysis import KAPPA, ZETA, arms_of, counted, margin_model, mean_gap, sparsity_model
 from gapscope_studies.zhao2022.networks import sparsity
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Sparsities = Mapping[Any, UnitSparsity]
 SHOWN = ["corruption", "batch_norm", "train_accuracy", "test_accuracy", "gap", ZETA, KAPPA]
 CLASSES_MOVE = "classes move from large kappa and small zeta to the opposite corner"
-OF_LEFT_OUT = "zeta and kappa tell the gap of a network that was left out"
+OF_HELD_OUT = "zeta and kappa tell the gap of a network that was left out"
 HELD_OUT = 8  # the paper's test networks
 # quantity -> the paper's way with corruption
 TRENDS = {"n0/M": 1, "n0r/M": -1, "zeta": 1, "kappa": -1}
@@ -227,7 +227,7 @@ def figure_3ab(setting: RunSettings) -> Outcome:
 
 
 def repeated_splits(estimator: GapEstimator, table: Table, n_splits: int = 100) -> dict[str, Any]:
-    """Random 90/10 splits, as in Fig. 3D, beside the plain baselines on the same splits.
+    """Random 90/10 splits, as in Fig. 3D, with the plain baselines on the same splits.
 
     `ssr` of each split's held-out networks, its median and maximum, `rmse` of the model ("estimator") and of the
     baselines over all held-out networks, `fit_pearson` (mean over splits), `n` and `held_out` networks.
@@ -307,7 +307,7 @@ def fit_claim(source: str, table: Table, paper: float, units: Mapping[str, str] 
 
 
 def ssr_claim(source: str, says: str, table: Table, model: GapEstimator, paper: float) -> Claim:
-    """That the sum of squared residuals of left-out networks, as many as the paper's, is the paper's."""
+    """That the sum of squared residuals of held-out networks, as many as the paper's, is the paper's."""
     residuals = model.fit(table, table["gap"]).residuals_
     return claim(source, says, f"sum of squared residuals of {HELD_OUT} left-out networks", HELD_OUT * residuals**2,
                  paper=paper, **counted(table))  # fmt: skip
@@ -330,10 +330,10 @@ def figure_3cd(setting: RunSettings) -> Outcome:
     found = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
     claims = [
         fit_claim("Fig. 3(C)", table, 0.979),
-        analysis.errs_less("Fig. 3(C)", OF_LEFT_OUT, table, sparsity_model(), mean_gap()),
+        analysis.errs_less("Fig. 3(C)", OF_HELD_OUT, table, sparsity_model(), mean_gap()),
         ssr_claim("Fig. 3(C)", "eight left-out networks leave an SSR of 0.023", table, sparsity_model(), 0.023),
         computed("Fig. 3(D)", "in every split the sum of squared residuals of held-out networks is below 0.035",
-                 "largest sum", found["largest_ssr"], below=0.035, compared=learnt(table)),
+                 "largest sum", found["largest_ssr"], below=0.035, compared=arms_of(table)),
     ]  # fmt: skip
     return outcome(
         setting, specs, PAPER, numbers=found, claims=claims,
@@ -388,14 +388,14 @@ def other_architecture(
     units = units or {"cluster": "data.seed", "unit": DRAWS}
     claims = [
         *analysis.sign_claims(source, table, units),
-        analysis.errs_less(source, OF_LEFT_OUT, table, sparsity_model(), mean_gap(), units),
+        analysis.errs_less(source, OF_HELD_OUT, table, sparsity_model(), mean_gap(), units),
         *_trend_claims(source, curves, records),
     ]
     if fit is not None:
         claims.append(fit_claim(source, table, fit, units))
     if ssr is not None:
         claims.append(claim(source, f"the linear fit leaves an SSR of {ssr:g}", SSR_OF_DRAW, squares, paper=ssr,
-                            unit=DRAWS, compared=learnt(table)))  # fmt: skip
+                            unit=DRAWS, compared=arms_of(table)))  # fmt: skip
     estimate = sparsity_model().fit(table, gaps).predict(table)
     return outcome(
         setting, specs, {**PAPER, **paper},

@@ -20,7 +20,7 @@ from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.zhao2022 import analysis
 from gapscope_studies.zhao2022 import networks as grids
-from gapscope_studies.zhao2022.analysis import KAPPA, MARGINS, NAMES, SIGNS, ZETA, learnt, with_interval
+from gapscope_studies.zhao2022.analysis import KAPPA, MARGINS, NAMES, SIGNS, ZETA, arms_of, with_interval
 
 MEDIAN_MARGINS = [name for name in MARGINS if name.endswith(".median")]
 OTHERS = {
@@ -135,7 +135,7 @@ def depth(setting: RunSettings) -> Outcome:
     specs, pools = measured_pools(setting, dense=False, layer_samples=setting.read(__file__)["layer_samples"])
     rows = [row for name, table in pools.items() for row in _layer_rows(name, table)]
     shown = pandas.DataFrame([{**row, **{name: with_interval(row[name]) for name in NAMES.values()}} for row in rows])
-    compared = [each for table in pools.values() for each in learnt(table[table["fitted"]])]
+    compared = [each for table in pools.values() for each in arms_of(table[table["fitted"]])]
     claims, means, layers = [], {}, [row["layer"] for row in rows]
     for column, name in NAMES.items():
         signed = [SIGNS[column] * row[name]["pearson"] for row in rows]
@@ -189,7 +189,7 @@ def _rms(errors: numpy.ndarray) -> float:
 
 
 def _coverage(pools: Mapping[str, Table]) -> Table:
-    """Fraction of left-out networks whose gap lies in their interval."""
+    """Fraction of held-out networks whose gap lies in their interval."""
     rows = []
     for pool, table in pools.items():
         for scheme in ("jackknife+", "cv+"):
@@ -215,7 +215,7 @@ def _coverage(pools: Mapping[str, Table]) -> Table:
 
 
 def estimation_error(setting: RunSettings) -> Outcome:
-    """Error at a network that was left out of the fit, in each pool. Intervals. A choice made on the other pools."""
+    """Error at a network that was not fitted on, in each pool. Intervals. A choice made on the other pools."""
     specs, pools = measured_pools(setting)
     errors = {
         pool: {name: model.fit(table, table["gap"]).residuals_ for name, model in candidates(table).items()}
@@ -279,7 +279,7 @@ def transfer(setting: RunSettings) -> Outcome:
     table: Table = pandas.DataFrame([row for pool in pools for row in _transferred(pools, pool)])
     errors: Any = table.pivot(index="pool", columns="estimator", values="rmse")
     best = {pool: found.set_index("estimator")["rmse"].idxmin() for pool, found in table.groupby("pool", sort=False)}
-    compared = [each for found in pools.values() for each in learnt(found)]
+    compared = [each for found in pools.values() for each in arms_of(found)]
     claims = [
         claim("transfer", f"fitted on the other pools, {name} errs less than their mean gap",
               "log of its error over the mean gap's", numpy.log(errors[name] / errors["mean gap"]), unit="pools",
