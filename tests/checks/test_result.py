@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -36,19 +35,6 @@ def network() -> nn.Module:
 @pytest.fixture(scope="module")
 def result() -> CheckResult:
     return gs.check(network(), images(), time_budget=None)
-
-
-def test_every_check_is_one_row(result: CheckResult) -> None:
-    table = result.to_pandas()
-    assert sorted(table["code"]) == sorted(list_checks())
-    assert set(table["outcome"]) == {"finding", "fine", "not checked"}
-    assert list(table[table["outcome"] == "finding"]["code"]) == list(result.codes)
-
-
-def test_json_holds_findings_and_no_data(result: CheckResult) -> None:
-    content = json.loads(result.to_json())
-    assert [row["code"] for row in content["findings"]] == list(result.codes)
-    assert content["samples"] == 252 and content["headline"] == result.headline and "inputs" not in content
 
 
 def test_findings_that_are_information_only_are_not_certain() -> None:

@@ -102,16 +102,6 @@ def test_no_network_and_string_labels() -> None:
     assert strict.n_flagged <= issues.n_flagged and gs.find_label_issues(None, (x, y), precision=0.9).n_flagged > 0
 
 
-def test_clean_but_hard_labels_do_not_exclude_zero() -> None:
-    for seed in range(3):
-        generator = torch.Generator().manual_seed(seed)
-        x = torch.randn(400, 10, generator=generator)
-        xor, parity = (x[:, 0] * x[:, 1] > 0).long(), (x[:, :3].prod(1) > 0).long()
-        assert gs.estimate_label_noise(None, (x, xor)).low == 0
-        with pytest.raises(NotMeasurable, match="cannot be estimated"):
-            gs.estimate_label_noise(None, (x, parity))
-
-
 def test_regression_targets_with_gross_errors_stand_first() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 4, generator=generator)

@@ -71,8 +71,3 @@ def test_with_two_classes_the_formula_is_the_cross_entropy_to_first_order(p, tol
 def test_wrong_shapes_are_named(predictions, targets, message):
     with pytest.raises(InvalidInput, match=message):
         bias_variance(predictions, targets)
-
-
-def test_one_run_has_no_unbiased_parts():
-    with pytest.raises(InvalidInput, match="Got 1 run"):
-        bias_variance(torch.zeros(1, 2, 1), torch.zeros(2, 1)).unbiased()

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from gapscope.base.errors import InvalidInput
 from gapscope.measures.ntk import empirical_ntk
 
 
@@ -48,10 +46,3 @@ def test_double_precision_of_a_single_precision_network() -> None:
     difference = (empirical_ntk(network, x) - exact).abs().max() / exact.abs().max()
     assert 1e-9 < float(difference) < 1e-5
     assert next(network.parameters()).dtype == torch.float32
-
-
-def test_wrong_options_are_named() -> None:
-    with pytest.raises(InvalidInput, match="outputs must be one of 'full', 'traced'; got 'all'"):
-        empirical_ntk(_network(), _inputs(2), outputs="all")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match=r"max_bytes must lie in \[1, inf\); got 0"):
-        empirical_ntk(_network(), _inputs(2), max_bytes=0)

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ablation.some_networks import built, initialized, noise
+from ablation.some_networks import initialized, noise
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.measures.margin_signature import FEATURES, TAPS, margin_signature
 from gapscope.measures.measurement import measure
@@ -49,20 +48,6 @@ def test_features_are_those_of_the_normalized_margins() -> None:
     assert found.signature[0].tolist() == pytest.approx(expected, rel=1e-12)
     assert margin_signature(network, x, y, epsilon=0.0).signature[0].tolist() == pytest.approx(numpy.log(expected))
     assert found.n_samples == 50 and found.margins.shape == (1, len(normalized))
-
-
-def test_moving_by_the_margin_meets_the_boundary_behind_the_last_hidden_layer() -> None:
-    network = built("fully_connected", input_shape=(6,), width=9, n_hidden=3).double()
-    x = noise(20, 6, dtype=torch.float64)
-    y = labels_of(network, x)
-    found = margin_signature(network, x, y, layers="fc3_relu", normalize="none", epsilon=0.0)
-    head: Any = network.get_submodule("output")
-    hidden = network[:-1](x)  # type: ignore[index]
-    second = network(x).topk(2).indices[:, 1]
-    normal = head.weight[y] - head.weight[second]
-    outputs = head(hidden - found.margins[0][:, None] * normal / normal.norm(dim=1, keepdim=True))
-    rows = torch.arange(20)
-    assert torch.allclose(outputs[rows, y], outputs[rows, second], atol=1e-13)
 
 
 def test_readings_have_four_places_whatever_the_network() -> None:

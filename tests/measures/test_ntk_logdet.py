@@ -3,11 +3,9 @@ from __future__ import annotations
 import math
 import pickle
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.measures.ntk import LogDeterminant, empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.measures.registry import get_measure
@@ -66,8 +64,3 @@ def test_as_a_registered_measure_and_pickled() -> None:
     }
     again = pickle.loads(pickle.dumps(result))
     assert again == result and torch.equal(again.eigenvalues, result.eigenvalues)
-
-
-def test_wrong_options_are_named() -> None:
-    with pytest.raises(InvalidInput, match="outputs must be one of"):
-        ntk_logdet(_network(), _inputs(), outputs="mean")  # type: ignore[arg-type]

@@ -188,21 +188,6 @@ def test_a_single_output_and_a_constant_network_do_not_warn(x):
         assert output_sensitivity(constant, x) == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"space": "logit"}, r"space must be one of 'logits', 'probabilities'; got 'logit'\. Did you mean 'logits'\?"),
-        ({"method": "limit"}, "method must be one of 'sampled', 'zero_noise'; got 'limit'"),
-        ({"noise_std": 0}, r"noise_std must lie in \(0, inf\); got 0"),
-        ({"draws": 0}, r"draws must lie in \[1, inf\); got 0"),
-        ({"chunk_size": 0}, "chunk_size must be at least 1; got 0"),
-    ],
-)
-def test_wrong_options_are_named(network, x, options, message):
-    with pytest.raises(InvalidInput, match=message):
-        output_sensitivity(network, x, **options)
-
-
 def test_wrong_inputs_are_named(network, x):
     with pytest.raises(InvalidInput, match="A variance needs two noisy samples or more; got one"):
         output_sensitivity(network, x[:1])

@@ -124,16 +124,6 @@ def test_curves_of_a_trained_network_are_those_of_the_naive_loop(
     assert found.accuracy > 0.97 and not [c for c in found.caveats if "0.97" in c]
 
 
-def test_by_default_it_is_the_last_convolution(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
-    network, x, y = trained
-    found = unit_sparsity(network, x, y)
-    assert found.layer == "conv3_relu" and found.n_units == 16
-    both = unit_sparsity(network, x, y, layers=["conv3_relu", "fc1_relu"])
-    assert list(both) == ["conv3_relu", "fc1_relu"]
-    assert torch.equal(both["conv3_relu"].curves, found.curves)
-    assert 0 < found.zeta < 1 and 0 < found.kappa < 1
-
-
 def test_units_may_be_ranked_by_a_function(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     network, x, y = trained
     own = unit_sparsity(network, x, y, attribute=mean_activation)

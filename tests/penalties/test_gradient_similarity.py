@@ -259,21 +259,6 @@ def test_a_network_that_diverges_gives_nan(options: dict[str, Any]) -> None:
     value.backward()
 
 
-def test_a_batch_of_one() -> None:
-    network, x = _network().double(), _batch(1)[0].double()
-    trace, log_determinant = (_exact(network, x, kind, 1.0) for kind in ("trace", "logdet"))
-    exact = GradientSimilarityPenalty(0.1, method="exact")(network, x)
-    torch.testing.assert_close(exact, 0.1 * trace / 3, rtol=1e-10, atol=0)
-    of_determinant = GradientSimilarityPenalty(0.1, kind="logdet")(network, x)
-    torch.testing.assert_close(of_determinant, 0.1 * log_determinant / 3, rtol=1e-10, atol=0)
-    # one probe of one sample: the squared gradient of one of the three outputs, three times
-    probed = GradientSimilarityPenalty(0.1)(network, x)
-    each = dense_jacobian(network, x, create_graph=True)[0].square().sum(1)
-    assert any(torch.isclose(probed, 0.1 * value, rtol=1e-10) for value in each)
-    gradient = gradient_of(probed, network)
-    assert any(torch.allclose(gradient, 0.1 * gradient_of(value, network), atol=1e-9) for value in each)
-
-
 def test_settings_from_a_spec_and_wrong_ones() -> None:
     assert isinstance(make_penalty("gradient_similarity", {"strength": 0.1, "every": 4}), GradientSimilarityPenalty)
     wrong: list[tuple[dict[str, Any], str]] = [

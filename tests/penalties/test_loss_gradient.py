@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.penalties.base import forward_with_penalties, make_penalty
-from gapscope.penalties.gradient_norms import InputJacobianPenalty, LossGradientPenalty
+from gapscope.penalties.base import make_penalty
+from gapscope.penalties.gradient_norms import LossGradientPenalty
 
 
 def _network() -> nn.Module:
@@ -79,13 +79,6 @@ def test_every_third_call_has_three_times_the_strength_and_goes_on_when_resumed(
     assert [float(resumed(network, x, y).detach()) for _ in range(3)] == [0.0, 0.0, pytest.approx(3 * value)]
     with pytest.raises(InvalidInput, match="every must lie in"):
         LossGradientPenalty(1.0, every=0)
-
-
-def test_two_penalties_on_the_inputs_share_them() -> None:
-    network, (x, y) = _network(), _batch()
-    first, second = LossGradientPenalty(1.0, wrt="inputs"), InputJacobianPenalty(1.0, method="exact")
-    _, both = forward_with_penalties(network, x, y, [first, second])
-    torch.testing.assert_close(both, first(network, x, y) + second(network, x))
 
 
 def test_wrong_use_is_explained() -> None:

@@ -47,14 +47,6 @@ def test_early_learning_is_the_formula_step_by_step() -> None:
     assert torch.allclose(loss.state_dict()["averages"], average)
 
 
-def test_averages_belong_to_samples_and_take_no_gradient() -> None:
-    loss, (outputs, labels, _) = gs.penalties.EarlyLearningRegularization(), batch()
-    loss(outputs, labels, torch.tensor([9, 1, 4, 0, 7, 2]))
-    averages = loss.state_dict()["averages"]
-    assert averages.shape == (10, 4) and not averages.requires_grad
-    assert (averages[[3, 5, 6, 8]] == 0).all() and (averages[[0, 1, 2, 4, 7, 9]] > 0).any(1).all()
-
-
 SPECS = [
     gs.LossSpec(name="generalized_cross_entropy", options={"q": 0.5}),
     gs.LossSpec(name="early_learning", options={"strength": 1.0}),

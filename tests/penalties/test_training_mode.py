@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
 
 from door_networks import bert_classifier
 from gapscope.base.errors import InvalidInput, ReplaceLayer, SlowGradients
@@ -29,7 +27,6 @@ from gapscope.networks.adapters import from_transformers
 from gapscope.networks.factory import build_network
 from gapscope.penalties.gradient_norms import InputJacobianPenalty, LossGradientPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from two_processes import together
 
 KINDS: list[dict[str, Any]] = [
     {"method": "exact"},
@@ -216,30 +213,6 @@ def test_statistics_that_cannot_be_held_are_refused() -> None:
         GradientSimilarityPenalty(1.0)(network.train(), x)
 
 
-def _process(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
-    x, y = (part.chunk(2)[rank] for part in _batch(12))
-    network: Any = DistributedDataParallel(_batch_normalized())
-    torch.save(_local_gradient(network, x, y), Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-def _local_gradient(network: Any, x: Tensor, y: Tensor) -> Tensor:
-    outputs, value = GradientSimilarityPenalty(0.1, method="exact").forward_with_penalty(network, x)
-    (F.cross_entropy(outputs, y) + value).backward()
-    return _gathered(network)
-
-
-@pytest.mark.thorough
-def test_two_processes_average_what_each_gives_with_its_own_statistics(tmp_path: Path) -> None:
-    together(_process, tmp_path)
-    parts = zip(*(part.chunk(2) for part in _batch(12)), strict=True)
-    right = torch.stack([_local_gradient(_batch_normalized(), x, y) for x, y in parts]).mean(0)
-    for rank in (0, 1):
-        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), right, rtol=1e-9, atol=1e-10)
-
-
 def _rows_of_graph(outputs: Tensor, network: nn.Module) -> Tensor:
     """[N, C, P] from the graph of one pass, in which every sample stands for itself."""
     parameters = list(network.parameters())
@@ -249,38 +222,6 @@ def _rows_of_graph(outputs: Tensor, network: nn.Module) -> Tensor:
     ]
     flat = torch.stack([torch.cat([gradient.flatten() for gradient in row]) for row in rows])
     return flat.view(*outputs.shape, -1)
-
-
-class _Transformer(nn.Module):
-    """Bare parameters as in transformers and CLIP, with dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.project = nn.Linear(3, 4)
-        self.positions = nn.Parameter(torch.randn(1, 9, 4))
-        self.token = nn.Parameter(torch.randn(1, 1, 4))
-        self.scale = nn.Parameter(torch.full((4,), 1e-4))
-        self.logit_scale = nn.Parameter(torch.tensor(0.3))
-        layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.1, batch_first=True, activation="gelu")
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = torch.cat([self.token.expand(len(x), -1, -1), self.project(x)], 1) + self.positions[:, : x.shape[1] + 1]
-        h = h - self.scale * self.encoder(h)
-        return self.logit_scale.exp() * self.head(h[:, 0])
-
-
-@pytest.mark.parametrize("options", KINDS, ids=str)
-def test_dropout_with_learnt_positions(options: dict[str, Any]) -> None:
-    torch.manual_seed(0)
-    network, x = _Transformer().double().train(), torch.randn(4, 5, 3, dtype=torch.float64)
-    penalty = GradientSimilarityPenalty(1.0, reduction="sum", **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SlowGradients)
-        outputs, value = penalty.forward_with_penalty(network, x)
-    assert not torch.equal(outputs, network(x))
-    _check(value, _expected(_rows_of_graph(outputs, network), **options), network)
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
