@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas
 import pytest
@@ -11,21 +9,9 @@ import torch
 
 from gapscope.data import load_dataset
 from gapscope.measures.registry import get_measure
-from gapscope_studies.kit.study import RunSettings, run_study
-from gapscope_studies.which_measure.study import NUMBERS, STUDY, held_out, specs_of, taus_within
-
-
-@pytest.fixture(scope="module")
-def part(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
-    """What a part writes at smoke scale."""
-    folder = tmp_path_factory.mktemp("which-measure")
-    setting = RunSettings(scale="smoke", work=folder / "work", workers=1, say=lambda line: None)
-
-    def written(name: str) -> dict[str, Any]:
-        (path,) = run_study(STUDY, setting, folder / "results", parts=[name])
-        return json.loads(path.read_text())
-
-    return written
+from gapscope_studies.kit.study import RunSettings
+from gapscope_studies.which_measure.study import NUMBERS, held_out, specs_of, taus_within
+from smoke_studies import SmokeStudy
 
 
 @pytest.mark.parametrize("pool", ["cifar10", "cifar100"])
@@ -63,8 +49,8 @@ def test_taus_are_taken_within_groups_that_differ_in_one_setting() -> None:
 
 
 @pytest.mark.thorough
-def test_a_pool_at_smoke_scale(part: Callable[[str], dict[str, Any]]) -> None:
-    content = part("cifar10")
+def test_a_pool_at_smoke_scale(smoke: Callable[[str], SmokeStudy]) -> None:
+    content = smoke("which_measure").content("cifar10")
     rows = content["numbers"]["clean"]["rows"]
     assert {row["role"] for row in rows} == {"measure", "size", "random"}
     assert all("training configurations are too few" in row["why"] for row in rows)
@@ -75,8 +61,8 @@ def test_a_pool_at_smoke_scale(part: Callable[[str], dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_found_in_one_pool_is_judged_in_the_other(part: Callable[[str], dict[str, Any]]) -> None:
-    content = part("both")
+def test_what_is_found_in_one_pool_is_judged_in_the_other(smoke: Callable[[str], SmokeStudy]) -> None:
+    content = smoke("which_measure").content("both")
     says = [row["says"] for row in content["claims"]]
     assert len(says) > 2 and "better than the size" in says[1]
     assert {row["verdict"] for row in content["numbers"]["measures"]} == {"no evidence"}

@@ -11,7 +11,6 @@ from typing import Any
 import numpy
 import pandas
 import pytest
-import torch
 
 from gapscope.measures.unit_sparsity import unit_sparsity
 from gapscope.pools.from_spec import prepared
@@ -22,7 +21,7 @@ from gapscope_studies.zhao2022 import pools
 from gapscope_studies.zhao2022.analysis import KAPPA, ZETA, errs_less, mean_gap, sign_claims, sparsity_model
 from gapscope_studies.zhao2022.figures import HELD_OUT, repeated_splits, ssr_claim, ssr_per_draw
 from gapscope_studies.zhao2022.networks import first_pool, paper_grid, sparsity, varied_pool
-from smoke_studies import SmokeStudy, parts
+from smoke_studies import SmokeStudy
 
 PAPER, SMALL = (RunSettings(scale=scale, work=Path()) for scale in ("paper", "small"))
 FRACTIONS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
@@ -54,21 +53,19 @@ def test_the_paper_grid_is_that_of_its_appendix() -> None:
     assert all(spec.training.nesterov == (spec.training.momentum > 0) for spec in specs)
 
 
-def test_the_narrow_vgg_has_images_of_its_own_for_every_network() -> None:
-    specs = paper_grid(SMALL, "vgg")
-    assert [spec.data.seed for spec in specs] == [*range(48)]
-    assert len({spec.data.seed for spec in paper_grid(SMALL, "mobilenet")}) == 1
-    plain = grids.plain_networks(specs)
+@pytest.mark.parametrize(
+    ("setting", "pool"), [(PAPER, "vgg"), (PAPER, "mobilenet"), (PAPER, "resnet34"), (SMALL, "vgg")]
+)
+def test_plain_networks_differ_in_corruption_alone(setting: RunSettings, pool: str) -> None:
+    plain = grids.plain_networks(paper_grid(setting, pool))
     assert [spec.data.label_noise for spec in plain] == FRACTIONS
-    assert len({str((spec.network, spec.training)) for spec in plain}) == 1
-
-
-@pytest.mark.parametrize("pool", ["vgg", "mobilenet", "resnet34"])
-def test_plain_networks_differ_in_corruption_alone(pool: str) -> None:
-    plain = grids.plain_networks(paper_grid(PAPER, pool))
-    assert [spec.data.label_noise for spec in plain] == FRACTIONS
-    assert len({spec.replace({"data.label_noise": 0.0}).id for spec in plain}) == 1
+    assert len({spec.replace({"data.label_noise": 0.0, "data.seed": 0}).id for spec in plain}) == 1
     assert not plain[0].network.options.get("batch_norm") and not plain[0].training.penalties
+
+
+def test_the_narrow_vgg_has_images_of_its_own_for_every_network() -> None:
+    assert [spec.data.seed for spec in paper_grid(SMALL, "vgg")] == [*range(48)]
+    assert {spec.data.seed for spec in paper_grid(SMALL, "mobilenet")} == {0}
 
 
 @pytest.mark.parametrize(
@@ -193,20 +190,6 @@ def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
     problem, _ = prepared(spec, grids.photographs(setting).data_root)
     assert (len(problem.train), len(problem.test), problem.n_outputs) == (100, 100, 10)
     assert problem.train.inputs.shape[1:] == (3, 8, 8)
-    sixteenths = problem.train.inputs * 255 * 16 / 255  # digits have 17 grey levels
-    assert torch.allclose(sixteenths, sixteenths.round(), atol=0.04)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("name", "part"), parts("zhao2022"))
-def test_every_part_leaves_claims_scale_and_figures(study: SmokeStudy, name: str, part: str) -> None:
-    found, page = study.content(part), study.page(part)
-    assert found["claims"] and all(claim["outcome"] in ("held", "not held", "open") for claim in found["claims"])
-    # networks of a few epochs and two noise levels decide nothing: what is computed without them may, nothing else
-    assert all(claim["exact"] for claim in found["claims"] if claim["outcome"] == "held")
-    assert {"data", "network", "epochs", "seeds"} <= {row["what"] for row in found["stands_in_for"]}
-    drawn = list(study.results.glob(f"{part}-*.svg"))
-    assert page.count("![") == len(drawn) and all(path.stat().st_size < 300_000 for path in drawn)
 
 
 def test_the_curves_of_figure_1_are_those_of_the_networks(study: SmokeStudy, setting: RunSettings) -> None:
@@ -220,11 +203,8 @@ def test_the_curves_of_figure_1_are_those_of_the_networks(study: SmokeStudy, set
 
 def test_a_sum_of_squares_is_that_of_refits_without_each_network() -> None:
     """Eight times the mean square of leave-one-out residuals, refitted one by one; of a draw the fit's own."""
-    random = numpy.random.default_rng(0)
-    x = random.uniform(size=(12, 2))
-    table = pandas.DataFrame({ZETA: x[:, 0], KAPPA: x[:, 1], "gap": random.uniform(size=12), "corruption": [0, 1] * 6,
-                              "train_accuracy": 1.0, "chance": 0.1, "curve": [[1.0]] * 12})  # fmt: skip
-    design, gap = numpy.column_stack([x, numpy.ones(12)]), table["gap"].to_numpy()
+    table = made_up(12, noise=0.2)
+    gap, design = table["gap"].to_numpy(), numpy.column_stack([table[[ZETA, KAPPA]], numpy.ones(12)])
     left_out = [
         gap[i] - design[i] @ numpy.linalg.lstsq(numpy.delete(design, i, 0), numpy.delete(gap, i), rcond=None)[0]
         for i in range(12)
