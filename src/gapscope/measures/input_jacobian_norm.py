@@ -102,24 +102,20 @@ def input_jacobian_norm(
 ) -> Estimate:
     r"""Compute the mean norm of the input Jacobian.
 
-    $J = \frac1n \sum_i \lVert \partial f(x_i) / \partial x \rVert_F$. The outputs f are raw (`space="logits"`), or
-    probabilities (`space="probabilities"`, as in the reference). A mean over samples, in evaluation mode. Exact by
-    default, at the price of one backward pass an output.
-
-    With `squared=True` the number is the mean *squared* norm, and `method="probe"` estimates it without bias with one
-    backward pass per probe, because $E \lVert J_i^\top v \rVert^2 = \lVert J_i \rVert_F^2$ for random signs v, drawn
-    again for every sample. The root of such an estimate is biased downwards (Jensen), so a probe of the norm itself is
-    refused. The standard error is that of the probes given the samples, from their spread within each sample; with a
-    single probe the spread over the samples stands in for it, which is larger.
+    $J = \frac1n \sum_i \lVert \partial f(x_i) / \partial x \rVert_F$. Exact by default (one backward pass per output).
+    With `squared=True`, `method="probe"` estimates the mean squared norm without bias with one backward pass per probe,
+    because $E \lVert J_i^\top v \rVert^2 = \lVert J_i \rVert_F^2$ for random signs v, sampled again for every sample.
+    The standard error is that of the probes given the samples, from their spread within each sample; with a single
+    probe it is the spread over the samples, which is larger.
 
     Args:
-        space: "logits" before the softmax, "probabilities" behind it.
+        space: "logits" before the softmax, "probabilities" behind it (as in the reference).
         squared: Whether to average the squared norm.
         method: "exact", or "probe" together with `squared=True`.
         draws: Number of draws of the signs, one backward pass each.
 
     Raises:
-        InvalidInput: An option or the inputs cannot be used.
+        InvalidInput: A probe of the norm itself is asked for: the root of the estimate is biased (Jensen).
 
     >>> layer = nn.Linear(4, 1, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 1.5)

@@ -112,12 +112,10 @@ def margin_signature(
               \frac{f_y - f_j}{\sqrt{\epsilon + \lVert \nabla_{x^l} (f_y - f_j) \rVert_2^2}}, \qquad
               \nu_l = \sum_c \mathrm{Var}_k[x^l_{k,c}]
 
-    $f$ are logits in evaluation mode, j the class with the largest output other than the given label y, $x^l$ the
-    layer's whole output for the sample; the norm is over all its coordinates. $\nu_l$ is the sum over coordinates of
-    their variance over all samples given (population variance; Jiang et al.'s released code divides the root by the
-    number of samples as well, which only shifts logarithms). The fraction is the distance to the class boundary to
-    first order, and exact where the rest of the network is linear. Only samples with a positive margin (classified
-    correctly) count.
+    $f$ are logits, j the runner-up class of the label y, $x^l$ the layer's whole output for the sample. $\nu_l$ is the
+    sum over coordinates of their population variance over all samples (Jiang et al.'s released code divides the root by
+    the number of samples as well, which only shifts logarithms). The fraction is the distance to the class boundary to
+    first order, and exact where the rest of the network is linear. Only samples that are classified correctly count.
 
     The features are, of the distribution over samples: the smallest value not below Q1 - 1.5 (Q3 - Q1), Q1, the median,
     Q3, the largest value not above Q3 + 1.5 (Q3 - Q1); quantiles are interpolated linearly. Larger margins go with a
@@ -130,11 +128,8 @@ def margin_signature(
         log: Whether features are natural logarithms, which predict the gap best in the paper.
         epsilon: Keeps the root from 0; 0 is allowed.
 
-    Returns:
-        The signature, and the margins from which it comes.
-
     Raises:
-        InvalidInput: An option, a layer's name or the data cannot be used.
+        InvalidInput: A layer is named twice, or none is.
         NotMeasurable: No sample is classified correctly, or a layer is constant or has no gradient.
 
     >>> import torch

@@ -195,12 +195,9 @@ def measure(
     no value for this network or these data does not end the others: `readings.unmeasured` says why. Ctrl-C ends the
     measuring and returns what is finished.
 
-    With a budget a short trial shows first what each measure costs. Where all together would exceed the budget, the
-    trace of the kernel is taken by probes, and the most expensive measures are taken on random parts of the samples;
-    every such reading is an estimate with a standard error, and its note says how it came about. The budget holds in
-    seconds of wall time on this machine, about: measures are never taken on less than some hundred samples. Of "all"
-    those that would not fit even so are left out, the most expensive first, each with its reason in
-    `readings.unmeasured`.
+    With a budget a short trial shows first what each measure costs. Where all together would exceed it, the trace of
+    the kernel is estimated by probes, and the most expensive measures on random parts of the samples, of some hundred
+    at least; such readings have a standard error and a note. Of "all" those that would not fit even so are omitted.
 
     Args:
         network: A module that returns raw outputs [n, K] (or [n]), or an object or mapping that holds them as `logits`;

@@ -96,31 +96,24 @@ def output_sensitivity(
     .. math:: S = \mathrm{Var}_{x, \varepsilon}\Big[ \frac1K \sum_{k=1}^K \big( f_k(x + \varepsilon) - f_k(x) \big)
               \Big], \qquad \varepsilon \sim N(0, \sigma^2 I)
 
-    The variance is the population variance, over samples and draws jointly. It is the variance of the mean over
-    outputs, not the mean of their variances; the latter, $\frac1K \sum_k \mathrm{Var}[f_k(x + \varepsilon) - f_k(x)]$,
-    is `per_output=True`, and equals K S for independent output rows, as after random initialization. Labels are not
-    needed.
-
-    Probabilities sum to 1, so behind the softmax the mean output never moves and S is identically 0; with
-    `space="probabilities"` the number is therefore always the per-output form. For the same reason S sees only that
-    direction of the logits which no probability depends on: subtract the mean row from the last layer and S is 0
-    while every prediction stays the same. A warning says so when the mean output moves far less than the outputs do;
-    besides a centred head, long training by SGD with weight decay leads there.
-
-    `method="zero_noise"` gives the limit $\sigma^2 \cdot \frac1n \sum_i \lVert \nabla_x \bar f(x_i) \rVert^2$
-    (per output: $\frac{\sigma^2}{K n} \sum_i \lVert J_i \rVert_F^2$), which is exact for these samples. Noise below
-    about 1e-4 of the inputs' size drowns in float32 rounding; use the limit there.
+    The population variance, over samples and draws jointly, of the mean over outputs. The mean of the outputs'
+    variances, `per_output=True`, equals K S for independent output rows, as after random initialization. Probabilities
+    sum to 1, so behind the softmax S is 0, and the number is always the per-output form. For the same reason S measures
+    only that direction of the logits which no probability depends on: it is 0 for a last layer with a mean row of 0,
+    and falls in long training by SGD with weight decay. A warning says so when the mean output moves far less than the
+    outputs do.
 
     The standard error is that of a variance by the delta method, $\mathrm{sd}_i[\frac1m \sum_d (m_{id} - \bar m)^2] /
-    \sqrt n$, with one cluster a sample. It covers the choice of samples as well as of noise, so that it is larger than
-    the spread under new noise alone.
+    \sqrt n$, with one cluster per sample. It covers the choice of samples as well as of noise.
 
     Args:
         noise_std: Standard deviation of the noise on every input entry.
-        draws: Noise draws per sample (the paper's: 1).
+        draws: Noise samples per input (the paper's: 1).
         space: "logits", or "probabilities" for the per-output form behind the softmax.
         per_output: Whether to average the outputs' variances instead of taking the variance of their mean.
-        method: "sampled", or "zero_noise" for the exact limit of vanishing noise; `draws` has no effect there.
+        method: "sampled", or "zero_noise" for the exact limit $\sigma^2 \cdot \frac1n \sum_i \lVert \nabla_x \bar
+            f(x_i) \rVert^2$ (per output: $\frac{\sigma^2}{K n} \sum_i \lVert J_i \rVert_F^2$), for noise below about
+            1e-4 of the inputs' size, which float32 rounds away.
 
     >>> layer = nn.Linear(4, 2, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 1.5)
