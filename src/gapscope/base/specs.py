@@ -8,7 +8,7 @@ import json
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range, did_you_mean
 from gapscope.base.options import coerce, from_mapping
@@ -20,8 +20,6 @@ AUGMENTATIONS = ("none", "flip_shift_rotate")
 INITIALIZATIONS = ("torch", "standard_normal", "xavier_uniform", "he_uniform", "he_normal")
 PRECISIONS = ("float32", "mixed")
 NORMALIZATIONS = ("batch", "ghost", "population", "mean_only", "variance_only", "none")
-
-AnySpec = TypeVar("AnySpec", bound="_BaseSpec")
 
 
 @functools.cache
@@ -66,7 +64,7 @@ class _BaseSpec:
         return content
 
     @classmethod
-    def from_dict(cls: type[AnySpec], content: Mapping[str, Any]) -> AnySpec:
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Build from JSON-serializable values (raises InvalidInput for unknown keys)."""
         return from_mapping(cls, content, cls.__name__)
 
@@ -319,20 +317,15 @@ class RunSpec(_BaseSpec):
         Defaults are omitted so that a new setting with a neutral default keeps the ids of older runs.
         """
         tables = {name: getattr(self, name).non_default for name in _TABLES}
-        content = {name: table for name, table in tables.items() if table}
-        if self.seed:
-            content["seed"] = self.seed
+        content = {name: table for name, table in (tables | {"seed": self.seed}).items() if table}
         text = json.dumps(content, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def replace(self, changes: Mapping[str, Any], *, made: dict[Any, Any] | None = None) -> RunSpec:
-        """Return a copy with some settings changed, named by dotted paths.
+        """Return a copy with some settings changed, named by dotted paths (InvalidInput if a path names no setting).
 
-        Args:
-            made: Tables that earlier calls on this spec made, which this one uses and adds to; for thousands of copies.
-
-        Raises:
-            InvalidInput: A path names no setting, or a value is out of range.
+        `made` holds tables that earlier calls on this spec made, which this one uses and adds to; for thousands of
+        copies.
         """
         tables: dict[str, dict[str, Any]] = {}
         for path, value in changes.items():
@@ -380,6 +373,5 @@ def _refuse(path: str) -> NoReturn:
 
 def setting_paths() -> list[str]:
     """Return the dotted paths of all settings of a RunSpec."""
-    tables = {"data": DataSpec, "network": NetworkSpec, "normalization": NormalizationSpec, "training": TrainingSpec}
-    paths = [f"{table}.{item.name}" for table, cls in tables.items() for item in fields(cls)]
-    return [*paths, "seed"]
+    defaults = RunSpec()
+    return [*(f"{table}.{item.name}" for table in _TABLES for item in fields(getattr(defaults, table))), "seed"]

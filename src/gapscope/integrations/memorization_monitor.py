@@ -88,10 +88,10 @@ class MemorizationMonitor(TrainerCallback):
     Each row (in `rows`, and in `trainer.state.log_history`) holds
 
     - `training_loss`: mean loss of the epoch's steps, as the Trainer computed them.
-    - `first_visit_loss`: mean loss of the steps in the second half of the first epoch. These samples had not been seen
-      before, so that it equals the validation loss of the network half an epoch earlier on average.
-    - `first_visit_gap`: first_visit_loss - training_loss, from the second epoch on. It includes later learning that
-      applies to all samples, so that it is an upper bound on memorization (as long as the network improves).
+    - `first_visit_loss`: mean loss of the steps in the second half of the first epoch, whose samples had not been seen
+      before: the validation loss of the network half an epoch earlier, on average.
+    - `first_visit_gap`: first_visit_loss - training_loss, from the second epoch on; an upper bound on memorization, for
+      it includes later learning that applies to all samples.
     - `canary_gap`: mean loss of the canaries that were not trained less that of those that were; its `canary_p_value`
       is exact, see `gapscope.labels.monitored`.
     - `trained_fisher_trace`: mean over some samples of $|\nabla_\theta \log p(y|x)|^2$ for labels y sampled from the

@@ -14,14 +14,9 @@ from gapscope.pools.engines import run_local
 Job = Callable[[], Any]
 
 
-def keep(answer: Any, path: Path) -> None:
-    """Write an answer where `run_cached` looks for it: `folder/<name>.json`."""
-    write_atomically(path, to_json(answer) + "\n")
-
-
 def _keep(job: tuple[str, Job, Path]) -> None:
     _, function, path = job
-    keep(function(), path)
+    write_atomically(path, to_json(function()) + "\n")
 
 
 def _in_this_process(
