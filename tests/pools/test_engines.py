@@ -1,10 +1,15 @@
-"""Remembered answers: computed once, in processes or not, and kept whatever fails beside them."""
+"""Local workers and cached jobs: results, errors and dead workers; each job once, kept whatever fails beside it."""
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,7 +21,119 @@ import torch
 from engines import in_this_process
 from gapscope.base.errors import GapscopeError, InvalidInput, NotWritten, WorkerDied
 from gapscope.pools import jobs
+from gapscope.pools.engines import run_local
 from gapscope.pools.jobs import run_cached
+
+
+def work(job: tuple[str, str]) -> str:
+    """Done in a worker: return, fail, or die the first time or always."""
+    kind, folder = job
+    marker = Path(folder) / f"seen-{kind}"
+    first = not marker.exists()
+    marker.touch()
+    if kind == "fails":
+        raise ValueError("as told")
+    if kind == "always dies" or (kind == "dies once" and first):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.05)
+    return kind
+
+
+def light_start() -> None:
+    """The start of a worker that does nothing with torch, whose import takes longer than all the rest."""
+
+
+@pytest.fixture
+def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapscope.pools.engines._start_worker", light_start)
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_only_the_job_that_kills_its_worker_is_given_up(tmp_path: Path) -> None:
+    kinds = ["a", "dies once", "b", "always dies", "fails", "c", "d"]
+    jobs = [(kind, str(tmp_path)) for kind in kinds]
+    outcomes = {job[0]: (result, error) for job, result, error in run_local(work, jobs, 2)}
+    assert set(outcomes) == set(kinds)
+    assert {kind for kind, (result, _) in outcomes.items() if result == kind} == {"a", "b", "c", "d", "dies once"}
+    assert isinstance(outcomes["always dies"][1], WorkerDied)
+    assert isinstance(outcomes["fails"][1], ValueError)
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_leaving_early_ends_the_workers(tmp_path: Path) -> None:
+    running = run_local(work, [(str(n), str(tmp_path)) for n in range(50)], 2)
+    next(running)
+    begin = time.monotonic()
+    running.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - begin < 5
+    assert len(list(tmp_path.iterdir())) < 50
+
+
+@pytest.mark.usefixtures("light_workers")
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_job_is_done_once(tmp_path: Path, workers: int) -> None:
+    jobs = [(str(n), str(tmp_path)) for n in range(6)]
+    assert sorted(result for _, result, _ in run_local(work, jobs, workers)) == [str(n) for n in range(6)]
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_a_worker_killed_while_it_starts_is_replaced(tmp_path: Path) -> None:
+    killed: list[object] = []
+
+    def kill_the_first() -> None:
+        while not (workers := multiprocessing.active_children()):
+            time.sleep(0.01)
+        workers[0].kill()
+        killed.append(workers[0])
+
+    killer = threading.Thread(target=kill_the_first)
+    killer.start()
+    outcomes = list(run_local(work, [("a", str(tmp_path)), ("b", str(tmp_path))], 2))
+    killer.join()
+    assert killed
+    assert {(result, error) for _, result, error in outcomes} == {("a", None), ("b", None)}
+
+
+def test_workers_that_always_die_as_they_start_are_no_jobs_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gapscope.pools.engines.MAX_DEATHS_AT_START", 3)
+    ended, killed = threading.Event(), set()
+
+    def kill_all() -> None:
+        while not ended.wait(0.005):
+            for worker in multiprocessing.active_children():
+                if worker.pid is not None:
+                    killed.add(worker.pid)
+                    worker.kill()
+
+    killer = threading.Thread(target=kill_all)
+    killer.start()
+    with pytest.raises(GapscopeError, match="3 in a row were killed at the start, perhaps for lack of memory"):
+        list(run_local(work, [("a", str(tmp_path))], 1))
+    ended.set()
+    killer.join()
+    assert len(killed) == 3 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_a_worker_killed_with_nothing_to_do_is_replaced(tmp_path: Path) -> None:
+    running = run_local(work, [("a", str(tmp_path)), ("b", str(tmp_path))], 1)
+    assert next(running)[1] == "a"
+    [worker] = multiprocessing.active_children()
+    worker.kill()
+    time.sleep(0.5)
+    assert next(running)[1] == "b"
+    assert list(running) == []
+
+
+def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from gapscope.pools.engines import run_local\nprint(list(run_local(abs, [-1], 1)))\n")
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert "Put what starts the run behind `if __name__" in ended.stderr.splitlines()[-1]
 
 
 def answer(folder: str, name: str) -> dict[str, object]:
