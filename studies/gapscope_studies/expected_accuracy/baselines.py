@@ -73,22 +73,19 @@ def _shipped(estimator: AccuracyEstimator) -> Callable[[Table], Table]:
     return predict
 
 
-def without_data(estimator: AccuracyEstimator, fitted: Table, data: str) -> AccuracyEstimator:
-    """The same corrections fitted to all networks but those of one data set."""
-    others = fitted[fitted["data"] != data]
-    corrections = {
-        target: Candidate(each.kind, tuple(each.features or ())).unfitted()
-        .fit(others, others[COLUMNS[target]] - others["left_out"])
-        for target, each in estimator.corrections.items()
-    }  # fmt: skip
-    return replace(estimator, corrections=corrections)
-
-
 def _unseen_data(estimator: AccuracyEstimator, fitted: Table) -> Callable[[Table], Table]:
-    """The shipped estimate as it is for one whose data are none of ours."""
+    """The same corrections fitted to all networks but those of the data set: as for one whose data are none of ours."""
 
     def predict(table: Table) -> pandas.DataFrame:
-        parts = [_shipped(without_data(estimator, fitted, str(data)))(part) for data, part in table.groupby("data")]
+        parts = []
+        for data, part in table.groupby("data"):
+            others = fitted[fitted["data"] != data]
+            corrections = {
+                target: Candidate(each.kind, tuple(each.features or ())).unfitted()
+                .fit(others, others[COLUMNS[target]] - others["left_out"])
+                for target, each in estimator.corrections.items()
+            }  # fmt: skip
+            parts.append(_shipped(replace(estimator, corrections=corrections))(part))
         return pandas.DataFrame(pandas.concat(parts).loc[table.index])
 
     return predict

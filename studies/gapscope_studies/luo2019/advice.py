@@ -52,20 +52,15 @@ def _specs(world: Mapping[str, Any], batch_size: int) -> list[RunSpec]:
     return [RunSpec.from_dict(content | {"seed": seed}).replace({"data.seed": seed}) for seed in range(world["seeds"])]
 
 
-def _with_dropout(network: nn.Module, before: str, rate: float) -> nn.Sequential:
-    layers: dict[str, nn.Module] = {}
-    for name, layer in network.named_children():
-        if name == before:
-            layers[f"{name}_dropout"] = nn.Dropout(rate)
-        layers[name] = layer
-    return nn.Sequential(OrderedDict(layers))
-
-
 def _trained(spec: RunSpec, root: str | None, before: str = "", rate: float = 0.0) -> tuple[nn.Module, Problem, Row]:
     """The network of a spec, with dropout before a layer if asked, trained. Its problem. Its scores."""
     problem, _ = prepared(spec, root)
     network = network_from_spec(spec, problem)
-    network = _with_dropout(network, before, rate) if before else network
+    if before:
+        layers = list(network.named_children())
+        place = [name for name, _ in layers].index(before)
+        dropout = (f"{before}_dropout", nn.Dropout(rate))
+        network = nn.Sequential(OrderedDict([*layers[:place], dropout, *layers[place:]]))
     history = train(network, problem.train, spec.training, seed=spec.seed).history
     network.eval()
     splits = {"train": problem.train, "test": problem.test}
@@ -78,32 +73,25 @@ def _batch_norm_part(network: nn.Module, samples: Samples, size: int) -> Estimat
     return batch_norm_excess(network, samples, batch_sizes=(size,), passes=PASSES, noise_draws=0, draws=1)[-1].measured
 
 
-def _decay_options(spec: RunSpec, normal: int, strength: float) -> dict[str, Any]:
-    return {
-        "batch_size": normal, "strength": strength, "batch_norm_size": spec.training.batch_size, "seed": spec.seed
-    }  # fmt: skip
-
-
 def _apply_remedy(
     root: str | None, spec: RunSpec, normal: int, remedy: str, amount: float, before: str
 ) -> dict[str, Any]:
     """Train one network. What batch statistics and the remedy together add to its loss."""
-    size = spec.training.batch_size
+    large = size = spec.training.batch_size
+    decay: Any = {"batch_size": normal, "strength": amount, "batch_norm_size": large, "seed": spec.seed}
     if remedy == "ghost batches":
         size = int(amount)
         spec = spec.replace({"normalization.kind": "ghost", "normalization.emulated_size": size})
     if remedy == "gamma decay":
-        steps = max(1, len(prepared(spec, root)[0].train) // spec.training.batch_size)
-        options = _decay_options(spec, normal, amount) | {"every": steps, "draws": 2}
+        steps = max(1, len(prepared(spec, root)[0].train) // large)
+        options = decay | {"every": steps, "draws": 2}
         spec = spec.replace({"training.penalties": [{"name": "gamma_decay", "options": options}]})
     network, problem, found = _trained(spec, root, before if remedy == "dropout" else "", amount)
     excess, more = _batch_norm_part(network, problem.train, size), 0.0
     if remedy == "dropout":
         more = float(DropoutLoss(network, problem.train, [before]).excess(amount))
     if remedy == "gamma decay":
-        penalty = make_penalty(
-            "gamma_decay", {**_decay_options(spec, normal, amount), "draws": 4, "data": problem.train}
-        )
+        penalty = make_penalty("gamma_decay", decay | {"draws": 4, "data": problem.train})
         more = penalty(network, problem.train.inputs[:2]).item()
     return {**found, "amount": amount, "regularization": [excess + more, excess.standard_error or 0.0]}
 

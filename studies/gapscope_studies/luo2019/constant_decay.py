@@ -48,33 +48,22 @@ class ConstantDecay(Penalty):
 
 @dataclass(frozen=True)
 class Way:
-    """Training of one network.
+    """Training of one network."""
 
-    Attributes:
-        large: Whether batches are large ones.
-        dropped: The hidden layer, 1 or 2, whose outputs dropout thins; 0 for none. Batch norm follows the first alone.
-        constant: Factor of a constant decay.
-        measured: Whether gamma decay with its measured factor stands for what large batches lack.
-    """
-
-    large: bool = False
-    dropped: int = 0
-    constant: float = 0.0
-    measured: bool = False
-
-
-def _batch_sizes(setting: RunSettings) -> tuple[int, int]:
-    scale = setting.read(__file__)
-    return scale["normal"], scale["large"]
+    large: bool = False  # batches are large ones
+    dropped: int = 0  # the hidden layer, 1 or 2, with dropout; 0 for none. Batch norm follows the first alone
+    constant: float = 0.0  # factor of a constant decay
+    measured: bool = False  # gamma decay with its measured factor replaces what large batches lack
 
 
 def _specs(setting: RunSettings, *, large: bool) -> list[RunSpec]:
-    return method(setting, "neurons", _batch_sizes(setting)[large])
+    return method(setting, "neurons", setting.read(__file__)["large" if large else "normal"])
 
 
 def one_training(setting: RunSettings, way: Way, seed: int) -> dict[str, Any]:
     """Train one network. Its scores on training images, on those kept back, and on test images, and its curve."""
-    scale = setting.read(__file__)["constant_decay"]
+    sizes = setting.read(__file__)
+    scale = sizes["constant_decay"]
     spec = _specs(setting, large=way.large)[0].replace({"seed": seed, "data.seed": seed})
     if spec.data.train_size is not None:  # else half of all that there are is kept back
         spec = spec.replace({"data.train_size": 2 * spec.data.train_size})
@@ -84,10 +73,9 @@ def one_training(setting: RunSettings, way: Way, seed: int) -> dict[str, Any]:
     for number in (1, 2):
         layer: Any = network.get_submodule(f"fc{number}_dropout")
         layer.p = scale["dropout"] if number == way.dropped else 0.0
-    normal, large = _batch_sizes(setting)
     penalties: list[Penalty] = [ConstantDecay(way.constant)] if way.constant else []
     if way.measured:
-        penalties.append(GammaDecayPenalty(batch_size=normal, batch_norm_size=large, seed=seed))
+        penalties.append(GammaDecayPenalty(batch_size=sizes["normal"], batch_norm_size=sizes["large"], seed=seed))
     result = train(network, samples, spec.training, seed=seed, test=problem.test, penalties=penalties)
     parts = {"train": samples, "kept_back": kept_back, "test": problem.test}
     found = {f"{name}_{key}": value for name, part in parts.items() for key, value in evaluate(network, part).items()}
@@ -99,17 +87,6 @@ def _trained(setting: RunSettings, ways: Mapping[str, Way], seeds: Sequence[int]
     jobs = {f"{seed} {name}": partial(one_training, setting, way, seed) for seed in seeds for name, way in ways.items()}
     found = setting.cached("constant-decay", jobs)
     return {name: [found[f"{seed} {name}"] for seed in seeds] for name in ways}
-
-
-def _chosen_constant(setting: RunSettings) -> tuple[float, pandas.DataFrame]:
-    """The constant with the least loss on images kept back, over seeds that no claim uses."""
-    scale = setting.read(__file__)
-    constants, first = scale["constant_decay"]["constants"], scale["seeds"]
-    ways = {f"tuned, {constant:g}": Way(large=True, constant=constant) for constant in constants}
-    found = _trained(setting, ways, range(first, first + scale["constant_decay"]["tuning_seeds"]))
-    losses = [float(np.mean([run["kept_back_loss"] for run in runs])) for runs in found.values()]
-    table = pandas.DataFrame({"constant": constants, "loss on images kept back": losses})
-    return constants[int(np.argmin(losses))], table
 
 
 def _learnt(name: str, runs: Sequence[Mapping[str, Any]], score: str) -> ComparisonArm:
@@ -152,8 +129,14 @@ def _claims(found: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[st
 
 def constant_decay(setting: RunSettings) -> Outcome:
     """BN in large batches with a constant decay of gamma, and dropout before and behind BN in normal ones."""
-    normal, large = _batch_sizes(setting)
-    constant, tuning = _chosen_constant(setting)
+    scale = setting.read(__file__)
+    normal, large, chosen, first = scale["normal"], scale["large"], scale["constant_decay"], scale["seeds"]
+    # the constant with the least loss on images kept back, over seeds that no claim uses
+    ways = {f"tuned, {constant:g}": Way(large=True, constant=constant) for constant in chosen["constants"]}
+    tuned = _trained(setting, ways, range(first, first + chosen["tuning_seeds"]))
+    losses = [float(np.mean([run["kept_back_loss"] for run in runs])) for runs in tuned.values()]
+    tuning = pandas.DataFrame({"constant": chosen["constants"], "loss on images kept back": losses})
+    constant = chosen["constants"][int(np.argmin(losses))]
     ways = {
         f"BN {normal}": Way(),
         f"BN {large}": Way(large=True),
@@ -162,12 +145,12 @@ def constant_decay(setting: RunSettings) -> Outcome:
         f"BN {normal}, dropout before BN": Way(dropped=1),
         f"BN {normal}, dropout behind BN": Way(dropped=2),
     }
-    found = _trained(setting, ways, range(setting.read(__file__)["seeds"]))
+    found = _trained(setting, ways, range(first))
     rows = [
         {"method": name} | {title: str(mean([run[score] for run in runs])) for score, title in SHOWN.items()}
         for name, runs in found.items()
     ]
-    tried = len(tuning) * setting.read(__file__)["constant_decay"]["tuning_seeds"]
+    tried = len(tuning) * chosen["tuning_seeds"]
     by_method = {name: {score: [run[score] for run in runs] for score in SHOWN} for name, runs in found.items()}
     figure, axes = plots.panels(2)
     for axis, score in zip(axes, ("test_loss", "test_accuracy"), strict=True):

@@ -49,24 +49,22 @@ def variance_of_batch_std(batch_size: int, std: float) -> float:
     return float(variance) * std**2 / batch_size
 
 
-def prior_claims(batch_size: int = 32) -> list[Claim]:
+def _prior_claims(batch_size: int = 32) -> list[Claim]:
     """The priors of mu_B and sigma_B: right for a standard deviation of 1, the second for no other."""
-    claims = []
-    for std in (1.0, 3.0):
-        printed = 2 / (4 * batch_size)  # (rho + 2) / 4M with the excess kurtosis of a Gaussian, 0
-        exact = variance_of_batch_std(batch_size, std)
-        claims.append(
-            computed("Sec. 2", f"sigma_B has the variance (rho + 2) / 4M where sigma_P is {std:g}",
-                     "relative distance to the exact variance of a Gaussian batch of 32", abs(printed / exact - 1),
-                     below=0.05)
-        )  # fmt: skip
-    exact = variance_of_batch_std(batch_size, 3.0)
-    return [
-        *claims,
-        computed("Sec. 2", "sigma_B has that variance times sigma_P^2 where sigma_P is 3 (corrected)",
-                 "relative distance to the exact variance of a Gaussian batch of 32",
-                 abs(9 * 2 / (4 * batch_size) / exact - 1), below=0.05, ours=True),
-    ]  # fmt: skip
+    population = [0.0, 1.0, 4.0, -3.0, 10.0]
+    ratio = variance_of_batch_mean(population, 4) / (float(np.var(population)) / 4)
+    quantity = "relative distance to that over all batches of 4"
+    claims = [computed("Sec. 2", "mu_B has the variance sigma_P^2 / M", quantity, abs(ratio - 1), below=1e-9)]
+    printed = 2 / (4 * batch_size)  # (rho + 2) / 4M with the excess kurtosis of a Gaussian, 0
+    for std, value, says in (
+        (1.0, printed, "sigma_B has the variance (rho + 2) / 4M where sigma_P is 1"),
+        (3.0, printed, "sigma_B has the variance (rho + 2) / 4M where sigma_P is 3"),
+        (3.0, 9 * printed, "sigma_B has that variance times sigma_P^2 where sigma_P is 3 (corrected)"),
+    ):
+        distance = abs(value / variance_of_batch_std(batch_size, std) - 1)
+        quantity = "relative distance to the exact variance of a Gaussian batch of 32"
+        claims.append(computed("Sec. 2", says, quantity, distance, below=0.05, ours=value != printed))
+    return claims
 
 
 def population_and_weight_norm(scale: float = 0.3) -> float:
@@ -100,29 +98,23 @@ def largest_stable_rate(zeta: float) -> float:
     return rate * gamma
 
 
-def _smallest_agreement() -> float:
-    """Smallest product of -lambda_R and eta_max - eta_eff over a grid: positive if their signs always agree."""
-    products = []
-    for zeta in ZETAS:
-        highest, gamma = float(max_learning_rate(zeta=zeta)), float(fixed_point(zeta=zeta).gamma)
-        for share in (0.1, 0.5, 0.9, 1.1, 2.0, 5.0):
-            rate = share * highest / gamma  # at length 1 the effective rate is rate * gamma
-            rates = stability_eigenvalues(rate, zeta=zeta)
-            products.append(float(rates.overlap) * (share - 1) * highest)
-    return min(products)
-
-
-def stability_claims() -> list[Claim]:
+def _stability_claims() -> list[Claim]:
     """Prop. 3, and the largest learning rates of weight norm and batch norm by exact derivatives."""
     points = {zeta: float(fixed_point(zeta=zeta).gamma) for zeta in ZETAS}
     gains = [dynamics_jacobian(gamma, 1.0, 1.0, learning_rate=rate, zeta=zeta)[0, 0] / rate
              for zeta, gamma in points.items() for rate in (0.1, 1.0, 5.0)]  # fmt: skip
     excess = {zeta: largest_stable_rate(zeta) / float(max_learning_rate(zeta=zeta)) - 1 for zeta in (0.0, 0.25)}
+    agreement = []  # products of -lambda_R and eta_max - eta_eff: positive if their signs always agree
+    for zeta, gamma in points.items():
+        highest = float(max_learning_rate(zeta=zeta))
+        for share in (0.1, 0.5, 0.9, 1.1, 2.0, 5.0):
+            rates = stability_eigenvalues(share * highest / gamma, zeta=zeta)  # at length 1 eta_eff is rate * gamma
+            agreement.append(float(rates.overlap) * (share - 1) * highest)
     return [
         computed("Prop. 3", "the gain returns to its fixed point: lambda_Q < 0",
                  "largest lambda_Q over the learning rate", max(gains), below=0.0),
         computed("Prop. 3", "the printed lambda_R is negative if and only if eta_max exceeds eta_eff",
-                 "smallest product of -lambda_R and eta_max - eta_eff", _smallest_agreement(), above=0.0),
+                 "smallest product of -lambda_R and eta_max - eta_eff", min(agreement), above=0.0),
         computed("Table 1", "weight norm's largest learning rate is that printed", "relative excess of the exact one",
                  abs(excess[0.0]), below=SAME),
         computed("Table 1", "batch norm's largest learning rate is that printed, at zeta = 0.25",
@@ -151,7 +143,7 @@ def numerical_saddle() -> tuple[float, float]:
     return float(found[0]), float(found[1])
 
 
-def saddle_claims() -> list[Claim]:
+def _saddle_claims() -> list[Claim]:
     """Eqs. (22) to (24) against the saddle of eq. (21) at a > 1, and eq. (25) against that at a = 1."""
     gamma, product = numerical_saddle()
     a = 1 + TEMPERATURE / (LENGTH**2 - gamma**2)
@@ -177,15 +169,12 @@ def saddle_claims() -> list[Claim]:
 
 def formulas(setting: RunSettings) -> Outcome:
     """Everything that formulas alone decide."""
-    population = [0.0, 1.0, 4.0, -3.0, 10.0]
     claims = [
-        computed("Sec. 2", "mu_B has the variance sigma_P^2 / M", "relative distance to that over all batches of 4",
-                 abs(variance_of_batch_mean(population, 4) / (float(np.var(population)) / 4) - 1), below=1e-9),
-        *prior_claims(),
+        *_prior_claims(),
         computed("Eq. 4", "population normalization of white inputs is weight normalization", "largest difference",
                  population_and_weight_norm(), below=1e-9),
-        *stability_claims(),
-        *saddle_claims(),
+        *_stability_claims(),
+        *_saddle_claims(),
     ]  # fmt: skip
     return Outcome(
         numbers={"largest_stable_rates": {f"{zeta:g}": largest_stable_rate(zeta) for zeta in ZETAS}}, claims=claims,

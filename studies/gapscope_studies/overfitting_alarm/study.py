@@ -12,7 +12,7 @@ import pandas
 from matplotlib.figure import Figure
 
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import Claim, ComparisonArm
+from gapscope_studies.kit.claims import Claim, ComparisonArm, measured
 from gapscope_studies.kit.pool import data_hashes
 from gapscope_studies.kit.provenance import git
 from gapscope_studies.kit.statistics import Interval, bootstrap
@@ -173,32 +173,27 @@ def _by_kind(verdicts: Sequence[Verdict]) -> pandas.DataFrame:
     )
 
 
-def _learnt(kind: str, found: Sequence[Run]) -> ComparisonArm:
-    """Return how well the networks of a kind learned. Rules are judged on when they end training."""
-    case = found[0].case
-    n_classes = 4 if case.quartiles else case.classes[1] if case.classes else 10
-    ends = {name: [run.columns[name][-1] for run in found] for name in ("train_accuracy", "train_loss")}
-    return ComparisonArm(
-        name=kind, chance=1 / n_classes, finished=True, train_accuracy=float(np.median(ends["train_accuracy"])),
-        train_loss=float(np.median(ends["train_loss"])),
-    )  # fmt: skip
-
-
 def _claims(default: str, found: Sequence[Run], verdicts: Verdicts, kept: dict[str, list[float]]) -> list[Claim]:
     """All ours. Runs of a kind are one unit."""
     ours, gains = verdicts[default], _differences(kept[default], kept, found)
-    learnt = tuple(
-        _learnt(kind, [run for run in found if run.case.kind == kind])
-        for kind in dict.fromkeys(run.case.kind for run in found)
-    )
-    unlike: dict[str, Any] = {
-        "reach": math.inf, "loss_reach": math.inf, "unequal": "kinds are not compared with each other"
-    }  # fmt: skip
+    learnt = []  # rules are judged on when they end training
+    for kind in dict.fromkeys(run.case.kind for run in found):
+        runs_of_kind = [run for run in found if run.case.kind == kind]
+        case = runs_of_kind[0].case
+        accuracy, loss = (
+            float(np.median([run.columns[name][-1] for run in runs_of_kind]))
+            for name in ("train_accuracy", "train_loss")
+        )
+        n_classes = 4 if case.quartiles else case.classes[1] if case.classes else 10
+        learnt.append(
+            ComparisonArm(name=kind, chance=1 / n_classes, finished=True, train_accuracy=accuracy, train_loss=loss)
+        )
+    unlike = "kinds are not compared with each other"
 
-    def of(says: str, quantity: str, interval: Interval, **more: Any) -> Claim:
-        return Claim(
-            source="alarm", statement=says, quantity=quantity, value=interval.value, low=interval.low,
-            high=interval.high, units=interval.units, unit="kinds", ours=True, compared=learnt, **unlike, **more,
+    def of(says: str, quantity: str, interval: Interval, **bounds: float) -> Claim:
+        return measured(
+            "alarm", says, quantity, interval, unit="kinds", ours=True, compared=learnt, reach=math.inf,
+            loss_reach=math.inf, unequal=unlike, **bounds,
         )  # fmt: skip
 
     def rate(name: str) -> Interval:

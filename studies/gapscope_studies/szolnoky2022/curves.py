@@ -68,9 +68,9 @@ def rank_correlation(found: Table) -> tuple[float, float, float]:
     """Spearman of the final accuracy with the final trace over runs that have one, with its interval over methods."""
     known = found.dropna(subset="trace")
     pair = known[["trace", "final"]].to_numpy()
-    found = bootstrap(lambda rows: spearman(*pair[rows].T), len(pair), known["method"].to_list(), draws=1000)
-    interval = found.within(-1.0, 1.0)
-    return interval.value, interval.low, interval.high
+    result = bootstrap(lambda rows: spearman(*pair[rows].T), len(pair), known["method"].to_list(), draws=1000)
+    result = result.within(-1.0, 1.0)
+    return result.value, result.low, result.high
 
 
 def reached(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
@@ -106,10 +106,10 @@ def rank_claim(source: str, setup: Setup, table: Table, found: Table) -> Claim:
     )  # fmt: skip
 
 
-def slower_growth(found: Table) -> list[str]:
+def slower(found: Table) -> list[str]:
     """Methods whose mean growth of log tr K is below that of the unregularized network."""
     growth = found.groupby("method", sort=False)["growth"].mean()
-    return [str(name) for name, value in growth.items() if value < growth["Unregularised"]]
+    return growth.index[growth < growth["Unregularised"]].to_list()
 
 
 def by_seed(found: Table, column: str) -> Any:
@@ -199,7 +199,7 @@ def metrics_along_training(setting: RunSettings, *, name: str, source: str, pape
     return with_tuning(
         setting, setup, tuned, specs, paper,
         numbers={"ends": found.to_dict("records"), "rank_correlation": rank_correlation(found),
-                 "slower_growth": slower_growth(found), "recordings": table.to_dict("records")},
+                 "slower_growth": slower(found), "recordings": table.to_dict("records")},
         claims=claims, tables={"Ends of training, means over runs": summary(found)}, figures={"curves": figure},
     )  # fmt: skip
 
@@ -267,7 +267,7 @@ def figure_2(setting: RunSettings) -> Outcome:
         setting, setup, tuned, specs, {"data": "two noisy circles", "network": "fully connected, tanh"},
         numbers={"ends": found.to_dict("records"), "rank_correlation": rank_correlation(found),
                  "beyond_unregularised": {name: with_interval(values.to_list()) for name, values in beyond.items()},
-                 "slower_growth": slower_growth(found), "alignment_gains": gains},
+                 "slower_growth": slower(found), "alignment_gains": gains},
         claims=claims, tables={"Ends of training, means over runs": summary(found)},
         figures={"boundaries": draw_boundaries(setting, setup, planes), "metrics": figure},
     )  # fmt: skip
