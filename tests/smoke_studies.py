@@ -14,11 +14,6 @@ from gapscope.cli.study import load_study
 from gapscope_studies.kit.study import RunSettings, run_study
 
 
-def parts(study: str, *, trained: bool = False) -> list[tuple[str, str]]:
-    """Names of a study and of each of its parts, or of those that train networks."""
-    return [(study, part.name) for part in load_study(study).parts if not (trained and part.name == "exact")]
-
-
 class SmokeStudy:
     """One study at smoke scale, in a folder that all processes of a test run share; hold `lock` to train in it."""
 

@@ -115,7 +115,11 @@ def numbers_of(content: Any) -> Any:
 @pytest.mark.thorough
 @pytest.mark.parametrize(("study", "part"), [(study, part) for study in FROZEN for part in FROZEN[study]])
 def test_a_part_gives_the_frozen_numbers(study: str, part: str, smoke: Callable[[str], SmokeStudy]) -> None:
-    found = numbers_of(smoke(study).content(part))
+    content, page = smoke(study).content(part), smoke(study).page(part)
+    # networks of a few epochs decide nothing: what is computed or simulated may hold, nothing else
+    assert all(claim["exact"] or not claim["compared"] for claim in content["claims"] if claim["outcome"] == "held")
+    assert page.count("![") == len(list(smoke(study).results.glob(f"{part}-*.svg")))
+    found = numbers_of(content)
     same_processor = (FOLDER / "rounding").read_text().strip() == rounding()
     assert not [*changed(FROZEN[study][part], found, part, numbers=same_processor)][:10]
 

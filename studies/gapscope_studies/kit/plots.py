@@ -72,7 +72,6 @@ def lines(
     *,
     style: str = "-",
     colors: Mapping[str, str] | None = None,
-    labels: bool = True,
 ) -> None:
     """Mean over runs of values [runs, steps], with a band from the smallest to the largest. A colour a name."""
     for number, (name, values) in enumerate(curves.items()):
@@ -81,7 +80,7 @@ def lines(
             continue
         steps = np.arange(1, values.shape[1] + 1) if x is None else np.asarray(x)
         color = (colors or {}).get(name, f"C{number}")
-        axis.plot(steps, values.mean(0), style, color=color, lw=1.3, ms=4, label=name if labels else None)
+        axis.plot(steps, values.mean(0), style, color=color, lw=1.3, ms=4, label=name)
         if len(values) > 1:
             axis.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.15, lw=0)
 

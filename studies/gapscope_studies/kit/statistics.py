@@ -114,25 +114,21 @@ def bootstrap(
     return _with_percentiles(value, found, len(rows))
 
 
-def bootstrap_both(
-    statistic: Callable[[np.ndarray], float], values: np.ndarray, *, draws: int = 2000, seed: int = 0
-) -> Interval:
+def bootstrap_both(statistic: Callable[[np.ndarray], float], values: np.ndarray) -> Interval:
     """A statistic of means over the last axis of `values` [..., rows, repeats], with its percentile interval.
 
     Rows (configurations) and repeats (draws of data and weights, which all rows share) are both drawn with replacement:
     the interval covers other rows and other draws. Its units are the fewer of the two.
     """
     n_rows, n_repeats = values.shape[-2:]
-    rng = np.random.default_rng(seed)
-
-    def one() -> float:
-        rows, repeats = rng.integers(0, n_rows, n_rows), rng.integers(0, n_repeats, n_repeats)
-        return statistic(values[..., rows, :][..., repeats].mean(-1))
-
     value, units = float(statistic(values.mean(-1))), min(n_rows, n_repeats)
     if units < 2:
         return Interval(value, -math.inf, math.inf, units)
-    return _with_percentiles(value, np.array([one() for _ in range(draws)]), units)
+    rng, drawn = np.random.default_rng(0), []
+    for _ in range(2000):
+        rows, repeats = rng.integers(0, n_rows, n_rows), rng.integers(0, n_repeats, n_repeats)
+        drawn.append(statistic(values[..., rows, :][..., repeats].mean(-1)))
+    return _with_percentiles(value, np.array(drawn), units)
 
 
 def pearson(x: Values, y: Values) -> float:
@@ -153,7 +149,7 @@ class LogLog:
     slope: Interval
 
 
-def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None, *, draws: int = 2000) -> LogLog:
+def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None) -> LogLog:
     """Pearson and least-squares slope of log y over log x with bootstrap intervals. Rows that are not positive are out.
 
     >>> line = log_log([1.0, 4.0, 9.0, 16.0], [1.0, 2.0, 3.0, 4.0])
@@ -167,7 +163,7 @@ def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None, *,
     if len(kept) < 3:
         return LogLog(*[Interval(math.nan, -math.inf, math.inf, units)] * 2)
     a, b = np.log(pairs[:, kept])
-    counts = np.random.default_rng(0).multinomial(units, np.full(units, 1 / units), size=draws)
+    counts = np.random.default_rng(0).multinomial(units, np.full(units, 1 / units), size=2000)
     weights = np.concatenate([np.ones((1, units)), counts])[:, numbers]
     total = weights.sum(1, keepdims=True)
     a = a - (weights * a).sum(1, keepdims=True) / total
