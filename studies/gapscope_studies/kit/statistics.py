@@ -110,7 +110,9 @@ def bootstrap(
     if len(rows) < 2:
         return Interval(value, -math.inf, math.inf, len(rows))
     picks = np.random.default_rng(seed).integers(0, len(rows), (draws, len(rows)))
-    found = np.array([statistic(np.concatenate([rows[i] for i in pick])) for pick in picks], dtype=float)
+    if len(rows) < n:  # else every row is a cluster of its own
+        picks = (np.concatenate([rows[i] for i in pick]) for pick in picks)
+    found = np.array([statistic(pick) for pick in picks], dtype=float)
     return _with_percentiles(value, found, len(rows))
 
 
