@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice, check_range
@@ -33,7 +33,7 @@ from gapscope.results.estimate import Estimate
 def empirical_ntk(
     network: nn.Module,
     x: Inputs,
-    x2: Inputs | None = None,
+    x2: Shaped[Tensor, "m ..."] | None = None,
     *,
     outputs: Literal["full", "traced"] = "full",
     chunk_size: int | None = None,
