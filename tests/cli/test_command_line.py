@@ -105,15 +105,15 @@ def test_an_estimator_is_fitted_and_asked(pool: Path) -> None:
     network = next(pool.glob("runs/*/weights.safetensors"))
     answer = gapscope("gap", "predict", pool, network)
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.startswith("gap ") and "90% interval" in answer.stdout and "trust: yes" in answer.stdout
+    assert answer.stdout.startswith("gap ") and "90 % interval" in answer.stdout and "in domain: yes" in answer.stdout
     answer = gapscope("gap", "predict", pool, network, "--level", "0.99")
-    assert "no interval: fitted on too few networks for an interval of 99%" in answer.stdout
+    assert "no interval: fitted on too few networks for an interval of 99 %" in answer.stdout
     foreign = pool.parent / "foreign.toml"
     foreign.write_text(GRID.replace('"network.options.width" = [4, 8, 16, 32]', '"network.name" = ["small_cnn"]'))
     assert gapscope("pool", "run", foreign, pool.parent / "foreign").returncode == 0
     network = next((pool.parent / "foreign").glob("runs/*/weights.safetensors"))
     answer = gapscope("gap", "predict", pool, network)
-    assert answer.returncode == 2 and "gap: no answer" in answer.stdout and "trust: no" in answer.stdout
+    assert answer.returncode == 2 and "gap: no answer" in answer.stdout and "in domain: no" in answer.stdout
 
 
 def test_every_reading_command_speaks_json(pool: Path) -> None:

@@ -21,7 +21,6 @@ from gapscope.prediction.accuracy_after_training import (
     estimate_accuracy,
     fit_accuracy_estimator,
     implied_noise_rate,
-    in_percent,
 )
 from gapscope.prediction.accuracy_estimator import NEEDED, AccuracyEstimator, IntervalEstimate, load_default
 
@@ -52,7 +51,7 @@ def test_the_accuracy_of_digits_lies_in_the_interval_and_nothing_is_changed(trai
     assert abs(found.same_noise.value - reached) < 0.08
     assert found.same_noise.high - found.same_noise.low < 0.25
     assert all(torch.equal(network.state_dict()[name], tensor) for name, tensor in before.items())
-    assert f"expect {in_percent(found.same_noise)} on new data like the training data" in repr(found)
+    assert f"Estimated accuracy: {100 * found.same_noise.value:.0f} % (" in repr(found)
     assert json.loads(found.to_json())["like_training"]["value"] == found.same_noise.value
     assert found.to_pandas()["target"].tolist() == ["like_training", "clean"]
 
@@ -63,7 +62,7 @@ def test_initial_weights_that_are_not_known_are_drawn_anew_and_always_alike(trai
     state = torch.get_rng_state()
     drawn = estimate_accuracy(network, train)
     assert torch.equal(torch.get_rng_state(), state)
-    assert drawn.initial == "resampled" and "initial weights were resampled" in repr(drawn)
+    assert drawn.initial == "resampled" and "Initial weights were resampled" in repr(drawn)
     assert given.same_noise is not None and drawn.same_noise is not None
     assert drawn.same_noise == estimate_accuracy(network, train).same_noise
     assert abs(drawn.same_noise.value - given.same_noise.value) < 0.05

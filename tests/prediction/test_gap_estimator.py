@@ -125,7 +125,7 @@ def test_few_networks_give_an_infinite_interval_not_a_wrong_one() -> None:
     table = networks(9)
     eight = GapEstimator(features=("zeta",)).fit(table.iloc[:8], table["gap"].iloc[:8])
     assert numpy.isinf(eight.predict_interval(table, 0.9)).all()
-    said = "fitted on too few networks for an interval of 90%"
+    said = "fitted on too few networks for an interval of 90 %"
     assert list(eight.assess(table.iloc[:2])["reason"]) == [said, said]
     assert list(eight.assess(table.iloc[:2], level=0.5)["reason"]) == ["", ""]
     nine = GapEstimator(features=("zeta",)).fit(table, table["gap"]).predict_interval(table, 0.9)

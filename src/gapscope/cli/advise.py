@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON
+from gapscope.results.estimate import percent
 
 app = typer.Typer(help="Advise on the batch norm of a stored network, from its training data.", no_args_is_help=True)
 
@@ -30,7 +31,7 @@ def _rows(advice: Any) -> list[dict[str, str]]:
             "zeta": f"{row['zeta']:.2g}",
             "zeta gamma²": f"{row['decay']:.2g}",
             f"batches of {advice.batch_size}": _measured(row["excess"], row["standard_error"]),
-            "of loss": f"{row['share_of_loss']:.1%}",
+            "of loss": percent(row["share_of_loss"], 1),
         }
         if advice.new_batch_size is not None:
             after = _measured(row["new_excess"], row["new_standard_error"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gapscope.cli.options import JSON, WORKERS
+from gapscope.results.estimate import percent
 
 if TYPE_CHECKING:
     import pandas
@@ -50,10 +51,10 @@ def _print_answers(held_out: Sequence[Record], assessed: pandas.DataFrame, mean_
         rows.append(
             {
                 "network": _network_name(record),
-                "noise": f"{record.spec['data']['label_noise']:.0%}",
+                "noise": percent(record.spec["data"]["label_noise"]),
                 "expect": expected_test_accuracy(record.scores["train_accuracy"], *ends) if trusted else "-",
-                "test": f"{record.scores['test_accuracy']:.0%}",
-                "training": f"{record.scores['train_accuracy']:.0%}",
+                "test": percent(record.scores["test_accuracy"]),
+                "training": percent(record.scores["train_accuracy"]),
                 "verdict": row["verdict"],
             }
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, NETWORK, POOL
+from gapscope.results.estimate import percent
 
 if TYPE_CHECKING:
     from gapscope.results.records import Record
@@ -110,13 +111,13 @@ def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
     if assessed["verdict"] != "inside":
         reason = str(assessed["reason"])
         remedy = ["next: name the family of the pool that it belongs to, --family NAME"] if FAMILY in reason else []
-        return ["gap: no answer", f"trust: no, {reason}", *remedy]
-    interval = f"{level:.0%} interval {assessed['low']:.3f} to {assessed['high']:.3f}"
+        return ["gap: no answer", f"in domain: no, {reason}", *remedy]
+    interval = f"{percent(level)} interval {assessed['low']:.3f} to {assessed['high']:.3f}"
     if assessed["reason"]:  # it has no ends
         interval = f"no interval: {assessed['reason']} (--level sets another)"
     return [
         f"gap {assessed['prediction']:.3f}, {interval}",
-        "trust: yes, it is like the networks the estimator was fitted on",
+        "in domain: yes, it is like the networks the estimator was fitted on",
     ]
 
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
+from gapscope.results.estimate import percent
 from gapscope.results.readings import BASELINE, Direction
 from gapscope.results.result import StoredRows, panels
 
@@ -261,9 +262,8 @@ class Comparison(StoredRows[ComparedReading]):
         if not settled:
             return f"{best} is ahead, but within the intervals: {count}, none beyond them. Take more samples."
         names = ", ".join(vote.measure for vote in settled)
-        return (
-            f"{best} is expected to have the smallest gap: {count}, beyond the {self.level:.0%} intervals by {names}."
-        )
+        beyond = f"beyond the {percent(self.level)} intervals by {names}"
+        return f"{best} is expected to have the smallest gap: {count}, {beyond}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return rows, verdict, level and reasons as JSON-serializable values."""

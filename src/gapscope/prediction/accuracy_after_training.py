@@ -32,7 +32,7 @@ from gapscope.prediction.accuracy_estimator import (
 from gapscope.prediction.columns import check_columns
 from gapscope.prediction.forecast import check_prediction_data, count_duplicates, name_duplicates
 from gapscope.prediction.loo_rows import options_within_budget
-from gapscope.results.estimate import IntervalEstimate
+from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.progress import notify
 from gapscope.results.result import Result, axes_or_new
 
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     import pandas
 
 ACCURACY = "accuracy"
-MEANINGS = {
-    "like_training": "on new data like the training data (labels wrong as often)",
-    "clean": "on new data with clean labels",
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,22 +91,22 @@ class AccuracyEstimate(Result):
             lines.append(name_duplicates(self.duplicates, int(self.readings["samples"])))
         if self.same_noise is None:
             return "\n".join([*lines, f"no answer: {'; '.join(self.abstained_because)}"])
-        lines.append(f"expect {in_percent(self.same_noise)} {MEANINGS['like_training']}")
-        if self.clean_labels is not None:
+        lines.append(
+            f"Estimated accuracy: {_with_interval(self.same_noise)} on new data with the same label noise "
+            f"({percent(self.level)} interval)"
+        )
+        if self.clean_labels is None:
+            lines.append(f"  clean labels  no answer: {self.clean_abstained_because}")
+        else:
             noise = ""
             if self.noise_interval is not None and self.label_noise is not None:
-                low, high = self.noise_interval
-                rates = f"{100 * self.label_noise:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
-                noise = f", if {rates} of the training labels are wrong"
-            lines.append(f"       {in_percent(self.clean_labels)} {MEANINGS['clean']}{noise}")
-        else:
-            lines.append(f"       no answer {MEANINGS['clean']}: {self.clean_abstained_because}")
-        lines.append(
-            f"intervals meant for {self.level:.0%}; {self.readings['train_accuracy']:.0%} on its "
-            f"{self.readings['samples']:.0f} training samples"
-        )
+                rate = IntervalEstimate(self.label_noise, *self.noise_interval)
+                noise = f" if {_with_interval(rate)} of the training labels are wrong"
+            lines.append(f"  clean labels  {_with_interval(self.clean_labels)}{noise}")
+        accuracy, samples = self.readings["train_accuracy"], self.readings["samples"]
+        lines.append(f"  training      {percent(accuracy)} of {samples:.0f} samples")
         if self.initial != "given":
-            lines.append("initial weights were resampled; pass initial_state=, the state dictionary before training")
+            lines.append("Initial weights were resampled; pass initial_state=, the state dictionary before training.")
         return "\n".join(lines)
 
     @property
@@ -134,9 +130,9 @@ class AccuracyEstimate(Result):
         return axes
 
 
-def in_percent(answer: IntervalEstimate) -> str:
-    """Return an accuracy and its interval in percent, such as 71 % (66 to 76)."""
-    return f"{100 * answer.value:.0f} % ({100 * answer.low:.0f} to {100 * answer.high:.0f})"
+def _with_interval(answer: IntervalEstimate) -> str:
+    """Return a fraction and its interval in per cent, such as 71 % (66 to 76 %)."""
+    return f"{percent(answer.value)} ({100 * answer.low:.0f} to {percent(answer.high)})"
 
 
 def estimate_accuracy(

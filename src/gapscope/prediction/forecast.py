@@ -26,7 +26,7 @@ from gapscope.prediction.loo_rows import (
     reason_to_abstain,
     with_new_head,
 )
-from gapscope.results.estimate import IntervalEstimate
+from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.progress import progress
 from gapscope.results.result import Result, axes_or_new, to_builtin, to_html
 from gapscope.statistics.baselines import LooRow, loo_baselines, rbf_ridge, sample_features, squared_distances
@@ -107,7 +107,7 @@ class AccuracyForecast(Result):
         return "accuracy" if self.task == "classification" else "R^2"
 
     def _show(self, score: float) -> str:
-        return f"{score:.1%}".replace("%", " %") if self.task == "classification" else f"{score:.3f}"
+        return percent(score, 1) if self.task == "classification" else f"{score:.3f}"
 
     @property
     def warning(self) -> str:

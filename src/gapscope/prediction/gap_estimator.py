@@ -20,6 +20,7 @@ from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.type_guards import is_dict, is_list_or_tuple
 from gapscope.prediction.columns import check_columns, finite_rows, log_transform
 from gapscope.prediction.fits import KINDS, ApplicabilityDomain, Kernel, fit_coefficients, fit_kernel, listed_reasons
+from gapscope.results.estimate import percent
 from gapscope.results.progress import progress
 from gapscope.results.result import to_builtin
 from gapscope.statistics.intervals import configuration_ids, jackknife_plus
@@ -299,14 +300,13 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             answered &= (verdicts["verdict"] == "inside").to_numpy()
         numbers = numpy.full((len(x), 3), numpy.nan)
         numbers[answered, 0] = self._estimates(x[answered])
-        numbers[answered, 1:] = self._interval(
-            x[answered], self._spread(X[answered] if self.error_scale else X, x[answered]), level
-        )
+        spread = self._spread(X[answered] if self.error_scale else X, x[answered])
+        numbers[answered, 1:] = self._interval(x[answered], spread, level)
         for k, name in enumerate(("prediction", "low", "high")):
             verdicts.insert(k, name, numbers[:, k])
         if self.interval != "none":
             endless = (verdicts["reason"] == "").to_numpy() & numpy.isinf(numbers[:, 1:]).any(1)
-            verdicts.loc[endless, "reason"] = f"fitted on too few networks for an interval of {level:.0%}"
+            verdicts.loc[endless, "reason"] = f"fitted on too few networks for an interval of {percent(level)}"
         return verdicts
 
     def save(self, path: str | Path) -> None:

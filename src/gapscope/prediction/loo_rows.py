@@ -18,7 +18,7 @@ from gapscope.inspection.execution import RANDOM_STREAMS
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
-from gapscope.results.estimate import IntervalEstimate
+from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.progress import is_interactive, notify
 from gapscope.statistics.baselines import LooRow, linear_ridge
 
@@ -168,7 +168,7 @@ def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor) -> str:
     error = (base * (1 - base) / n) ** 0.5
     if any(row.score > base + level * error for row in others):
         return ""
-    return f"no method is significantly better than the most frequent class ({base:.1%})"
+    return f"no method is significantly better than the most frequent class ({percent(base, 1)})"
 
 
 def with_new_head(

@@ -66,8 +66,9 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
     shown = [item for item in predictions if math.isfinite(item.prediction)]
     finite_ends = [end for item in shown for end in (item.low, item.high) if math.isfinite(end)]
     scale = Scale.around([*(item.gap for item in shown), *(item.prediction for item in shown), *finite_ends])
+    predicted = f"predicted, {percent(level)} interval"
     plot = Plot(scale, scale, label=f"Predicted against true gap of {len(shown)} held-out networks",
-                x_label=f"true {gap_label}", y_label=f"predicted, {level:.0%} interval", kind="square")  # fmt: skip
+                x_label=f"true {gap_label}", y_label=predicted, kind="square")  # fmt: skip
     plot.segment((scale.low, scale.low), (scale.high, scale.high), kind="diagonal")
     for item in shown:
         low, high = max(item.low, scale.low), min(item.high, scale.high)

@@ -15,6 +15,7 @@ from gapscope.report.figures import Prediction, interval_strip, predicted_agains
 from gapscope.report.formatting import expected_test_accuracy
 from gapscope.report.pool_view import PoolView
 from gapscope.report.svg import Scale
+from gapscope.results.estimate import percent
 
 if TYPE_CHECKING:
     import pandas
@@ -85,7 +86,7 @@ def held_out_section(
         "figure": predicted_against_true(items, view.gap_label, level) if answered else "",
         "rows": [(item, interval_strip(item, scale)) for item in items[:MOST_ROWS]],
         "of": len(items),
-        "level": f"{level:.0%}",
+        "level": percent(level),
         "answered": len(answered),
         "outside": sum(item.kind == "outside" for item in items),
         "covered": sum(item.kind == "held" for item in accepted),

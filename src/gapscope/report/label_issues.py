@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gapscope.report.svg import data_uri, is_image
+from gapscope.results.estimate import percent
 
 if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
@@ -35,7 +36,7 @@ def suspects_section(issues: LabelIssues, images: Any = None, classes: Sequence[
         "cards": cards,
         "said": issues.note if noise is None else f"{repr(noise)[0].upper()}{repr(noise)[1:]}.",
         "flagged": issues.n_flagged,
-        "expected": "" if math.isnan(expected) else f"{expected:.0%}".replace("%", " %"),
+        "expected": "" if math.isnan(expected) else percent(expected),
         "of": len(issues.indices),
         "pictures": any(card["picture"] for card in cards),
     }

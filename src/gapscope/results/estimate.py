@@ -36,6 +36,11 @@ class Estimate(float):
         return Estimate, (float(self), self.standard_error)
 
 
+def percent(fraction: float, digits: int = 0) -> str:
+    """Return a fraction in per cent, such as 12 %."""
+    return f"{100 * fraction:.{digits}f} %"
+
+
 @dataclass(frozen=True)
 class IntervalEstimate:
     """Number with the ends of its interval."""

@@ -20,6 +20,7 @@ from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.outputs import inspection_mode
 from gapscope.inspection.validation import ready
 from gapscope.measures.measurement import measure, select_measures
+from gapscope.results.estimate import percent
 from gapscope.results.readings import Readings
 from gapscope.results.result import plot_lines
 from gapscope.training.alarms.base import Alarm, make_alarm
@@ -317,7 +318,7 @@ class Monitor(Recordings):
             lines.append(repr(self.alarm))
         if self.skipped:
             lines.append(
-                f"{self.skipped} recordings were skipped to take at most {self.max_time_fraction:.0%} of the time"
+                f"{self.skipped} recordings were skipped to take at most {percent(self.max_time_fraction)} of the time"
             )
         if self.checks is not None:
             lines += [str(finding) for finding in self.findings] or [f"{', '.join(self.checks.codes)}: no findings"]

@@ -15,6 +15,7 @@ from torch import nn
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_atomically
 from gapscope.inspection.outputs import inspection_mode
+from gapscope.results.estimate import percent
 from gapscope.results.result import Result, plot_lines
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Cost:
         return self.seconds / self.recordings if self.recordings else math.nan
 
     def __str__(self) -> str:
-        share = "" if math.isnan(self.share) else f", {self.share:.1%} of the time between them"
+        share = "" if math.isnan(self.share) else f", {percent(self.share, 1)} of the time between them"
         return f"{self.recordings} recordings of {self.seconds_per_recording:.3g} s each{share}"
 
 

@@ -20,6 +20,7 @@ from gapscope.inspection.losses import class_logits, default_loss, evaluate
 from gapscope.inspection.outputs import checked_outputs, device_of
 from gapscope.penalties.base import Penalty, forward_with_penalties
 from gapscope.penalties.robust_losses import make_loss
+from gapscope.results.estimate import percent
 from gapscope.statistics.baselines import kernel_row, rbf_spectrum, sample_features
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.checkpoints import set_weights
@@ -272,8 +273,8 @@ class RunChecks:
             self._report(
                 "GS302",
                 epoch,
-                f"the training loss has not fallen by {FALL:.0%} for {PATIENCE} recordings; training accuracy "
-                f"{accuracy:.0%}, an RBF kernel predicts held-out samples at {self._kernel:.0%}".replace("%", " %"),
+                f"the training loss has not fallen by {percent(FALL)} for {PATIENCE} recordings; training accuracy "
+                f"{percent(accuracy)}, an RBF kernel predicts held-out samples at {percent(self._kernel)}",
                 "change the learning rate, or use a wider network",
             )
 

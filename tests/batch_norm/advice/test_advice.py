@@ -173,9 +173,9 @@ def stated() -> BatchNormAdvice:
 def test_what_is_there_what_is_lost_and_what_restores_it(stated: BatchNormAdvice) -> None:
     present, change, ghost, dropout, decay = stated.sentences
     assert present.endswith(
-        "to the training loss of 1 (10.0%); the largest part is that of first (80% of the layers' sum)."
+        "to the training loss of 1 (10.0 %); the largest part is that of first (80 % of the layers' sum)."
     )
-    assert change == "Batches of 64 would add 0.05 ± 0.001: 50% of the regularization would be lost."
+    assert change == "Batches of 64 would add 0.05 ± 0.001: 50 % of the regularization would be lost."
     assert "replace_batch_norm(network, 'ghost', ghost_size=32)" in ghost
     assert dropout == "A dropout rate of 0.1 ± 0.01 before head adds as much to the loss."
     assert "GammaDecayPenalty(1.1, batch_size=32, batch_norm_size=64)" in decay

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gapscope.results.estimate import Estimate
+from gapscope.results.estimate import Estimate, percent
 from gapscope.results.result import Result, to_builtin
 
 if TYPE_CHECKING:
@@ -163,11 +163,11 @@ def _present(advice: BatchNormAdvice) -> str:
     text = (
         f"Batch norm with batches of {advice.batch_size} adds {_value(total)} to the training loss of {advice.loss:.3g}"
     )
-    text += f" ({total / advice.loss:.1%})" if advice.loss else ""
+    text += f" ({percent(total / advice.loss, 1)})" if advice.loss else ""
     if len(advice.layers) > 1 and total > 0:
         first = max(advice.layers, key=lambda layer: float(layer.excess))
         alone = sum(float(layer.excess) for layer in advice.layers)
-        text += f"; the largest part is that of {first.layer} ({first.excess / alone:.0%} of the layers' sum)"
+        text += f"; the largest part is that of {first.layer} ({percent(first.excess / alone)} of the layers' sum)"
     return text + "."
 
 
@@ -181,7 +181,7 @@ def _change(advice: BatchNormAdvice) -> str:
     if advice.gains_regularization:
         growth = Estimate(-advice.missing, advice.missing.standard_error)
         return f"{where}: the regularization would grow by {_value(growth)}."
-    share = f": {advice.missing / total:.0%} of the regularization would be lost" if advice.new_batch_size else ""
+    share = f": {percent(advice.missing / total)} of the regularization would be lost" if advice.new_batch_size else ""
     return f"{where}{share}."
 
 
