@@ -31,7 +31,8 @@ from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.inspection.memoization import memo_scope
-from gapscope.inspection.validation import eager_mode, ready
+from gapscope.inspection.outputs import eager_mode
+from gapscope.inspection.validation import ready
 from gapscope.measures.budget import Plan, plan_budget
 from gapscope.measures.measurement import evaluate_on_subset
 from gapscope.measures.registry import get_measure, list_measures
