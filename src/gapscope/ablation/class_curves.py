@@ -80,7 +80,7 @@ class ClassCurves:
     reverse: Float[Tensor, "c n"]
 
 
-def _ranked(split: SplitNetwork, attribute: Attribute | None, source: Activations) -> Int[Tensor, " m"]:
+def _rank_units(split: SplitNetwork, attribute: Attribute | None, source: Activations) -> Int[Tensor, " m"]:
     """Return the units of one class in the order of removal."""
     if attribute is None:
         scores = mean_absolute_activation(split.flatten_positions(source.values))
@@ -120,7 +120,7 @@ def class_curves(
     curves = []
     for label in classes:
         source = split.all_activations(prepare_inputs(network, x[(y == label).to(x.device)]), rows)
-        predictions = tail.predictions(source, _ranked(split, attribute, source))
+        predictions = tail.predictions(source, _rank_units(split, attribute, source))
         curves.append((predictions == label).double().mean(1).cpu())
     forward, reverse = torch.stack(curves, 1)
     counts = tuple(int((y == label).sum()) for label in classes)

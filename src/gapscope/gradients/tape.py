@@ -47,7 +47,7 @@ def _trainable(modules: Mapping[str, nn.Module], substituted: ParameterSubstitut
     return {name: parameter for parameter, name in names.items()}
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Return up to four names for a message."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
@@ -57,8 +57,9 @@ def _warn_slow_path(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
     if network in _WARNED:
         return
     _WARNED.add(network)
+    names = join_names(list(parameters))
     warnings.warn(
-        f"Gradients of individual samples by {listed(list(parameters))} are computed by one backward pass per sample, "
+        f"Gradients of individual samples by {names} are computed by one backward pass per sample, "
         "which is correct but slow: the network uses these weights in a way that no faster method supports. Use each "
         "weight by calling the layer that owns it, or freeze it with requires_grad_(False) to exclude it.",
         SlowGradients,

@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, NeverSupported, NotMeasurable
 from gapscope.gradients.backward import gradients_at
 from gapscope.gradients.broadcasts import merge_contributions
-from gapscope.gradients.tape import Tape, listed, record_forward
+from gapscope.gradients.tape import Tape, join_names, record_forward
 from gapscope.inspection.independence import Perturbation, highest_precision_dtype, is_sample_independent
 from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint
 from gapscope.inspection.restoring import preserve_state
@@ -275,7 +275,7 @@ def _check_mixing(tape: Tape, routing: _Routing) -> None:
             return
     names = [name for name, parameter in tape.parameters.items() if id(parameter) in routing.per_sample]
     raise NeverSupported(
-        f"Gradients of individual samples by {listed(names)} do not add up to the gradient of the batch, and the "
+        f"Gradients of individual samples by {join_names(names)} do not add up to the gradient of the batch, and the "
         "outputs of the same samples differ in another batch. Every output must depend on its own sample alone and be "
         "repeatable. Remove what mixes samples (statistics or a scale of the whole batch), and let random layers such "
         "as dropout follow the evaluation mode."
