@@ -56,20 +56,20 @@ class Timed:
 
 def timed_run(batch: Batch) -> Timed:
     """Done in a worker: one run, and what its time was spent on."""
-    spent, inner = [0.0], run._final_scores
+    spent, inner = [0.0], run.evaluate
 
     def timed_scores(*given: Any) -> dict[str, float]:
         start = time.monotonic()
-        found = inner(*given)
+        scores = inner(*given)
         spent[0] += time.monotonic() - start
-        return found
+        return scores
 
-    run._final_scores = timed_scores
+    run.evaluate = timed_scores
     begun, processor = time.monotonic(), time.process_time()
     try:
         ((record, _),) = run_batch(batch)
     finally:
-        run._final_scores = inner
+        run.evaluate = inner
     if not isinstance(record, Record) or record.status != "finished" or record.unmeasured:
         raise RuntimeError(f"every run must finish and be measured: {record}")
     training = sum(float(row["seconds"]) for row in record.history)
