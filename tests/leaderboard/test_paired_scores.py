@@ -38,16 +38,17 @@ def scipy_tau(table: pandas.DataFrame) -> float:
 
 def granulated(table: pandas.DataFrame, settings: list[str]) -> tuple[float, int, int]:
     """Mean of scipy's taus over groups, then over hyperparameters, and the groups with and without a tau."""
-    means, counts = [], [0, 0]
+    means, with_tau, without = [], 0, 0
     for name in settings:
         others = [other for other in settings if other != name]
         groups = [group for _, group in table.groupby(others)] if others else [table]
         taus = [scipy_tau(group) for group in groups if group[name].nunique() > 1]
         known = [tau for tau in taus if not math.isnan(tau)]
-        counts = [counts[0] + len(known), counts[1] + len(taus) - len(known)]
+        with_tau += len(known)
+        without += len(taus) - len(known)
         if known:
             means.append(numpy.mean(known))
-    return float(numpy.mean(means)), *counts
+    return float(numpy.mean(means)), with_tau, without
 
 
 def entropy(counts: Counter) -> float:

@@ -316,7 +316,7 @@ class Monitor(Recordings):
         lines = [f"Monitor({', '.join(self.measures)} on {len(self.samples)} samples: {self.cost})"]
         if self.alarm is not None:
             lines.append(repr(self.alarm))
-        if self.skipped:
+        if self.skipped and self.max_time_fraction is not None:
             lines.append(
                 f"{self.skipped} recordings were skipped to take at most {percent(self.max_time_fraction)} of the time"
             )
