@@ -79,7 +79,6 @@ def figure_2ab(setting: RunSettings) -> Outcome:
 def figure_2cd(setting: RunSettings) -> Outcome:
     """BN, WN, WN with mean-only or variance-only BN, and SGD without any, in the CNN of six layers."""
     normal, _ = _sizes(setting)
-    seeds = setting.read(__file__)["fig2cd"]["seeds"]
     kinds: dict[str, dict[str, Any]] = {
         "SGD": {"options": PLAIN},
         "WN": {"options": PLAIN, "weight_norm": True},
@@ -87,9 +86,7 @@ def figure_2cd(setting: RunSettings) -> Outcome:
         "WN + variance-only BN": {"kind": "variance_only", "weight_norm": True},
         "BN": {},
     }
-    methods = trained(
-        setting, {name: method(setting, "cnn", normal, seeds=seeds, **kind) for name, kind in kinds.items()}
-    )
+    methods = trained(setting, {name: method(setting, "cnn", normal, **kind) for name, kind in kinds.items()})
     sgd, wn, mean_only, variance_only, bn = methods.values()
     source = "Fig. 2c-d"
     claims = [
@@ -213,11 +210,10 @@ def figure_3(setting: RunSettings) -> Outcome:
     specs = {
         f"BN {normal}": _on_images(setting, normal),
         f"BN {large}": _on_images(setting, large),
-        f"PN {large}": _on_images(setting, large, kind="population"),
         f"PN {large} + decay": _on_images(setting, large, kind="population", emulated_size=normal),
     }
     methods = trained(setting, specs)
-    bn, bn_large, _, decayed = methods.values()
+    bn, bn_large, decayed = methods.values()
     claims = [
         larger("Fig. 3", "BN's validation loss grows with the batch size", bn_large, bn, "test_loss"),
         smaller("Fig. 3", "BN's accuracy falls with the batch size", bn_large, bn, "test_accuracy"),
