@@ -89,6 +89,14 @@ def assert_close(first: Readings, second: Readings, tolerance: float) -> None:
 every_measure = pytest.mark.parametrize("item", MEASURES.values(), ids=list(MEASURES))
 
 
+@pytest.mark.parametrize("name", sorted(name for name, item in MEASURES.items() if "labels" in item.needs))
+def test_targets_that_are_no_labels_are_named_in_a_direct_call(name: str) -> None:
+    samples = some_samples()
+    initial = {"initial_state": NETWORK.initial} if "initial" in MEASURES[name].needs else {}
+    with pytest.raises(GapscopeError, match=f"{name}.*class labels"):
+        MEASURES[name].function(NETWORK, samples.inputs, torch.zeros(N, 3), **initial)
+
+
 @every_measure
 def test_nothing_is_changed(item: Measure) -> None:
     network = copy.deepcopy(NETWORK)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
+from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs
 from gapscope.measures._forward import Inputs, Scalars, Targets
@@ -171,6 +172,7 @@ def kernel_leave_one_out(
     >>> found.accuracy, found.predictions.argmax(1).tolist()
     (1.0, [0, 0, 1, 1])
     """
+    Samples(x, y)  # raises InvalidInput for targets that do not fit
     _check(x, max_exact, landmarks)
     if combinations is not None:
         check_range("combinations", combinations, 1)

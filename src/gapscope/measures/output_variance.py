@@ -20,6 +20,7 @@ from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs
 from gapscope.measures._forward import FloatInputs, Labels
 from gapscope.measures._noise import SPACES, Space, continuous_inputs, output_shifts
+from gapscope.measures.registry import check_targets
 from gapscope.results.estimate import Estimate
 from gapscope.results.result import Result
 
@@ -161,7 +162,7 @@ def error_detection(
     >>> error_detection(nn.Identity(), data, torch.tensor([1, 1, 0, 0])).max_probability
     1 ± 0
     """
-    samples = Samples(x, y)
+    samples = check_targets("error_detection", Samples(x, y))
     options = {"noise_std": noise_std, "draws": draws, "space": space, "generator": generator}
     variance = output_variance(network, samples.inputs, chunk_size=chunk_size, **options)  # type: ignore[arg-type]
     with measurement_mode(network):

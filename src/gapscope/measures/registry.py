@@ -12,6 +12,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, Literal
 
 import torch
@@ -181,6 +182,27 @@ class Measure:
 _MEASURES: dict[str, Measure] = {}
 
 
+def check_targets(name: str, samples: Samples, *, labels: bool = True, dense: bool = False) -> Samples:
+    """Return the samples if they have the targets that a measure needs, else raise InvalidInput."""
+    y = samples.targets
+    if y is not None and labels and not (samples.is_classification or (dense and samples.is_dense)):
+        raise InvalidInput(
+            f"Got targets of {y.dtype} with shape {list(y.shape)}; {name} needs class labels, int64 of shape [n]."
+        )
+    return samples
+
+
+def _with_checked_targets(name: str, function: Callable[..., Any], labels: bool, dense: bool) -> Callable[..., Any]:
+    """Return the measure with a check of its targets, for calls without `gapscope.measure`."""
+
+    @wraps(function)
+    def checked(network: nn.Module, x: torch.Tensor, y: torch.Tensor, **options: Any) -> Any:
+        check_targets(name, Samples(x, y), labels=labels, dense=dense)
+        return function(network, x, y, **options)
+
+    return checked
+
+
 def register_measure(
     name: str = "",
     *,
@@ -219,9 +241,10 @@ def register_measure(
             raise InvalidInput(f"A measure called {own!r} is registered already; choose another name.")
         add_common_parameters(function, "gapscope.measures")
         needs = [_NEEDS[item.name] for item in parameters if item.name in _NEEDS]
+        checked = _with_checked_targets(own, function, labels, supports_dense) if "targets" in needs else function
         _MEASURES[own] = Measure(
             own,
-            function,
+            checked,
             tuple("labels" if labels and need == "targets" else need for need in needs),
             {own: numbers} if isinstance(numbers, ScalarInfo) else dict(numbers),
             reference,
@@ -232,7 +255,7 @@ def register_measure(
             sampling,
             stream or own,
         )
-        return function
+        return checked
 
     return register
 
