@@ -31,7 +31,7 @@ def test_the_most_suspicious_samples_stand_first_and_are_bounded() -> None:
     first = section["cards"][0]
     assert (first["sample"], first["given"], first["likelier"], first["flagged"]) == (199, "owl", "cat", True)
     assert [card["flagged"] for card in section["cards"]] == [True] * MOST_SHOWN
-    assert section["expected"] == "100 %" and "25.0% of 200 labels" in section["said"]
+    assert section["expected"] == "100 %" and "25.0 % of 200 labels" in section["said"]
 
 
 def test_where_the_network_is_too_weak_the_page_says_so(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gapscope.base.samples import Samples
+from gapscope.results.estimate import percent
 from gapscope.results.result import Result
 
 if TYPE_CHECKING:
@@ -78,17 +79,19 @@ class LabelNoiseEstimate(Result):
             )
         elif math.isnan(self.r_squared) and not self.clean_accuracy >= MIN_CLEAN_ACCURACY:
             reason = (
-                f"clean labels are predicted at {max(self.clean_accuracy, 0):.0%}, at least {MIN_CLEAN_ACCURACY:.0%} "
+                f"clean labels are predicted at {percent(max(self.clean_accuracy, 0))}, "
+                f"at least {percent(MIN_CLEAN_ACCURACY)} "
                 "is needed. Pass more samples"
             )
         elif self.accuracy < needed:
             reason = (
-                f"labels are predicted at {self.accuracy:.0%}, at least {needed:.0%} is needed (the most frequent "
-                f"class has {self.most_frequent:.0%}). Pass more samples"
+                f"labels are predicted at {percent(self.accuracy)}, at least {percent(needed)} is needed (the most "
+                f"frequent class has {percent(self.most_frequent)}). Pass more samples"
             )
         elif width > MAX_WIDTH:
             reason = (
-                f"the interval would be {self.low:.0%} to {self.high:.0%}, at most {MAX_WIDTH:.0%} wide is useful. "
+                f"the interval would be {100 * self.low:.0f} to {percent(self.high)}, "
+                f"at most {percent(MAX_WIDTH)} wide is useful. "
                 "Pass more samples or more canaries"
             )
         else:
@@ -107,19 +110,20 @@ class LabelNoiseEstimate(Result):
         return (repr(self),)
 
     def __repr__(self) -> str:
-        interval = f"{self.low:.1%} to {self.high:.1%}, 90 % interval"
+        highest = percent(self.high, 1)
+        interval = f"90 % interval {100 * self.low:.1f} to {highest}"
         if not math.isnan(self.r_squared):
             return (
-                f"Estimated label noise: at most {self.high:.1%} of {self.samples} targets ({interval}); targets are "
+                f"Estimated label noise: at most {highest} of {self.samples} targets ({interval}); targets are "
                 f"predicted with an R^2 of {self.r_squared:.2f}"
             )
-        predicted = f"clean labels are predicted at {self.clean_accuracy:.0%}"
+        predicted = f"clean labels are predicted at {percent(self.clean_accuracy)}"
         if self.is_upper_bound:
             return (
-                f"Estimated label noise: at most {self.high:.1%} of {self.samples} labels ({interval}); {predicted}, "
+                f"Estimated label noise: at most {highest} of {self.samples} labels ({interval}); {predicted}, "
                 "so a hard problem is not excluded"
             )
-        return f"Estimated label noise: {self.rate:.1%} of {self.samples} labels ({interval}); {predicted}"
+        return f"Estimated label noise: {percent(self.rate, 1)} of {self.samples} labels ({interval}); {predicted}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -238,7 +242,8 @@ class LabelIssues(Result):
         elif self.noise is not None and self.n_flagged:
             about = "at most" if self.noise.is_upper_bound else "about"
             lines.append(
-                f"{self.n_flagged} flagged; {about} {self.expected_precision:.0%} of them are expected to be wrong."
+                f"{self.n_flagged} flagged; {about} {percent(self.expected_precision)} of them are expected to be "
+                "wrong."
             )
         elif self.noise is not None:
             lines.append("No sample is flagged.")

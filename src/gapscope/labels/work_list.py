@@ -12,6 +12,7 @@ import torch
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
+from gapscope.results.estimate import percent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,7 +84,7 @@ def _card(row: dict[str, Any], samples: Samples | None) -> str:
             body = f"<p>{' · '.join(cells)}</p>"
         else:
             body = f"<p>{escape(str(x[index].flatten()[:24].tolist()))}</p>"
-    probability = "" if row["probability"] != row["probability"] else f" ({row['probability']:.0%})"
+    probability = "" if row["probability"] != row["probability"] else f" ({percent(row['probability'])})"
     suggested = escape(str(row["suggested"]), quote=True)
     return (
         f"<li>{body}<dl><dt>sample</dt><dd>{index}</dd><dt>given</dt><dd>{escape(str(row['given']))}</dd>"
