@@ -168,13 +168,6 @@ def test_errors_name_what_is_there() -> None:
         batch_norm_layers(nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False)))
 
 
-def test_order_is_that_of_the_forward_pass() -> None:
-    network = warmed_up(Residual().double())
-    layers = batch_norm_layers(network)
-    assert list(layers) == ["last", "norm1", "norm2"]
-    assert in_forward_order(network, layers, images(1).inputs) == ["norm1", "norm2", "last"]
-
-
 def test_a_layer_used_twice_or_never_is_refused() -> None:
     norm = nn.BatchNorm1d(2)
     with pytest.raises(NotYetSupported, match=r"'0'.*2 times"):

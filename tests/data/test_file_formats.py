@@ -196,12 +196,3 @@ def test_other_and_damaged_tables_are_refused(tmp_path: Path, content: bytes, me
     path.write_bytes(content)
     with pytest.raises(UnreadableFile, match=message):
         read_table(path, COLUMNS)
-
-
-def test_a_line_cut_off_in_the_middle_is_refused(tmp_path: Path, data_root: Path) -> None:
-    whole = (data_root / "concrete" / "concrete.csv").read_bytes()
-    path = tmp_path / "concrete.csv"
-    path.write_bytes(whole[: whole.rindex(b",")])
-    header = whole.split(b"\n", 1)[0].decode().strip().split(",")
-    with pytest.raises(UnreadableFile, match="columns changed from 9 to 8 at row 1030"):
-        read_table(path, header)

@@ -152,31 +152,6 @@ def test_images_too_small(name: str, least: int, input_shape: tuple[int, ...], o
     assert build(name, (1, least, least), **options)(torch.zeros(2, 1, least, least)).shape == (2, 10)
 
 
-def test_depthwise_convolutions_of_mobilenet() -> None:
-    network = build("mobilenet", CIFAR, width_multiplier=0.25)
-    for name, layer in network.named_children():
-        if name.endswith("depthwise"):
-            assert isinstance(layer, nn.Conv2d)
-            assert layer.groups == layer.in_channels == layer.out_channels
-            assert layer.weight.shape[1:] == (1, 3, 3)
-
-
-@pytest.mark.parametrize(
-    ("name", "input_shape", "layer", "shape"),
-    [
-        ("mobilenet", CIFAR, "conv1", (32, 32, 32)),
-        ("mobilenet", CIFAR, "block13_pointwise_relu", (1024, 2, 2)),
-        ("small_cnn", TINY, "conv3_relu", (64, 4, 4)),
-        ("vgg16", CIFAR, "block5_conv3_relu", (512, 2, 2)),
-    ],
-)
-def test_shapes_of_ablated_layers(name: str, input_shape: tuple[int, ...], layer: str, shape: tuple[int, ...]) -> None:
-    network, shapes = build(name, input_shape), []
-    network.get_submodule(layer).register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
-    network(torch.zeros(2, *input_shape))
-    assert shapes == [(2, *shape)]
-
-
 def test_a_block_is_the_relu_of_branch_plus_shortcut() -> None:
     network = build_network("resnet18", input_shape=(3, 8, 8), n_outputs=10, width_multiplier=0.1).double().eval()
     block = network.get_submodule("stage2_block1")

@@ -212,16 +212,6 @@ def test_approaches_the_formula_for_vanishing_noise_without_rounding(noise_std):
     assert 1 - 4 * noise_std < ratio <= 1 + 1e-12
 
 
-def test_a_relu_layer_loses_two_thirds_of_the_angle_over_pi():
-    x = np.eye(3)[:1]
-    for t in (1e-2, 1e-3):
-        noise = np.array([[np.cos(t) - 1, np.sin(t), 0.0]])
-        layers = fully_connected_layers(3, [10], biases=0)
-        before = np.square(noise).sum() * 10 / 2
-        loss = 1 - finite_noise_sensitivity(x, noise, layers, 1, centred=False) / before
-        assert loss == pytest.approx(2 * t / (3 * np.pi), rel=0.01)
-
-
 def test_the_arc_cosine_kernel_in_its_textbook_form():
     rng = np.random.default_rng(0)
     x, noise = rng.normal(size=(1, 5)), rng.normal(size=(1, 5))

@@ -113,19 +113,6 @@ def test_steps_are_the_downhill_gradient(method: TrainingMethod, student: Studen
     np.testing.assert_allclose(found, -np.array(differences) / 2e-6, atol=1e-7)
 
 
-def test_weight_norm_step_equals_the_printed_rule() -> None:
-    """Eq. 5: eta delta (gamma sqrt(N) / |w| x - (effective w^T x) / |w|^2 w)."""
-    generator = np.random.default_rng(1)
-    weights, x, target, gain = generator.standard_normal(SIZE), generator.standard_normal(SIZE), 0.7, 0.6
-    length = np.linalg.norm(weights)
-    effective = np.sqrt(SIZE) * gain * weights / length
-    delta = target - effective @ x
-    printed = delta * (gain * np.sqrt(SIZE) / length * x - effective @ x / length**2 * weights)
-    turn, growth = steps("weight_norm", weights[None], np.array([gain]), x[None, None], np.array([[target]]), "linear")
-    np.testing.assert_allclose(turn[0], printed)
-    assert growth[0] == pytest.approx(delta * np.sqrt(SIZE) * weights @ x / length / SIZE)
-
-
 SETTINGS: list[dict[str, Any]] = [
     {"learning_rate": 0.5, "zeta": 0.25},
     {"learning_rate": 0.5},

@@ -58,20 +58,6 @@ def test_statistics_of_drawn_batches(u: Tensor) -> None:
     torch.testing.assert_close(size * (a.T @ a) / len(a), noise.rr, rtol=0, atol=0.1 * float(v1.max()))
 
 
-def test_pairs_of_channels_have_the_single_channels_on_their_diagonals(u: Tensor) -> None:
-    full, diagonal = sums_of(u, full=True), sums_of(u, full=False)
-    for one, other in zip(full.noise_covariance().diagonals(), diagonal.noise_covariance(), strict=True):
-        torch.testing.assert_close(one, other)
-    one, other = (
-        sums.finish("", torch.ones(C, dtype=torch.float64), torch.ones(C, dtype=torch.float64), estimated=False)
-        for sums in (full, diagonal)
-    )
-    torch.testing.assert_close(one.zeta, other.zeta)
-    torch.testing.assert_close(one.first_order, other.first_order)
-    assert one.coupling is not None and other.coupling is None and one.standard_error is None
-    torch.testing.assert_close(one.coupling, one.coupling.T)
-
-
 def test_draws_have_the_covariance_asked_for() -> None:
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(6, 6, generator=generator, dtype=torch.float64)

@@ -10,7 +10,6 @@ from batch_norm.some_networks import Residual, images, plain, warmed_up
 from gapscope.base.errors import InvalidInput
 from gapscope.batch_norm.gamma_decay.curvature import (
     derivatives_along,
-    hessian_diagonals,
     output_gradient,
     output_hessian_factor,
     tapped_forward,
@@ -63,33 +62,3 @@ def test_derivatives_by_gamma_and_beta_sample_by_sample(make: type[nn.Module]) -
             by_gamma, by_beta = torch.autograd.grad(value, [layer.weight, layer.bias], retain_graph=True)
             torch.testing.assert_close(found[name][0][i], by_gamma)
             torch.testing.assert_close(found[name][1][i], by_beta)
-
-
-def test_hessian_diagonals_with_unit_vectors_are_exact() -> None:
-    network = warmed_up(plain())
-    samples = images(6)
-    labels = samples.targets
-    assert labels is not None
-    layers = batch_norm_layers(network)
-    probes = [
-        {name: torch.zeros(layer.num_features) for name, layer in layers.items()}
-        | {one: torch.eye(other.num_features)[i]}
-        for one, other in layers.items()
-        for i in range(other.num_features)
-    ]
-    found = {name: torch.zeros(3, layer.num_features, dtype=torch.float64) for name, layer in layers.items()}
-    for diagonals in hessian_diagonals(network, layers, samples.inputs, labels, sample_losses, probes):
-        for name, diagonal in diagonals.items():
-            found[name] += diagonal
-    for name, layer in layers.items():
-        c = layer.num_features
-
-        def total(values: Tensor, name: str = name, c: int = c) -> Tensor:
-            changed = {f"{name}.weight": values[:c], f"{name}.bias": values[c:]}
-            outputs = torch.func.functional_call(network, changed, (samples.inputs,))
-            return nn.functional.cross_entropy(outputs, labels, reduction="sum")
-
-        dense = torch.autograd.functional.hessian(total, torch.cat([layer.weight, layer.bias]).detach())
-        assert isinstance(dense, Tensor)
-        expected = [dense[:c, :c].diagonal(), dense[c:, c:].diagonal(), dense[:c, c:].diagonal()]
-        torch.testing.assert_close(found[name], torch.stack(expected))

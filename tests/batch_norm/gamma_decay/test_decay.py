@@ -12,7 +12,7 @@ from batch_norm.some_networks import Residual, images, plain, warmed_up
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.curvature import EvaluationData
-from gapscope.batch_norm.gamma_decay.decay import euclidean_length_factors, gamma_decay
+from gapscope.batch_norm.gamma_decay.decay import Covariance, euclidean_length_factors, gamma_decay
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.losses import sample_losses
@@ -132,28 +132,10 @@ def test_squared_score_is_the_printed_fisher_information(network: Any) -> None:
         torch.testing.assert_close(layer.curvature_cross, (gradient[:, :c] * gradient[:, c:]).mean(0))
 
 
-def test_hessian_sees_the_curvature_of_the_network(network: Any) -> None:
-    samples = images(N)
-    labels = samples.targets
-    assert labels is not None
-    found = gamma_decay(network, samples, batch_size=M, curvature="hessian", covariance="diagonal", chunk_size=13)["4"]
-
-    def loss(beta: Tensor) -> Tensor:
-        outputs = torch.func.functional_call(network, {"4.bias": beta}, (samples.inputs,))
-        return nn.functional.cross_entropy(outputs, labels)
-
-    dense = torch.autograd.functional.hessian(loss, network[4].bias.detach())
-    assert isinstance(dense, Tensor)
-    torch.testing.assert_close(found.curvature_beta, dense.diagonal())
-
-
-@pytest.mark.parametrize(
-    ("options", "draws"),
-    [({}, 64), ({"covariance": "diagonal"}, 64), ({"curvature": "hessian", "covariance": "diagonal"}, 64)],
-)
-def test_draws_agree_within_their_standard_error(network: Any, options: dict[str, Any], draws: int) -> None:
-    exact = gamma_decay(network, images(N), batch_size=M, **options)
-    drawn = gamma_decay(network, images(N), batch_size=M, draws=draws, **options)
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+def test_draws_agree_within_their_standard_error(network: Any, covariance: Covariance) -> None:
+    exact = gamma_decay(network, images(N), batch_size=M, covariance=covariance)
+    drawn = gamma_decay(network, images(N), batch_size=M, draws=64, covariance=covariance)
     for name, layer in drawn.items():
         error = layer.decay.standard_error
         assert error is not None and 0 < error < 0.5 * abs(exact[name].decay)
@@ -194,8 +176,6 @@ def test_errors(network: Any) -> None:
     x = images(N).inputs
     with pytest.raises(InvalidInput, match="data must hold targets; got inputs alone"):
         gamma_decay(network, x, batch_size=M)
-    with pytest.raises(InvalidInput, match="'hessian' has the diagonal alone; use covariance='diagonal'"):
-        gamma_decay(network, images(N), batch_size=M, curvature="hessian")
     with pytest.raises(InvalidInput, match=r"'squared_score'.*draws=None"):
         gamma_decay(network, images(N), batch_size=M, curvature="squared_score", draws=3)
     with pytest.raises(InvalidInput, match="noise_draws act on the network itself; use metric='empirical'"):

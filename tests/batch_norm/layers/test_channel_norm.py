@@ -173,13 +173,6 @@ def test_compilation_without_a_graph_break(kind: str, backend: str) -> None:
 
 
 @EVERY_KIND
-def test_channels_last(kind: str) -> None:
-    h = inputs(6, 3, 4, 4)
-    layer, other = made(kind), made(kind)
-    torch.testing.assert_close(layer(h), other(h.contiguous(memory_format=torch.channels_last)))
-
-
-@EVERY_KIND
 def test_state_dictionary_round_trip_and_reset(kind: str) -> None:
     layer, h = made(kind), inputs(6, 3, 2, 2)
     layer(h)
@@ -191,23 +184,6 @@ def test_state_dictionary_round_trip_and_reset(kind: str) -> None:
     for name, value in fresh.state_dict().items():
         assert torch.equal(layer.state_dict()[name], value)
     assert torch.equal(pickle.loads(pickle.dumps(layer))(h), layer(h)) and "affine=True" in repr(layer)
-
-
-@pytest.mark.parametrize("kind", ["mean only", "variance only", "variance only, rms", "ghost"])
-def test_momentum_none_is_the_plain_average(kind: str) -> None:
-    layer = made(kind, momentum=None)
-    averaged = {name: [] for name in ("running_mean", "running_var")}
-    for seed in range(4):
-        h = inputs(6, 3, 2, 2, seed=seed)
-        single = made(kind, momentum=1.0)
-        layer(h)
-        single(h)
-        for name, values in averaged.items():
-            values.append(getattr(single, name))
-    for name, values in averaged.items():
-        if values[0] is not None:
-            torch.testing.assert_close(getattr(layer, name), torch.stack(values).mean(0))
-    assert layer.num_batches_tracked == 4
 
 
 @pytest.mark.parametrize("kind", ["mean only", "variance only", "ghost"])
@@ -252,7 +228,7 @@ def test_an_infinity_stays_in_the_running_mean_as_in_torch(kind: str) -> None:
 @EVERY_KIND
 @pytest.mark.parametrize("n", [1, 2, 6])
 @pytest.mark.parametrize("side", [1, 4])
-def test_memory_formats_do_not_change_gradients(kind: str, n: int, side: int) -> None:
+def test_memory_formats_change_nothing(kind: str, n: int, side: int) -> None:
     """Strides of a dimension of size 1 decide between channels-last and contiguous."""
     if n * side == 1:
         return
@@ -262,7 +238,8 @@ def test_memory_formats_do_not_change_gradients(kind: str, n: int, side: int) ->
             layer = made(kind)
             h = inputs(n, 3, side, side).contiguous(memory_format=of_inputs).requires_grad_()
             g = inputs(n, 3, side, side, seed=1).contiguous(memory_format=of_gradient)
-            results.append(torch.autograd.grad(layer(h), [h, *layer.parameters()], g))
+            y = layer(h)
+            results.append([y, *torch.autograd.grad(y, [h, *layer.parameters()], g)])
     for result in results[1:]:
         for one, other in zip(result, results[0], strict=True):
             torch.testing.assert_close(one, other)

@@ -112,7 +112,7 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
     if bool((values < -1e-6 * values.abs().max()).any()):
         raise InvalidInput(
             "curvature='gauss_newton' needs a loss convex in the outputs; this one has a negative curvature. "
-            "Use curvature='hessian'."
+            "Use curvature='squared_score'."
         )
     return vectors * values.clamp_min(0).sqrt()[:, None, :]  # H = V diag(w) V^T = F F^T with F = V sqrt(w)
 
@@ -153,41 +153,3 @@ def derivatives_along(
     for (name, tap), gradient in zip(taps.items(), gradients, strict=True):
         g = gradient.flatten(2) if gradient.ndim > 2 else gradient[..., None]
         yield name, (g * tap.normalized).sum(2), g.sum(2)
-
-
-def hessian_diagonals(
-    network: nn.Module, layers: dict[str, Any], x: Tensor, y: Tensor, loss: Loss, probes: list[dict[str, Tensor]]
-) -> Iterator[dict[str, Float[Tensor, "3 c"]]]:
-    r"""Yield z * (H z) per probe z: estimates of diagonals of $H_{\gamma\gamma}, H_{\beta\beta}, H_{\gamma\beta}$."""
-    # with random signs z the mean over probes is unbiased (Hutchinson); with unit vectors the sum is exact
-    shifts: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def shift(name: str, layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        # Zeros added to gamma and beta: the derivatives by them are those by gamma and beta, also for frozen ones.
-        zeros = torch.zeros(2, layer.num_features, dtype=output.dtype, device=output.device)
-        by_gamma, by_beta = (part.clone().requires_grad_() for part in zeros)
-        shifts[name] = by_gamma, by_beta
-        u = normalized_input(layer, inputs[0]).view(output.shape)
-        return output + per_channel(by_gamma, output) * u + per_channel(by_beta, output)
-
-    with forward_hooks(layers, shift):
-        total = _checked_losses(loss, checked_outputs(network(x), len(x)), y).sum()
-    ends = [end for pair in shifts.values() for end in pair]
-    gradients = torch.autograd.grad(total, ends, create_graph=True, materialize_grads=True)
-    for probe in probes:
-        z = [probe[name].to(total.dtype) for name in shifts]
-        # With random signs E[z_i (H z)_i] = E[z_i sum_k H_ik z_k] = H_ii.
-        by_gamma = _hessian_product(gradients[::2], z, ends)
-        by_beta = _hessian_product(gradients[1::2], z, ends)
-        yield {
-            name: torch.stack([z[i] * by_gamma[2 * i], z[i] * by_beta[2 * i + 1], z[i] * by_beta[2 * i]]).double()
-            for i, name in enumerate(shifts)
-        }
-
-
-def _hessian_product(gradients: tuple[Tensor, ...], z: list[Tensor], ends: list[Tensor]) -> tuple[Tensor, ...]:
-    # H z is the gradient of <gradient, z>: Hessian-vector product by a second backward pass
-    along = torch.stack([(g * v).sum() for g, v in zip(gradients, z, strict=True)]).sum()
-    if not along.requires_grad:
-        return tuple(torch.zeros_like(end) for end in ends)
-    return torch.autograd.grad(along, ends, retain_graph=True, materialize_grads=True)

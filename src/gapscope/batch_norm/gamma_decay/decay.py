@@ -15,7 +15,6 @@ from gapscope.batch_norm.gamma_decay.accumulators import LayerAccumulator, even_
 from gapscope.batch_norm.gamma_decay.curvature import (
     EvaluationData,
     derivatives_along,
-    hessian_diagonals,
     output_gradient,
     output_hessian_factor,
     prepare,
@@ -29,33 +28,10 @@ from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import device_of, inspection_mode, prepare_inputs, samples_per_pass
 
 Metric = Literal["empirical", "euclid"]
-Curvature = Literal["gauss_newton", "squared_score", "hessian"]
+Curvature = Literal["gauss_newton", "squared_score"]
 Covariance = Literal["full", "diagonal"]
 
 Sums = dict[str, LayerAccumulator]
-
-
-def _probes(layers: dict[str, Any], draws: int | None, generator: torch.Generator) -> list[dict[str, Tensor]]:
-    """Return name -> z [C] for Hutchinson's estimate: random signs, or all unit vectors."""
-    channels = {name: layer.num_features for name, layer in layers.items()}
-    if draws is not None:
-        return [
-            {name: torch.randint(0, 2, (c,), generator=generator) * 2.0 - 1 for name, c in channels.items()}
-            for _ in range(draws)
-        ]
-    none = {name: torch.zeros(c) for name, c in channels.items()}
-    return [none | {name: unit} for name, c in channels.items() for unit in torch.eye(c)]
-
-
-def _add_hessians(subject: EvaluationData, sums: Sums, draws: int | None, generator: torch.Generator) -> None:
-    """Add the diagonals of the Hessian, one Monte Carlo sample per probe."""
-    device = device_of(subject.network)
-    probes = [{name: z.to(device) for name, z in probe.items()} for probe in _probes(subject.layers, draws, generator)]
-    for _, x, y in subject.chunks():
-        estimates = hessian_diagonals(subject.network, subject.layers, x, y, subject.loss, probes)
-        for number, diagonals in enumerate(estimates):
-            for name, diagonal in diagonals.items():
-                sums[name].curvature[number if draws else 0] += diagonal
 
 
 class _Directions:
@@ -97,11 +73,9 @@ def _summed(
         score = output_gradient(subject.loss, outputs, y)
         for name, by_gamma, by_beta in derivatives_along(outputs, taps, score):
             sums[name].add(taps[name].normalized, by_gamma, by_beta)
-        for draw, direction in directions.at(part, outputs, y) if curvature != "hessian" else ():
+        for draw, direction in directions.at(part, outputs, y):
             for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction):
                 sums[name].add_direction(draw, by_gamma, by_beta)
-    if curvature == "hessian":
-        _add_hessians(subject, sums, draws, generator)
     return sums
 
 
@@ -155,8 +129,6 @@ def _check_options(metric: str, curvature: str, covariance: str, draws: int | No
         check_range("noise_draws (0 for none)", noise_draws, 2)
     if noise_draws and metric == "euclid":
         raise InvalidInput("noise_draws act on the network itself; use metric='empirical' with them.")
-    if curvature == "hessian" and covariance == "full":
-        raise InvalidInput("curvature='hessian' has the diagonal alone; use covariance='diagonal' with it.")
     if curvature == "squared_score" and draws is not None:
         raise InvalidInput("curvature='squared_score' is exact; use draws=None.")
 
@@ -196,14 +168,12 @@ def gamma_decay(
         metric: "empirical": gamma_i^2 is the variance of the layer's output over the data, which is what batch norm
             decays; "euclid", the paper's eq. 4: gamma_i^2 is a ||w_eff||^2 with w_eff = gamma w / sigma and a the mean
             variance of the inputs' coordinates. They agree where inputs are white.
-        curvature: "gauss_newton"; "hessian" (second derivatives of the network too, which may make zeta negative,
-            diagonal only); "squared_score" (squared derivatives by the given labels, as printed: too small for a
-            network that fits).
+        curvature: "gauss_newton", or "squared_score" (squared derivatives by the given labels, as printed: too small
+            for a network that fits).
         covariance: "full": channels are correlated in noise and curvature, decay = gamma^T Z gamma with zeta on the
             diagonal of Z; "diagonal": the paper's assumption of independent channels.
         replacement: Whether batches are sampled with replacement; else all variances have the factor (n - M) / (n - 1).
-        draws: Number of random directions (gauss_newton: signs in output space; hessian: Hutchinson probes); None for
-            all directions, exact.
+        draws: Number of random directions in output space ("gauss_newton" only); None for all directions, exact.
         noise_draws: Number of Gaussian noise samples (2 or more) per sample and layer, with which `predicted` holds all
             even orders and the kinks of ReLU networks (`LayerDecay.sampled`); 0 for the second order by Gauss-Newton.
             Each costs three forward passes per layer.
