@@ -94,12 +94,6 @@ def test_gaussian_at_the_optimum(model: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("model", MODELS)
-def test_gaussian_at_the_optimum_in_large_batches(model: str) -> None:
-    check(measured(model, "gaussian", 128), 0.02)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("model", ["logistic", "softplus", "linear"])
 @pytest.mark.parametrize("off", [0.6, 1.5])
 def test_off_the_optimum_the_in_batch_form_holds(model: str, off: float) -> None:

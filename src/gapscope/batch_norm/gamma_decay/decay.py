@@ -20,7 +20,7 @@ from gapscope.batch_norm.gamma_decay.curvature import (
     prepare,
     tapped_forward,
 )
-from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay, LayerDecay
+from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
 from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order, preceding_layers
 from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.losses import Loss, sample_losses
@@ -109,16 +109,6 @@ def euclidean_length_factors(subject: EvaluationData) -> dict[str, Tensor]:
     return factors
 
 
-def _single_sample_decay(subject: EvaluationData, sums: Sums, metric: str, *, estimated: bool) -> dict[str, LayerDecay]:
-    factors = euclidean_length_factors(subject) if metric == "euclid" else {}
-    decays = {}
-    for name, layer in subject.layers.items():
-        ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
-        gamma = ones if layer.weight is None else layer.weight.detach().double()
-        decays[name] = sums[name].finish(name, gamma, factors.get(name, ones), estimated=estimated)
-    return decays
-
-
 def _check_options(metric: str, curvature: str, covariance: str, draws: int | None, noise_draws: int) -> None:
     check_choice("metric", metric, get_args(Metric))
     check_choice("curvature", curvature, get_args(Curvature))
@@ -194,7 +184,13 @@ def gamma_decay(
             network, {name: by_name[name] for name in ordered}, samples, loss or sample_losses, chunk_size
         )
         sums = _summed(subject, curvature=curvature, covariance=covariance, draws=draws, generator=generator)
-        of_one_sample = _single_sample_decay(subject, sums, metric, estimated=draws is not None)
+        factors = euclidean_length_factors(subject) if metric == "euclid" else {}
+        of_one_sample = {}
+        for name, layer in subject.layers.items():
+            ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
+            gamma = ones if layer.weight is None else layer.weight.detach().double()
+            length_factor = factors.get(name, ones)
+            of_one_sample[name] = sums[name].finish(name, gamma, length_factor, estimated=draws is not None)
         decay = GammaDecay(of_one_sample, len(samples), replacement).for_batch_size(batch_size)
         if not noise_draws:
             return decay
