@@ -100,21 +100,6 @@ def test_wrong_input_of_dynamics(settings: dict[str, Any], message: str) -> None
         learning_dynamics(**{"times": [1], "learning_rate": 0.5, **settings})
 
 
-@pytest.mark.parametrize(
-    ("zeta", "alpha", "error", "trace"),
-    [
-        (1 / 64, 1, 0.94322815, 7.51560977),
-        (1 / 64, 0.5, 0.72338568, 32.94276354),
-        (0.25, 0.5, 0.64038820, 2.56155281),
-        (0.25, 1, 0.39038820, 1.56155281),
-        (0.25, 2, 0.17539053, 0.70156212),
-    ],
-)
-def test_krogh_hertz_gold(zeta: float, alpha: float, error: float, trace: float) -> None:
-    assert student_generalization(alpha, zeta=zeta) == pytest.approx(error, abs=1e-8)
-    assert resolvent_trace(alpha, zeta) == pytest.approx(trace, abs=1e-8)
-
-
 def test_resolvent_equals_the_printed_formula_and_drawn_samples() -> None:
     alpha, zeta = np.array([[0.3], [1.0], [2.5]]), np.array([0.01, 0.25, 3.0])
     roots = np.sqrt((zeta + (1 + np.sqrt(alpha)) ** 2) * (zeta + (1 - np.sqrt(alpha)) ** 2))

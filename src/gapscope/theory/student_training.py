@@ -156,9 +156,8 @@ def train_students(
     correlation $\sum_j g(y_j) x_j$. Batch norm divides by the root mean square of its batch (the mean is not
     subtracted, sec. 4), after training by that of the whole training set. Samples that do not fill a batch are skipped.
 
-    Converged weight norm with decay equals ridge regression (to 1e-12 in w for zeta = 0.25), SGD the shortest least
-    squares. Real batch norm does not end on the ridge curve of `batch_norm_zeta` that Fig. 1a puts it on: its direction
-    goes to least squares, and values on the curve near alpha = 1 come from short training.
+    Weight norm with decay ends at ridge regression, SGD at the shortest least squares; real batch norm does not end on
+    the ridge curve of `batch_norm_zeta` that Fig. 1a puts it on, but in the direction of least squares.
 
     Args:
         method: "sgd" (vanilla), "weight_norm" (with gamma decay `zeta`) or "batch_norm" (the real one, no decay).

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.gamma_decay.accumulators import (
     LayerAccumulator,
@@ -103,12 +102,3 @@ def test_a_kink_is_seen() -> None:
     only_mean = SecondMoments(zero, one, zero, zero)
     found = even_loss_excess(subject, "0", only_mean, scale=0.2, draws=20, generator=torch.Generator().manual_seed(0))
     assert found == pytest.approx(0.2**2 / 6, rel=0.1)
-
-
-def test_results_do_not_depend_on_chunks() -> None:
-    network, samples = warmed_up(plain()), images(30)
-    one = gamma_decay(network, samples, batch_size=8, noise_draws=2, chunk_size=7)
-    other = gamma_decay(network, samples, batch_size=8, noise_draws=2, chunk_size=100)
-    for name in one:
-        assert float(one[name].predicted) == pytest.approx(float(other[name].predicted))
-    assert one.for_batch_size(4)["1"].sampled is None

@@ -145,10 +145,13 @@ def test_draws_agree_within_their_standard_error(network: Any, covariance: Covar
 
 
 def test_draws_do_not_depend_on_chunks_and_repeat(network: Any) -> None:
-    one = gamma_decay(network, images(N), batch_size=M, draws=3, chunk_size=7)
-    other = gamma_decay(network, images(N), batch_size=M, draws=3, chunk_size=30)
+    one = gamma_decay(network, images(N), batch_size=M, draws=3, noise_draws=2, chunk_size=7)
+    other = gamma_decay(network, images(N), batch_size=M, draws=3, noise_draws=2, chunk_size=30)
     third = gamma_decay(network, images(N), batch_size=M, draws=3, generator=torch.Generator().manual_seed(1))
     assert float(one.decay) == pytest.approx(float(other.decay)) != pytest.approx(float(third.decay))
+    for name in one:
+        assert float(one[name].predicted) == pytest.approx(float(other[name].predicted))
+    assert one.for_batch_size(4)["1"].sampled is None
 
 
 def test_in_place_activations_and_forward_order() -> None:
