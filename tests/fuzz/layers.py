@@ -43,30 +43,6 @@ def _convolution(s: Sizes) -> nn.Module:
     return Wrapped(on_channels, layer=nn.Conv1d(s.features, s.features, 3, padding=1, padding_mode=mode, groups=groups))
 
 
-@construct("convolution over places and features", half=True)
-def _convolution2d(s: Sizes) -> nn.Module:
-    layer = nn.Conv2d(1, 2, 3, padding=1, bias=s.choices.random() < 0.5)
-    return Wrapped(lambda net, x: net.layer(x[:, None]).mean(1), layer=layer)
-
-
-@construct("convolution in three dimensions")
-def _convolution3d(s: Sizes) -> nn.Module:
-    layer = nn.Conv3d(1, 1, 3, padding=1)
-    return Wrapped(lambda net, x: net.layer(x[:, None, None])[:, 0, 0], layer=layer)
-
-
-@construct("transposed convolution", half=True)
-def _transposed(s: Sizes) -> nn.Module:
-    return Wrapped(on_channels, layer=nn.ConvTranspose1d(s.features, s.features, 3, padding=1))
-
-
-@construct("convolution tied with its transpose")
-def _tied_convolution(s: Sizes) -> nn.Module:
-    first, second = (kind(s.features, s.features, 3, padding=1) for kind in (nn.Conv1d, nn.ConvTranspose1d))
-    second.weight = first.weight
-    return Wrapped(lambda net, x: net.second(net.first(x.mT).tanh()).mT, first=first, second=second)
-
-
 @construct("batch norm", half=True)
 def _batch_norm(s: Sizes) -> nn.Module:
     return Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features)))
@@ -95,26 +71,6 @@ def _layer_norm(s: Sizes) -> nn.Module:
 def _layer_norm_places_first(s: Sizes) -> nn.Module:
     layer = norm_layer(nn.LayerNorm(s.features))
     return Wrapped(lambda net, x: net.layer(x.transpose(0, 1)).transpose(0, 1), layer=layer)
-
-
-@construct("group norm")
-def _group_norm(s: Sizes) -> nn.Module:
-    return Wrapped(on_channels, layer=norm_layer(nn.GroupNorm(1, s.features)))
-
-
-@construct("root mean square norm")
-def _rms_norm(s: Sizes) -> nn.Module:
-    return norm_layer(nn.RMSNorm(s.features))
-
-
-@construct("parametric ReLU")
-def _prelu(s: Sizes) -> nn.Module:
-    return Wrapped(on_channels, layer=nn.PReLU(s.choices.choice([1, s.features])), before=linear(s))
-
-
-@construct("bilinear")
-def _bilinear(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: net.layer(x, x.tanh()), layer=nn.Bilinear(s.features, s.features, s.features))
 
 
 @construct("embedding")
@@ -150,12 +106,6 @@ def causal(x: Tensor) -> Tensor:
     return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
 
 
-@construct("attention")
-def _attention(s: Sizes) -> nn.Module:
-    layer = _attention_layer(s, batch_first=True)
-    return Wrapped(lambda net, x: net.layer(x, x, x)[0], layer=layer)
-
-
 @construct("attention, places first, causal")
 def _attention_places_first(s: Sizes) -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
@@ -165,21 +115,10 @@ def _attention_places_first(s: Sizes) -> nn.Module:
     return Wrapped(forward, layer=_attention_layer(s))
 
 
-@construct("attention across", half=False)
-def _cross_attention(s: Sizes) -> nn.Module:
-    layer = _attention_layer(s, batch_first=True)
-    return Wrapped(lambda net, x: net.layer(x, net.keys(x), x.tanh())[0], layer=layer, keys=linear(s))
-
-
 @construct("attention with learned keys and a mask of places")
 def _attention_extra_keys(s: Sizes) -> nn.Module:
     layer = _attention_layer(s, batch_first=True, add_bias_kv=True)
     return Wrapped(lambda net, x: net.layer(x, x, x, attn_mask=causal(x), need_weights=False)[0], layer=layer)
-
-
-@construct("transformer layer")
-def _transformer(s: Sizes) -> nn.Module:
-    return nn.TransformerEncoderLayer(s.features, 1, 3, batch_first=True, activation="gelu")
 
 
 @construct("transformer layer, places first")

@@ -70,22 +70,12 @@ def _transposed_use(s: Sizes) -> nn.Module:
     )
 
 
-@construct("scalar scale")
-def _scalar_scale(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: x + net.scale * net.layer(x), layer=linear(s), scale=nn.Parameter(torch.tensor(0.3)))
-
-
 @construct("scalar temperature of a softmax")
 def _temperature(s: Sizes) -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
         return (net.scale.exp() * net.layer(x)).softmax(-1)
 
     return Wrapped(forward, layer=linear(s), scale=nn.Parameter(torch.tensor(0.5)))
-
-
-@construct("vector scale", half=True)
-def _vector_scale(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: x + net.scale * net.layer(x), layer=linear(s), scale=nn.Parameter(torch.rand(1)))
 
 
 @construct("tiny layer scale before a weight used twice")
@@ -105,12 +95,6 @@ def _zero_branch(s: Sizes) -> nn.Module:
     out = nn.Linear(s.features, s.features)
     nn.init.zeros_(out.weight)
     return Wrapped(forward, layer=nn.Linear(s.features, s.features), out=out)
-
-
-@construct("learned positions")
-def _positions(s: Sizes) -> nn.Module:
-    table = nn.Parameter(torch.randn(s.places, s.features))
-    return Wrapped(lambda net, x: net.layer(x + net.table), layer=linear(s), table=table)
 
 
 class _Table(nn.Module):
@@ -153,25 +137,6 @@ def _hypernetwork(s: Sizes) -> nn.Module:
     return Wrapped(forward, layer=nn.Linear(s.features, s.features**2))
 
 
-@construct("layer called twice", half=True)
-def _called_twice(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: net.layer(net.layer(x).tanh()), layer=nn.Linear(s.features, s.features))
-
-
-@construct("two layers with one weight", half=True)
-def _tied(s: Sizes) -> nn.Module:
-    first, second = nn.Linear(s.features, s.features), nn.Linear(s.features, s.features, bias=False)
-    second.weight = first.weight
-    return nn.Sequential(first, nn.Tanh(), second)
-
-
-@construct("alias of a layer that is also used by its weight")
-def _alias(s: Sizes) -> nn.Module:
-    layer = nn.Linear(s.features, s.features)
-    body = nn.Sequential(layer, nn.Tanh())
-    return Wrapped(lambda net, x: F.linear(net.body(x), net.first.weight), body=body, first=layer)
-
-
 @construct("layer listed twice and used by its weight")
 def _listed_twice(s: Sizes) -> nn.Module:
     layer = nn.Linear(s.features, s.features)
@@ -193,13 +158,6 @@ def _shared_encoder(s: Sizes) -> nn.Module:
         return (net.left(h) + net.right(h.tanh())).transpose(0, 1)
 
     return Wrapped(forward, left=encoder, right=encoder)
-
-
-@construct("forward pass that closes over its module")
-def _patched(s: Sizes) -> nn.Module:
-    layer = nn.Linear(s.features, s.features)
-    layer.forward = lambda input: F.linear(input, layer.weight.tanh(), layer.bias)
-    return nn.Sequential(layer)
 
 
 @construct("hook that closes over another module")
@@ -313,17 +271,3 @@ def _branch(s: Sizes) -> nn.Module:
         return torch.where(x.detach() > 0, h, h.detach() * x)
 
     return Wrapped(forward, layer=linear(s))
-
-
-@construct("partly frozen")
-def _partly_frozen(s: Sizes) -> nn.Module:
-    layer = nn.Linear(s.features, s.features)
-    s.choices.choice([layer.weight, layer.bias]).requires_grad_(False)
-    return layer
-
-
-@construct("low-rank adapter on a frozen layer")
-def _adapter(s: Sizes) -> nn.Module:
-    base = nn.Linear(s.features, s.features).requires_grad_(False)
-    down, up = nn.Linear(s.features, 1, bias=False), nn.Linear(1, s.features, bias=False)
-    return Wrapped(lambda net, x: net.base(x) + net.up(net.down(x)), base=base, down=down, up=up)

@@ -20,7 +20,7 @@ from fuzz.grammar import Sentence, sentence
 from fuzz.oracle import gradient, jacobian, leaves_no_trace, penalty_of_the_batch_as_run, problems
 from gapscope.base.errors import SlowGradients
 
-SEEDS = range(120)
+SEEDS = range(135)
 # networks a test, so that the tests can be spread over processes
 _TOGETHER = 15
 

@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from gapscope.base.errors import InvalidInput
-from gapscope.gradients.backward import ProbeSource, draw_probe, probe_scale, stratified_classes
+from gapscope.gradients.backward import draw_probe, probe_scale, stratified_classes
 from gapscope.gradients.tape import record_forward
 from gapscope.gradients.traces import one_hot_cotangents, square_norms
 from gradients.reference import CASES
@@ -55,21 +54,3 @@ def test_entries_are_exact_in_half_precision() -> None:
     for kind in ("class", "rademacher"):
         probe = draw_probe(kind, 5, 7, torch.Generator().manual_seed(0))
         assert torch.equal(probe, probe.bfloat16().float())
-
-
-def test_a_source_leaves_the_global_random_state_alone_and_can_be_resumed() -> None:
-    before = torch.get_rng_state()
-    source = ProbeSource("class", seed=3)
-    outputs = torch.zeros(6, 4)
-    source.draw(outputs)
-    state = source.state_dict()
-    following = source.draw(outputs)
-    resumed = ProbeSource("class", seed=99)
-    resumed.load_state_dict(state)
-    assert torch.equal(resumed.draw(outputs), following)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_an_unknown_kind_is_named() -> None:
-    with pytest.raises(InvalidInput, match="probe must be one of 'class', 'rademacher', 'batch_sum'; got 'clas'"):
-        ProbeSource("clas")

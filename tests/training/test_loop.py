@@ -26,7 +26,6 @@ from gapscope.penalties.weight import L2Penalty
 from gapscope.training import checkpoint_writer as kept
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train
-from gapscope.training.monitor import Monitor
 from gapscope.training.run import learning_rate_at
 
 
@@ -55,25 +54,6 @@ def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bo
 def _pairs(samples: Samples) -> TensorDataset:
     assert samples.targets is not None
     return TensorDataset(samples.inputs, samples.targets)
-
-
-FORMS: dict[str, Callable[[Samples], Any]] = {
-    "pair": lambda samples: (samples.inputs, samples.targets),
-    "data set": lambda samples: _pairs(samples),
-    "loader": lambda samples: DataLoader(_pairs(samples), batch_size=7),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_data_in_any_form_train_the_same_network(form: str) -> None:
-    samples, settings = some_samples(), TrainingSpec(learning_rate=0.1, batch_size=16, epochs=2)
-    expected, network = some_network(), some_network()
-    rows = train(expected, samples, settings, test=samples).history
-    before = torch.get_rng_state()
-    found = train(network, FORMS[form](samples), settings, test=FORMS[form](samples)).history
-    assert torch.equal(torch.get_rng_state(), before)
-    assert equal(state(network), state(expected))
-    assert [row["test_loss"] for row in found] == [row["test_loss"] for row in rows]
 
 
 def test_a_shuffling_loader_is_read_alike_for_the_same_seed(tmp_path: Path) -> None:
@@ -469,38 +449,6 @@ def test_augmentation_needs_images() -> None:
         train(some_network(), some_samples(), TrainingSpec(augmentation="flip_shift_rotate"))
     with pytest.raises(InvalidInput, match=r"training.augmentation"):
         TrainingSpec(augmentation="flip")
-
-
-class _ByKeyword(nn.Module):
-    """Adds two inputs that come by keyword, and returns its logits in a dictionary."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = some_network()
-
-    def forward(self, *, left: torch.Tensor, right: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"logits": self.inner(left + right)}
-
-
-def test_a_network_of_several_inputs_trains_is_monitored_and_resumed_as_one_of_their_sum(tmp_path: Path) -> None:
-    x, y = torch.randn(30, 4), torch.arange(30) % 3
-    left = torch.randn(30, 4)
-    data = {"left": left, "right": x - left, "labels": y}
-    settings = TrainingSpec(epochs=4, batch_size=10, learning_rate=0.1)
-    torch.manual_seed(0)
-    start = _ByKeyword()
-    plain, whole, resumed = copy.deepcopy(start).inner, copy.deepcopy(start), copy.deepcopy(start)
-    expected = train(plain, (x, y), settings, test=(x, y), seed=3)
-    monitor = Monitor(data, ["loss"], n_samples=30)
-    found = train(whole, data, settings, test=data, seed=3, on_epoch=monitor)
-    for one, other in zip(found.history, expected.history, strict=True):
-        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-4)
-        assert one["test_loss"] == pytest.approx(other["test_loss"], rel=1e-4) == pytest.approx(one["loss"], rel=1e-4)
-    train(resumed, data, TrainingSpec.from_dict(settings.to_dict() | {"epochs": 2}), seed=3, folder=tmp_path)
-    again = copy.deepcopy(start)
-    train(again, data, settings, seed=3, folder=tmp_path)
-    for name, tensor in whole.state_dict().items():
-        assert torch.equal(tensor, again.state_dict()[name]), name
 
 
 def test_on_batch_receives_every_sample_once_per_epoch_with_its_outputs() -> None:
