@@ -75,7 +75,7 @@ def test_a_pool_of_own_networks_is_read_reported_and_estimated_from(pool: gs.Poo
     done = gapscope("gap", "fit", pool.folder)
     assert done.returncode == 0 and "fitted on 8 networks; gap of accuracy" in done.stdout, done.stderr
     done = gapscope("gap", "predict", pool.folder, "own_networks:small", "own_networks:large")
-    assert done.returncode in (0, 2) and done.stdout.count("trust: ") == 2, done.stderr
+    assert done.returncode in (0, 2) and done.stdout.count("in domain: ") == 2, done.stderr
     estimator = gs.GapEstimator.load(pool.folder / "estimator.json")
     record = pool.records()[0]
     answer = estimator.assess(gs.pools.records_to_pandas([record]))
