@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import Weighted, forward_hooks, record_module_calls
 from gapscope.inspection.losses import class_logits
@@ -109,12 +109,6 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
                     features.append(seen[-1].double().flatten(1).cpu())
     whole = torch.cat(features) if len(features) == len(outputs) else None
     return ForwardPass(torch.cat(outputs), whole, None if last is None else last[1])
-
-
-def check_classes(measure: str, y: Tensor) -> None:
-    """Raise InvalidInput unless y holds one class label per sample."""
-    if y.ndim != 1 or y.is_floating_point():
-        raise InvalidInput(f"{measure} needs class labels, an int64 tensor [n]; got y of {y.dtype}.")
 
 
 def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:

@@ -16,7 +16,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, chec
 from gapscope.base.samples import Samples
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, prepare_inputs
-from gapscope.measures._forward import FloatInputs, Labels, check_classes
+from gapscope.measures._forward import FloatInputs, Labels
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 
@@ -142,7 +142,6 @@ def margin_signature(
     """
     check_choice("normalize", normalize, ("total_variation", "none"))
     check_range("epsilon", epsilon, 0)
-    check_classes("margin_signature", y)
     samples = Samples(x, y)
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))

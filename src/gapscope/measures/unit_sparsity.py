@@ -22,7 +22,7 @@ from gapscope.ablation.class_curves import (
 from gapscope.base.errors import check_range
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, prepare_inputs
-from gapscope.measures._forward import Inputs, Labels, check_classes
+from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 
@@ -222,7 +222,6 @@ def unit_sparsity(
     """
     if chunk_size is not None:
         check_range("chunk_size", chunk_size, 1)
-    check_classes("unit_sparsity", y)
     names = [layers] if layers is None or isinstance(layers, str) else layers
     results = {}
     with measurement_mode(network) as network:
