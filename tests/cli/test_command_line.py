@@ -98,6 +98,27 @@ def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signa
     assert done.returncode == 130 and "Run the same command again" in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_process_with_workers_says_that_it_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", CODE, "pool", "run", str(_endless_grid(tmp_path)), str(tmp_path / "pool")]
+    # a background job inherits an ignored SIGINT, which the command would rightly keep ignoring
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        _wait_for_a_checkpoint(tmp_path / "pool")
+        process.send_signal(number)
+        told = process.communicate(timeout=300)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "Run the same command again" in told and "Traceback" not in told
+
+
 def test_an_estimator_is_fitted_and_asked(pool: Path) -> None:
     done = gapscope("gap", "fit", pool)
     assert done.returncode == 0, done.stderr
@@ -155,6 +176,45 @@ def test_a_damaged_record_is_said_in_a_line_and_hides_no_other(pool: Path, tmp_p
     assert done.returncode == 0 and "11 networks" in done.stdout
     assert done.stderr.startswith("note: 1 of 12 records") and "\n" not in done.stderr.strip()
     assert "1 unreadable" in gapscope("pool", "status", pool.parent / "grid.toml", copy).stdout
+
+
+WRONG_ESTIMATORS = {
+    "[]": "must hold a gap estimator",
+    '{"what": "gap estimator"}': "has no 'schema' that is a number",
+    '{"what": "gap estimator", "schema": "1"}': "has no 'schema' that is a number",
+    '{"what": "gap estimator", "schema": 1, "parameters": [], "fitted": 3}': "is damaged",
+    '{"what": "gap estimator", "schema": 1, "parameters": {"kind": "magic"}, "fitted": {}}': "is damaged",
+}
+
+
+@pytest.mark.parametrize("content", WRONG_ESTIMATORS)
+def test_wrong_estimators_get_one_sentence(pool: Path, tmp_path: Path, content: str) -> None:
+    (tmp_path / "estimator.json").write_text(content)
+    network = next(pool.glob("runs/*/weights.safetensors"))
+    done = gapscope("gap", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
+    assert done.returncode == 1 and WRONG_ESTIMATORS[content] in done.stderr
+
+
+@pytest.mark.parametrize("take", ["coefficients", "residuals", "left_out"])
+def test_a_shortened_estimator_gets_one_sentence(pool: Path, tmp_path: Path, take: str) -> None:
+    assert gapscope("gap", "fit", pool, "--output", tmp_path / "estimator.json").returncode == 0
+    content = json.loads((tmp_path / "estimator.json").read_text())
+    content["fitted"][take] = content["fitted"][take][:1]
+    (tmp_path / "estimator.json").write_text(json.dumps(content))
+    network = next(pool.glob("runs/*/weights.safetensors"))
+    done = gapscope("gap", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
+    assert done.returncode == 1 and "is damaged" in done.stderr
+
+
+@pytest.mark.parametrize("facts", [5, None, {}, {"spec": 3}, {"spec": {"dat": 1}}, {"spec": {}, "corruption": 1}])
+def test_weights_with_wrong_facts_get_one_sentence(tmp_path: Path, facts: object) -> None:
+    import torch
+    from safetensors.torch import save
+
+    content = save({"a": torch.zeros(1)}, metadata={"facts": json.dumps(facts)})
+    (tmp_path / "weights.safetensors").write_bytes(content)
+    done = gapscope("measure", tmp_path / "weights.safetensors")
+    assert done.returncode == 1 and done.stderr.startswith("error: ")
 
 
 @pytest.mark.parametrize(

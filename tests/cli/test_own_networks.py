@@ -12,6 +12,7 @@ from torch import nn
 
 import gapscope as gs
 from commands import gapscope
+from door_networks import bert, resnet18
 from gapscope.base.errors import InvalidInput
 
 MODULE = """
@@ -118,6 +119,18 @@ def test_own_networks_are_measured_and_compared_by_name_of_a_function(own: Path)
 def test_a_wrong_function_gets_one_sentence(own: Path, source: str, message: str) -> None:
     done = gapscope("measure", source)
     assert done.returncode == 1 and message in done.stderr
+
+
+def test_a_resnet_and_a_bert_make_records() -> None:
+    for make in (resnet18, bert):
+        network, data = make()
+        record = gs.record_network(
+            network, data, test=data, name="mine", measures=["ntk_trace", "unit_sparsity", "loss"]
+        )
+        assert record.gap == 0 and record.readings["ntk_trace"].value > 0 and record.measured_samples == 24
+        assert record.spec["network"]["name"] == type(network).__name__
+    assert not record.unmeasured
+    assert gs.record_network(network, data, name="mine", measures=["loss"]).gap != record.gap  # NaN: no test data
 
 
 def test_a_record_needs_targets() -> None:

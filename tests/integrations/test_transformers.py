@@ -16,12 +16,14 @@ from quiet_trainer import training_arguments
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
+import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import pack_inputs
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.integrations.transformers import MonitorCallback, add_penalty
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.monitor import Monitor
 
 pytestmark = [
@@ -176,6 +178,35 @@ def test_a_resumed_training_resumes_the_monitor_and_its_alarm(tmp_path: Path) ->
     for mine, theirs in zip(resumed.rows, unbroken.rows, strict=True):
         assert mine == pytest.approx(theirs, nan_ok=True)
     assert resumed.state_dict()["alarm"] == unbroken.state_dict()["alarm"]
+
+
+@pytest.mark.thorough
+def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path: Path) -> None:
+    tokens = torch.randint(1, 20, (120, 5), generator=torch.Generator().manual_seed(0))
+    tokens[:, 0] = 2 + torch.arange(120) % 2
+    truth = tokens[:, 0] - 2
+    labels = torch.where(torch.arange(120) < 8, 1 - truth, truth)
+    mask = torch.ones_like(tokens)
+    rows = [{"input_ids": t, "attention_mask": m, "labels": y} for t, m, y in zip(tokens, mask, labels, strict=True)]
+
+    def watched(folder: Path, **resume: Any) -> MonitorCallback:
+        canaries = Canaries(labels)
+        data = canaries.dataset(rows)
+        monitor = Monitor(data, [], n_samples=120, alarm=CanaryAlarm(canaries, restore=False))
+        callback = MonitorCallback(monitor)
+        arguments = training_arguments(folder, num_train_epochs=3)
+        arguments.save_strategy = transformers.trainer_utils.IntervalStrategy.EPOCH
+        trainer = transformers.Trainer(
+            model=bert_classifier(), args=arguments, train_dataset=data, callbacks=[callback]
+        )
+        trainer.train(**resume)
+        return callback
+
+    found = gs.find_label_issues(watched(tmp_path))
+    wrong = (found.indices < 8).double()
+    assert len(found.indices) == 96 and float(wrong[: int(wrong.sum())].mean()) > 0.7
+    again = gs.find_label_issues(watched(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-15")))
+    assert again.indices[: int(wrong.sum())].tolist() == found.indices[: int(wrong.sum())].tolist()
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +81,17 @@ def test_the_ranking_averages_the_ranks_of_a_training_run_and_a_kernel(noisy: Wa
     assert torch.allclose(both.margin, expected[order]) and not canary[order].any()
     assert not torch.equal(alone.indices, order) and both.noise is not None
     assert both.noise.accuracy > 0.6
+
+
+def test_a_training_that_is_resumed_says_the_same(noisy: Watched, tmp_path: Path) -> None:
+    Watched(0.2, gs.TrainingSpec.from_dict(SETTINGS.to_dict() | {"epochs": 5}), tmp_path)
+    resumed = Watched(0.2, folder=tmp_path)
+    assert gs.find_label_issues(resumed.monitor).to_json() == gs.find_label_issues(noisy.monitor).to_json()
+    again = Monitor(
+        (noisy.x, noisy.canaries.labels), [], n_samples=600, alarm=CanaryAlarm(noisy.canaries, restore=False)
+    )
+    again.load_state_dict(json.loads(json.dumps(noisy.monitor.state_dict())))
+    assert gs.find_label_issues(again).to_json() == gs.find_label_issues(noisy.monitor).to_json()
 
 
 def test_a_part_of_the_samples_has_its_positions(noisy: Watched) -> None:

@@ -66,6 +66,18 @@ def test_equals_refits_without_each_sample(task: str) -> None:
         assert found.accuracy != found.accuracy and "accuracy" not in found.scalars()
 
 
+def test_landmarks_are_near_the_exact_answer() -> None:
+    digits = load_dataset("digits")
+    samples = digits.train.subset(torch.arange(400))
+    assert samples.targets is not None
+    network = build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
+                    generator=torch.Generator().manual_seed(0))  # fmt: skip
+    exact = kernel_leave_one_out(network, samples.inputs, samples.targets)
+    near = kernel_leave_one_out(network, samples.inputs, samples.targets, max_exact=100, landmarks=200)
+    assert not torch.equal(near.predictions, exact.predictions)  # the landmarks were used
+    assert near.accuracy == pytest.approx(exact.accuracy, abs=0.03)
+
+
 def test_all_samples_as_landmarks_are_the_exact_answer() -> None:
     digits = load_dataset("digits")
     samples = digits.train.subset(torch.arange(300))

@@ -113,6 +113,14 @@ def test_state_resumes() -> None:
     assert resumed == pytest.approx(values[3:], rel=1e-12)
 
 
+def test_under_automatic_mixed_precision() -> None:
+    network, samples = some_network(), some_samples()
+    plain = GammaDecayPenalty(batch_size=16)(network, samples.inputs, samples.targets)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = GammaDecayPenalty(batch_size=16)(network, samples.inputs, samples.targets)
+    assert mixed.item() == pytest.approx(plain.item(), rel=0.02)
+
+
 def test_errors() -> None:
     samples = some_samples()
     with pytest.raises(InvalidInput, match="needs targets, for the curvature of the loss; got inputs alone"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
 
 from door_networks import bert_classifier
 from gapscope.base.errors import InvalidInput, ReplaceLayer, SlowGradients
@@ -27,6 +29,7 @@ from gapscope.networks.adapters import from_transformers
 from gapscope.networks.factory import build_network
 from gapscope.penalties.gradient_norms import InputJacobianPenalty, LossGradientPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from two_processes import together
 
 KINDS: list[dict[str, Any]] = [
     {"method": "exact"},
@@ -211,6 +214,30 @@ def test_statistics_that_cannot_be_held_are_refused() -> None:
     network[1] = nn.SyncBatchNorm(3).double()
     with pytest.raises(ReplaceLayer, match=r"BatchNorm must not mix the samples.*'1' uses"):
         GradientSimilarityPenalty(1.0)(network.train(), x)
+
+
+def _process(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    x, y = (part.chunk(2)[rank] for part in _batch(12))
+    network: Any = DistributedDataParallel(_batch_normalized())
+    torch.save(_local_gradient(network, x, y), Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def _local_gradient(network: Any, x: Tensor, y: Tensor) -> Tensor:
+    outputs, value = GradientSimilarityPenalty(0.1, method="exact").forward_with_penalty(network, x)
+    (F.cross_entropy(outputs, y) + value).backward()
+    return _gathered(network)
+
+
+@pytest.mark.thorough
+def test_two_processes_average_what_each_gives_with_its_own_statistics(tmp_path: Path) -> None:
+    together(_process, tmp_path)
+    parts = zip(*(part.chunk(2) for part in _batch(12)), strict=True)
+    right = torch.stack([_local_gradient(_batch_normalized(), x, y) for x, y in parts]).mean(0)
+    for rank in (0, 1):
+        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), right, rtol=1e-9, atol=1e-10)
 
 
 def _rows_of_graph(outputs: Tensor, network: nn.Module) -> Tensor:

@@ -88,6 +88,19 @@ def test_population_statistics_are_exact_after_training_and_measured_before_ever
     assert int(network.get_submodule("conv1_norm").num_batches_tracked) == 2 * (6 + 1) + 1  # type: ignore[arg-type]
 
 
+def test_a_network_with_batch_norm_is_trained_under_the_gradient_similarity_penalty(tmp_path: Path) -> None:
+    traces = {}
+    for strength in (0.0003, 0.003):
+        item = {"name": "gradient_similarity", "options": {"strength": strength}}
+        made = BASE.replace({"training.penalties": [item]})
+        record = run(made, tmp_path / made.id, RunOptions(measures=()))
+        assert record.status == "finished" and isinstance(
+            load_network(tmp_path / made.id / "weights.safetensors")[0].get_submodule("conv1_norm"), nn.BatchNorm2d
+        )
+        traces[strength] = record.history[-1]["penalty"] / strength
+    assert traces[0.003] < traces[0.0003] / 2
+
+
 def test_statistics_of_other_kinds_are_left_alone(problem: Problem) -> None:
     network = network_from_spec(BASE, problem)
     before = {name: value.clone() for name, value in network.state_dict().items()}
