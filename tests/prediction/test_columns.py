@@ -16,7 +16,6 @@ from gapscope.prediction.columns import (
     complete_rows,
     hyperparameter_columns,
     reading_columns,
-    reading_directions,
     suggest_estimator,
 )
 from gapscope.results.readings import Reading, Readings
@@ -43,7 +42,6 @@ RECORDS = [
 
 def test_readings_are_those_of_finished_networks_that_vary() -> None:
     assert reading_columns(RECORDS) == ["norm"]
-    assert reading_directions(RECORDS) == {"norm": "lower", "count": "lower", "other": "lower"}
     assert set(reading_columns(RECORDS)) <= set(records_to_pandas(RECORDS).columns)
 
 
@@ -88,7 +86,6 @@ def test_without_sensitivities_and_margins_it_takes_all_readings(records: list[R
     ]
     found = suggest_estimator(changed)
     assert found.features == [reading.name for reading in changed[0].readings]
-    assert found.directions is not None and found.directions["unit_sparsity.kappa"] == "higher"
     table = complete_rows(records_to_pandas(changed), found.features or [])
     found.fit(table, table["gap"])
     assert len(table) == 30

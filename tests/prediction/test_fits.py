@@ -7,7 +7,6 @@ import json
 import numpy
 import pandas
 import pytest
-from scipy.optimize import nnls
 from scipy.stats import multivariate_normal
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -112,19 +111,9 @@ def test_ridge_is_that_of_scikit_learn_with_exact_leave_one_out(seed: int, doubl
         x[:, -1] = 3 * x[:, 0]
     scaled = (x - x.mean(0)) / x.std(0)
     theirs = RidgeCV(alphas=RIDGE_STRENGTHS * len(y)).fit(scaled, y)
-    ours = fit_coefficients("ridge", x, y, numpy.zeros(5))
+    ours = fit_coefficients("ridge", x, y)
     assert ours[1:] * x.std(0) == pytest.approx(theirs.coef_, rel=1e-9, abs=1e-9)
     assert ours[0] + x @ ours[1:] == pytest.approx(theirs.predict(scaled), rel=1e-9)
-
-
-def test_monotone_is_least_squares_with_non_negative_coefficients() -> None:
-    x, y = _data(1)
-    signs = numpy.array([1.0, 1.0, -1.0, 1.0, -1.0])
-    ours = fit_coefficients("monotone", x, y, signs)
-    scaled = (x - x.mean(0)) / x.std(0) * signs
-    theirs, _ = nnls(scaled, y - y.mean())
-    assert ours[1:] * x.std(0) * signs == pytest.approx(theirs, abs=1e-9)
-    assert (ours[1:] * signs >= 0).all()
 
 
 def _region(x: numpy.ndarray) -> ApplicabilityDomain:

@@ -20,7 +20,6 @@ from gapscope.prediction.gap_estimator import GapEstimator
     [
         GapEstimator(),
         GapEstimator(kind="ridge"),
-        GapEstimator(kind="monotone", directions={}),
         GapEstimator(kind="gaussian_process", interval="none"),
     ]
 )
@@ -68,18 +67,6 @@ def test_left_out_residuals_are_those_of_refitting() -> None:
     left_out = cross_val_predict(LinearRegression(), design, table["gap"], cv=LeaveOneOut())
     found = GapEstimator().fit(design, table["gap"])
     numpy.testing.assert_allclose(found.residuals_, numpy.abs(left_out - table["gap"]), rtol=1e-8)
-
-
-def test_monotone_keeps_the_stated_signs() -> None:
-    table = networks(40)
-    right = {"zeta": "lower", "kappa": "higher", "size": "lower"}
-    free = _estimator().fit(table, table["gap"])
-    bound = _estimator(kind="monotone", directions=right).fit(table, table["gap"])
-    numpy.testing.assert_allclose(bound.coef_, free.coef_, rtol=1e-6)
-    wrong = _estimator(kind="monotone", directions=right | {"zeta": "higher", "kappa": "none"}).fit(table, table["gap"])
-    assert wrong.coef_[0] == 0
-    oracle = LinearRegression().fit(table[["kappa"]].assign(size=numpy.log(table["size"])), table["gap"])
-    numpy.testing.assert_allclose(wrong.coef_[1:], oracle.coef_, rtol=1e-6)
 
 
 def test_no_features_is_the_mean_gap() -> None:
@@ -218,6 +205,11 @@ def test_files_that_are_no_estimator_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(content | {"schema": 99}))
     with pytest.raises(UnreadableFile, match="schema 2 or older; got 99, written by a newer gapscope"):
         GapEstimator.load(path)
+    path.write_text(json.dumps(content | {"parameters": content["parameters"] | {"directions": None}}))
+    assert GapEstimator.load(path).kind == "linear"  # a parameter of version 0.4
+    path.write_text(json.dumps(content | {"parameters": content["parameters"] | {"kind": "monotone"}}))
+    with pytest.raises(UnreadableFile, match=r"is damaged .*kind must be one of .* got 'monotone'"):
+        GapEstimator.load(path)
     del content["fitted"]["coefficients"]
     path.write_text(json.dumps(content))
     with pytest.raises(UnreadableFile, match=r"is damaged \('coefficients'\)"):
@@ -231,7 +223,6 @@ def test_files_that_are_no_estimator_are_refused(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"kind": "rigde"}, r"kind must be one of .* got 'rigde'. Did you mean 'ridge'\?"),
-        ({"kind": "monotone"}, "kind='monotone' needs the direction of each reading"),
         ({"features": ("zetta",), "log_features": ()}, r"must have a column 'zetta'.*Did you mean 'zeta'\?"),
         ({"features": "zeta"}, "features must be a list of column names; got 'zeta'"),
         ({"log_features": ("depth",)}, "logarithm must name readings among zeta, kappa, size; got 'depth'"),

@@ -34,7 +34,7 @@ def fit(
     ),
     measure: list[str] = typer.Option([], help="Reading to use, such as unit_sparsity.zeta; repeatable."),
     kind: str | None = typer.Option(
-        None, help="'linear', 'ridge', 'monotone' or 'gaussian_process'. Default: depends on the readings."
+        None, help="'linear', 'ridge' or 'gaussian_process'. Default: depends on the readings."
     ),
     output: Path | None = typer.Option(
         None, help="Output file. Default: POOL/estimator.json, or TABLE.json next to the table."

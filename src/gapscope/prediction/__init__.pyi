@@ -1,7 +1,6 @@
 from .columns import complete_rows as complete_rows
 from .columns import hyperparameter_columns as hyperparameter_columns
 from .columns import reading_columns as reading_columns
-from .columns import reading_directions as reading_directions
 from .columns import suggest_estimator as suggest_estimator
 from .cross_validation import baselines as baselines
 from .cross_validation import cross_val_predict as cross_val_predict

@@ -9,7 +9,6 @@ import numpy
 from jaxtyping import Bool, Float
 
 from gapscope.base.errors import InvalidInput, did_you_mean
-from gapscope.results.readings import Direction
 from gapscope.results.records import Record, records_to_pandas
 
 if TYPE_CHECKING:
@@ -44,11 +43,6 @@ def reading_columns(records: Iterable[Record]) -> list[str]:
             for reading in record.readings:
                 values.setdefault(reading.name, set()).add(reading.value)
     return [name for name, seen in values.items() if len(seen) > 1]
-
-
-def reading_directions(records: Iterable[Record]) -> dict[str, Direction]:
-    """Return the direction of each reading that goes with a smaller gap."""
-    return {reading.name: reading.direction for record in records for reading in record.readings}
 
 
 def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
@@ -178,12 +172,10 @@ def suggest_estimator(
             "Run the pool with measures = [...]."
         )
     table = complete_rows(table, features)
-    directions = reading_directions(finished)
     shares = tuple(features) == FROM_THE_KERNEL
     return GapEstimator(
         kind=kind or ("gaussian_process" if shares else "ridge"),
         features=list(features),
         log_features=[] if shares else wide_columns(table, features),
         families=[name for name in FAMILIES if name in table.columns],
-        directions={name: directions.get(name, "none") for name in features},
     )

@@ -15,8 +15,7 @@ from gapscope.base.type_guards import is_list, is_mapping
 
 Array = numpy.ndarray
 RIDGE_STRENGTHS = numpy.logspace(-4, 4, 33)
-LINEAR_KINDS = ("linear", "ridge", "monotone")
-KINDS = (*LINEAR_KINDS, "gaussian_process")
+KINDS = ("linear", "ridge", "gaussian_process")
 
 
 def _ridge(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Float[Array, " p"]:
@@ -34,16 +33,14 @@ def _ridge(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Float[Array, " p"]:
     return right.T @ (singular / (singular**2 + best) * projected)
 
 
-def fit_coefficients(
-    kind: str, x: Float[Array, "n p"], y: Float[Array, " n"], signs: Float[Array, " p"]
-) -> Float[Array, " p_plus_1"]:
-    r"""Return intercept and coefficients of the smallest (penalized, signed) sum of squares.
+def fit_coefficients(kind: str, x: Float[Array, "n p"], y: Float[Array, " n"]) -> Float[Array, " p_plus_1"]:
+    r"""Return intercept and coefficients of the smallest (penalized) sum of squares.
 
     $$\min_{c, a} \sum_i \Big(y_i - c - \sum_k a_k x_{ik}\Big)^2$$
 
     plus $\alpha \sum_k (a_k s_k)^2$ for "ridge" ($s_k$ the standard deviation of column k, $\alpha$ the best of 33
-    values between $10^{-4} n$ and $10^4 n$ by leave-one-out error), subject to `signs` for "monotone". Exact; where
-    columns are linearly dependent, the solution of smallest scaled norm.
+    values between $10^{-4} n$ and $10^4 n$ by leave-one-out error). Exact; where columns are linearly dependent, the
+    solution of smallest scaled norm.
     """
     if x.shape[1] == 0:
         return numpy.array([y.mean()])
@@ -53,15 +50,7 @@ def fit_coefficients(
     centre, scale = x.mean(0), x.std(0)
     scale[scale <= 1e-12] = numpy.inf  # a constant column tells nothing: its coefficient is zero
     scaled, target = (x - centre) / scale, y - y.mean()
-    if kind == "ridge":
-        coefficients = _ridge(scaled, target)
-    elif kind == "monotone":
-        from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
-        bounds = numpy.where(signs > 0, 0.0, -numpy.inf), numpy.where(signs < 0, 0.0, numpy.inf)
-        coefficients: Any = lsq_linear(scaled, target, bounds=bounds, method="bvls").x  # pyright: ignore
-    else:
-        coefficients = numpy.linalg.lstsq(scaled, target, rcond=None)[0]
+    coefficients = _ridge(scaled, target) if kind == "ridge" else numpy.linalg.lstsq(scaled, target, rcond=None)[0]
     coefficients = coefficients / scale
     return numpy.concatenate([[y.mean() - centre @ coefficients], coefficients / largest])
 

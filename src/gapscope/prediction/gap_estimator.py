@@ -32,10 +32,9 @@ Array = numpy.ndarray
 SCHEMA = 2
 # names of the constructor's parameters in files of schema 1
 RENAMED = {"spread": "error_scale", "logarithm": "log_features"}
-# of files that were written when intervals could come from a part of the networks
-REMOVED = ("calibration_share", "calibration_fraction")
+# of files of versions whose intervals could come from a part of the networks, and whose signs could be stated
+REMOVED = ("calibration_share", "calibration_fraction", "directions")
 INTERVALS = ("jackknife+", "cv+", "none")
-COEFFICIENT_SIGNS = {"lower": 1.0, "higher": -1.0, "none": 0.0}
 
 
 class GapEstimator(RegressorMixin, BaseEstimator):
@@ -48,9 +47,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     Args:
         kind: "linear" (least squares, the paper's), "ridge" (standardized readings, strength by leave-one-out error;
-            for many or strongly correlated readings), "monotone" (least squares with the signs of `directions`, or
-            zero) or "gaussian_process" (a smooth function of few standardized readings, see `gapscope.prediction.fits`;
-            refits keep the kernel of all networks).
+            for many or strongly correlated readings) or "gaussian_process" (a smooth function of few standardized
+            readings, see `gapscope.prediction.fits`; refits keep the kernel of all networks).
         features: Columns of the readings; None uses all, an empty list fits the mean gap.
         log_features: Readings that enter by their natural logarithm (they must be positive).
         families: Columns of the kind of network (architecture, normalization). They do not enter the fit; a value that
@@ -59,8 +57,6 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             omit together, so that intervals hold for unseen kinds. They do not enter the fit.
         error_scale: Column of the expected error of each network, up to a factor: the width of its interval. Empty for
             the same width, or the posterior deviation of a Gaussian process.
-        directions: For "monotone": direction of each reading, "lower" (a lower reading goes with a smaller gap, so
-            the coefficient is at least 0), "higher" or "none", the default.
         interval: "jackknife+" (n refits), "cv+" (`n_folds` refits, for hundreds of networks) or "none" (one fit,
             infinite intervals).
         n_folds: Number of folds of "cv+".
@@ -85,7 +81,6 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         families: Sequence[str] = (),
         clusters: Sequence[str] = (),
         error_scale: str = "",
-        directions: Mapping[str, str] | None = None,
         interval: str = "jackknife+",
         n_folds: int = 20,
         random_state: int = 0,
@@ -96,7 +91,6 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         self.families = families
         self.clusters = clusters
         self.error_scale = error_scale
-        self.directions = directions
         self.interval = interval
         self.n_folds = n_folds
         self.random_state = random_state
@@ -113,13 +107,6 @@ class GapEstimator(RegressorMixin, BaseEstimator):
                 raise InvalidInput(f"{name} must be a list of column names; got {given[name]!r}.")
         if not isinstance(given["error_scale"], str):
             raise InvalidInput(f"error_scale must be the name of a column; got {self.error_scale!r}.")
-        if self.kind == "monotone" and self.directions is None:
-            raise InvalidInput(
-                "kind='monotone' needs the direction of each reading; got directions=None. Pass "
-                "directions={'name': 'lower' | 'higher' | 'none'}, for example reading_directions(records)."
-            )
-        for direction in (self.directions or {}).values():
-            check_choice("directions", direction, COEFFICIENT_SIGNS)
 
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """Return readings (and target, while fitting) after scikit-learn's own validation."""
@@ -175,11 +162,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(shown.shape[1])])
         self.feature_names_ = tuple(str(name) for name in names)
         x, y = log_transform(shown, self.feature_names_, self.log_features, finite=True), numpy.asarray(y, dtype=float)
-        directions = self.directions or {}
-        signs = numpy.array([COEFFICIENT_SIGNS[directions.get(name, "none")] for name in self.feature_names_])
         families = {column: sorted(set(values)) for column, values in self._families_of(X).items()}
         self.kernel_ = fit_kernel(x, y) if self.kind == "gaussian_process" else None
-        weights = self._weights(x, y, numpy.arange(len(y)), signs)
+        weights = self._weights(x, y, numpy.arange(len(y)))
         self.intercept_, self.coef_ = float(weights[0]), weights[1:]
         self.region_ = ApplicabilityDomain.fit(x, self.feature_names_, families)
         spread = self._spread(X, x)
@@ -191,7 +176,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             with progress("fitting", len(folds)) as bar:
                 for fold in folds:
                     rest = numpy.delete(numpy.arange(len(y)), fold)
-                    self.left_out_[fold] = self._weights(x, y, rest, signs)
+                    self.left_out_[fold] = self._weights(x, y, rest)
                     if self.kernel_ is not None and not self.error_scale:
                         spread[fold] = self.kernel_.deviation(x[fold], rest)
                     bar.advance()
@@ -199,11 +184,11 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             self.residuals_ = numpy.abs(y - predictions) / spread
         return self
 
-    def _weights(self, x: Array, y: Array, rows: Int[Array, " r"], signs: Array) -> Array:
+    def _weights(self, x: Array, y: Array, rows: Int[Array, " r"]) -> Array:
         """Intercept and weights of the basis, fitted to these rows."""
         if self.kernel_ is not None:
             return self.kernel_.weights(y, rows)
-        return fit_coefficients(self.kind, x[rows], y[rows], signs)
+        return fit_coefficients(self.kind, x[rows], y[rows])
 
     def _basis(self, x: Float[Array, "m p"]) -> Float[Array, "m b"]:
         """Return the basis of the estimate: readings, or similarities with the fitted networks."""
