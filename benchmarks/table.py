@@ -44,16 +44,16 @@ def _candidates(found: Mapping[str, Any]) -> Iterator[Row]:
     reference = rows[found["reference"]]
     ours = {name.removeprefix("gapscope "): s for name, s in rows.items() if name.startswith("gapscope")}
     others = {name: s for name, s in rows.items() if not name.startswith("gapscope") and name != found["reference"]}
-    said = f"{found['reference']}, {milliseconds(reference)}"
-    yield found["title"], said, _listed(ours, reference), _listed(others, reference)
+    message = f"{found['reference']}, {milliseconds(reference)}"
+    yield found["title"], message, _listed(ours, reference), _listed(others, reference)
 
 
 def _memory(found: Mapping[str, Any]) -> Iterator[Row]:
     """Peaks in MB."""
     peaks = {name: "not finished" if peak is None else f"{peak:,.0f} MB" for name, peak in found["rows"].items()}
-    said = {name: f"{name.removeprefix('gapscope ')} {peak}" for name, peak in peaks.items()}
-    ours = [text for name, text in said.items() if name.startswith("gapscope")]
-    others = [text for name, text in said.items() if not name.startswith("gapscope")]
+    message = {name: f"{name.removeprefix('gapscope ')} {peak}" for name, peak in peaks.items()}
+    ours = [text for name, text in message.items() if name.startswith("gapscope")]
+    others = [text for name, text in message.items() if not name.startswith("gapscope")]
     yield found["title"], "above the loaded network", ", ".join(ours), ", ".join(others)
 
 
@@ -63,8 +63,8 @@ def _sensitivity(found: Mapping[str, Any]) -> Iterator[Row]:
         reference = times.pop("two forward passes")
         ours = {key: times.pop(key) for key in list(times) if key.startswith("S")}
         work = f"output sensitivity S, {name}, {found['settings']['samples']:,} images"
-        said = f"two forward passes, {milliseconds(reference)}"
-        yield work, said, _listed(ours, reference), _listed(times, reference)
+        message = f"two forward passes, {milliseconds(reference)}"
+        yield work, message, _listed(ours, reference), _listed(times, reference)
 
 
 def _ablation(found: Mapping[str, Any]) -> Iterator[Row]:
@@ -78,8 +78,8 @@ def _normalization(found: Mapping[str, Any]) -> Iterator[Row]:
     for shape, rows in found["forward_and_backward"].items():
         times = {name: row["milliseconds"] / 1e3 for name, row in rows.items()}
         reference = times.pop("BatchNorm2d")
-        said = f"BatchNorm2d, {milliseconds(reference)}"
-        yield f"normalization, {shape}", said, _listed(times, reference), "-"
+        message = f"BatchNorm2d, {milliseconds(reference)}"
+        yield f"normalization, {shape}", message, _listed(times, reference), "-"
 
 
 # what a file holds -> how it is read; files of other kinds have tables of their own in the docs
@@ -103,11 +103,11 @@ def table(folder: Path = RESULTS) -> str:
     """
     lines = []
     for path in sorted(folder.glob("*.json")):
-        found = json.loads(path.read_text())
-        reader = next((read for keys, read in READERS.items() if all(key in found for key in keys)), None)
+        result = json.loads(path.read_text())
+        reader = next((read for keys, read in READERS.items() if all(key in result for key in keys)), None)
         if reader is not None:
-            day = found["environment"].get("date", "unknown")
-            lines += [f"| {' | '.join(row)} | {day} | {path.name} |" for row in reader(found)]
+            day = result["environment"].get("date", "unknown")
+            lines += [f"| {' | '.join(row)} | {day} | {path.name} |" for row in reader(result)]
     return HEAD + "\n".join(lines) + "\n"
 
 

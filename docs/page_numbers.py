@@ -39,7 +39,7 @@ def find(file: str, steps: Sequence[Any]) -> Any:
     value = _read(file)
     for step in steps:
         if isinstance(step, Mapping):
-            rows = [row for row in value if all(row.get(key) == wanted for key, wanted in step.items())]
+            rows = [row for row in value if all(row.get(key) == expected for key, expected in step.items())]
             if not rows:
                 raise KeyError(f"{file} has no row with {dict(step)}")
             value = rows[0]

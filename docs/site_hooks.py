@@ -75,13 +75,13 @@ def _public_names() -> dict[str, list[tuple[str, str]]]:
 
 
 def _api_pages() -> dict[str, str]:
-    found = _public_names()
+    result = _public_names()
     pages, index = {}, ["# Packages", ""]
     for package, title in PACKAGES.items():
-        if not found.get(package):
+        if not result.get(package):
             continue
-        pages[f"api/{package}.md"] = "\n".join([f"# {title}", "", *(f"::: {path}\n" for _, path in found[package])])
-        index += [f"## [{title}]({package}.md)", "", ", ".join(f"`{name}`" for name, _ in found[package]), ""]
+        pages[f"api/{package}.md"] = "\n".join([f"# {title}", "", *(f"::: {path}\n" for _, path in result[package])])
+        index += [f"## [{title}]({package}.md)", "", ", ".join(f"`{name}`" for name, _ in result[package]), ""]
     return {"api/index.md": "\n".join(index), **pages}
 
 

@@ -38,16 +38,16 @@ LAYER = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 
 def imports_of(path: Path) -> set[str]:
     """Names of gapscope's own parts that a file imports anywhere in it."""
-    tree, found = ast.parse(path.read_text()), set()
+    tree, result = ast.parse(path.read_text()), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gapscope."):
-            found.add((node.module or "").split(".")[1])
+            result.add((node.module or "").split(".")[1])
         elif isinstance(node, ast.ImportFrom) and node.module == "gapscope":
-            found |= {TOP, *(alias.name for alias in node.names)}
+            result |= {TOP, *(alias.name for alias in node.names)}
         elif isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]
-            found |= {([*parts, TOP])[1] for parts in names if parts[0] == "gapscope"}
-    return found
+            result |= {([*parts, TOP])[1] for parts in names if parts[0] == "gapscope"}
+    return result
 
 
 def upward(part: str, imported: set[str]) -> set[str]:

@@ -17,7 +17,7 @@ def test_the_table_says_what_the_timings_hold(tmp_path: Path) -> None:
     stored = (BENCHMARKS / "results" / "TABLE.md").read_text(encoding="utf-8")
     assert module.table() == stored, "stale: python benchmarks/table.py"
     rows = {"plain": {"seconds": 0.002}, "gapscope exact": {"seconds": 0.004}, "rival": {"seconds": 0.5}}
-    found = {"title": "trace", "reference": "plain", "rows": rows, "environment": {"date": "2026-01-02"}}
-    (tmp_path / "a.json").write_text(json.dumps(found))
+    result = {"title": "trace", "reference": "plain", "rows": rows, "environment": {"date": "2026-01-02"}}
+    (tmp_path / "a.json").write_text(json.dumps(result))
     expected = "| trace | plain, 2 ms | exact 2 x | rival 250 x | 2026-01-02 | a.json |"
     assert module.table(tmp_path).splitlines()[-1] == expected

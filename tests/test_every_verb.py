@@ -160,17 +160,17 @@ def _estimated(network: nn.Module, data: Any) -> Numbers:
 
 
 def _forecast(network: nn.Module, data: Any) -> Numbers:
-    found = gs.forecast_accuracy(network, data)
-    return {"NTK": next(row.score for row in found.rows if row.method == "NTK")}
+    result = gs.forecast_accuracy(network, data)
+    return {"NTK": next(row.score for row in result.rows if row.method == "NTK")}
 
 
 def _label_noise(network: nn.Module, data: Any) -> Numbers:
     issues = gs.find_label_issues(network, data)
-    found = {"first": float(issues.indices[0]), "last": float(issues.indices[-1])}
+    result = {"first": float(issues.indices[0]), "last": float(issues.indices[-1])}
     try:
-        return found | {"rate": gs.estimate_label_noise(network, data).rate}
+        return result | {"rate": gs.estimate_label_noise(network, data).rate}
     except GapscopeError:
-        return found
+        return result
 
 
 def _curve(network: nn.Module, data: Any) -> Numbers:
@@ -183,8 +183,8 @@ def _curve(network: nn.Module, data: Any) -> Numbers:
 
 
 def _gamma_decay(network: nn.Module, data: Any) -> Numbers:
-    found = gamma_decay(network, data, batch_size=10)
-    return {str(i): float(layer.decay) for i, layer in enumerate(found.values())}
+    result = gamma_decay(network, data, batch_size=10)
+    return {str(i): float(layer.decay) for i, layer in enumerate(result.values())}
 
 
 def _penalized(network: nn.Module, data: Any) -> Numbers:
@@ -313,9 +313,9 @@ def reference(subject: str, function: str) -> Numbers:
 def check_equal(subject: str, function: str, form: str) -> None:
     made = SUBJECTS[subject]()
     data = FORMS[form](made)
-    found, expected = FUNCTIONS[function](made.network, data), reference(subject, function)
-    assert len(found) == len(expected) > 0
-    for (name, value), right in zip(found.items(), expected.values(), strict=True):
+    result, expected = FUNCTIONS[function](made.network, data), reference(subject, function)
+    assert len(result) == len(expected) > 0
+    for (name, value), right in zip(result.items(), expected.values(), strict=True):
         # rounding of another form may flip one of the 120 samples that a kernel classifies
         close = 0.0085 if function == "learning_curve" else 1e-5
         assert value == pytest.approx(right, rel=2e-3, abs=close, nan_ok=True), name

@@ -68,12 +68,12 @@ def test_every_import_of_the_core_is_declared() -> None:
 
     optional = {"lightning", "transformers", "peft", "accelerate", "datasets", "torchvision", "timm", "tensorboard",
                 "wandb", "mlflow", "ray", "gapscope", "gapscope_studies", "torch_xla", "IPython", "fsspec"}  # fmt: skip
-    found: dict[str, Path] = {}
+    result: dict[str, Path] = {}
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found |= {alias.name.split(".")[0]: path for alias in node.names}
+                result |= {alias.name.split(".")[0]: path for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found[node.module.split(".")[0]] = path
-    missing = set(found) - set(sys.stdlib_module_names) - declared() - optional
-    assert not missing, {name: found[name] for name in missing}
+                result[node.module.split(".")[0]] = path
+    missing = set(result) - set(sys.stdlib_module_names) - declared() - optional
+    assert not missing, {name: result[name] for name in missing}

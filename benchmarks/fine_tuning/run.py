@@ -150,7 +150,7 @@ def cost(kind: str, seed: int) -> dict[str, Any]:
 
 
 def summary(runs: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for kind in KINDS:
         watched = [run for name, run in runs.items() if name.startswith(f"memorising/{kind}/")]
         flagged = [run for run in watched if run["flagged"] is not None]
@@ -160,12 +160,12 @@ def summary(runs: dict[str, Any]) -> dict[str, Any]:
         ]  # fmt: skip
         empty = [run for name, run in runs.items() if name.startswith(f"null/{kind}/")]
         shares = [run["share"] for name, run in runs.items() if name.startswith(f"cost/{kind}/")]
-        found[kind] = {
+        result[kind] = {
             "memorising runs": len(watched), "flagged": len(flagged), "flagged in time": len(in_time),
             "null runs": len(empty), "false flags": sum(run["flagged"] is not None for run in empty),
             "share of training time": min(shares, default=None),
         }  # fmt: skip
-    return found
+    return result
 
 
 def main() -> None:
@@ -182,9 +182,9 @@ def main() -> None:
     kept = options.out.with_suffix(".runs.jsonl")
     lines = kept.read_text().splitlines() if kept.exists() else []
     runs = dict(json.loads(line) for line in lines)
-    wanted = [(part, kind, seed) for part, seeds in ((memorizing, 20), (cost, 3), (null, 50)) for kind in KINDS
+    expected = [(part, kind, seed) for part, seeds in ((memorizing, 20), (cost, 3), (null, 50)) for kind in KINDS
               for seed in range(100, 100 + seeds)]  # fmt: skip
-    for part, kind, seed in wanted:
+    for part, kind, seed in expected:
         name = f"{part.__name__}/{kind}/{seed}"
         if name not in runs:
             runs[name] = part(kind, seed)

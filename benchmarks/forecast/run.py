@@ -68,8 +68,8 @@ def _compare_combinations(build: Callable[[], tuple[Any, Any]]) -> dict[str, Any
     row: dict[str, Any] = {}
     for name, k in (("all outputs", None), ("four combinations", 4)):
         start = time.process_time()
-        found = gs.functional.kernel_leave_one_out(network, data.inputs, data.targets, combinations=k)
-        row |= {f"{name}, accuracy": found.accuracy, f"{name}, CPU seconds": time.process_time() - start}
+        result = gs.functional.kernel_leave_one_out(network, data.inputs, data.targets, combinations=k)
+        row |= {f"{name}, accuracy": result.accuracy, f"{name}, CPU seconds": time.process_time() - start}
     return row
 
 

@@ -65,18 +65,18 @@ def candidates(task: str, name: str, work: Work) -> dict[str, Candidate]:
     def step(loss: Any) -> Candidate:
         return compiled(lambda p, x: jax.tree_util.tree_map(lambda a, b: a - RATE * b, p, jax.grad(loss)(p, x)))
 
-    found: dict[str, Candidate] = {}
+    result: dict[str, Candidate] = {}
     if task == "penalty":
-        found["JAX plain"] = step(cross_entropy)
+        result["JAX plain"] = step(cross_entropy)
     for i in (1, 2, 3):
         label = f"neural-tangents {i}"
         if task == "kernel":
-            found[f"{label} full"] = compiled(partial(lambda i, p, x: ntk(i, traced=False)(x, None, p), i))
-            found[f"{label} traced"] = compiled(partial(lambda i, p, x: ntk(i, traced=True)(x, None, p), i), OUTPUTS)
+            result[f"{label} full"] = compiled(partial(lambda i, p, x: ntk(i, traced=False)(x, None, p), i))
+            result[f"{label} traced"] = compiled(partial(lambda i, p, x: ntk(i, traced=True)(x, None, p), i), OUTPUTS)
         elif task == "trace":
-            found[f"{label} exact"] = compiled(partial(trace, i), OUTPUTS)
+            result[f"{label} exact"] = compiled(partial(trace, i), OUTPUTS)
         elif task == "penalty":
-            found[f"{label} exact"] = step(
+            result[f"{label} exact"] = step(
                 partial(lambda i, p, x: cross_entropy(p, x) + STRENGTH * OUTPUTS * trace(i, p, x), i)
             )
-    return found
+    return result

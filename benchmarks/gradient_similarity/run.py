@@ -49,17 +49,17 @@ def all_candidates(options: argparse.Namespace) -> tuple[str, dict[str, Candidat
     """The reference and everything that takes part."""
     work = Work(options.network, options.samples, options.device)
     reference, of_task = TASKS[options.task]
-    found = of_task(work)
+    result = of_task(work)
     if "torch.func" not in options.peers:
-        found = {name: run for name, run in found.items() if "torch.func" not in name}
+        result = {name: run for name, run in result.items() if "torch.func" not in name}
     if "neural-tangents" in options.peers:
         if importlib.util.find_spec("neural_tangents") is None:
             print("neural-tangents is not installed and left out", flush=True)
         else:
             from neural_tangents_candidates import candidates
 
-            found |= candidates(options.task, options.network, work)
-    return reference, found
+            result |= candidates(options.task, options.network, work)
+    return reference, result
 
 
 def warmed(found: dict[str, Candidate]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _numbers(result: Any) -> Tensor:
 
 def differences(results: dict[str, Any]) -> dict[str, float]:
     """Largest difference from gapscope's numbers of the same kind, relative to their largest entry."""
-    found = {}
+    rows_found = {}
     for name, result in results.items():
         kind = name.split()[-1]
         if (
@@ -94,8 +94,8 @@ def differences(results: dict[str, Any]) -> dict[str, float]:
         ours, theirs = _numbers(results[f"gapscope {kind}"]), _numbers(result)
         if theirs.ndim == 4 and theirs.shape != ours.shape:
             theirs = theirs.permute(0, 2, 1, 3)  # neural-tangents keeps samples before outputs
-        found[name] = float((ours - theirs).abs().max() / ours.abs().max())
-    return found
+        rows_found[name] = float((ours - theirs).abs().max() / ours.abs().max())
+    return rows_found
 
 
 def interleaved(found: dict[str, Candidate], rounds: int, budget: float, now: Callable[[], float]) -> dict[str, Any]:
@@ -116,9 +116,9 @@ def interleaved(found: dict[str, Candidate], rounds: int, budget: float, now: Ca
 
 
 def report(options: argparse.Namespace) -> dict[str, Any]:
-    reference, found = all_candidates(options)
-    errors = differences(warmed(found))
-    times = interleaved(found, options.rounds, options.budget, clock(options.device))
+    reference, result = all_candidates(options)
+    errors = differences(warmed(result))
+    times = interleaved(result, options.rounds, options.budget, clock(options.device))
     unit = statistics.median(times[reference])
     title = f"{options.task}, {options.network}, {options.samples} samples, {options.device}"
     print(f"{title}: {reference} = {1e3 * unit:.2f} ms")

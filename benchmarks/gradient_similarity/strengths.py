@@ -81,7 +81,7 @@ def trained(name: str, optimizer_name: str, strength: float, seed: int, setting:
     optimizer = OPTIMIZERS[optimizer_name](network.parameters())
     penalty = gs.GradientSimilarityPenalty(strength, seed=seed) if strength else None
     start = time.process_time()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as text:
         warnings.simplefilter("always")
         for _ in range(setting["epochs"]):
             for part in torch.randperm(len(x)).split(setting["batch"]):
@@ -96,14 +96,14 @@ def trained(name: str, optimizer_name: str, strength: float, seed: int, setting:
         "seed": seed,
         "train_accuracy": accuracy(network, x, y),
         "test_accuracy": accuracy(network, test_x, test_y),
-        "warned": any("gradient similarity penalty" in str(item.message) for item in said),
+        "warned": any("gradient similarity penalty" in str(item.message) for item in text),
         "cpu_seconds": round(time.process_time() - start, 2),
     }
 
 
 def ranges(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Harmless, best and too large strengths of every network and optimizer."""
-    found = []
+    result = []
     for name, optimizer in dict.fromkeys((run["network"], run["optimizer"]) for run in runs):
         here = [run for run in runs if (run["network"], run["optimizer"]) == (name, optimizer)]
         seeds = set.intersection(*({run["seed"] for run in here if run["strength"] == s} for s in STRENGTHS))
@@ -113,7 +113,7 @@ def ranges(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         mean = {s: statistics.mean(r["test_accuracy"] for r in here if r["strength"] == s) for s in STRENGTHS}
         warned = {s for s in STRENGTHS if any(run["warned"] for run in here if run["strength"] == s)}
         lost = [s for s in STRENGTHS if mean[s] < mean[0.0] - HARMLESS]
-        found.append(
+        result.append(
             {
                 "network": name,
                 "optimizer": optimizer,
@@ -125,7 +125,7 @@ def ranges(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "best": max(mean, key=lambda strength: mean[strength]),
             }
         )
-    return found
+    return result
 
 
 def main() -> None:

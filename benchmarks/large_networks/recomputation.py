@@ -106,9 +106,9 @@ def main() -> None:
             )
             cells.setdefault(work, {})[way] = json.loads(done.stdout.strip().splitlines()[-1])
             print(work, "|", way, cells[work][way], flush=True)
-    found = {"title": "activations computed again", "samples": SAMPLES, "cells": cells,
+    result = {"title": "activations computed again", "samples": SAMPLES, "cells": cells,
              "date": datetime.now(UTC).date().isoformat(), "environment": environment()}  # fmt: skip
-    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -141,11 +141,11 @@ def _read(name: str, network: Any, x: Any, **options: Any) -> dict[str, float]:
     x = continuous(network, x)
     with torch.no_grad():
         y = network(x).argmax(1)
-    found = gs.measure(network, (x, y), [name], options={name: options} if options else None)
-    values = {reading.name: reading for reading in found}
+    result = gs.measure(network, (x, y), [name], options={name: options} if options else None)
+    values = {reading.name: reading for reading in result}
     first = next(iter(values.values()), None)
     if first is None:
-        return {"why": found.unmeasured[name]}  # pyright: ignore[reportReturnType]
+        return {"why": result.unmeasured[name]}  # pyright: ignore[reportReturnType]
     error = first.standard_error
     return {"value": first.value, "numbers": len(values)} | (
         {} if not error else {"relative_error": abs(error / first.value)}
@@ -198,9 +198,9 @@ def cell(network_name: str, work: str, small: bool) -> dict[str, Any]:
     with torch.no_grad():
         network(x[:1])
     before, started, clock = peak(), time.process_time(), time.perf_counter()
-    found = CELLS[work](network, x)
+    result = CELLS[work](network, x)
     return {
-        **found, "seconds": time.process_time() - started, "clock_seconds": time.perf_counter() - clock,
+        **result, "seconds": time.process_time() - started, "clock_seconds": time.perf_counter() - clock,
         "megabytes": peak() - before, "loaded_megabytes": before,
     }  # fmt: skip
 
@@ -238,18 +238,18 @@ def main() -> None:
         network, work = arguments.cell
         print(json.dumps(cell(network, work, arguments.smallest)))
         return
-    found: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"cells": {}}
+    result: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"cells": {}}
     for work in arguments.works:
         for network in arguments.networks:
-            cells = found["cells"].setdefault(network, {})
+            cells = result["cells"].setdefault(network, {})
             if "seconds" not in cells.get(work, {}):  # one that was stopped is tried again
                 cells[work] = run(network, work, arguments)
                 print(network, work, cells[work], flush=True)
                 from gapscope.base.environment import environment
 
-                found |= {"title": "large networks", "samples": SAMPLES, "tokens": TOKENS, "classes": CLASSES,
+                result |= {"title": "large networks", "samples": SAMPLES, "tokens": TOKENS, "classes": CLASSES,
                           "date": datetime.now(UTC).date().isoformat(), "environment": environment()}  # fmt: skip
-                arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+                arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

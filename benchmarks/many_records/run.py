@@ -68,25 +68,25 @@ def main() -> None:
     from gapscope.base.environment import environment
 
     fill(given.folder, given.networks)
-    found: dict[str, Any] = (
+    result: dict[str, Any] = (
         json.loads(given.out.read_text()) if given.out.exists() and not given.again else {"questions": {}}
     )
     places = {"GRID": str(given.folder.with_suffix(".toml")), "POOL": str(given.folder)}
     for name, words in QUESTIONS.items():
-        if name in found["questions"]:
+        if name in result["questions"]:
             continue
         if "first" in name:
             (given.folder / "index.json").unlink(missing_ok=True)
         command = [sys.executable, __file__, "--folder", ".", "--ask", *(places.get(word, word) for word in words)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found["questions"][name] = json.loads(done.stdout.strip().splitlines()[-1])
-        print(name, found["questions"][name], flush=True)
+        result["questions"][name] = json.loads(done.stdout.strip().splitlines()[-1])
+        print(name, result["questions"][name], flush=True)
         size = (given.folder / "index.json").stat().st_size if (given.folder / "index.json").exists() else 0
-        found |= {
+        result |= {
             "title": "many records", "networks": given.networks, "index_megabytes": size / 1e6,
             "load": os.getloadavg()[0], "date": datetime.now(UTC).date().isoformat(), "environment": environment(),
         }  # fmt: skip
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+        given.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -140,11 +140,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file; networks that it holds already are kept")
     options = parser.parse_args()
     names, n = (list(NETWORKS)[:1], 64) if options.smallest else (options.networks, N)
-    found = json.loads(options.out.read_text())["networks"] if options.out and options.out.exists() else {}
+    result = json.loads(options.out.read_text())["networks"] if options.out and options.out.exists() else {}
     for name in names:
-        found[name] = {"inputs": NETWORKS[name][1], "default": in_a_process(name, n, False, options.busy)}
+        result[name] = {"inputs": NETWORKS[name][1], "default": in_a_process(name, n, False, options.busy)}
         if name in EXACT:
-            found[name]["budget=None"] = in_a_process(name, n, True, options.busy)
+            result[name]["budget=None"] = in_a_process(name, n, True, options.busy)
         report = {
             "environment": environment("cpu")
             | {
@@ -152,7 +152,7 @@ def main() -> None:
                 "load": round(os.getloadavg()[0], 1),
             },
             "samples": n,
-            "networks": found,
+            "networks": result,
         }
         text = json.dumps(report, indent=1)
         if options.out:

@@ -68,7 +68,7 @@ def images(n: int, size: int) -> tuple[Tensor, Tensor]:
 
 def rounds(chosen: Sequence[str], take: Callable[[Sequence[str]], Any], count: int) -> list[dict[str, Any]]:
     """Both ways in turns."""
-    found = []
+    result = []
     for number in range(count):
         values: list[dict[str, float]] = [{}, {}]
 
@@ -79,25 +79,25 @@ def rounds(chosen: Sequence[str], take: Callable[[Sequence[str]], Any], count: i
         alone = {name: taken_into([name], 1) for name in chosen}
         together = together or [taken_into(chosen, 0)]
         total = sum(alone.values())
-        found.append(
+        result.append(
             {"alone": alone, "sum": total, "together": together[0], "ratio": together[0] / total,
              "furthest": furthest(*values)}
         )  # fmt: skip
         print(
-            f"round {number}: one after the other {total:.1f} s, at once {together[0]:.1f} s: {found[-1]['ratio']:.2f}"
+            f"round {number}: one after the other {total:.1f} s, at once {together[0]:.1f} s: {result[-1]['ratio']:.2f}"
         )
-    return found
+    return result
 
 
 def planned_taking(network: Any, data: Any, initial: Any, chosen: Sequence[str], budget: float) -> Planned:
     """Plan once for a budget; the names that fit, and what takes some of them as planned."""
-    found, history = ready(network, as_samples(data)), ()
+    result, history = ready(network, as_samples(data)), ()
 
     evaluate = partial(evaluate_on_subset, initial_state=initial, history=history)
     items = [get_measure(name) for name in chosen]
     start = time.process_time()
     with eager_mode(), memo_scope():
-        plan = plan_budget(items, found, evaluate, budget=budget, options={}, dispensable=chosen)
+        plan = plan_budget(items, result, evaluate, budget=budget, options={}, dispensable=chosen)
     spent = time.process_time() - start
 
     def take(names: Sequence[str]) -> dict[str, float]:
@@ -105,7 +105,7 @@ def planned_taking(network: Any, data: Any, initial: Any, chosen: Sequence[str],
         with eager_mode(), memo_scope():
             for item in map(get_measure, names):
                 share = plan.shares[item.name]
-                values |= evaluate(item, found, share).values()
+                values |= evaluate(item, result, share).values()
         return values
 
     return Planned(list(plan.shares), take, plan, spent)
@@ -155,8 +155,8 @@ def main() -> None:
     chosen = given.only or [name for name in list_measures() if name not in LEFT_OUT]
 
     def take(names: Sequence[str], samples: Any = data) -> dict[str, float]:
-        found = gs.measure(network, samples, list(names), initial_state=initial, time_budget=None, progress=False)
-        return dict(found.values())
+        result = gs.measure(network, samples, list(names), initial_state=initial, time_budget=None, progress=False)
+        return dict(result.values())
 
     for name in chosen:
         try:
@@ -171,15 +171,15 @@ def main() -> None:
         shares = {name: found_plan.plan.shares[name].n for name in chosen}
         within = {"samples": shares, "left_out": dict(found_plan.plan.failed), "plan_seconds": found_plan.seconds}
         print(f"plan after {found_plan.seconds:.0f} s: {shares}; left out: {list(within['left_out'])}", flush=True)
-    found = rounds(chosen, taking, given.rounds)
+    result = rounds(chosen, taking, given.rounds)
     floor = unshared(chosen, taking)
-    ratio, least = statistics.median(row["ratio"] for row in found), sum(floor.values())
-    total = statistics.median(row["sum"] for row in found)
+    ratio, least = statistics.median(row["ratio"] for row in result), sum(floor.values())
+    total = statistics.median(row["sum"] for row in result)
     print(f"median ratio {ratio:.2f}; what cannot be shared takes {least:.1f} s, {least / total:.2f} of the sum")
     row = {
         "environment": environment(), "images": given.images, "width_multiplier": given.width, "size": given.size,
         "epochs": given.epochs, "budget": given.budget, "within_budget": within,
-        "accuracy": take(["accuracy"])["accuracy"], "ratio": ratio, "floor": least / total, "rounds": found,
+        "accuracy": take(["accuracy"])["accuracy"], "ratio": ratio, "floor": least / total, "rounds": result,
         "unshared": floor,
     }  # fmt: skip
     path = given.output

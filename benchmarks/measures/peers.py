@@ -179,8 +179,8 @@ def robust_generalization_measures() -> list[dict[str, Any]]:
     network, initial, x, y = _trained_a_little()
     accuracy = float((network(x).argmax(1) == y).double().mean())
     loader = DataLoader(TensorDataset(x, y), batch_size=50)
-    found = get_all_measures(network, initial, loader, accuracy, 0)
-    theirs = {item.name: value for item, value in found.items()}
+    result = get_all_measures(network, initial, loader, accuracy, 0)
+    theirs = {item.name: value for item, value in result.items()}
     names = sorted({name.split(".")[0] for name in SAME.values()})
     own = gs.measure(network, (x, y), names, initial_state=initial.state_dict(), time_budget=None, progress=False)
     values = {reading.name: reading.value for reading in own}
@@ -259,7 +259,7 @@ def gwa() -> list[dict[str, Any]]:
     from gwa_src.alignment import head_alignment  # type: ignore[import-not-found]
 
     network, x, y = subject()
-    found = gradient_weight_alignment(network, x, y)
+    result = gradient_weight_alignment(network, x, y)
     with torch.no_grad():
         features, logits = network[:-1](x).numpy(), network(x).numpy()
     head: Any = network[-1]
@@ -268,7 +268,7 @@ def gwa() -> list[dict[str, Any]]:
     pairs = {"alignment": float(quotient(cosines[None])[0]), "mean": float(cosines.mean())}
     note = "the authors' program in jax, float32"
     return [
-        {"number": f"gradient_weight_alignment.{name}", "ours": float(found[name]), "theirs": theirs,
+        {"number": f"gradient_weight_alignment.{name}", "ours": float(result[name]), "theirs": theirs,
          "tolerance": 1e-4 * abs(theirs), "note": note}
         for name, theirs in pairs.items()
     ]  # fmt: skip
@@ -307,11 +307,11 @@ def main() -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = compare()
+                result = compare()
         except Exception as error:  # what a peer needs, or breaks on, is a row
             rows.append({"peer": compare.__name__, "failed": f"{type(error).__name__}: {error}"[:300]})
             continue
-        for row in found:
+        for row in result:
             agrees = abs(row["ours"] - row["theirs"]) <= row["tolerance"]
             rows.append({"peer": compare.__name__, **row, "agrees": bool(agrees)})
     for row in rows:

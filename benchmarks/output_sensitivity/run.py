@@ -76,7 +76,7 @@ def seconds_of(name: str, options: argparse.Namespace) -> dict[str, float]:
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
     """Time every network and return seconds and ratios, with the environment."""
-    found = {}
+    result = {}
     for name in options.networks:
         seconds = seconds_of(name, options)
         ratios = {
@@ -84,13 +84,13 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
             "J over S before softmax": seconds["exact J"] / seconds["S"],
             "J over S after softmax": seconds["exact J of probabilities"] / seconds["S of probabilities"],
         }
-        found[name] = {"seconds": seconds, "ratios": ratios}
+        result[name] = {"seconds": seconds, "ratios": ratios}
         print(f"{name:16}" + "".join(f"  {key} {value:.2f}" for key, value in ratios.items()), flush=True)
     return {
         "settings": vars(options) | {"out": str(options.out)},
         "environment": environment(options.device),
         "paper": PAPER,
-        "networks": found,
+        "networks": result,
     }
 
 
@@ -107,9 +107,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = compare(options)
+    result = compare(options)
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -116,12 +116,12 @@ def shares(found: Sequence[Timed], begun: float, ended: float) -> dict[str, floa
 
 def measured(engine: str, workers: int, work: list[Batch]) -> dict[str, float]:
     """Run the jobs, and say what the workers' time was spent on."""
-    begun, found = time.monotonic(), []
+    begun, results = time.monotonic(), []
     for _, result, error in engines.chosen_engine(engine)(timed_run, work, workers):
         if error is not None:
             raise error
-        found.append(result)
-    return shares(found, begun, time.monotonic())
+        results.append(result)
+    return shares(results, begun, time.monotonic())
 
 
 def profile(work: list[Batch]) -> None:
@@ -130,13 +130,13 @@ def profile(work: list[Batch]) -> None:
 
     torch.set_num_threads(1)
     timed_run(work[0])
-    profiler, found = cProfile.Profile(), []
+    profiler, result = cProfile.Profile(), []
     profiler.enable()
     for item in work[1:]:
-        found.append(timed_run(item))
+        result.append(timed_run(item))
     profiler.disable()
-    rest, whole = sum(item.rest for item in found), sum(item.ended - item.begun for item in found)
-    print(f"rest {rest / len(found):.4f} s a run, {rest / whole:.1%}")
+    rest, whole = sum(item.rest for item in result), sum(item.ended - item.begun for item in result)
+    print(f"rest {rest / len(result):.4f} s a run, {rest / whole:.1%}")
     pstats.Stats(profiler).sort_stats("cumulative").print_stats(70)
 
 
@@ -156,11 +156,11 @@ def main() -> None:
         if given.profile:
             profile(work)
             return
-        found = measured(given.engine, given.workers, work)
+        result = measured(given.engine, given.workers, work)
     content = {
         "title": "time of a pool's workers", "date": datetime.now(UTC).date().isoformat(), "environment": environment(),
         "cores": os.cpu_count(), "load": os.getloadavg()[0], "engine": given.engine, "workers": given.workers,
-        "epochs": epochs, "measures": list(MEASURES), **found,
+        "epochs": epochs, "measures": list(MEASURES), **result,
     }  # fmt: skip
     print(json.dumps(content, indent=1))
     if given.out:

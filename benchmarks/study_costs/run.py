@@ -46,12 +46,12 @@ def main() -> None:
                 groups[f"{record.spec['network']['name']}, {data['name']}, {size} samples, {epochs} epochs"].append(
                     spent(record)
                 )
-    found: dict[str, dict[str, float]] = {}
+    result: dict[str, dict[str, float]] = {}
     for name, rows in sorted(groups.items()):
         means = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
         hours = {f"hours on {w}": STUDY * means["seconds"] / w / BUSY / 3600 for w in WORKERS}
-        found[name] = {"networks": float(len(rows)), **means, **hours}
-    content = {"title": "what studies cost", "study": STUDY, "busy": BUSY, "kinds": found,
+        result[name] = {"networks": float(len(rows)), **means, **hours}
+    content = {"title": "what studies cost", "study": STUDY, "busy": BUSY, "kinds": result,
                "date": datetime.now(UTC).date().isoformat()}  # fmt: skip
     given.out.write_text(json.dumps(content, indent=1) + "\n")
 

@@ -117,8 +117,8 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _curves(network: nn.Module, x: Tensor, y: Tensor, chunk_size: int) -> Tensor:
-    found = unit_sparsity(network, x, y, chunk_size=chunk_size)
-    return torch.stack([found.curves[0], found.reversed_curves[0]])
+    result = unit_sparsity(network, x, y, chunk_size=chunk_size)
+    return torch.stack([result.curves[0], result.reversed_curves[0]])
 
 
 def main() -> None:
@@ -136,12 +136,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = compare(options)
-    for name, seconds in found["seconds"].items():
-        same = found["identical_accuracies"].get(name, "")
-        print(f"{name:12} {seconds:9.3f} s  x{found['ratio_to_gapscope'][name]:<8.2f} identical accuracies: {same}")
+    result = compare(options)
+    for name, seconds in result["seconds"].items():
+        same = result["identical_accuracies"].get(name, "")
+        print(f"{name:12} {seconds:9.3f} s  x{result['ratio_to_gapscope'][name]:<8.2f} identical accuracies: {same}")
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

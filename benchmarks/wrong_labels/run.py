@@ -114,13 +114,13 @@ def trained(chosen: Set, samples: gs.Samples, classes: int, seed: int, **changes
 
 def before_training(network: nn.Module, samples: gs.Samples) -> tuple[np.ndarray, float, dict[str, float]]:
     """gapscope: suspicion a sample, rate (NaN where it refuses), and its own cut."""
-    found = gs.find_label_issues(network, samples)
+    result = gs.find_label_issues(network, samples)
     suspicion = np.empty(len(samples))
-    suspicion[found.indices.numpy()] = -found.margin.numpy()
-    rate = float("nan") if found.noise is None else found.noise.rate
-    facts = {"flagged": found.n_flagged, "expected_precision": found.expected_precision}
-    if found.noise is not None:
-        facts |= {"low": found.noise.low, "high": found.noise.high}
+    suspicion[result.indices.numpy()] = -result.margin.numpy()
+    rate = float("nan") if result.noise is None else result.noise.rate
+    facts = {"flagged": result.n_flagged, "expected_precision": result.expected_precision}
+    if result.noise is not None:
+        facts |= {"low": result.noise.low, "high": result.noise.high}
     return suspicion, rate, facts
 
 
@@ -138,13 +138,13 @@ def one_training(
     settings = TRAINING.to_dict() | {"epochs": WATCHED, "stop_at_train_loss": None}
     network = build(chosen, samples, classes, seed)
     gs.train(network, trained_on, gs.TrainingSpec.from_dict(settings), seed=seed, on_epoch=monitor)
-    found = gs.find_label_issues(monitor, seed=seed)
+    result = gs.find_label_issues(monitor, seed=seed)
     suspicion = np.full(n, np.nan)
-    suspicion[found.indices.numpy()] = -found.margin.numpy()
-    facts = {"flagged": found.n_flagged, "expected_precision": found.expected_precision}
-    if found.noise is None:
+    suspicion[result.indices.numpy()] = -result.margin.numpy()
+    facts = {"flagged": result.n_flagged, "expected_precision": result.expected_precision}
+    if result.noise is None:
         return suspicion, float("nan"), facts
-    return suspicion, found.noise.rate, facts | {"low": found.noise.low, "high": found.noise.high}
+    return suspicion, result.noise.rate, facts | {"low": result.noise.low, "high": result.noise.high}
 
 
 def five_folds(chosen: Set, samples: gs.Samples, classes: int, seed: int) -> tuple[np.ndarray, float, dict[str, float]]:
@@ -249,14 +249,14 @@ def main() -> None:
     }  # fmt: skip
     if given.finished_only:
         jobs = {name: job for name, job in jobs.items() if (given.kept / f"{name}.json").exists()}
-    found = run_cached(
+    result = run_cached(
         jobs, given.kept, workers=1, on_done=lambda name, done, of: print(f"{done}/{of} {name}", flush=True)
     )
-    rows = summary(list(found.values()))
+    rows = summary(list(result.values()))
     print(pandas.DataFrame(rows).to_string(index=False, float_format="{:.3f}".format))
     if given.out:
         content = {"environment": environment(), "busy": given.busy, "sets": {k: asdict(v) for k, v in SETS.items()}}
-        given.out.write_text(to_json(content | {"summary": rows, "cells": list(found.values())}, indent=1) + "\n")
+        given.out.write_text(to_json(content | {"summary": rows, "cells": list(result.values())}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

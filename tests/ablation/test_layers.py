@@ -82,9 +82,9 @@ def test_networks_that_cannot_be_traced_have_a_default_too() -> None:
 
 
 def traced(network: nn.Module) -> TracedGraph:
-    found = trace(network)
-    assert found is not None
-    return found
+    result = trace(network)
+    assert result is not None
+    return result
 
 
 def test_tracing_leaves_nothing_behind() -> None:

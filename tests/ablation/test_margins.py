@@ -16,7 +16,7 @@ def two_layers() -> nn.Sequential:
 
 def test_distances_and_variations_are_those_of_the_definition() -> None:
     network, x, y = two_layers(), noise(9, 4, dtype=torch.float64), torch.arange(9) % 3
-    found, variances = boundary_distances(network, Samples(x, y), ["input", "0"], epsilon=1e-6, chunk_size=4)
+    result, variances = boundary_distances(network, Samples(x, y), ["input", "0"], epsilon=1e-6, chunk_size=4)
     for i, (start, rest) in enumerate(((x, network), (network[0](x), network[1:]))):
         for sample in range(9):
             outputs = rest(start[sample])
@@ -24,7 +24,7 @@ def test_distances_and_variations_are_those_of_the_definition() -> None:
             jacobian: Tensor = torch.autograd.functional.jacobian(rest, start[sample])  # type: ignore[assignment]
             gradient = jacobian[y[sample]] - jacobian[other]
             distance = (outputs[y[sample]] - outputs[other]) / (1e-6 + gradient.square().sum()).sqrt()
-            assert found[i, sample].item() == pytest.approx(distance.item(), rel=1e-12)
+            assert result[i, sample].item() == pytest.approx(distance.item(), rel=1e-12)
         assert torch.allclose(variances[i], start.var(0, correction=0), rtol=1e-12, atol=0)
 
 
@@ -40,8 +40,8 @@ def test_an_activation_in_place_does_not_change_what_a_layer_returned() -> None:
 
 def test_default_layers_are_evenly_spaced() -> None:
     vgg = built("vgg16", width_multiplier=0.03, head="paper", head_width=8)
-    found = ["input", "block3_conv1_norm", "block4_conv3_norm", "fc2"]  # 5th, 10th and 15th of 15
-    assert default_layers(vgg, noise(1, 3, 32, 32)) == found
+    result = ["input", "block3_conv1_norm", "block4_conv3_norm", "fc2"]  # 5th, 10th and 15th of 15
+    assert default_layers(vgg, noise(1, 3, 32, 32)) == result
     assert default_layers(built("lenet5"), noise(1, 3, 32, 32)) == ["input", "conv2", "fc1", "fc2"]
     assert default_layers(two_layers(), noise(1, 4, dtype=torch.float64)) == ["input", "0"]
     assert default_layers(nn.Linear(4, 2), noise(1, 4)) == ["input"]

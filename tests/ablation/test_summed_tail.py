@@ -113,9 +113,9 @@ def test_rows_that_tie_are_those_of_the_masked_forward_pass() -> None:
     ranking = ranking_of(split, source)
     tail = choose_tail(split, x, None)
     assert isinstance(tail, SeparableTail)
-    found = tail.predictions(source, ranking)
-    assert torch.equal(found, naive_predictions(network, "1", x, ranking))
-    assert torch.equal(MaskedTail(split, None).predictions(source, ranking), found)
+    result = tail.predictions(source, ranking)
+    assert torch.equal(result, naive_predictions(network, "1", x, ranking))
+    assert torch.equal(MaskedTail(split, None).predictions(source, ranking), result)
 
 
 @pytest.mark.thorough

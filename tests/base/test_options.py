@@ -33,8 +33,8 @@ class Size:
     ],
 )
 def test_values_take_their_declared_type(value: Any, annotation: Any, expected: Any) -> None:
-    found = coerce("x", value, annotation)
-    assert found == expected and type(found) is type(expected)
+    result = coerce("x", value, annotation)
+    assert result == expected and type(result) is type(expected)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_string_labels_of_batches_are_numbered_by_the_names_of_all() -> None:
     rows = [{"x": torch.zeros(3), "label": name} for name in "bcac"]
     loader = DataLoader([(torch.zeros(3), name) for name in "bcac"], batch_size=2)  # type: ignore[arg-type]
     for data in (rows, loader):
-        found = as_samples(data).targets
-        assert found is not None and found.tolist() == [1, 2, 0, 2]
+        result = as_samples(data).targets
+        assert result is not None and result.tolist() == [1, 2, 0, 2]
     with pytest.raises(InvalidInput, match="some are strings"):
         as_samples([batches[0], {"x": torch.zeros(2, 3), "labels": torch.tensor([0, 1])}])

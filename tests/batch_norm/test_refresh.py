@@ -23,19 +23,19 @@ def statistics(network: nn.Module) -> dict[str, Tensor]:
 
 
 def by_hand(network: nn.Sequential, x: Tensor) -> list[Tensor]:
-    found = []
+    result = []
     modules: Any = network
     for module in modules:
         if hasattr(module, "running_mean"):
             over = [0, *range(2, x.ndim)]
             mean, variance = x.mean(over), x.var(over, unbiased=False)
-            found += [mean, variance]
+            result += [mean, variance]
             shape = (1, -1, *[1] * (x.ndim - 2))
             x = (x - mean.view(shape)) / (variance + module.eps).sqrt().view(shape)
             x = x * module.weight.view(shape) + module.bias.view(shape)
         else:
             x = module(x)
-    return [tensor.detach() for tensor in found]
+    return [tensor.detach() for tensor in result]
 
 
 @pytest.mark.parametrize("chunk_size", [7, 40])

@@ -36,11 +36,11 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     folder = tmp_path_factory.mktemp("advise")
     (folder / "grid.toml").write_text(GRID)
     assert gapscope("pool", "run", folder / "grid.toml", folder / "pool", "--workers", 1).returncode == 0
-    found = {}
+    result = {}
     for record in folder.glob("pool/runs/*/record.json"):
         options = json.loads(record.read_text())["spec"]["network"]["options"]
-        found[options["batch_norm"]] = record.parent / "weights.safetensors"
-    return found
+        result[options["batch_norm"]] = record.parent / "weights.safetensors"
+    return result
 
 
 def test_prints_a_table_of_80_columns_and_sentences(networks: dict[bool, Path]) -> None:

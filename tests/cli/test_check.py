@@ -94,11 +94,11 @@ def test_the_exit_status_is_that_of_the_named_codes(models: str, options: list[s
 
 def test_json_alone_is_on_standard_output(models: str) -> None:
     done = gapscope("check", f"{models}:build", "--json", "--only", "GS101,GS203", "--html", "page.html")
-    (found,) = json.loads(done.stdout)
-    (finding,) = found["findings"]
-    assert (found["network"], found["samples"], finding["code"]) == (f"{models}:build", 140, "GS101")
+    (result,) = json.loads(done.stdout)
+    (finding,) = result["findings"]
+    assert (result["network"], result["samples"], finding["code"]) == (f"{models}:build", 140, "GS101")
     assert finding["indices"] == list(range(120, 140)) and finding["page"] == "docs/checks/gs101.md"
-    assert [row["code"] for row in found["not_checked"]] == ["GS203"]
+    assert [row["code"] for row in result["not_checked"]] == ["GS203"]
     page = Path("page.html").read_text()
     assert "GS101" in page and "http" not in page.replace("http://www.w3.org", "")
 
@@ -150,6 +150,6 @@ def test_an_empty_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
 
 def test_an_interrupted_check_keeps_what_is_finished(models: str) -> None:
     done = gapscope("check", f"{models}:interrupted", "--json")
-    (found,) = json.loads(done.stdout)
-    assert "GS101" in {row["code"] for row in found["findings"]}
-    assert "interrupted" in {row["reason"] for row in found["not_checked"]}
+    (result,) = json.loads(done.stdout)
+    assert "GS101" in {row["code"] for row in result["findings"]}
+    assert "interrupted" in {row["reason"] for row in result["not_checked"]}

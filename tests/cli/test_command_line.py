@@ -113,10 +113,10 @@ def test_a_stopped_process_with_workers_says_that_it_goes_on(tmp_path: Path, num
     try:
         _wait_for_a_checkpoint(tmp_path / "pool")
         process.send_signal(number)
-        told = process.communicate(timeout=300)[1]
+        message = process.communicate(timeout=300)[1]
     finally:
         process.kill()
-    assert process.returncode == 130 and "Run the same command again" in told and "Traceback" not in told
+    assert process.returncode == 130 and "Run the same command again" in message and "Traceback" not in message
 
 
 def test_an_estimator_is_fitted_and_asked(pool: Path) -> None:
@@ -244,8 +244,8 @@ def test_doctor_knows_a_torchvision_that_breaks_torch() -> None:
         assert torchvision_problem(*fine) is None
     done = gapscope("doctor", "--json")
     assert done.returncode == 0
-    found = {row["what"]: row["found"] for row in json.loads(done.stdout)}
-    assert found["torch"].startswith(".".join(torch_version().split(".")[:2])) and "mlflow-skinny" in found
+    result = {row["what"]: row["found"] for row in json.loads(done.stdout)}
+    assert result["torch"].startswith(".".join(torch_version().split(".")[:2])) and "mlflow-skinny" in result
 
 
 def torch_version() -> str:

@@ -55,7 +55,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> gs.Pool:
-    found = gs.Pool(tmp_path_factory.mktemp("own") / "pool")
+    result = gs.Pool(tmp_path_factory.mktemp("own") / "pool")
     x = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
     for i in range(8):
         torch.manual_seed(i)
@@ -63,8 +63,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> gs.Pool:
         network = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 2))
         gs.train(network, gs.Samples(x, y), gs.TrainingSpec(epochs=20, batch_size=20, learning_rate=0.1))
         test = (x.flip(1), (x.flip(1)[:, 0] > 0).long())
-        found.add(network, (x, y), test=test, name=f"net {i}", family="mlp", measures=NAMES, settings={"noise": i})
-    return found
+        result.add(network, (x, y), test=test, name=f"net {i}", family="mlp", measures=NAMES, settings={"noise": i})
+    return result
 
 
 def test_a_pool_of_own_networks_is_read_reported_and_estimated_from(pool: gs.Pool, own: Path) -> None:

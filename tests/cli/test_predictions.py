@@ -183,8 +183,8 @@ def test_a_network_is_answered_at_once(factory: str) -> None:
     done = CliRunner().invoke(app, ["estimate", f"{factory}:digits"])
     assert done.exit_code == 0, done.output
     assert "Estimated accuracy: " in done.output
-    told = CliRunner().invoke(app, ["estimate", "--json", f"{factory}:digits", "--label-noise", "0"])
-    answer = json.loads(told.stdout)[0]
+    message = CliRunner().invoke(app, ["estimate", "--json", f"{factory}:digits", "--label-noise", "0"])
+    answer = json.loads(message.stdout)[0]
     assert answer["like_training"] == answer["clean"] and answer["initial"] == "resampled"
 
 
@@ -202,7 +202,7 @@ def test_a_table_of_known_networks_moves_the_answer(factory: str) -> None:
     assert done.exit_code == 0, done.output
     assert "fitted on 3 known networks: every answer moves by -0.0" in done.output and Path("known.json").exists()
     after = json.loads(CliRunner().invoke(app, [*asked, "--estimator", "known.json"]).stdout)[0]
-    told = json.loads(CliRunner().invoke(app, ["gap", "fit", "known.csv", "--json"]).stdout)
-    assert after["like_training"]["value"] == pytest.approx(before["like_training"]["value"] + told["shift"])
+    message = json.loads(CliRunner().invoke(app, ["gap", "fit", "known.csv", "--json"]).stdout)
+    assert after["like_training"]["value"] == pytest.approx(before["like_training"]["value"] + message["shift"])
     absent = CliRunner().invoke(app, ["gap", "fit", "absent.csv"])
     assert absent.exit_code != 0 and "no such file" in str(absent.exception)

@@ -40,11 +40,11 @@ def rows(what: str) -> list[dict[str, Any]]:
 
 
 def test_all_measures_with_their_options() -> None:
-    found = {row["name"]: row for row in rows("measures")}
-    assert found.keys() == gs.list_measures().keys()
-    trace = found["ntk_trace"]
+    result = {row["name"]: row for row in rows("measures")}
+    assert result.keys() == gs.list_measures().keys()
+    trace = result["ntk_trace"]
     assert trace["needs"] == ["inputs"] and trace["cost"] == "many" and "method" in trace["options"]
-    assert {name for name, row in found.items() if row["by_default"]} >= {"accuracy", "unit_sparsity"}
+    assert {name for name, row in result.items() if row["by_default"]} >= {"accuracy", "unit_sparsity"}
 
 
 @pytest.mark.parametrize("what", ["measures", "penalties", "networks"])
@@ -67,8 +67,8 @@ def test_text_and_missing_values_become_numbers(tmp_path: Path, capsys: pytest.C
     assert list(features) == ["size", "colour_blue", "colour_red"]
     assert features.loc[4, "size"] == features["size"].median() and features.loc[4, "colour_red"] == 1.0
     assert labels.tolist() == [i % 2 for i in range(30)]
-    told = capsys.readouterr().err
-    assert "colour" in told and "name" in told and "1 missing" in told
+    message = capsys.readouterr().err
+    assert "colour" in message and "name" in message and "1 missing" in message
 
 
 def test_a_second_file_gets_the_columns_of_the_first(tmp_path: Path) -> None:
@@ -106,15 +106,15 @@ def test_wrong_labels_come_first_in_table_page_and_list(table: Path, tmp_path: P
 
 
 def test_json_has_the_same_ranking(table: Path) -> None:
-    found = json.loads(gapscope("labels", table, "--json").stdout)
-    assert {row["sample"] for row in found["rows"][:4]} == set(WRONG)
+    result = json.loads(gapscope("labels", table, "--json").stdout)
+    assert {row["sample"] for row in result["rows"][:4]} == set(WRONG)
 
 
 def test_claims_are_told_and_their_page_is_written(tmp_path: Path) -> None:
-    found = CliRunner().invoke(study_app, ["claims", "--results", str(tmp_path), "--write"])
-    assert found.exit_code == 0 and f"written: {tmp_path / 'README.md'}" in found.output
-    assert "\n  not run  fig4: Once BN is gone" in found.output
-    assert max(map(len, found.output.splitlines()[:-1])) <= 80
+    result = CliRunner().invoke(study_app, ["claims", "--results", str(tmp_path), "--write"])
+    assert result.exit_code == 0 and f"written: {tmp_path / 'README.md'}" in result.output
+    assert "\n  not run  fig4: Once BN is gone" in result.output
+    assert max(map(len, result.output.splitlines()[:-1])) <= 80
     page = (tmp_path / "README.md").read_text()
     assert page.startswith("# What holds, and what does not\n")
     assert "## Towards Understanding Regularization in Batch Normalization" in page

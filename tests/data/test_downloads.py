@@ -184,5 +184,5 @@ def test_the_files_of_an_origin_are_those_that_loading_wants() -> None:
             continue
         files = [name for file in source.origin.files for name in (file.members or (file.name,))]
         arriving = {name.rsplit("/", 1)[-1].removesuffix(".gz") for name in files}
-        for wanted in source.layout.required.values():
-            assert arriving & set(wanted), f"{source.name} needs one of {wanted}"
+        for expected in source.layout.required.values():
+            assert arriving & set(expected), f"{source.name} needs one of {expected}"

@@ -51,7 +51,7 @@ def test_pixels_and_coordinates_are_read(tmp_path: Path, packed: bool) -> None:
 
 
 def test_endless_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_ROWS", 3)
+    monkeypatch.setattr(module, "_MAX_ROWS", 3)
     with pytest.raises(UnreadableFile, match="must hold at most 3 rows; it holds more"):
         read_facial_keypoints(written(tmp_path, *[row()] * 4))
     path = tmp_path / "line.csv.gz"

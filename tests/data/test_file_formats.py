@@ -147,7 +147,7 @@ def test_other_and_damaged_cifar_files_are_refused(
 
 
 def test_no_more_is_unpacked_than_the_whole_set_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_formats, "_MOST_CIFAR_RECORDS", 10)
+    monkeypatch.setattr(file_formats, "_MAX_CIFAR_RECORDS", 10)
     path = tmp_path / "bomb.bin.gz"
     path.write_bytes(gzip.compress(bytes(3073 * 11)))
     with pytest.raises(UnreadableFile, match="must hold at most 30,730 bytes; it holds more"):

@@ -95,12 +95,12 @@ def test_balanced_subsets(size: int | None, used: int) -> None:
 def test_targets_are_centred_by_those_that_are_trained_on(data_root: Path) -> None:
     plain, _ = prepare(DataSpec(name="concrete", target_noise=10.0, train_size=50), root=data_root)
     spec = DataSpec(name="concrete", target_noise=10.0, train_size=50, center_targets=True)
-    found, facts = prepare(spec, root=data_root)
+    result, facts = prepare(spec, root=data_root)
     assert plain.train.targets is not None and plain.test.targets is not None
     mean = plain.train.targets.mean(0)
     assert facts["center_targets"] == {"mean": mean.tolist()} and mean.abs().min() > 1
-    assert found.train.targets is not None and torch.equal(found.train.targets, plain.train.targets - mean)
-    assert found.test.targets is not None and torch.equal(found.test.targets, plain.test.targets - mean)
+    assert result.train.targets is not None and torch.equal(result.train.targets, plain.train.targets - mean)
+    assert result.test.targets is not None and torch.equal(result.test.targets, plain.test.targets - mean)
     with pytest.raises(InvalidInput, match="center_targets needs a regression problem; 'digits' is a classification"):
         prepare(DataSpec(center_targets=True))
 

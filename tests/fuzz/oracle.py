@@ -42,8 +42,8 @@ def gradient(value: Tensor, network: nn.Module, *, create_graph: bool = False) -
     parameters = trainable(network)
     if not value.requires_grad:
         return torch.zeros(sum(p.numel() * (2 if p.is_complex() else 1) for p in parameters), dtype=value.dtype)
-    found = torch.autograd.grad(value, parameters, retain_graph=True, create_graph=create_graph, allow_unused=True)
-    return _flat(found, parameters)
+    result = torch.autograd.grad(value, parameters, retain_graph=True, create_graph=create_graph, allow_unused=True)
+    return _flat(result, parameters)
 
 
 def jacobian(network: nn.Module, x: Tensor, *, create_graph: bool = False) -> Tensor:
@@ -127,14 +127,14 @@ def _difference(given: Tensor, right: Tensor) -> float:
 
 def _state(network: nn.Module) -> list[tuple[str, int, Tensor | None]]:
     """Every tensor and module of a network under every name, by identity, with a copy of what it holds."""
-    found: list[tuple[str, int, Tensor | None]] = []
+    result: list[tuple[str, int, Tensor | None]] = []
     for prefix, module in network.named_modules(remove_duplicate=False):
-        found.append((f"{prefix} {module.training} {sorted(vars(module))}", id(module), None))
+        result.append((f"{prefix} {module.training} {sorted(vars(module))}", id(module), None))
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            found.append((f"{prefix}.{name}", id(tensor), None if tensor is None else tensor.detach().clone()))
+            result.append((f"{prefix}.{name}", id(tensor), None if tensor is None else tensor.detach().clone()))
         for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
-            found.append((f"{prefix} hooks {list(hooks)}", len(hooks), None))
-    return found
+            result.append((f"{prefix} hooks {list(hooks)}", len(hooks), None))
+    return result
 
 
 @contextmanager
@@ -226,15 +226,15 @@ def _rounding(case: Sentence, network: nn.Module, name: str, right: Tensor) -> f
 
 
 def _answered(case: Sentence, network: nn.Module, time: str, questions: Sequence[tuple[str, Question]]) -> list[str]:
-    found: list[str] = []
+    result: list[str] = []
     tolerance = TOLERANCE[case.dtype]
     if time and case.features == 2:
         # norms of two features are nearly signs: where verification took place, gradients before them may vanish
         tolerance = max(tolerance, 1e-4)
     for name, (ask, answer) in questions:
         rounding = partial(_rounding, case, network, name, answer)
-        found += _asked(name + time, ask, answer, tolerance, rounding)
-    return found
+        result += _asked(name + time, ask, answer, tolerance, rounding)
+    return result
 
 
 def _asked(
@@ -317,15 +317,15 @@ def _mixed(case: Sentence) -> list[str]:
     """Say where measures do not refuse a network that mixes samples, and where the penalty is wrong without a word."""
     network = case.network()
     nothing = Truth(torch.zeros(case.n, case.outputs, 1), None, None, None, torch.zeros(1))
-    found: list[str] = []
+    result: list[str] = []
     if _samples_reach_others(case, case.network(torch.float64)):
         for name, (ask, _) in _measured(case, network, nothing).items():
-            found += _not_refused(name, ask)
+            result += _not_refused(name, ask)
     if not case.second_order:
-        return found
+        return result
     penalty = penalty_of_the_batch_as_run(case, training=False)
     # It may refuse as well, where one of the other constructs sends a parameter one backward pass per sample.
-    return found + [problem for problem in penalty if "do not add up to the gradient of the batch" not in problem]
+    return result + [problem for problem in penalty if "do not add up to the gradient of the batch" not in problem]
 
 
 def problems(case: Sentence, *, moved: bool = True) -> list[str]:
@@ -334,18 +334,18 @@ def problems(case: Sentence, *, moved: bool = True) -> list[str]:
         return _mixed(case)
     network = case.network()
     exact = case.network(torch.float64)
-    found: list[str] = []
+    result: list[str] = []
     drawn = random.Random(case.seed)
     for time, share in (("", 1.0), (", weights moved", 0.5)):
         right = truth(case, exact)
         network(case.inputs())  # what a pass of the batch writes is no trace
         with leaves_no_trace(network) as changed:
-            found += _answered(case, network, time, _some(_measured(case, network, right), share, drawn))
-        found += [f"trace left{time}: {name}" for name in changed]
+            result += _answered(case, network, time, _some(_measured(case, network, right), share, drawn))
+        result += [f"trace left{time}: {name}" for name in changed]
         with leaves_no_trace(network) as changed:
-            found += _answered(case, network, time, _some(_penalized(case, network, right), share, drawn))
-        found += [f"trace left by the penalty{time}: {name}" for name in changed]
-        if found or not moved:
+            result += _answered(case, network, time, _some(_penalized(case, network, right), share, drawn))
+        result += [f"trace left by the penalty{time}: {name}" for name in changed]
+        if result or not moved:
             break
         _move(network, exact, case.seed)
-    return found
+    return result

@@ -28,10 +28,10 @@ _TOGETHER = 15
 def _report(case: Sentence, *, moved: bool = True) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowGradients)
-        found = problems(case, moved=moved)
-    if not found:
+        result = problems(case, moved=moved)
+    if not result:
         return ""
-    return "\n    ".join([f"GAPSCOPE_FUZZ_SEED={case.seed}: {case}", *found])
+    return "\n    ".join([f"GAPSCOPE_FUZZ_SEED={case.seed}: {case}", *result])
 
 
 def _check(cases: list[Sentence]) -> None:

@@ -58,8 +58,8 @@ def _process(rank: int, folder: str) -> None:
     with distribute_over():
         outputs_module.network_outputs(network, _data()[0], chunk_size=4)
         passes = sum(seen)
-        found = _found()
-    torch.save({"passes": passes, **found}, Path(folder) / f"{rank}.pt")
+        results = _found()
+    torch.save({"passes": passes, **results}, Path(folder) / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -69,7 +69,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert (first.pop("passes"), second.pop("passes")) == (11, 12), "each runs its part"
     for name, value in _found().items():
-        one, other, alone = (torch.as_tensor(found) for found in (first[name], second[name], value))
+        one, other, alone = (torch.as_tensor(result) for result in (first[name], second[name], value))
         torch.testing.assert_close(one, alone, rtol=1e-9, atol=1e-12, msg=name)
         assert torch.equal(one, other), name
 

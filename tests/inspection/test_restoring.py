@@ -147,9 +147,9 @@ def test_every_network_gives_its_own_outputs_in_any_chunks_and_is_left_as_it_was
     alone = CASES[name].make(7, dtype=torch.float64)[0](samples.inputs)
     before = everything(network)
     with inspection_mode(network):
-        found = network_outputs(network, samples.inputs, chunk_size=3)
+        result = network_outputs(network, samples.inputs, chunk_size=3)
     assert same(everything(network), before)
-    torch.testing.assert_close(found, alone)
+    torch.testing.assert_close(result, alone)
 
 
 DOUBLE = torch.float64
@@ -174,11 +174,11 @@ def test_everything_is_computed_in_the_precision_asked_for() -> None:
     network = Constants()
     x = torch.randn(4, 3, dtype=DOUBLE)
     with cast_network(network, DOUBLE):
-        found = network(x)
+        result = network(x)
     weight, bias = network.layer.weight.double(), network.layer.bias.double()
     expected = F.linear(x, weight, bias) @ network.plain.double() + network.listed[0].double() + 1.5
-    assert found.dtype == DOUBLE
-    torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
+    assert result.dtype == DOUBLE
+    torch.testing.assert_close(result, expected, rtol=1e-14, atol=1e-14)
     assert network.plain.dtype == network.layer.weight.dtype == torch.float32
 
 
@@ -187,12 +187,12 @@ def test_a_parameter_is_replaced_in_lists_closures_and_recurrent_layers() -> Non
     x = torch.randn(2, 4, 2, dtype=DOUBLE)
     doubled = [(p, 2 * p.detach()) for p in network.parameters()]
     with ParameterSubstitution(doubled):
-        found = network(x)[0]
+        result = network(x)[0]
         assert torch.equal(network.weight_ih_l0 + 0, doubled[0][1])
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.mul_(2)
-    torch.testing.assert_close(found, network(x)[0])
+    torch.testing.assert_close(result, network(x)[0])
 
 
 def test_writing_to_a_buffer_writes_to_its_stand_in() -> None:
@@ -207,8 +207,8 @@ def test_writing_to_a_buffer_writes_to_its_stand_in() -> None:
 def test_complex_numbers_stay_complex(given: torch.dtype) -> None:
     network = nn.Linear(2, 2, dtype=given)
     with cast_network(network, DOUBLE) as substituted:
-        found = network(torch.randn(3, 2, dtype=DOUBLE).to(given))
-    assert found.dtype == substituted[network.weight].dtype == (torch.complex128 if given.is_complex else DOUBLE)
+        result = network(torch.randn(3, 2, dtype=DOUBLE).to(given))
+    assert result.dtype == substituted[network.weight].dtype == (torch.complex128 if given.is_complex else DOUBLE)
 
 
 def test_a_tensor_is_converted_inside_a_substitution_too() -> None:

@@ -50,8 +50,8 @@ def test_one_network_in_several_threads_has_its_own_numbers_and_stays_as_it_was(
     next(net.children()).eval()
     expected = gs.measure(net, data, names).values()
     modes, hooks = [m.training for m in net.modules()], [len(m._forward_hooks) for m in net.modules()]
-    for found in in_threads(*[lambda: gs.measure(net, data, names).values()] * 3):
-        assert found == {name: pytest.approx(value, rel=1e-6, nan_ok=True) for name, value in expected.items()}
+    for result in in_threads(*[lambda: gs.measure(net, data, names).values()] * 3):
+        assert result == {name: pytest.approx(value, rel=1e-6, nan_ok=True) for name, value in expected.items()}
     assert [m.training for m in net.modules()] == modes
     assert [len(m._forward_hooks) for m in net.modules()] == hooks
     assert all("forward" not in vars(m) for m in net.modules())
@@ -123,11 +123,11 @@ def test_draws_of_the_network_itself_are_taken_back(threads: bool) -> None:
         torch.manual_seed(7)
         with inspection_mode(net):
             net(x)
-        found = torch.rand(3)
+        results = torch.rand(3)
         other.set()
         assert waiting is None or waiting.result(WAIT)
     torch.manual_seed(7)
-    assert torch.equal(found, torch.rand(3))
+    assert torch.equal(results, torch.rand(3))
 
 
 def test_trainings_in_threads_end_with_the_weights_that_they_have_alone() -> None:

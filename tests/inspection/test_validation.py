@@ -71,9 +71,9 @@ def test_two_logits_of_one_output_have_its_margins() -> None:
         two[0].load_state_dict(one[0].state_dict())  # type: ignore[index]
     names = ["margin_signature", "unit_sparsity", "loss", "accuracy"]
     expected = gs.measure(two, (X, Y), names).values()
-    found = gs.measure(one, (X, Y.float()), names).values()
-    assert list(found) == list(expected)
-    for name, value in found.items():
+    result = gs.measure(one, (X, Y.float()), names).values()
+    assert list(result) == list(expected)
+    for name, value in result.items():
         assert value == pytest.approx(expected[name], rel=1e-5, nan_ok=True), name
 
 
@@ -151,8 +151,8 @@ class Returning(nn.Module):
 @pytest.mark.parametrize("make", [Output, lambda logits: {"logits": logits}], ids=["dataclass", "mapping"])
 def test_the_network_may_return_an_object_with_logits(make: Any) -> None:
     expected = gs.measure(mlp(), (X, Y)).values()
-    found = gs.measure(Returning(make), (X, Y)).values()
-    assert found == {name: pytest.approx(value, rel=1e-6, nan_ok=True) for name, value in expected.items()}
+    result = gs.measure(Returning(make), (X, Y)).values()
+    assert result == {name: pytest.approx(value, rel=1e-6, nan_ok=True) for name, value in expected.items()}
 
 
 def test_two_float_inputs_are_one_input_of_both() -> None:
@@ -167,8 +167,8 @@ def test_two_float_inputs_are_one_input_of_both() -> None:
     names = ["input_jacobian_norm", "ntk_trace", "loss"]
     expected = gs.measure(mlp(), (X, Y), names).values()
     for data in (((X[:, :2], X[:, 2:, None]), Y), {"right": X[:, 2:, None], "left": X[:, :2], "label": Y}):
-        found = gs.measure(Two(), data, names).values()
-        assert found == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
+        result = gs.measure(Two(), data, names).values()
+        assert result == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
 
 
 def test_what_is_left_out_or_looks_wrong_is_said() -> None:
@@ -282,12 +282,12 @@ def test_a_bert_that_is_given_a_wrong_name_says_what_it_takes() -> None:
 
 def test_weights_before_training_go_by_the_names_of_the_network_that_is_measured() -> None:
     one_number = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
-    found = ready(one_number, as_samples((torch.ones(4, 3), torch.zeros(4))))
+    result = ready(one_number, as_samples((torch.ones(4, 3), torch.zeros(4))))
     initial = {f"_orig_mod.{name}": tensor for name, tensor in one_number.state_dict().items()}
     of_inputs, of_weights = get_measure("pacbayes_distance"), get_measure("distance_from_initialization")
-    assert found.initial_for(of_inputs, None) is None
-    assert list(found.initial_for(of_inputs, initial) or ()) == list(found.network.state_dict())
-    assert list(found.initial_for(of_weights, initial) or ()) == list(one_number.state_dict())
+    assert result.initial_for(of_inputs, None) is None
+    assert list(result.initial_for(of_inputs, initial) or ()) == list(result.network.state_dict())
+    assert list(result.initial_for(of_weights, initial) or ()) == list(one_number.state_dict())
 
 
 def test_layers_of_a_bert_go_by_its_own_names() -> None:
@@ -313,9 +313,9 @@ def test_autocast_around_a_measure_changes_nothing() -> None:
     network = mlp()
     expected = gs.measure(network, (X, Y)).values()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = gs.measure(network, (X, Y)).values()
+        result = gs.measure(network, (X, Y)).values()
         assert torch.is_autocast_enabled("cpu")
-    assert found == {name: pytest.approx(value, nan_ok=True) for name, value in expected.items()}
+    assert result == {name: pytest.approx(value, nan_ok=True) for name, value in expected.items()}
 
 
 def test_a_network_made_in_inference_mode_is_refused_by_the_name_of_a_weight() -> None:

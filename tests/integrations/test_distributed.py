@@ -181,10 +181,10 @@ def test_a_trainers_model_may_be_wrapped_for_several_processes(tmp_path: Path) -
     finally:
         torch.distributed.destroy_process_group()
     assert float(with_penalty) > float(plain) + 1e-3
-    found = _gradients(model)
+    result = _gradients(model)
     loss = trainer.compute_loss(model, dict(batch))
     loss.backward()
-    torch.testing.assert_close(found, _gradients(model))
+    torch.testing.assert_close(result, _gradients(model))
 
 
 def _gradients(model: nn.Module) -> Tensor:

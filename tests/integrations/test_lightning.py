@@ -154,9 +154,9 @@ def test_wrong_labels_are_told_after_a_fit_and_after_a_resumed_one(tmp_path: Pat
 
     unbroken, data = watched()
     fit(tmp_path, unbroken, data=data)
-    found = gs.find_label_issues(unbroken)
-    wrong = (found.indices < 12).double()
-    assert len(found.indices) == 136 and float(wrong[: int(wrong.sum())].mean()) > 0.8
+    result = gs.find_label_issues(unbroken)
+    wrong = (result.indices < 12).double()
+    assert len(result.indices) == 136 and float(wrong[: int(wrong.sum())].mean()) > 0.8
     first, resumed = watched()[0], watched()[0]
     trainer, _ = fit(tmp_path, first, epochs=2, data=data)
     trainer.save_checkpoint(tmp_path / "half.ckpt")

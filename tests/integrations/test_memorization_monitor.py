@@ -52,15 +52,15 @@ def test_the_rows_are_those_by_hand_and_training_is_untouched(tmp_path: Path) ->
     assert second["first_visit_loss"] == pytest.approx(sum(map(float, logged[2:4])) / 2, abs=1e-3)
     assert second["first_visit_gap"] == pytest.approx(second["first_visit_loss"] - second["training_loss"])
     model.eval()
-    found = []
+    result = []
     for one, other in zip(CANARIES.trained, CANARIES.others, strict=True):
         losses = []
         for item in (one, other):
             batch = {name: value[None] for name, value in item.items()}
             losses.append(float(model(**batch).loss.detach()))
-        found.append(losses[1] - losses[0])
-    assert second["canary_gap"] == pytest.approx(sum(found) / 6, abs=1e-5)
-    assert second["canary_p_value"] == paired_p_value(found)
+        result.append(losses[1] - losses[0])
+    assert second["canary_gap"] == pytest.approx(sum(result) / 6, abs=1e-5)
+    assert second["canary_p_value"] == paired_p_value(result)
     assert second["trained_fisher_trace"] > 0 and meter.rows == [
         {name: row[name] for name in row if name != "step"} for row in trainer.state.log_history if "canary_gap" in row
     ]

@@ -202,11 +202,11 @@ def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path
         trainer.train(**resume)
         return callback
 
-    found = gs.find_label_issues(watched(tmp_path))
-    wrong = (found.indices < 8).double()
-    assert len(found.indices) == 96 and float(wrong[: int(wrong.sum())].mean()) > 0.7
+    result = gs.find_label_issues(watched(tmp_path))
+    wrong = (result.indices < 8).double()
+    assert len(result.indices) == 96 and float(wrong[: int(wrong.sum())].mean()) > 0.7
     again = gs.find_label_issues(watched(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-15")))
-    assert again.indices[: int(wrong.sum())].tolist() == found.indices[: int(wrong.sum())].tolist()
+    assert again.indices[: int(wrong.sum())].tolist() == result.indices[: int(wrong.sum())].tolist()
 
 
 @pytest.mark.thorough

@@ -34,23 +34,23 @@ def digits(rate: float, n: int = 400, seed: int = 0) -> tuple[nn.Module, Tensor,
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.3])
 def test_the_rate_of_digits(rate: float) -> None:
     network, x, y, _ = digits(rate)
-    found = gs.estimate_label_noise(network, (x, y))
-    assert abs(found.rate - rate) < 0.05 and found.low <= found.rate <= found.high
-    assert found.clean_accuracy > 0.85 and found.samples == 400
+    result = gs.estimate_label_noise(network, (x, y))
+    assert abs(result.rate - rate) < 0.05 and result.low <= result.rate <= result.high
+    assert result.clean_accuracy > 0.85 and result.samples == 400
 
 
 def test_wrong_labels_stand_first() -> None:
     network, x, y, wrong = digits(0.2)
-    found = gs.find_label_issues(network, (x, y))
-    ranks = torch.empty(400).scatter_(0, found.indices, torch.arange(400.0))
+    result = gs.find_label_issues(network, (x, y))
+    ranks = torch.empty(400).scatter_(0, result.indices, torch.arange(400.0))
     area = (ranks[~wrong].mean() - ranks[wrong].mean()) / 400 + 0.5  # area under the ROC curve, ties aside
     assert area > 0.98
-    flagged = found.indices[: found.n_flagged]
+    flagged = result.indices[: result.n_flagged]
     precision, recall = float(wrong[flagged].double().mean()), float(wrong[flagged].sum() / wrong.sum())
-    assert recall > 0.75 and precision > 0.85 and precision > found.expected_precision - 0.1
+    assert recall > 0.75 and precision > 0.85 and precision > result.expected_precision - 0.1
     truth = gs.load_dataset("digits").train.targets
     assert truth is not None
-    assert float((found.suggested_labels[: found.n_flagged] == truth[flagged]).double().mean()) > 0.75
+    assert float((result.suggested_labels[: result.n_flagged] == truth[flagged]).double().mean()) > 0.75
 
 
 def test_nothing_is_drawn_from_the_global_stream_and_the_network_is_left_alone() -> None:
@@ -70,16 +70,16 @@ def test_labels_without_a_meaning_are_refused_and_still_ranked() -> None:
     shuffled = y[torch.randperm(120, generator=torch.Generator().manual_seed(0))]
     with pytest.raises(NotMeasurable, match="cannot be estimated"):
         gs.estimate_label_noise(network, (x, shuffled))
-    found = gs.find_label_issues(network, (x, shuffled))
-    assert found.noise is None and math.isnan(found.expected_precision) and len(found.indices) == 120
-    assert "cannot be estimated" in repr(found) and found.flagged is None and found.n_flagged == 0
+    result = gs.find_label_issues(network, (x, shuffled))
+    assert result.noise is None and math.isnan(result.expected_precision) and len(result.indices) == 120
+    assert "cannot be estimated" in repr(result) and result.flagged is None and result.n_flagged == 0
 
 
 @pytest.mark.parametrize("name", ["ResNet-18, narrow", "encoder"])
 def test_networks_that_people_have(name: str) -> None:
     network, samples = CASES[name].make(108)
-    found = gs.find_label_issues(network, samples)
-    assert len(found.indices) == 108 and sorted(found.indices.tolist()) == list(range(108))
+    result = gs.find_label_issues(network, samples)
+    assert len(result.indices) == 108 and sorted(result.indices.tolist()) == list(range(108))
 
 
 def test_messages() -> None:

@@ -56,17 +56,17 @@ def noisy() -> Iterator[Watched]:
 
 
 def test_wrong_labels_stand_first(noisy: Watched) -> None:
-    found = gs.find_label_issues(noisy.monitor)
-    order = found.indices
+    result = gs.find_label_issues(noisy.monitor)
+    order = result.indices
     assert len(order) == 552 and not torch.isin(order, noisy.canaries.positions).any()
-    assert torch.equal(found.given_labels, noisy.labels[order])
-    assert roc_auc_score(noisy.wrong[order].numpy(), -found.margin.numpy()) > 0.97
-    flagged = noisy.wrong[order][: found.n_flagged].double()
+    assert torch.equal(result.given_labels, noisy.labels[order])
+    assert roc_auc_score(noisy.wrong[order].numpy(), -result.margin.numpy()) > 0.97
+    flagged = noisy.wrong[order][: result.n_flagged].double()
     assert float(flagged.sum() / noisy.wrong[order].sum()) > 0.7
-    assert float(flagged.mean()) > max(0.8, found.expected_precision - 0.1)
-    right = found.suggested_labels[: found.n_flagged] == noisy.truth[order][: found.n_flagged]
+    assert float(flagged.mean()) > max(0.8, result.expected_precision - 0.1)
+    right = result.suggested_labels[: result.n_flagged] == noisy.truth[order][: result.n_flagged]
     assert float(right.double().mean()) > 0.8
-    assert torch.equal(found.suggested_labels[-100:], found.given_labels[-100:])
+    assert torch.equal(result.suggested_labels[-100:], result.given_labels[-100:])
 
 
 def test_the_ranking_averages_the_ranks_of_a_training_run_and_a_kernel(noisy: Watched) -> None:
@@ -99,8 +99,8 @@ def test_a_part_of_the_samples_has_its_positions(noisy: Watched) -> None:
         (noisy.x, noisy.canaries.labels), [], n_samples=200, alarm=CanaryAlarm(noisy.canaries, restore=False)
     )
     monitor.observe(noisy.network, 1)
-    found = gs.find_label_issues(monitor)
-    assert 150 < len(found.indices) <= 200 and torch.equal(found.given_labels, noisy.labels[found.indices])
+    result = gs.find_label_issues(monitor)
+    assert 150 < len(result.indices) <= 200 and torch.equal(result.given_labels, noisy.labels[result.indices])
 
 
 def test_margins_and_rivals_by_hand() -> None:
@@ -134,8 +134,8 @@ def test_a_network_that_knows_nothing_is_refused() -> None:
 
     with pytest.raises(NotMeasurable, match="cannot be estimated"):
         gs.estimate_label_noise(Alarm())
-    found = gs.find_label_issues(Alarm())
-    assert found.noise is None and math.isnan(found.expected_precision) and len(found.indices) == 160
+    result = gs.find_label_issues(Alarm())
+    assert result.noise is None and math.isnan(result.expected_precision) and len(result.indices) == 160
 
 
 def test_many_wrong_labels_are_not_told_from_a_network_that_knows_little() -> None:
@@ -145,8 +145,8 @@ def test_many_wrong_labels_are_not_told_from_a_network_that_knows_little() -> No
     runner_up = torch.where(torch.arange(400) < 18, given, (given + 1) % 5)
     margins = torch.where(torch.arange(400) < 260, -1.0, 1.0).double() + 0.1 * torch.randn(400, generator=generator)
     seen = MonitoredLabels(torch.arange(400), given, runner_up, margins, canary, 5)
-    found = seen.noise(generator)
-    assert found.rate > 0.5 and found.clean_accuracy == pytest.approx(0.36) and found.unreliable_because
+    result = seen.noise(generator)
+    assert result.rate > 0.5 and result.clean_accuracy == pytest.approx(0.36) and result.unreliable_because
 
 
 def test_messages(noisy: Watched) -> None:

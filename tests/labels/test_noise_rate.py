@@ -47,8 +47,8 @@ def test_margins_are_those_of_refits() -> None:
     generator = torch.Generator().manual_seed(0)
     features, labels = torch.randn(30, 4, generator=generator, dtype=torch.float64), torch.arange(30) % 3
     kernel = spectrum(features @ features.T)
-    found = canary_margins(kernel, labels, labels, 0.1, 3, make_generator(0, "canaries"))
-    assert found.canaries.shape == (ROUNDS, MIN_CANARIES) and found.ordinary.shape == (ROUNDS, 30 - MIN_CANARIES)
+    result = canary_margins(kernel, labels, labels, 0.1, 3, make_generator(0, "canaries"))
+    assert result.canaries.shape == (ROUNDS, MIN_CANARIES) and result.ordinary.shape == (ROUNDS, 30 - MIN_CANARIES)
     # the first round again, with one refit a sample
     draws = make_generator(0, "canaries")
     chosen = torch.randperm(30, generator=draws)[:MIN_CANARIES]
@@ -63,7 +63,7 @@ def test_margins_are_those_of_refits() -> None:
         weights = torch.linalg.solve(x.T @ x + ridge * torch.eye(4), x.T @ (targets[rest] - mean))
         prediction = (features[sample] - centre) @ weights + mean
         others = prediction[torch.arange(3) != changed[sample]].max()
-        assert torch.isclose(found.canaries[0, place], prediction[changed[sample]] - others, atol=1e-9)
+        assert torch.isclose(result.canaries[0, place], prediction[changed[sample]] - others, atol=1e-9)
 
 
 def test_a_canary_never_keeps_its_label() -> None:

@@ -31,10 +31,10 @@ def test_many_pairs_have_the_bound_which_is_above_the_exact_value() -> None:
 def test_under_fair_coins_small_p_values_are_as_rare_as_they_say() -> None:
     random = np.random.default_rng(1)
     sizes = random.lognormal(0, 2, 20)
-    found = [paired_p_value(list(sizes * random.choice([-1, 1], 20))) for _ in range(400)]
+    result = [paired_p_value(list(sizes * random.choice([-1, 1], 20))) for _ in range(400)]
     # 400 draws of at most .05 each: 20 expected, five standard deviations above is 42
-    assert sum(value <= 0.05 for value in found) <= 42
-    assert min(found) > 0
+    assert sum(value <= 0.05 for value in result) <= 42
+    assert min(result) > 0
 
 
 def _labelled(n: int = 40) -> list[dict[str, torch.Tensor]]:

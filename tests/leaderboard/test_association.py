@@ -73,9 +73,9 @@ def associated(table: pandas.DataFrame, measure: pandas.Series, settings: list[s
 
 def test_it_is_the_correlation_of_what_group_means_leave() -> None:
     table = grouped(n=180)
-    found = associated(table, table["noise"] + 3 * table["width"], ["width", "depth"])
-    assert found.score.value == pytest.approx(1, abs=0.12)
-    assert (numpy.abs(found.permuted) >= abs(found.score.value)).mean() < 0.05
+    result = associated(table, table["noise"] + 3 * table["width"], ["width", "depth"])
+    assert result.score.value == pytest.approx(1, abs=0.12)
+    assert (numpy.abs(result.permuted) >= abs(result.score.value)).mean() < 0.05
     noisy = table.assign(norm=table["noise"] + 3 * table["width"] + 2 * table["other"])
     configuration = (noisy["width"] * 2 + noisy["depth"]).to_numpy()
     left = [
@@ -108,11 +108,11 @@ def test_each_configuration_is_predicted_by_the_line_of_the_others() -> None:
         slope, intercept = numpy.polyfit(x[rest], y[rest], 1)
         errors[out], plain[out] = y[out] - slope * x[out] - intercept, y[out] - y[rest].mean()
     weights = cluster_weights(clusters, 2000, 0)
-    found = cross_validated_line(x, y, clusters, NONE, weights)
-    assert found.r_squared.value == pytest.approx(1 - (errors**2).sum() / (plain**2).sum())
-    assert found.mae.value == pytest.approx(numpy.abs(errors).mean())
-    assert found.r_squared.low < found.r_squared.value < found.r_squared.high
-    assert found.mae.low < found.mae.value < found.mae.high
+    result = cross_validated_line(x, y, clusters, NONE, weights)
+    assert result.r_squared.value == pytest.approx(1 - (errors**2).sum() / (plain**2).sum())
+    assert result.mae.value == pytest.approx(numpy.abs(errors).mean())
+    assert result.r_squared.low < result.r_squared.value < result.r_squared.high
+    assert result.mae.low < result.mae.value < result.mae.high
     constant = cross_validated_line(numpy.ones(30), y, clusters, NONE, weights)
     assert constant.r_squared.value == pytest.approx(0, abs=1e-9)
 
@@ -121,6 +121,6 @@ def test_permutations_are_lines_through_permuted_gaps() -> None:
     rng = numpy.random.default_rng(1)
     x, y, orders = rng.normal(size=30), rng.normal(size=30), numpy.array([rng.permutation(30) for _ in range(3)])
     alone, once = numpy.arange(30), numpy.ones((1, 30))
-    found = cross_validated_line(x, y, alone, orders, once)
+    result = cross_validated_line(x, y, alone, orders, once)
     expected = [cross_validated_line(x, y[order], alone, NONE, once).r_squared.value for order in orders]
-    assert found.permuted == pytest.approx(expected)
+    assert result.permuted == pytest.approx(expected)

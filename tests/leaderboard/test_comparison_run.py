@@ -50,18 +50,18 @@ def test_the_jackknife_of_means_and_sums_is_that_of_leaving_groups_out() -> None
 
 
 def test_the_verdict_is_in_words_and_the_table_is_small() -> None:
-    found = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "parameter_norm", "ntk_trace", "unit_sparsity"])
-    assert found.order() == ["flat", "steep"]
-    assert found.verdict[0].startswith("flat is expected to have the smallest gap: ")
-    assert "input_jacobian_norm" in found.verdict[0] and "All have the same size" in found.verdict[1]
-    lines = repr(found).splitlines()
-    assert len(lines) <= 10 and lines[2].startswith("flat") and found.verdict[0] in lines
-    assert "<table" in found._repr_html_() and set(found.unmeasured["flat"]) == {"unit_sparsity"}
+    result = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "parameter_norm", "ntk_trace", "unit_sparsity"])
+    assert result.order() == ["flat", "steep"]
+    assert result.verdict[0].startswith("flat is expected to have the smallest gap: ")
+    assert "input_jacobian_norm" in result.verdict[0] and "All have the same size" in result.verdict[1]
+    lines = repr(result).splitlines()
+    assert len(lines) <= 10 and lines[2].startswith("flat") and result.verdict[0] in lines
+    assert "<table" in result._repr_html_() and set(result.unmeasured["flat"]) == {"unit_sparsity"}
 
 
 def test_the_same_network_twice_is_a_tie() -> None:
-    found = gs.compare({"a": NETWORKS["flat"], "b": NETWORKS["flat"]}, (X, Y), ["ntk_trace", "input_jacobian_norm"])
-    assert found.verdict[0] == "a and b are tied: none is put first by more than half of the 2 measures."
+    result = gs.compare({"a": NETWORKS["flat"], "b": NETWORKS["flat"]}, (X, Y), ["ntk_trace", "input_jacobian_norm"])
+    assert result.verdict[0] == "a and b are tied: none is put first by more than half of the 2 measures."
 
 
 def board(**correlations: float) -> gs.Leaderboard:
@@ -78,21 +78,23 @@ def board(**correlations: float) -> gs.Leaderboard:
 def test_measures_with_evidence_vote_in_the_direction_that_they_have_there() -> None:
     measures = ["input_jacobian_norm", "loss", "parameter_norm"]
     judged = board(loss=-1.0, parameter_norm=0.0)
-    found = gs.compare(NETWORKS, (X, Y), measures, evidence=judged)
-    assert [vote.measure for vote in found.votes()] == ["loss"]
-    losses = {row.network: row.value for row in found.of("loss")}
-    assert found.order()[0] == max(losses, key=lambda name: losses[name])
+    result = gs.compare(NETWORKS, (X, Y), measures, evidence=judged)
+    assert [vote.measure for vote in result.votes()] == ["loss"]
+    losses = {row.network: row.value for row in result.of("loss")}
+    assert result.order()[0] == max(losses, key=lambda name: losses[name])
     row = judged.row("loss").partial
-    said = f"loss: r {row.value:.2f} [{row.low:.2f}, {row.high:.2f}], p {row.p:.3f}. Baselines: the size: r"
-    assert found.verdict[0].startswith("Evidence at equal hyperparameters in 42 networks whose gap is known: " + said)
-    assert "; a random measure: r" in found.verdict[0]
-    assert gs.Comparison.from_json(found.to_json()).verdict == found.verdict
+    message = f"loss: r {row.value:.2f} [{row.low:.2f}, {row.high:.2f}], p {row.p:.3f}. Baselines: the size: r"
+    assert result.verdict[0].startswith(
+        "Evidence at equal hyperparameters in 42 networks whose gap is known: " + message
+    )
+    assert "; a random measure: r" in result.verdict[0]
+    assert gs.Comparison.from_json(result.to_json()).verdict == result.verdict
 
 
 def test_without_evidence_the_verdict_says_so_first() -> None:
-    found = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"], evidence=board(input_jacobian_norm=0.0))
-    assert found.verdict[0].startswith("No evidence: in ") and "none of the 2 numbers" in found.verdict[0]
-    assert found.verdict[1].startswith("flat is expected") and not found.trusted
+    result = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"], evidence=board(input_jacobian_norm=0.0))
+    assert result.verdict[0].startswith("No evidence: in ") and "none of the 2 numbers" in result.verdict[0]
+    assert result.verdict[1].startswith("flat is expected") and not result.trusted
     nothing = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"])
     assert nothing.verdict[-1].endswith("rank networks; pass evidence=gs.rank_measures(POOL).")
     with pytest.raises(InvalidInput, match="evidence must be a leaderboard; got str"):
@@ -100,10 +102,10 @@ def test_without_evidence_the_verdict_says_so_first() -> None:
 
 
 def test_a_comparison_survives_the_disk(tmp_path: Path) -> None:
-    found = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "loss", "unit_sparsity"])
-    found.save(tmp_path / "found.json")
+    result = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "loss", "unit_sparsity"])
+    result.save(tmp_path / "found.json")
     read = gs.Comparison.load(tmp_path / "found.json")
-    assert repr(read) == repr(found) and read.unmeasured == found.unmeasured and read.level == 0.95
+    assert repr(read) == repr(result) and read.unmeasured == result.unmeasured and read.level == 0.95
     gs.measure(NETWORKS["flat"], X, ["ntk_trace"]).save(tmp_path / "readings.json")
     with pytest.raises(UnreadableFile, match="must hold a comparison"):
         gs.Comparison.load(tmp_path / "readings.json")
@@ -129,8 +131,8 @@ def test_networks_that_are_finished_are_kept_when_it_is_stopped() -> None:
                 raise KeyboardInterrupt
             return super().forward(input)
 
-    found = gs.compare({**NETWORKS, "stopping": Stopping(5, 2)}, (X, Y), ["loss"])
-    assert {row["network"] for row in found.to_pandas().to_dict("records")} == {"flat", "steep"}
+    result = gs.compare({**NETWORKS, "stopping": Stopping(5, 2)}, (X, Y), ["loss"])
+    assert {row["network"] for row in result.to_pandas().to_dict("records")} == {"flat", "steep"}
     passes.clear()
     with pytest.raises(KeyboardInterrupt):
         gs.compare({"flat": NETWORKS["flat"], "stopping": Stopping(5, 2)}, (X, Y), ["loss"])

@@ -25,16 +25,16 @@ FOOLING = ("random", "copy", "leak")
 def evidence(seed: int, kind: str, grid: str, n: int, n_permutations: int = 400) -> list[str]:
     """Measures of this kind that get evidence in one pool, judged together, beside a random measure."""
     table, kinds = simulated(seed, n, grid)
-    found = verdicts(table, measures=kinds[kind], n_permutations=n_permutations, n_bootstrap=20, seed=seed)
-    return [name for name, row in found.items() if row.verdict == "evidence" and row.role != "random"]
+    result = verdicts(table, measures=kinds[kind], n_permutations=n_permutations, n_bootstrap=20, seed=seed)
+    return [name for name, row in result.items() if row.verdict == "evidence" and row.role != "random"]
 
 
 def counted(kind: str, grid: str, n: int, pools: int) -> dict[str, Any]:
     """In how many pools some measure of the kind got evidence, and which how often."""
-    found = [evidence(seed, kind, grid, n) for seed in range(pools)]
+    result = [evidence(seed, kind, grid, n) for seed in range(pools)]
     return {
-        "kind": kind, "grid": grid, "networks": n, "pools": pools, "with_evidence": sum(map(bool, found)),
-        "by_measure": dict(Counter(name for names in found for name in names)),
+        "kind": kind, "grid": grid, "networks": n, "pools": pools, "with_evidence": sum(map(bool, result)),
+        "by_measure": dict(Counter(name for names in result for name in names)),
     }  # fmt: skip
 
 
@@ -47,8 +47,8 @@ def keeps_the_promise(row: Mapping[str, Any]) -> bool:
 
 @pytest.mark.parametrize("grid", GRIDS)
 def test_what_says_nothing_gets_no_evidence(grid: str) -> None:
-    found = [name for seed in range(2) for kind in FOOLING for name in evidence(seed, kind, grid, 96, 200)]
-    assert len(found) <= 1
+    result = [name for seed in range(2) for kind in FOOLING for name in evidence(seed, kind, grid, 96, 200)]
+    assert len(result) <= 1
 
 
 @pytest.mark.parametrize("grid", GRIDS)
@@ -69,7 +69,7 @@ def test_the_stored_counts_meet_what_is_promised() -> None:
 def test_full_counts_are_those_stored(kind: str, grid: str) -> None:
     rows = json.loads(STORED.read_text())["rows"]
     stored = next((row for row in rows if (row["kind"], row["grid"]) == (kind, grid)), None)
-    found = counted(kind, grid, NETWORKS if kind == "planted" else 96, POOLS)
-    assert keeps_the_promise(found), found
+    result = counted(kind, grid, NETWORKS if kind == "planted" else 96, POOLS)
+    assert keeps_the_promise(result), result
     if stored is not None:  # other processors round otherwise
-        assert abs(found["with_evidence"] - stored["with_evidence"]) <= 2
+        assert abs(result["with_evidence"] - stored["with_evidence"]) <= 2

@@ -90,19 +90,19 @@ def one_by_one(table: pandas.DataFrame, settings: list[str]) -> dict[str, float]
 def test_permutations_are_columns(table: pandas.DataFrame, settings: list[str]) -> None:
     rng = numpy.random.default_rng(1)
     columns = numpy.stack([table["norm"], *(rng.permutation(table["norm"]) for _ in range(2))], axis=1)
-    found = PairedScores(table, "gap", settings).of(columns)
+    result = PairedScores(table, "gap", settings).of(columns)
     for draw in range(columns.shape[1]):
         for name, value in one_by_one(table.assign(norm=columns[:, draw]), settings).items():
-            assert found[name][draw] == pytest.approx(value, abs=1e-6), (name, draw)
+            assert result[name][draw] == pytest.approx(value, abs=1e-6), (name, draw)
 
 
 def test_resamples_are_weights(table: pandas.DataFrame) -> None:
     weights = numpy.random.default_rng(2).multinomial(40, numpy.full(40, 1 / 40), size=3)
-    found = PairedScores(table, "gap", SETTINGS).of(table[["norm"]].to_numpy(), weights.astype(float))
+    result = PairedScores(table, "gap", SETTINGS).of(table[["norm"]].to_numpy(), weights.astype(float))
     for draw, counts in enumerate(weights):
         repeated = table.iloc[numpy.repeat(numpy.arange(40), counts)]
         for name, value in one_by_one(repeated, SETTINGS).items():
-            assert found[name][draw] == pytest.approx(value, abs=1e-6), (name, draw)
+            assert result[name][draw] == pytest.approx(value, abs=1e-6), (name, draw)
 
 
 def test_groups_in_which_a_measure_is_constant_are_counted(table: pandas.DataFrame) -> None:
@@ -116,15 +116,15 @@ def test_groups_in_which_a_measure_is_constant_are_counted(table: pandas.DataFra
 def test_a_measure_of_one_setting_only_loses_its_pooled_tau() -> None:
     table = pandas.DataFrame(list(itertools.product([1, 2, 3], [1, 2])), columns=["width", "depth"])
     table = table.assign(gap=10 * table["width"] - table["depth"], norm=10.0 * table["width"] + table["depth"])
-    found = PairedScores(table, "gap", ["width", "depth"]).of(table[["norm"]].to_numpy())
-    assert found["granulated"][0] == 0.0 and found["kendall"][0] > 0.5
+    result = PairedScores(table, "gap", ["width", "depth"]).of(table[["norm"]].to_numpy())
+    assert result["granulated"][0] == 0.0 and result["kendall"][0] > 0.5
 
 
 def test_a_constant_measure_has_no_rank_and_a_setting_says_nothing(table: pandas.DataFrame) -> None:
     pairs = PairedScores(table, "gap", SETTINGS)
-    found = pairs.of(numpy.ones((40, 1)))
-    assert numpy.isnan(found["kendall"][0]) and numpy.isnan(found["granulated"][0])
-    assert found["mutual_information"][0] == pytest.approx(0, abs=1e-9)
+    result = pairs.of(numpy.ones((40, 1)))
+    assert numpy.isnan(result["kendall"][0]) and numpy.isnan(result["granulated"][0])
+    assert result["mutual_information"][0] == pytest.approx(0, abs=1e-9)
     setting = (table["width"] * 10 + table["depth"]).to_numpy(dtype=float)[:, None]
     assert pairs.of(setting)["mutual_information"][0] == pytest.approx(0, abs=1e-9)
 
@@ -187,18 +187,18 @@ def test_sign_errors_are_those_of_the_authors_loop(n_test: int) -> None:
     table = pandas.DataFrame(rows)
     gap = 0.002 * table["width"] + 0.05 * table["depth"] + 0.03 * rng.normal(size=len(table))
     table = table.assign(gap=gap, norm=gap + 0.05 * rng.normal(size=len(table)))
-    found = sign_errors(table, "norm", "gap", ["width", "depth"], n_test)
-    assert sorted(numpy.repeat(found[:, 2], 2)) == pytest.approx(sorted(sign_error_oracle(table, n_test)))
+    result = sign_errors(table, "norm", "gap", ["width", "depth"], n_test)
+    assert sorted(numpy.repeat(result[:, 2], 2)) == pytest.approx(sorted(sign_error_oracle(table, n_test)))
     other = sign_errors(table.assign(norm=-table["norm"]), "norm", "gap", ["width", "depth"], n_test)
-    assert found[:, 2] == pytest.approx(1 - other[:, 2])
+    assert result[:, 2] == pytest.approx(1 - other[:, 2])
 
 
 def test_sign_errors_by_hand() -> None:
     table = pandas.DataFrame(
         {"width": [1, 2, 2, 2], "depth": [1, 1, 2, 3], "gap": [0.1, 0.2, 0.3, 0.9], "norm": [1.0, 2.0, 0.0, 0.0]}
     )
-    found = sign_errors(table, "norm", "gap", ["width", "depth"], None)
+    result = sign_errors(table, "norm", "gap", ["width", "depth"], None)
     # width 1 to 2: right; depth 1 to 2 and 1 to 3: wrong; depth 2 to 3: tied in the measure, a half
-    assert found.tolist() == [[0, 1, 0.0], [1, 2, 1.0], [1, 3, 1.0], [2, 3, 0.5]]
+    assert result.tolist() == [[0, 1, 0.0], [1, 2, 1.0], [1, 3, 1.0], [2, 3, 0.5]]
     assert len(sign_errors(table, "norm", "gap", ["width", "depth"], 1)) == 0
     assert len(sign_errors(table, "norm", "gap", [], None)) == 0

@@ -85,24 +85,24 @@ def test_it_prints_words_first_and_is_kept(board: gs.Leaderboard, tmp_path: Path
 def test_a_table_of_ones_own(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
     path = tmp_path / "own.csv"
     pgdl.drop(columns="m.vc_dim").assign(**{"m.mine": pgdl["m.rbf"]}).to_csv(path, index=False)
-    found = gs.rank_measures(path, measures=["m.mine"], n_permutations=50, n_bootstrap=20)
-    assert found.row("mine").verdict == "evidence" and found.networks == 96 and found.source == str(path)
-    assert found.verdict[-1] == "The table has no size (parameter_count) to compare with."
+    result = gs.rank_measures(path, measures=["m.mine"], n_permutations=50, n_bootstrap=20)
+    assert result.row("mine").verdict == "evidence" and result.networks == 96 and result.source == str(path)
+    assert result.verdict[-1] == "The table has no size (parameter_count) to compare with."
 
 
 def test_networks_without_a_number_are_left_out_and_measures_that_lack_many(pgdl: pandas.DataFrame) -> None:
     holes = pgdl.assign(**{"m.wcv": pgdl["m.wcv"].where(pgdl.index > 0), "m.vr": pgdl["m.vr"].where(pgdl.index > 40)})
-    found = gs.rank_measures(holes, measures=["m.wcv", "m.vr"], n_permutations=20, n_bootstrap=20)
-    assert found.left_out == {"m.vr": "41 of 96 networks have no finite value"}
-    assert found.networks == 95 and found.dropped == 1 and "1 skipped" in found.facts
+    result = gs.rank_measures(holes, measures=["m.wcv", "m.vr"], n_permutations=20, n_bootstrap=20)
+    assert result.left_out == {"m.vr": "41 of 96 networks have no finite value"}
+    assert result.networks == 95 and result.dropped == 1 and "1 skipped" in result.facts
 
 
 def test_verdicts_alone_are_those_of_the_leaderboard(board: gs.Leaderboard, pgdl: pandas.DataFrame) -> None:
-    found = verdicts(pgdl, measures=[f"m.{name}" for name in REFERENCE], n_permutations=200, n_bootstrap=100)
+    result = verdicts(pgdl, measures=[f"m.{name}" for name in REFERENCE], n_permutations=200, n_bootstrap=100)
     fields = ("role", "verdict", "why", "partial", "kendall")
-    assert list(found) == [row.measure for row in board]
+    assert list(result) == [row.measure for row in board]
     for row in board:
-        assert all(repr(getattr(found[row.measure], name)) == repr(getattr(row, name)) for name in fields)
+        assert all(repr(getattr(result[row.measure], name)) == repr(getattr(row, name)) for name in fields)
 
 
 def test_verdicts_in_words() -> None:
@@ -150,9 +150,9 @@ def test_what_is_wrong_is_said(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
 def test_of_many_networks_whole_recipes_are_verdict_of(pgdl: pandas.DataFrame) -> None:
     thrice = pandas.concat([pgdl] * 3, ignore_index=True)
     thrice["gap"] += numpy.random.default_rng(0).normal(size=len(thrice)) / 1000
-    found = gs.rank_measures(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)
-    assert found.networks == 99 and found.recipes == 33 and found.drawn_from == 288
-    assert found.facts.startswith("99 networks sampled from 288, 33 training configurations")
-    assert gs.Leaderboard.from_json(found.to_json()).drawn_from == 288
+    result = gs.rank_measures(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)
+    assert result.networks == 99 and result.recipes == 33 and result.drawn_from == 288
+    assert result.facts.startswith("99 networks sampled from 288, 33 training configurations")
+    assert gs.Leaderboard.from_json(result.to_json()).drawn_from == 288
     with pytest.raises(InvalidInput, match="most_networks"):
         gs.rank_measures(thrice, most_networks=2)

@@ -24,8 +24,8 @@ def test_synaptic_flow_of_a_network_without_biases() -> None:
     layers = [nn.Linear(i, o, bias=False) for i, o in ((4, 6), (6, 5), (5, 3))]
     net = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]).double()
     product = layers[2].weight.abs() @ layers[1].weight.abs() @ layers[0].weight.abs()
-    found = synaptic_flow(net, torch.zeros(2, 4, dtype=DOUBLE))
-    assert found == pytest.approx(math.log(3 * float(product.sum().detach())), rel=1e-12)
+    result = synaptic_flow(net, torch.zeros(2, 4, dtype=DOUBLE))
+    assert result == pytest.approx(math.log(3 * float(product.sum().detach())), rel=1e-12)
     with pytest.raises(NotMeasurable, match="flow"):
         nn.init.zeros_(layers[1].weight)
         synaptic_flow(net, torch.zeros(2, 4, dtype=DOUBLE))
@@ -64,9 +64,9 @@ def test_gradient_norms_and_connection_sensitivity_of_dense_gradients() -> None:
     net, x, y = network(), torch.randn(7, 4, dtype=DOUBLE), torch.arange(7) % 3
     parameters = list(net.parameters())
     gradients = torch.autograd.grad(F.cross_entropy(net(x), y), parameters)
-    found = gradient_norm(net, x, y)
-    assert found["whole"] == pytest.approx(float(torch.cat([g.flatten() for g in gradients]).norm()), rel=1e-10)
-    assert found["sum"] == pytest.approx(sum(float(g.norm()) for g in gradients if g.ndim == 2), rel=1e-10)
+    result = gradient_norm(net, x, y)
+    assert result["whole"] == pytest.approx(float(torch.cat([g.flatten() for g in gradients]).norm()), rel=1e-10)
+    assert result["sum"] == pytest.approx(sum(float(g.norm()) for g in gradients if g.ndim == 2), rel=1e-10)
     expected = sum(
         float((g * p.detach()).abs().sum()) for g, p in zip(gradients, parameters, strict=True) if g.ndim > 1
     )

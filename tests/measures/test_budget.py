@@ -48,12 +48,12 @@ def network() -> nn.Module:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", list(SAMPLINGS))
 def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
-    item, found = get_measure(name), ready(network(), as_samples((X, Y)))
-    exact = evaluate_on_subset(item, found, Allocation(2000)).values()
+    item, result = get_measure(name), ready(network(), as_samples((X, Y)))
+    exact = evaluate_on_subset(item, result, Allocation(2000)).values()
     off = []
     for seed in range(12):
         share = Allocation(500, SAMPLINGS[name].probe)
-        for reading in evaluate_on_subset(item, found, share, seed=seed):
+        for reading in evaluate_on_subset(item, result, share, seed=seed):
             if reading.number.endswith("fence"):  # extremes of a part lie inside those of the whole
                 continue
             if math.isfinite(exact[reading.name]):
@@ -64,8 +64,8 @@ def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
 
 
 def test_a_sum_is_scaled_to_all_samples() -> None:
-    found = ready(nn.Linear(6, 3), as_samples(X))
-    reading = evaluate_on_subset(get_measure("ntk_trace"), found, Allocation(500, {"method": "probe"}))[0]
+    result = ready(nn.Linear(6, 3), as_samples(X))
+    reading = evaluate_on_subset(get_measure("ntk_trace"), result, Allocation(500, {"method": "probe"}))[0]
     expected = 3 * (X.square().sum().item() + 2000)
     assert reading.value == pytest.approx(expected, abs=4 * (reading.standard_error or 0.0))
     assert reading.note == "probes on 500 of 2,000 samples"
@@ -117,11 +117,11 @@ def test_what_a_pass_costs_whatever_its_size_does_not_count_for_every_sample(clo
         clock.sleep(0.02 + 1e-5 * len(part.samples))
 
     tried: list[int] = []
-    found, item = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400]))), get_measure("loss")
-    assert planning._trial_of(item, found, take, 1.0).per_sample < 5e-4  # .02 / 160 + 1e-5, and .002 of ten samples
+    result, item = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400]))), get_measure("loss")
+    assert planning._trial_of(item, result, take, 1.0).per_sample < 5e-4  # .02 / 160 + 1e-5, and .002 of ten samples
     assert tried == [10, 10, 40, 40, 160, 160]
     tried.clear()
-    assert planning._trial_of(item, found, take, 0.1).per_sample > 2e-3 and tried == [
+    assert planning._trial_of(item, result, take, 0.1).per_sample > 2e-3 and tried == [
         10,
         10,
     ]  # more would be too expensive
@@ -163,10 +163,10 @@ def test_of_all_measures_those_that_cannot_fit_are_left_out_untried(
     readings = gs.measure(slow, (X[:400], Y[:400]), "all", time_budget=10.0)
     assert clock.now < 10
     assert {reading.measure for reading in readings} == {"loss", "accuracy", "gradient_norm"}
-    said = readings.unmeasured
-    assert "budget of 10 s: on the smallest informative subset it takes about" in said["hessian_density"]
-    assert "in addition to cheaper measures. Pass a larger budget, or name it" in said["local_learning_coefficient"]
-    assert "omitted to keep the budget: it takes" in said["ntk_logdet"]
+    message = readings.unmeasured
+    assert "budget of 10 s: on the smallest informative subset it takes about" in message["hessian_density"]
+    assert "in addition to cheaper measures. Pass a larger budget, or name it" in message["local_learning_coefficient"]
+    assert "omitted to keep the budget: it takes" in message["ntk_logdet"]
 
 
 def test_the_cheapest_stay_and_what_is_asked_for_stays() -> None:
@@ -183,15 +183,15 @@ def test_a_cost_that_grows_is_followed_until_it_is_known_to_fit(clock: Clock) ->
         clock.sleep(2e-8 * len(part.samples) ** 3)  # 1.3 s for 400
 
     tried: list[int] = []
-    found = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400])))
+    result = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400])))
     item = get_measure("ntk_logdet")
-    assert planning._superlinear_over_budget(item, found, 1e-6, 2.5, cubic) == {}
+    assert planning._superlinear_over_budget(item, result, 1e-6, 2.5, cubic) == {}
     assert tried[0] == 10 and tried[-1] < 400
     tried.clear()
-    assert "it took 0.0" in planning._superlinear_over_budget(item, found, 1e-6, 0.1, cubic)["ntk_logdet"]
+    assert "it took 0.0" in planning._superlinear_over_budget(item, result, 1e-6, 0.1, cubic)["ntk_logdet"]
     assert tried[-1] < 400
     tried.clear()
-    assert "it takes at least 24 s" in planning._superlinear_over_budget(item, found, 0.01, 2.5, cubic)["ntk_logdet"]
+    assert "it takes at least 24 s" in planning._superlinear_over_budget(item, result, 0.01, 2.5, cubic)["ntk_logdet"]
     assert not tried
 
 

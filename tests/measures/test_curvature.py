@@ -40,8 +40,8 @@ def tiny() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
 def test_largest_eigenvalue_and_smallest_node_of_a_dense_hessian() -> None:
     network, x, y, hessian = tiny()
     eigenvalues = torch.linalg.eigvalsh(hessian)
-    found = hessian_top_eigenvalue(network, x, y, tolerance=1e-12, steps=31)
-    assert found == pytest.approx(float(eigenvalues[-1]), rel=1e-9)
+    result = hessian_top_eigenvalue(network, x, y, tolerance=1e-12, steps=31)
+    assert result == pytest.approx(float(eigenvalues[-1]), rel=1e-9)
     density = hessian_density(network, x, y, steps=31)
     assert density["smallest"] == pytest.approx(float(eigenvalues[0]), rel=1e-6)
 
@@ -128,14 +128,14 @@ def test_learning_coefficient_of_a_quadratic_loss() -> None:
     nn.init.ones_(network.weight)
     n, step, pull = 20, 0.02, 1.0
     x, y = torch.ones(n, 1, dtype=DOUBLE), torch.ones(n, 1, dtype=DOUBLE)
-    found = local_learning_coefficient(
+    result = local_learning_coefficient(
         network, x, y, step_size=step, localization=pull, steps=150, burn_in=20, chains=4
     )
     scale = n / math.log(n)
     stiffness = scale * 2 + pull
     variance = 1 / (stiffness * (1 - step * stiffness / 4))
-    assert found.standard_error is not None and found.standard_error < 0.4
-    assert abs(found - scale * variance) < 5 * found.standard_error
+    assert result.standard_error is not None and result.standard_error < 0.4
+    assert abs(result - scale * variance) < 5 * result.standard_error
 
 
 def test_what_curvature_needs() -> None:
@@ -165,9 +165,9 @@ def test_fisher_trace_of_sampled_labels_is_that_of_the_prediction() -> None:
             gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
             expected += float(probability * torch.stack([g.square().sum() for g in gradients]).sum()) / len(x)
     many = x.repeat(400, 1)
-    found = fisher_trace(network, many, None, labels="sampled", generator=torch.Generator().manual_seed(0))
-    error = found.standard_error or 0.0
-    assert abs(found - expected) < 4 * error and error < 0.05 * expected
+    result = fisher_trace(network, many, None, labels="sampled", generator=torch.Generator().manual_seed(0))
+    error = result.standard_error or 0.0
+    assert abs(result - expected) < 4 * error and error < 0.05 * expected
     assert fisher_trace(network, x, None, labels="sampled") == fisher_trace(network, x, None, labels="sampled")
     with pytest.raises(InvalidInput, match="needs targets y"):
         fisher_trace(network, x, None)

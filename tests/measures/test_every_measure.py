@@ -212,14 +212,14 @@ _PAIRS = [
 def test_every_network_is_measured_alike_in_any_chunks_or_refused_in_a_sentence(item: Measure, name: str) -> None:
     network, samples = copy.deepcopy(_made(name))
     state = {key: tensor.clone() for key, tensor in network.state_dict().items()}
-    found = _taken(item, network, samples)
+    result = _taken(item, network, samples)
     assert all(torch.equal(state[key], tensor) for key, tensor in network.state_dict().items())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
-    assert isinstance(found, str) is ((name, item.name) in REFUSED), found
-    if isinstance(found, str):
+    assert isinstance(result, str) is ((name, item.name) in REFUSED), result
+    if isinstance(result, str):
         return
-    assert [reading.number for reading in found] == list(item.numbers)
+    assert [reading.number for reading in result] == list(item.numbers)
     if "chunk_size" in item.options:
         again = _taken(item, network, samples, chunk_size=5)
         assert isinstance(again, Readings)
-        assert_close(again, found, 1e-9)
+        assert_close(again, result, 1e-9)

@@ -41,8 +41,8 @@ def test_agreement_and_conflict_by_hand() -> None:
     network = nn.Linear(2, 2, bias=False)
     with torch.no_grad():
         network.weight.copy_(5 * torch.eye(2))  # the network finds class 0 in the first direction, 1 in the second
-    found = gradient_neighbours(network, x, y, neighbours=2, voters=2)
-    assert found.conflict == pytest.approx(2 / 6)  # the two odd ones
-    assert found.votes.sum(1).tolist() == [1.0] * 6
-    assert found.votes[2].tolist() == [1.0, 0.0]
-    assert found.scalars() == {"agreement": found.agreement, "conflict": found.conflict}
+    result = gradient_neighbours(network, x, y, neighbours=2, voters=2)
+    assert result.conflict == pytest.approx(2 / 6)  # the two odd ones
+    assert result.votes.sum(1).tolist() == [1.0] * 6
+    assert result.votes[2].tolist() == [1.0, 0.0]
+    assert result.scalars() == {"agreement": result.agreement, "conflict": result.conflict}

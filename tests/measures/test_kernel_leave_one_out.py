@@ -49,21 +49,21 @@ def test_equals_refits_without_each_sample(task: str) -> None:
     # classes of unequal sizes
     y = torch.tensor([0] * 8 + [1] * 4 + [2] * 2) if task == "classes" else x[:, :2].square()
     network = network_of()
-    found = kernel_leave_one_out(network, x, y)
+    result = kernel_leave_one_out(network, x, y)
     features = dense_gradients(network, x)
     targets = torch.nn.functional.one_hot(y).double() if task == "classes" else y
-    ridge = found.ridge * float(features.square().sum()) / len(x)
+    ridge = result.ridge * float(features.square().sum()) / len(x)
     expected = refitted(features, targets, ridge)
-    torch.testing.assert_close(found.predictions, expected, rtol=1e-7, atol=1e-7)
-    assert found.squared_error == pytest.approx(float((targets - expected).square().sum(1).mean()))
+    torch.testing.assert_close(result.predictions, expected, rtol=1e-7, atol=1e-7)
+    assert result.squared_error == pytest.approx(float((targets - expected).square().sum(1).mean()))
     constant = torch.stack([targets[[j for j in range(14) if j != i]].mean(0) for i in range(14)])
-    assert found.explained == pytest.approx(
-        1 - found.squared_error / float((targets - constant).square().sum(1).mean())
+    assert result.explained == pytest.approx(
+        1 - result.squared_error / float((targets - constant).square().sum(1).mean())
     )
     if task == "classes":
-        assert found.accuracy == float((expected.argmax(1) == y).double().mean())
+        assert result.accuracy == float((expected.argmax(1) == y).double().mean())
     else:
-        assert found.accuracy != found.accuracy and "accuracy" not in found.scalars()
+        assert result.accuracy != result.accuracy and "accuracy" not in result.scalars()
 
 
 def test_landmarks_are_near_the_exact_answer() -> None:
@@ -119,7 +119,7 @@ def test_combinations_of_outputs_are_ridge_on_their_dense_gradients() -> None:
     x = torch.randn(14, 4, dtype=torch.float64, generator=generator)
     y = torch.tensor([0] * 8 + [1] * 4 + [2] * 2)
     network = network_of()
-    found = kernel_leave_one_out(network, x, y, combinations=2)
+    result = kernel_leave_one_out(network, x, y, combinations=2)
     square = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     combined = nn.Linear(3, 2, bias=False).double().requires_grad_(False)
     combined.weight.copy_((torch.linalg.qr(square).Q[:, :2] * (3 / 2) ** 0.5).T)
@@ -129,9 +129,9 @@ def test_combinations_of_outputs_are_ridge_on_their_dense_gradients() -> None:
         gradients = [torch.autograd.grad(output, list(network.parameters()), retain_graph=True) for output in outputs]
         rows.append(torch.cat([part.flatten() for gradient in gradients for part in gradient]))
     features = torch.stack(rows)
-    ridge = found.ridge * float(features.square().sum()) / len(x)
+    ridge = result.ridge * float(features.square().sum()) / len(x)
     expected = refitted(features, torch.nn.functional.one_hot(y).double(), ridge)
-    torch.testing.assert_close(found.predictions, expected, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(result.predictions, expected, rtol=1e-7, atol=1e-7)
     every = kernel_leave_one_out(network, x, y, combinations=3)
     torch.testing.assert_close(every.predictions, kernel_leave_one_out(network, x, y).predictions)
     with pytest.raises(InvalidInput, match="combinations"):

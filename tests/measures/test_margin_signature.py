@@ -21,10 +21,10 @@ def test_on_a_linear_network_margins_are_exact_distances() -> None:
     network = initialized(lambda: nn.Linear(5, 4)).double()
     x = noise(40, 5, dtype=torch.float64)
     y = labels_of(network, x)
-    found = margin_signature(network, x, y, normalize="none", epsilon=0.0)
-    assert found.layers == ("input",)
+    result = margin_signature(network, x, y, normalize="none", epsilon=0.0)
+    assert result.layers == ("input",)
     weight, outputs = network.weight.detach(), network(x).detach()
-    for margin, sample, label in zip(found.margins[0], range(40), y, strict=True):
+    for margin, sample, label in zip(result.margins[0], range(40), y, strict=True):
         # the distance to a hyperplane of equal outputs, least over the other classes that come second
         second = outputs[sample].topk(2).indices[1]
         normal = weight[label] - weight[second]
@@ -40,14 +40,14 @@ def test_features_are_those_of_the_normalized_margins() -> None:
     outputs, weight = network(x).detach(), network.weight.detach()
     distances = (outputs[:, 0] - outputs[:, 1]) * (1 - 2 * y) / (weight[0] - weight[1]).norm()
     normalized = (distances[distances > 0] / x.var(0, correction=0).sum().sqrt()).numpy()
-    found = margin_signature(network, x, y, epsilon=0.0, log=False)
+    result = margin_signature(network, x, y, epsilon=0.0, log=False)
     low, mid, high = numpy.quantile(normalized, [0.25, 0.5, 0.75])
     reach = 1.5 * (high - low)
     inside = normalized[(normalized >= low - reach) & (normalized <= high + reach)]
     expected = [inside.min(), low, mid, high, inside.max()]
-    assert found.signature[0].tolist() == pytest.approx(expected, rel=1e-12)
+    assert result.signature[0].tolist() == pytest.approx(expected, rel=1e-12)
     assert margin_signature(network, x, y, epsilon=0.0).signature[0].tolist() == pytest.approx(numpy.log(expected))
-    assert found.n_samples == 50 and found.margins.shape == (1, len(normalized))
+    assert result.n_samples == 50 and result.margins.shape == (1, len(normalized))
 
 
 def test_readings_have_four_places_whatever_the_network() -> None:
@@ -55,8 +55,8 @@ def test_readings_have_four_places_whatever_the_network() -> None:
     readings = measure(small, (x, labels_of(small, x)), measures=("margin_signature",))
     names = [f"margin_signature.{tap}.{feature}" for tap in TAPS for feature in FEATURES]
     assert [reading.name for reading in readings] == names
-    found = margin_signature(small, x, labels_of(small, x))
-    assert readings["margin_signature.h1.median"].value == found.signature[1, 2].item()
+    result = margin_signature(small, x, labels_of(small, x))
+    assert readings["margin_signature.h1.median"].value == result.signature[1, 2].item()
     assert math.isnan(readings["margin_signature.h2.median"].value)
     other = margin_signature(small, x, labels_of(small, x), layers=["0", "1", "2", "input"])
     assert other.scalars()["h3.median"] == other.signature[2, 2].item()

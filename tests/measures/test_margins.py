@@ -18,8 +18,8 @@ DOUBLE = torch.float64
 def test_percentiles_of_known_margins() -> None:
     margins = torch.arange(1.0, 41.0)
     logits = torch.stack([margins, torch.zeros(40), torch.full((40,), -9.0)], 1)
-    found = output_margin(nn.Identity(), logits[torch.randperm(40)], torch.zeros(40).long())
-    assert found.scalars() == {"percentile_10": 4.0, "median": 20.5, "inverse_square": 1 / 16}
+    result = output_margin(nn.Identity(), logits[torch.randperm(40)], torch.zeros(40).long())
+    assert result.scalars() == {"percentile_10": 4.0, "median": 20.5, "inverse_square": 1 / 16}
     wrong = output_margin(nn.Identity(), -logits, torch.zeros(40).long())
     assert wrong["percentile_10"] < 0
     flat = output_margin(nn.Identity(), torch.zeros(4, 2), torch.zeros(4).long())
@@ -38,8 +38,8 @@ def test_distance_of_mixtures_from_a_linear_boundary() -> None:
     distances = torch.where(y == 0, lead, -lead) / normal.norm()
     variances = features.var(0, correction=0).sort().values
     expected = distances.mean() / variances[2:-2].mean().sqrt()
-    found = mixup_margin(network, x, y)
-    assert found == pytest.approx(float(expected.detach()), rel=1e-8)
+    result = mixup_margin(network, x, y)
+    assert result == pytest.approx(float(expected.detach()), rel=1e-8)
 
 
 def test_margins_of_changed_images_of_one_grey_are_those_of_the_images() -> None:
@@ -47,10 +47,10 @@ def test_margins_of_changed_images_of_one_grey_are_those_of_the_images() -> None
     network = nn.Sequential(nn.Conv2d(1, 30, 1), nn.Flatten(), nn.Linear(480, 2)).double()
     x = torch.randn(12, 1, 1, 1, dtype=DOUBLE).expand(12, 1, 4, 4).contiguous()
     y = torch.arange(12) % 2
-    found = augmentation_margin(network, x, y)
-    assert math.isfinite(found) and found.standard_error is not None
+    result = augmentation_margin(network, x, y)
+    assert math.isfinite(result) and result.standard_error is not None
     again = augmentation_margin(network, x, y)
-    assert found == again
+    assert result == again
 
 
 def test_a_constant_layer_has_no_scale() -> None:

@@ -79,7 +79,7 @@ def test_every_measure_has_its_numbers_or_a_reason_and_leaves_no_trace(make: Any
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     modes, random_state = [module.training for module in network.modules()], torch.get_rng_state()
     initial = {name: 0.9 * tensor if tensor.is_floating_point() else tensor for name, tensor in state.items()}
-    found = gs.measure(
+    result = gs.measure(
         network,
         data if isinstance(data, dict) else tuple(data),
         "all",
@@ -89,11 +89,11 @@ def test_every_measure_has_its_numbers_or_a_reason_and_leaves_no_trace(make: Any
         time_budget=None,
         progress=False,
     )
-    taken = {reading.measure for reading in found}
-    assert set(found.unmeasured) == without and taken == set(list_measures()) - without, found.unmeasured
-    assert all(len(why) > 20 and "\n" not in why for why in found.unmeasured.values())
+    taken = {reading.measure for reading in result}
+    assert set(result.unmeasured) == without and taken == set(list_measures()) - without, result.unmeasured
+    assert all(len(why) > 20 and "\n" not in why for why in result.unmeasured.values())
     for name in taken:
-        numbers = [reading for reading in found if reading.measure == name]
+        numbers = [reading for reading in result if reading.measure == name]
         assert [reading.number for reading in numbers] == list(list_measures()[name].numbers)
         assert any(math.isfinite(reading.value) for reading in numbers), name
     assert all(torch.equal(state[name], tensor) for name, tensor in network.state_dict().items())

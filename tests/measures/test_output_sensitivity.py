@@ -217,8 +217,8 @@ def test_noise_of_many_entries_is_normal_and_uncorrelated_between_samples(dtype:
 def test_shared_sizes_enlarge_the_variance_of_s_by_what_the_formula_says(weight: str) -> None:
     w = torch.ones(256).double() if weight == "equal" else 0.9 ** torch.arange(256).double()
     w = w / w.norm()
-    found = torch.stack([(InputNoise(torch.zeros(64, 256).double(), seeded(s))[slice(0, 64)] @ w).square().mean()
+    result = torch.stack([(InputNoise(torch.zeros(64, 256).double(), seeded(s))[slice(0, 64)] @ w).square().mean()
                          for s in range(600)])  # fmt: skip
     enlarged = 1 + 7 * float(w.pow(4).sum())
-    assert float(found.mean()) == pytest.approx(1, abs=4 * (2 / 64 * enlarged / 600) ** 0.5)
-    assert float(found.var()) == pytest.approx(2 / 64 * enlarged, rel=0.25)
+    assert float(result.mean()) == pytest.approx(1, abs=4 * (2 / 64 * enlarged / 600) ** 0.5)
+    assert float(result.var()) == pytest.approx(2 / 64 * enlarged, rel=0.25)

@@ -65,14 +65,14 @@ def test_is_the_unbiased_variance_of_the_outputs_over_draws(digits):
 @pytest.mark.parametrize("space", ["logits", "probabilities"])
 def test_areas_are_those_of_scikit_learn(digits, space):
     network, x, y = digits
-    found = error_detection(network, x, y, space=space, chunk_size=100)
+    result = error_detection(network, x, y, space=space, chunk_size=100)
     outputs = network(x).detach()
     wrong = outputs.argmax(1) != y
-    assert (found.wrong, found.n) == (int(wrong.sum()), len(y))
+    assert (result.wrong, result.n) == (int(wrong.sum()), len(y))
     variance = output_variance(network, x, space=space)
-    assert found.variance == pytest.approx(roc_auc_score(wrong, variance), rel=1e-12)
-    assert found.max_probability == pytest.approx(roc_auc_score(wrong, -outputs.softmax(1).amax(1)), rel=1e-12)
-    assert found.difference == pytest.approx(found.variance - found.max_probability, abs=1e-12)
+    assert result.variance == pytest.approx(roc_auc_score(wrong, variance), rel=1e-12)
+    assert result.max_probability == pytest.approx(roc_auc_score(wrong, -outputs.softmax(1).amax(1)), rel=1e-12)
+    assert result.difference == pytest.approx(result.variance - result.max_probability, abs=1e-12)
 
 
 def trained_on_images(name: str, root: Path, network: nn.Module) -> tuple[nn.Module, Samples]:
@@ -118,17 +118,17 @@ def test_ties_count_half_and_standard_errors_are_those_of_the_bootstrap():
     labels = (rng.random(400) < 1 / (1 + np.exp(margins - 0.5))).astype(int)
     x = torch.tensor(np.stack([margins, np.zeros(400)], 1))
     y = torch.tensor(labels)
-    found = error_detection(nn.Identity(), x, y)
-    assert found.max_probability == pytest.approx(roc_auc_score(labels, -margins), rel=1e-12)
+    result = error_detection(nn.Identity(), x, y)
+    assert result.max_probability == pytest.approx(roc_auc_score(labels, -margins), rel=1e-12)
     variance = output_variance(nn.Identity(), x).numpy()
     areas = []
     for _ in range(200):
         pick = rng.integers(0, 400, 400)
         areas.append([roc_auc_score(labels[pick], -margins[pick]), roc_auc_score(labels[pick], variance[pick])])
     by_margin, by_variance = np.array(areas).T
-    assert found.max_probability.standard_error == pytest.approx(by_margin.std(), rel=0.15)
-    assert found.variance.standard_error == pytest.approx(by_variance.std(), rel=0.15)
-    assert found.difference.standard_error == pytest.approx((by_variance - by_margin).std(), rel=0.15)
+    assert result.max_probability.standard_error == pytest.approx(by_margin.std(), rel=0.15)
+    assert result.variance.standard_error == pytest.approx(by_variance.std(), rel=0.15)
+    assert result.difference.standard_error == pytest.approx((by_variance - by_margin).std(), rel=0.15)
 
 
 def test_probabilities_that_round_to_one_are_still_ranked():

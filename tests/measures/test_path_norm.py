@@ -84,8 +84,8 @@ def test_dense_gradients_of_single_samples(name: str) -> None:
     for x, y in zip(samples.inputs, samples.targets, strict=True):  # type: ignore[arg-type]
         gradients = torch.autograd.grad(F.cross_entropy(network(x[None]), y[None]), parameters)
         expected.append(sum(float((g * p.detach()).sum()) for g, p in zip(gradients, parameters, strict=True)) ** 2)
-    found = fisher_rao_norm(network, samples.inputs, samples.targets)  # type: ignore[arg-type]
-    assert found == pytest.approx(sum(expected) / 5, rel=1e-9)
+    result = fisher_rao_norm(network, samples.inputs, samples.targets)  # type: ignore[arg-type]
+    assert result == pytest.approx(sum(expected) / 5, rel=1e-9)
 
 
 def test_closed_form_of_a_homogeneous_network() -> None:

@@ -116,8 +116,8 @@ def test_measures_are_unchanged_by_what_they_name_and_by_nothing_else(
     name: str, change: str, plain: dict[str, Readings]
 ) -> None:
     item = MEASURES[name]
-    found = take(item, CHANGES[change](NETWORK))
-    pairs = [(mine.value, theirs) for mine, theirs in zip(found, plain[name], strict=True)]
+    result = take(item, CHANGES[change](NETWORK))
+    pairs = [(mine.value, theirs) for mine, theirs in zip(result, plain[name], strict=True)]
     same = [
         mine == theirs.value
         or (math.isnan(mine) and math.isnan(theirs.value))

@@ -42,11 +42,11 @@ def test_scikit_learn_s_index() -> None:
 def test_index_of_pooled_features_times_the_error_on_mixtures() -> None:
     network = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(192, 3)).double()
     x, y = torch.randn(40, 1, 8, 8, dtype=DOUBLE), torch.arange(40) % 3
-    found = davies_bouldin_mixup(network, x, y)
+    result = davies_bouldin_mixup(network, x, y)
     features = F.max_pool2d(network[0](x), 4).flatten(1).detach()
     error = float((mixed_logits(network, x, y, None, None).argmax(1) != y).double().mean())
-    assert found["davies_bouldin"] == pytest.approx(davies_bouldin_score(features, y), rel=1e-9)
-    assert found["mixup_error"] == error and found["product"] == pytest.approx(found["davies_bouldin"] * error)
+    assert result["davies_bouldin"] == pytest.approx(davies_bouldin_score(features, y), rel=1e-9)
+    assert result["mixup_error"] == error and result["product"] == pytest.approx(result["davies_bouldin"] * error)
     batches = davies_bouldin_mixup(network, x, y, batch_size=12)
     assert batches.values["davies_bouldin"].standard_error is not None  # type: ignore[attr-defined]
     with pytest.raises(NotMeasurable, match="one class"):
@@ -83,8 +83,8 @@ def test_a_simplex_has_collapsed() -> None:
     network = nn.Linear(4, 4, bias=False).double()
     network.weight.data.copy_(3 * simplex)
     x, y = simplex.repeat(5, 1) * 2 + 7.0, torch.arange(20) % 4
-    found = neural_collapse(network, x, y).scalars()
-    assert found == pytest.approx(dict.fromkeys(found, 0.0), abs=1e-12)
+    result = neural_collapse(network, x, y).scalars()
+    assert result == pytest.approx(dict.fromkeys(result, 0.0), abs=1e-12)
 
 
 def test_within_over_between_of_dense_covariances() -> None:
@@ -93,19 +93,19 @@ def test_within_over_between_of_dense_covariances() -> None:
     centres = torch.stack([x[y == c].mean(0) for c in range(3)])
     spread, means = x - centres[y], centres - centres.mean(0)
     expected = (spread.T @ spread / 30 @ torch.linalg.pinv(means.T @ means / 3)).trace() / 3
-    found = neural_collapse(network, x, y)
-    assert found["within_over_between"] == pytest.approx(float(expected), rel=1e-9)
+    result = neural_collapse(network, x, y)
+    assert result["within_over_between"] == pytest.approx(float(expected), rel=1e-9)
     distance = torch.cdist(x, centres).argmin(1)
-    assert found["centre_disagreement"] == pytest.approx(float((distance != network(x).argmax(1)).double().mean()))
+    assert result["centre_disagreement"] == pytest.approx(float((distance != network(x).argmax(1)).double().mean()))
     two_outputs = neural_collapse(nn.Linear(6, 4).double(), x, y)
     assert list(two_outputs.missing()) == ["head_mismatch"]
 
 
 def test_partners_are_others_of_the_same_class_each_once() -> None:
     y = torch.tensor([0, 1, 0, 2, 1, 0, 0])
-    found = same_class_partners(y, None)
-    assert found.sort().values.tolist() == list(range(7)) and bool((y[found] == y).all())
-    assert found[3] == 3 and all(found[i] != i for i in (0, 1, 2, 4, 5, 6))
+    result = same_class_partners(y, None)
+    assert result.sort().values.tolist() == list(range(7)) and bool((y[result] == y).all())
+    assert result[3] == 3 and all(result[i] != i for i in (0, 1, 2, 4, 5, 6))
 
 
 def test_mixtures_of_a_linear_network_are_mixtures_of_its_outputs() -> None:
@@ -113,11 +113,11 @@ def test_mixtures_of_a_linear_network_are_mixtures_of_its_outputs() -> None:
     y = torch.arange(30) % 3
     outputs = network(x).detach()
     mixed = (outputs + outputs[same_class_partners(y, None)]) / 2
-    found = mixup_robustness(network, x, y)
-    assert found["accuracy"] == pytest.approx(float((mixed.argmax(1) == y).double().mean()))
-    assert found["loss"] == pytest.approx(float(F.cross_entropy(mixed, y)), rel=1e-10)
+    result = mixup_robustness(network, x, y)
+    assert result["accuracy"] == pytest.approx(float((mixed.argmax(1) == y).double().mean()))
+    assert result["loss"] == pytest.approx(float(F.cross_entropy(mixed, y)), rel=1e-10)
     losses = F.cross_entropy(mixed, y, reduction="none")
-    assert found.values["loss"].standard_error == pytest.approx(float(losses.std()) / 30**0.5)  # type: ignore[attr-defined]
+    assert result.values["loss"].standard_error == pytest.approx(float(losses.std()) / 30**0.5)  # type: ignore[attr-defined]
 
 
 class LeftIsBright(nn.Module):
@@ -131,7 +131,7 @@ class LeftIsBright(nn.Module):
 def test_penalties_of_a_network_that_a_flip_turns_round() -> None:
     x = torch.zeros(6, 3, 8, 8)
     x[:, :, :, :4] = 1.0  # white and grey: saturation changes nothing; the crop and brightness keep the side
-    found = augmentation_robustness(LeftIsBright(), x)
+    result = augmentation_robustness(LeftIsBright(), x)
     # flip 6, flip and saturation 12, always; edges lie in the middle, erasing takes some of the left half away
     draws = six_draws(6, torch.Generator().manual_seed(0))
     network, total = LeftIsBright(), 0.0
@@ -142,7 +142,7 @@ def test_penalties_of_a_network_that_a_flip_turns_round() -> None:
         total += float(torch.where(same, (after.values - before.values).abs(), penalty).mean())
     again = augmentation_robustness(network, x, generator=torch.Generator().manual_seed(0))
     assert again["penalty"] == pytest.approx(total) and total >= 18
-    assert found["agreement"] <= 5 / 7
+    assert result["agreement"] <= 5 / 7
 
 
 def test_each_transformation_does_what_it_says() -> None:

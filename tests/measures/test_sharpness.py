@@ -59,28 +59,28 @@ def test_the_deviation_is_a_standard_deviation() -> None:
     deviation that is off by a share s moves the drop by .225 s.
     """
     sigma = 0.5 / (math.sqrt(2) * NormalDist().inv_cdf(0.9))
-    found = pacbayes_flatness(*many_margins(0.5), draws=8)
-    assert found**-0.5 == pytest.approx(sigma, rel=(0.01 + 2 * 0.0034) / 0.225)
+    result = pacbayes_flatness(*many_margins(0.5), draws=8)
+    assert result**-0.5 == pytest.approx(sigma, rel=(0.01 + 2 * 0.0034) / 0.225)
 
 
 def test_the_drop_is_met_by_the_very_draws_that_are_taken() -> None:
     """Each draw errs from one deviation on, margin / (n_0 - n_1): the fraction below the result is the drop."""
     network, x, y = margin_classifier(0.5)
-    found = pacbayes_flatness(network, x, y, draws=100, generator=torch.Generator().manual_seed(5)) ** -0.5
+    result = pacbayes_flatness(network, x, y, draws=100, generator=torch.Generator().manual_seed(5)) ** -0.5
     seeds = torch.randint(2**62, (100,), generator=torch.Generator().manual_seed(5)).tolist()
     noise = torch.stack([torch.randn(2, 1, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
-    wrong = found * (noise[:, 0, 0] - noise[:, 1, 0]) >= 0.5
+    wrong = result * (noise[:, 0, 0] - noise[:, 1, 0]) >= 0.5
     assert abs(wrong.double().mean().item() - 0.1) < 0.01
 
 
 def test_bounds_follow_from_the_deviation() -> None:
     network, x, y = margin_classifier(0.5)
     with memo_scope():
-        found = pacbayes_flatness(network, x, y, draws=100)
-        bound = 0.25 / (4 / found) + math.log(4 * found**0.5) + 10
+        result = pacbayes_flatness(network, x, y, draws=100)
+        bound = 0.25 / (4 / result) + math.log(4 * result**0.5) + 10
         assert pacbayes_norm(network, x, y, draws=100) == pytest.approx(bound)
         initial = {"weight": torch.tensor([[0.0], [0.2]])}
-        bound = 0.09 / (4 / found) + math.log(4 * found**0.5) + 10
+        bound = 0.09 / (4 / result) + math.log(4 * result**0.5) + 10
         assert pacbayes_distance(network, x, y, draws=100, initial_state=initial) == pytest.approx(bound, rel=1e-6)
 
 
@@ -88,13 +88,13 @@ def test_noise_in_units_of_the_weights() -> None:
     """Only the weight of the right class is not zero: its noise is sigma' w, so that the margin does not matter."""
     factor = 1 / NormalDist().inv_cdf(0.9)
     for margin in (0.5, 5.0):
-        found = pacbayes_magnitude_flatness(*many_margins(margin), draws=8)
+        result = pacbayes_magnitude_flatness(*many_margins(margin), draws=8)
         # the drop moves by Phi'(1.28) 1.28 = .225 of the share by which the factor is off
-        assert found**-0.5 == pytest.approx(factor, rel=(0.01 + 2 * 0.0034) / 0.225)
+        assert result**-0.5 == pytest.approx(factor, rel=(0.01 + 2 * 0.0034) / 0.225)
     network, x, y = margin_classifier(5.0)
-    found = pacbayes_magnitude_flatness(network, x, y, draws=100)
+    result = pacbayes_magnitude_flatness(network, x, y, draws=100)
     initial = {"weight": torch.tensor([[0.0], [4.0]])}
-    own, square = found**-0.5, 1 / found
+    own, square = result**-0.5, 1 / result
     with memo_scope():
         for measure, squares in ((pacbayes_magnitude_norm, 25.0), (pacbayes_magnitude_distance, 1.0)):
             numerator = 1e-6 + (square + 1) * squares / 2
@@ -130,9 +130,9 @@ def test_draws_that_cannot_matter_are_spared(monkeypatch: pytest.MonkeyPatch) ->
         return noisy(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(pacbayes, "_noisy", counted)
-    found, spared = pacbayes_flatness(network, x, y, draws=50), len(drawn)
+    result, spared = pacbayes_flatness(network, x, y, draws=50), len(drawn)
     monkeypatch.setattr(pacbayes, "_certainly_exceeds", lambda *args: False)
-    assert pacbayes_flatness(network, x, y, draws=50) == found
+    assert pacbayes_flatness(network, x, y, draws=50) == result
     assert len(drawn) - spared > 1.3 * spared
 
 

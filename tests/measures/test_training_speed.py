@@ -30,8 +30,8 @@ def data(n: int = 20) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def gradient(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    found = torch.autograd.grad(F.cross_entropy(network(x), y), list(network.parameters()))
-    return torch.cat([g.flatten() for g in found])
+    result = torch.autograd.grad(F.cross_entropy(network(x), y), list(network.parameters()))
+    return torch.cat([g.flatten() for g in result])
 
 
 def test_noise_of_dense_gradients() -> None:
@@ -43,16 +43,16 @@ def test_noise_of_dense_gradients() -> None:
 
 def test_disparity_of_all_pairs_of_batches() -> None:
     network, x, y = data(23)
-    found = gradient_disparity(network, x, y, batches=4, generator=torch.Generator().manual_seed(1))
+    result = gradient_disparity(network, x, y, batches=4, generator=torch.Generator().manual_seed(1))
     order = torch.randperm(23, generator=torch.Generator().manual_seed(1))[:20].split(5)
     rows = [gradient(network, x[part], y[part]) for part in order]
     distances = [float((a - b).norm()) for a, b in itertools.combinations(rows, 2)]
-    assert found == pytest.approx(sum(distances) / 6, rel=1e-9) and found.standard_error is not None
+    assert result == pytest.approx(sum(distances) / 6, rel=1e-9) and result.standard_error is not None
     left = [
         sum(float((a - b).norm()) for a, b in itertools.combinations(rows[:i] + rows[i + 1 :], 2)) / 3 for i in range(4)
     ]
     mean = sum(left) / 4
-    assert found.standard_error == pytest.approx((0.75 * sum((v - mean) ** 2 for v in left)) ** 0.5, rel=1e-9)
+    assert result.standard_error == pytest.approx((0.75 * sum((v - mean) ** 2 for v in left)) ** 0.5, rel=1e-9)
     same = gradient_disparity(network, x[:1].expand(30, 3), y[:1].expand(30))
     assert same == pytest.approx(0, abs=1e-12)
     with pytest.raises(InvalidInput, match="number of samples"):
@@ -64,12 +64,12 @@ def test_alignment_of_the_last_layer_by_autograd() -> None:
     weight = network.get_submodule("2").get_parameter("weight")
     cosines = []
     for a, b in zip(x, y, strict=True):
-        (found,) = torch.autograd.grad(F.cross_entropy(network(a[None]), b[None]), weight)
-        cosines.append(float(F.cosine_similarity(-found.flatten(), weight.detach().flatten(), dim=0)))
+        (result,) = torch.autograd.grad(F.cross_entropy(network(a[None]), b[None]), weight)
+        cosines.append(float(F.cosine_similarity(-result.flatten(), weight.detach().flatten(), dim=0)))
     mean = sum(cosines) / len(cosines)
-    found = gradient_weight_alignment(network, x, y)
-    assert found["mean"] == pytest.approx(mean, rel=1e-8)
-    assert found["alignment"] == pytest.approx(mean / (kurtosis(cosines) + 1.2), rel=1e-7)
+    result = gradient_weight_alignment(network, x, y)
+    assert result["mean"] == pytest.approx(mean, rel=1e-8)
+    assert result["alignment"] == pytest.approx(mean / (kurtosis(cosines) + 1.2), rel=1e-7)
     alike = gradient_weight_alignment(network, x[:1].expand(4, 3), y[:1].expand(4))
     assert alike["alignment"] != alike["alignment"] and "no kurtosis" in alike.missing()["alignment"]
 

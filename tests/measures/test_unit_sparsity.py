@@ -39,38 +39,38 @@ def planted(units_of: list[list[int]], units: int, *, share: float = 0.5) -> tup
 def test_one_unit_for_each_class() -> None:
     units = 5
     network, x, y = planted([[j] for j in range(units)], units)
-    found = unit_sparsity(network, x, y)
-    assert found.layer == "1" and found.n_units == units and found.classes == tuple(range(units))
-    assert torch.equal(found.curves, torch.tensor([[1.0, 0, 0, 0, 0, 0]] * units).double())
-    assert torch.equal(found.reversed_curves, torch.tensor([[1.0, 1, 1, 1, 1, 0]] * units).double())
+    result = unit_sparsity(network, x, y)
+    assert result.layer == "1" and result.n_units == units and result.classes == tuple(range(units))
+    assert torch.equal(result.curves, torch.tensor([[1.0, 0, 0, 0, 0, 0]] * units).double())
+    assert torch.equal(result.reversed_curves, torch.tensor([[1.0, 1, 1, 1, 1, 0]] * units).double())
     assert (
-        found.turning_points.tolist() == [1] * units and found.reversed_turning_points.tolist() == [units - 1] * units
+        result.turning_points.tolist() == [1] * units and result.reversed_turning_points.tolist() == [units - 1] * units
     )
-    assert found.zeta == pytest.approx(1 / units) and found.kappa == pytest.approx((units - 1) / units)
+    assert result.zeta == pytest.approx(1 / units) and result.kappa == pytest.approx((units - 1) / units)
 
 
 def test_planted_units_give_their_turning_points() -> None:
     # class 0 falls when 2 of its 3 units are gone, class 1 when 3 of its 5 are, class 2 with its only one
     network, x, y = planted([[0, 1, 2], [3, 4, 5, 6, 7], [8]], 12)
-    found = unit_sparsity(network, x, y)
-    assert found.turning_points.tolist() == [2, 3, 1]
+    result = unit_sparsity(network, x, y)
+    assert result.turning_points.tolist() == [2, 3, 1]
     # the other way round the silent units go first, then 1 of 3, 2 of 5 and none are still too few to fall
-    assert found.reversed_turning_points.tolist() == [10, 9, 11]
-    assert found.zeta == pytest.approx(sum((first + 12 - last) / 24 for first, last in ((2, 10), (3, 9), (1, 11))) / 3)
-    assert found.kappa == pytest.approx((9 + 7 + 11) / 12 / 3)
+    assert result.reversed_turning_points.tolist() == [10, 9, 11]
+    assert result.zeta == pytest.approx(sum((first + 12 - last) / 24 for first, last in ((2, 10), (3, 9), (1, 11))) / 3)
+    assert result.kappa == pytest.approx((9 + 7 + 11) / 12 / 3)
 
 
 def test_a_constant_head_looks_sparse_and_is_told() -> None:
     network = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4))
     nn.init.zeros_(network.get_parameter("2.weight"))
     network.get_parameter("2.bias").data.copy_(torch.tensor([0.0, 1.0, 0.0, 0.0]))
-    found = unit_sparsity(network, noise(8, 3), torch.arange(8) % 4)
-    assert found.class_zeta.tolist() == pytest.approx([1 / 12] * 4) and found.kappa == 0
-    assert found.reached_chance.tolist() == [True, False, True, True] and found.n_never_at_chance == 1
-    assert found.accuracy == 0.25
-    accuracy, chance = found.caveats
+    result = unit_sparsity(network, noise(8, 3), torch.arange(8) % 4)
+    assert result.class_zeta.tolist() == pytest.approx([1 / 12] * 4) and result.kappa == 0
+    assert result.reached_chance.tolist() == [True, False, True, True] and result.n_never_at_chance == 1
+    assert result.accuracy == 0.25
+    accuracy, chance = result.caveats
     assert "accuracy at least 0.97); here it is 0.250" in accuracy and "For 1 of 4 classes" in chance
-    assert repr(found).endswith(chance)
+    assert repr(result).endswith(chance)
 
 
 def digits() -> tuple[Tensor, Tensor]:
@@ -118,10 +118,10 @@ def test_curves_of_a_trained_network_are_those_of_the_naive_loop(
     network, x, y = trained
     network, x = copy.deepcopy(network).to(dtype), x.to(dtype)
     for layer in ("conv3_relu", "conv2_relu", "fc1_relu"):
-        found = unit_sparsity(network, x, y, layers=layer)
+        result = unit_sparsity(network, x, y, layers=layer)
         expected = naive_curves(network, layer, x, y)
-        assert torch.equal(torch.stack([found.curves, found.reversed_curves]), expected), layer
-    assert found.accuracy > 0.97 and not [c for c in found.caveats if "0.97" in c]
+        assert torch.equal(torch.stack([result.curves, result.reversed_curves]), expected), layer
+    assert result.accuracy > 0.97 and not [c for c in result.caveats if "0.97" in c]
 
 
 def test_units_may_be_ranked_by_a_function(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
@@ -135,35 +135,35 @@ def test_units_may_be_ranked_by_a_function(trained: tuple[nn.Module, Tensor, Ten
 def test_functional_and_untraceable_networks() -> None:
     network, x = initialized(BareRelu), noise(10, 1, 8, 8)
     y = network(x).argmax(1)
-    found = unit_sparsity(network, x, y)
-    assert found.layer == "relu" and torch.equal(found.curves[:, 0], torch.ones(len(found.classes)).double())
+    result = unit_sparsity(network, x, y)
+    assert result.layer == "relu" and torch.equal(result.curves[:, 0], torch.ones(len(result.classes)).double())
     odd, x = initialized(Untraceable), noise(12, 6)
     y = odd(x).argmax(1)
     assert unit_sparsity(odd, x, y).layer == "body.1"
-    found = unit_sparsity(odd, x, y, layers="body")
-    assert torch.equal(torch.stack([found.curves, found.reversed_curves]), naive_curves(odd, "body", x, y))
+    result = unit_sparsity(odd, x, y, layers="body")
+    assert torch.equal(torch.stack([result.curves, result.reversed_curves]), naive_curves(odd, "body", x, y))
 
 
 def test_tables_and_readings(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     network, x, y = trained
-    found = unit_sparsity(network, x, y)
-    table: Any = found.to_pandas()
+    result = unit_sparsity(network, x, y)
+    table: Any = result.to_pandas()
     assert table.index.tolist() == list(range(10)) and table["n_samples"].sum() == len(y)
-    assert table["zeta"].mean() == pytest.approx(found.zeta) and table["kappa"].mean() == pytest.approx(found.kappa)
-    assert found.scalars() == {"zeta": found.zeta, "kappa": found.kappa}
+    assert table["zeta"].mean() == pytest.approx(result.zeta) and table["kappa"].mean() == pytest.approx(result.kappa)
+    assert result.scalars() == {"zeta": result.zeta, "kappa": result.kappa}
     readings = measure(network, (x, y), measures=("unit_sparsity",))
-    assert readings["unit_sparsity.zeta"].value == found.zeta
+    assert readings["unit_sparsity.zeta"].value == result.zeta
     assert readings["unit_sparsity.kappa"].direction == "higher"
-    assert repr(found).startswith(f"UnitSparsity(zeta={found.zeta:.4f}, kappa={found.kappa:.4f}, layer='conv3_relu'")
+    assert repr(result).startswith(f"UnitSparsity(zeta={result.zeta:.4f}, kappa={result.kappa:.4f}, layer='conv3_relu'")
 
 
 def test_classes_without_samples_are_left_out(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     network, x, y = trained
     some = (y == 3) | (y == 8)
-    found = unit_sparsity(network, x[some], y[some])
+    result = unit_sparsity(network, x[some], y[some])
     whole = unit_sparsity(network, x, y)
-    assert found.classes == (3, 8) and torch.equal(found.curves, whole.curves[[3, 8]])
-    assert found.zeta == pytest.approx(whole.class_zeta[[3, 8]].mean().item())
+    assert result.classes == (3, 8) and torch.equal(result.curves, whole.curves[[3, 8]])
+    assert result.zeta == pytest.approx(whole.class_zeta[[3, 8]].mean().item())
 
 
 def test_wrong_input() -> None:

@@ -98,9 +98,9 @@ def test_penalties_of_complex_weights_are_real_with_the_right_gradient(penalty: 
     values, gradients = [], []
     for network in filters():
         value = copy.deepcopy(penalty)(network, x, y)
-        found = torch.autograd.grad(value, trainable(network), materialize_grads=True)
+        result = torch.autograd.grad(value, trainable(network), materialize_grads=True)
         values.append(value)
-        gradients.append([torch.view_as_real(g) if g.is_complex() else g for g in found])
+        gradients.append([torch.view_as_real(g) if g.is_complex() else g for g in result])
     torch.testing.assert_close(values[0], values[1])
     torch.testing.assert_close(gradients[0], gradients[1])
 
@@ -148,8 +148,8 @@ def test_a_compiled_network_has_the_layers_of_the_plain_one() -> None:
     y = plain(x).argmax(1)
     compiled: Any = torch.compile(plain, backend="eager")
     compiled(x)
-    for found in (margin_signature(compiled, x, y), margin_signature(plain, x, y)):
-        assert found.layers == ("input", "0", "2")
+    for result in (margin_signature(compiled, x, y), margin_signature(plain, x, y)):
+        assert result.layers == ("input", "0", "2")
     assert ntk_trace(compiled, x) == ntk_trace(plain, x)
 
 

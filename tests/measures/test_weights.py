@@ -37,9 +37,9 @@ def test_norms_of_two_layers() -> None:
     network, x = two_layers()
     weights = [network[0].weight.detach(), network[2].weight.detach()]  # type: ignore[index, union-attr]
     squares = [float(torch.linalg.matrix_norm(w, 2) ** 2) for w in weights]
-    found = spectral_norms(network, x)
-    assert found["log_product"] == pytest.approx(math.log(squares[0]) + math.log(squares[1]), rel=1e-12)
-    assert found["log_sum"] == pytest.approx(math.log(2 * math.sqrt(squares[0] * squares[1])), rel=1e-12)
+    result = spectral_norms(network, x)
+    assert result["log_product"] == pytest.approx(math.log(squares[0]) + math.log(squares[1]), rel=1e-12)
+    assert result["log_sum"] == pytest.approx(math.log(2 * math.sqrt(squares[0] * squares[1])), rel=1e-12)
     frobenius = [float(w.square().sum()) for w in weights]
     assert frobenius_norms(network, x)["log_product"] == pytest.approx(math.log(frobenius[0] * frobenius[1]))
     ranks = [f / s for f, s in zip(frobenius, squares, strict=True)]
@@ -71,8 +71,8 @@ def test_batch_norm_is_folded_into_the_layer_before_it(kind: str) -> None:
         doubled[0].weight.mul_(3)  # type: ignore[operator]
         doubled[0].bias.mul_(3)  # type: ignore[operator]
         doubled[1].running_var.mul_(9).add_(8 * norm.eps)  # type: ignore[operator]
-    for found in (frobenius_norms, spectral_norms):
-        assert found(doubled, x)["log_product"] == pytest.approx(found(network, x)["log_product"], abs=1e-4)
+    for result in (frobenius_norms, spectral_norms):
+        assert result(doubled, x)["log_product"] == pytest.approx(result(network, x)["log_product"], abs=1e-4)
 
 
 def dense_circular(kernel: Tensor, size: tuple[int, ...], **options: Any) -> Tensor:
@@ -117,8 +117,8 @@ def test_operator_norms_of_a_network_take_the_sizes_of_its_data() -> None:
     expected = [float(torch.linalg.matrix_norm(dense_circular(layers[k].weight, layers[k].positions), 2))
                 for k in ("0.weight", "4.weight")]  # fmt: skip
     expected += [float(torch.linalg.matrix_norm(layers[k].weight, 2)) for k in ("8.weight", "10.weight")]
-    found = operator_norms(network, samples.inputs)["log_product"]
-    assert found == pytest.approx(2 * sum(math.log(value) for value in expected), rel=1e-10)
+    result = operator_norms(network, samples.inputs)["log_product"]
+    assert result == pytest.approx(2 * sum(math.log(value) for value in expected), rel=1e-10)
 
 
 def test_spectral_bounds_of_one_layer() -> None:
@@ -127,8 +127,8 @@ def test_spectral_bounds_of_one_layer() -> None:
     x, y = torch.tensor([[3.0, 1.0], [1.0, 1.0], [2.0, 1.0]]), torch.zeros(3).long()  # margins 5, 1, 3
     assert spectral_complexity(network, x, y) == pytest.approx(math.log(4) - 2 * math.log(1) + math.log(5 / 4))
     initial = {"weight": torch.eye(2)}
-    found = spectral_distance_complexity(network, x, y, initial_state=initial)
-    assert found == pytest.approx(math.log(4) + math.log(1 / 4))
+    result = spectral_distance_complexity(network, x, y, initial_state=initial)
+    assert result == pytest.approx(math.log(4) + math.log(1 / 4))
     with pytest.raises(NotMeasurable, match="margin and weights other than zero"):
         spectral_distance_complexity(network, x, y, initial_state=dict(network.state_dict()))
     with pytest.raises(InvalidInput, match="'weight' is of another shape"):
@@ -151,8 +151,8 @@ DOUBLE = torch.float64
 def test_quantiles_of_a_power_law_give_its_exponent(alpha: float) -> None:
     share = (torch.arange(2000, dtype=DOUBLE) + 0.5) / 2000
     values = 0.7 * (1 - share) ** (-1 / (alpha - 1))
-    found, start, distance = power_law_fit(values)
-    assert found == pytest.approx(alpha, rel=0.01) and distance < 0.005 and start < 2
+    result, start, distance = power_law_fit(values)
+    assert result == pytest.approx(alpha, rel=0.01) and distance < 0.005 and start < 2
 
 
 def slow_fit(values: list[float]) -> tuple[float, float]:
@@ -178,8 +178,8 @@ def test_layers_are_averaged_and_small_ones_left_out() -> None:
     for layer in list(network.children())[:2]:
         squares = torch.linalg.svdvals(layer.weight.detach()).square()  # type: ignore[arg-type]
         fits.append((power_law_fit(squares)[0], math.log10(float(squares.max()))))
-    found = power_law_alpha(network, x)
-    assert found["alpha"] == pytest.approx(sum(a for a, _ in fits) / 2, rel=1e-6)
-    assert found["weighted"] == pytest.approx(sum(a * size for a, size in fits) / 2, rel=1e-6)
+    result = power_law_alpha(network, x)
+    assert result["alpha"] == pytest.approx(sum(a for a, _ in fits) / 2, rel=1e-6)
+    assert result["weighted"] == pytest.approx(sum(a * size for a, size in fits) / 2, rel=1e-6)
     with pytest.raises(NotMeasurable, match="50 or more different eigenvalues"):
         power_law_alpha(network, x, min_eigenvalues=50)

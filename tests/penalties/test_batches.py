@@ -40,8 +40,8 @@ class Logits(nn.Module):
 
 def gradients(network: nn.Module, value: Tensor) -> Tensor:
     parameters = list(network.parameters())
-    found = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
-    return torch.cat([gradient.flatten() for gradient in found])
+    result = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return torch.cat([gradient.flatten() for gradient in result])
 
 
 @pytest.mark.parametrize("kind", PENALTIES)
@@ -124,11 +124,11 @@ def sentences() -> dict[str, Tensor]:
 def test_a_causal_language_model_has_its_own_loss_everywhere() -> None:
     model, data = tiny_gpt2(), sentences()
     own = model(**data).loss.item()
-    found = gs.measure(model, data, ["loss", "accuracy"]).values()
-    assert found["loss"] == pytest.approx(own, rel=1e-6)
+    result = gs.measure(model, data, ["loss", "accuracy"]).values()
+    assert result["loss"] == pytest.approx(own, rel=1e-6)
     logits, labels = model(**data).logits[:, :-1], data["labels"][:, 1:]
     counted = labels != -100
-    assert found["accuracy"] == pytest.approx((logits.argmax(2) == labels)[counted].double().mean().item())
+    assert result["accuracy"] == pytest.approx((logits.argmax(2) == labels)[counted].double().mean().item())
     monitor = gs.Monitor(data, ["loss"])
     assert monitor.observe(model, 1)["loss"] == pytest.approx(own, rel=1e-6)
 
@@ -137,8 +137,8 @@ def test_the_loss_gradient_of_a_causal_language_model() -> None:
     model, data = tiny_gpt2(), sentences()
     outputs, value = gs.penalties.LossGradientPenalty(0.5).forward_with_penalty(model, data)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    found = torch.autograd.grad(model(**data).loss, parameters, allow_unused=True)
-    expected = 0.5 * sum(float(gradient.square().sum()) for gradient in found if gradient is not None)
+    result = torch.autograd.grad(model(**data).loss, parameters, allow_unused=True)
+    expected = 0.5 * sum(float(gradient.square().sum()) for gradient in result if gradient is not None)
     assert value.item() == pytest.approx(expected, rel=1e-6) and outputs.loss is not None
 
 

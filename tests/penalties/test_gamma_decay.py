@@ -59,8 +59,8 @@ def test_gradient_reaches_gamma_alone_with_zeta_held_constant() -> None:
     zeta = gamma_decay(network, samples, batch_size=16, replacement=True, covariance="diagonal")["1"].zeta
     for name, gradient in zip(named, gradients, strict=True):
         assert (gradient is not None) == (name in ("1.weight", "7.weight"))
-    found = dict(zip(named, gradients, strict=True))["1.weight"]
-    torch.testing.assert_close(found.double(), 2 * zeta * network[1].weight.detach(), rtol=1e-4, atol=1e-8)
+    result = dict(zip(named, gradients, strict=True))["1.weight"]
+    torch.testing.assert_close(result.double(), 2 * zeta * network[1].weight.detach(), rtol=1e-4, atol=1e-8)
 
 
 def test_full_covariance_has_the_gradient_of_a_quadratic_form() -> None:

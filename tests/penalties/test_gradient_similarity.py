@@ -163,10 +163,10 @@ def test_automatic_mixed_precision_is_close_to_single_precision(kind: Any, metho
         assert value.dtype in (torch.float32, torch.float64)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
-        found = torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+        result = torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
         scaler.step(optimizer)
         scaler.update()
-        return found
+        return result
 
     start = copy.deepcopy(network.state_dict())
     plain = gradient(False)
@@ -237,15 +237,15 @@ def test_whether_outputs_grow_apart_tells_a_slow_network_from_a_dead_one(
 ) -> None:
     monkeypatch.setattr("gapscope.penalties.gradient_similarity._CHECK_INTERVAL", 1)
     network, x = nn.Linear(1, 2, bias=False), torch.tensor([[-1.0], [1.0]])
-    penalty, said = GradientSimilarityPenalty(0.03), []
+    penalty, message = GradientSimilarityPenalty(0.03), []
     for spread in spreads:
         nn.init.constant_(network.weight[1:], spread)
         nn.init.constant_(network.weight[:1], 0.0)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             penalty(network, x)
-        said += caught
-    assert bool(said) == warned
+        message += caught
+    assert bool(message) == warned
 
 
 @pytest.mark.parametrize("options", [{}, {"method": "exact"}, {"kind": "logdet"}, {"kind": "logdet", "noise": None}])

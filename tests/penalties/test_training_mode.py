@@ -110,8 +110,8 @@ def _expected(rows: Tensor, *, kind: str = "trace", method: str = "probe", probe
 
 
 def _gradient(value: Tensor, network: nn.Module) -> Tensor:
-    found = torch.autograd.grad(value, list(network.parameters()), retain_graph=True, materialize_grads=True)
-    return torch.cat([gradient.flatten() for gradient in found])
+    result = torch.autograd.grad(value, list(network.parameters()), retain_graph=True, materialize_grads=True)
+    return torch.cat([gradient.flatten() for gradient in result])
 
 
 def _gathered(network: nn.Module) -> Tensor:
@@ -189,8 +189,8 @@ def test_kernels_in_training_mode() -> None:
     given = empirical_ntk(network, x, x[:4].flip(0), outputs="traced", mode="train", max_bytes=64)
     torch.testing.assert_close(given, across, rtol=1e-10, atol=1e-10)
     eigenvalues = torch.linalg.eigvalsh(kernel.flatten(2).flatten(0, 1))
-    found = ntk_logdet(network, x, mode="train").eigenvalues
-    torch.testing.assert_close(found, eigenvalues, rtol=0, atol=1e-10 * float(eigenvalues[-1]))
+    result = ntk_logdet(network, x, mode="train").eigenvalues
+    torch.testing.assert_close(result, eigenvalues, rtol=0, atol=1e-10 * float(eigenvalues[-1]))
     assert not network.training
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, before[name])

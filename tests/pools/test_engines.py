@@ -153,30 +153,30 @@ def made(folder: Path, *names: str) -> dict[str, partial[dict[str, object]]]:
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_every_job_is_computed_once_and_kept(tmp_path: Path, workers: int) -> None:
-    said: list[tuple[str, int, int]] = []
+    message: list[tuple[str, int, int]] = []
 
     def tell(*done: object) -> None:
-        said.append(done)  # type: ignore[arg-type]
+        message.append(done)  # type: ignore[arg-type]
 
     first = run_cached(made(tmp_path, "b", "a"), tmp_path / "kept", workers=workers, on_done=tell)
     assert list(first) == ["b", "a"] and first["a"]["name"] == "a"
     assert first["a"]["threads"] == 1 and (first["a"]["process"] == os.getpid()) == (workers == 1)
     assert first["a"]["gone"] == "NaN" and first["a"]["pair"] == [1, 2]
-    assert sorted(name for name, _, _ in said) == ["a", "b"] and [done[1:] for done in said] == [(1, 2), (2, 2)]
+    assert sorted(name for name, _, _ in message) == ["a", "b"] and [done[1:] for done in message] == [(1, 2), (2, 2)]
     again = run_cached(made(tmp_path, "a", "b", "c"), tmp_path / "kept", workers=workers, on_done=tell)
-    assert again["a"] == first["a"] and again["b"] == first["b"] and said[2:] == [("c", 1, 1)]
+    assert again["a"] == first["a"] and again["b"] == first["b"] and message[2:] == [("c", 1, 1)]
     assert {path.read_text() for path in tmp_path.glob("*.calls")} == {"x"}
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["a.json", "b.json", "c.json"]
 
 
 def test_a_failure_does_not_lose_the_others(tmp_path: Path) -> None:
-    wanted = made(tmp_path, "fails", "a", "b")
+    expected = made(tmp_path, "fails", "a", "b")
     with pytest.raises(GapscopeError, match=r"1 of 3 failed, first 'fails' \(ValueError: as told\)") as raised:
-        run_cached(wanted, tmp_path / "kept", workers=1)
+        run_cached(expected, tmp_path / "kept", workers=1)
     assert isinstance(raised.value.__cause__, ValueError)
     assert sorted(path.stem for path in (tmp_path / "kept").iterdir()) == ["a", "b"]
     with pytest.raises(GapscopeError, match="1 of 1 failed"):
-        run_cached(wanted, tmp_path / "kept", workers=1)
+        run_cached(expected, tmp_path / "kept", workers=1)
     assert (tmp_path / "a.calls").read_text() == "x" and (tmp_path / "fails.calls").read_text() == "xx"
 
 

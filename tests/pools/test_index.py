@@ -109,8 +109,8 @@ def test_damage_is_named_every_time(pool: Pool) -> None:
         assert pool.missing(GRID)[0].id == cut.name
         with pytest.warns(DamagedFileWarning) as warned:
             assert len(pool.to_pandas()) == 74
-        said = " ".join(str(warning.message) for warning in warned)
-        assert "1 of 75 records" in said and str(cut) in said and str(epochs) in said
+        text = " ".join(str(warning.message) for warning in warned)
+        assert "1 of 75 records" in text and str(cut) in text and str(epochs) in text
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "other version", "folder"])

@@ -157,8 +157,8 @@ except NotWritten as error:
 def test_a_full_disk_is_no_failure_of_the_network(tmp_path: Path) -> None:
     pool, spec = Pool(tmp_path / "full"), RunSpec.from_dict(BASE)
     (tmp_path / "full" / "runs").mkdir(parents=True)
-    told = run_on_a_full_disk(tmp_path / "full")
-    assert "could not be written" in told and "run the same command again" in told
+    message = run_on_a_full_disk(tmp_path / "full")
+    assert "could not be written" in message and "run the same command again" in message
     assert pool.get_record(spec.id) is None and not list(tmp_path.glob("full/runs/*/.*.tmp"))
     (record,) = Pool(tmp_path / "fresh").run([spec], measures=())
     (again,) = pool.run([spec], measures=())

@@ -35,12 +35,12 @@ def test_a_stale_address_file_is_seen_through_in_seconds(tmp_path: Path, monkeyp
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     assert running_cluster() is None
     (tmp_path / "ray").mkdir()
-    told = tmp_path / "ray" / "ray_current_cluster"
-    told.write_text(f"127.0.0.1:{free_port()}")
+    message = tmp_path / "ray" / "ray_current_cluster"
+    message.write_text(f"127.0.0.1:{free_port()}")
     assert running_cluster() is None
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        told.write_text(address)
+        message.write_text(address)
         assert running_cluster() == address
         monkeypatch.setenv("RAY_ADDRESS", "local")
         assert running_cluster() is None
@@ -143,7 +143,7 @@ def test_networks_share_a_gpu_by_fractions(two_nodes: tuple[Any, Any], tmp_path:
     cluster, _ = two_nodes
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     jobs = [("0.5", str(tmp_path))] * 4
-    found = [result for _, result, _ in run_ray(waited, jobs, 4, address=cluster.address, gpus=0.5)]
-    assert all(len(gpus) == 1 for _, gpus in found), "each sees its own GPU alone"
+    results = [result for _, result, _ in run_ray(waited, jobs, 4, address=cluster.address, gpus=0.5)]
+    assert all(len(gpus) == 1 for _, gpus in results), "each sees its own GPU alone"
     with pytest.raises(GapscopeError, match=r"gpus must be what one machine .* has; got 2, and the largest has 1"):
         list(run_ray(waited, jobs, 4, address=cluster.address, gpus=2))  # both machines together have two

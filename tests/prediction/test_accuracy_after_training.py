@@ -42,18 +42,18 @@ def trained() -> Trained:
 def test_the_accuracy_of_digits_lies_in_the_interval_and_nothing_is_changed(trained: Trained) -> None:
     network, initial, train, test = trained
     before = copy.deepcopy(network.state_dict())
-    found = estimate_accuracy(network, train, initial_state=initial)
-    assert not found.abstained_because and found.same_noise is not None and found.clean_labels is not None
+    result = estimate_accuracy(network, train, initial_state=initial)
+    assert not result.abstained_because and result.same_noise is not None and result.clean_labels is not None
     assert test.targets is not None
     with torch.no_grad():
         reached = float((network.eval()(test.inputs).argmax(1) == test.targets).double().mean())
-    assert found.same_noise.low <= reached <= found.same_noise.high
-    assert abs(found.same_noise.value - reached) < 0.08
-    assert found.same_noise.high - found.same_noise.low < 0.25
+    assert result.same_noise.low <= reached <= result.same_noise.high
+    assert abs(result.same_noise.value - reached) < 0.08
+    assert result.same_noise.high - result.same_noise.low < 0.25
     assert all(torch.equal(network.state_dict()[name], tensor) for name, tensor in before.items())
-    assert f"Estimated accuracy: {100 * found.same_noise.value:.0f} % (" in repr(found)
-    assert json.loads(found.to_json())["like_training"]["value"] == found.same_noise.value
-    assert found.to_pandas()["target"].tolist() == ["like_training", "clean"]
+    assert f"Estimated accuracy: {100 * result.same_noise.value:.0f} % (" in repr(result)
+    assert json.loads(result.to_json())["like_training"]["value"] == result.same_noise.value
+    assert result.to_pandas()["target"].tolist() == ["like_training", "clean"]
 
 
 def test_initial_weights_that_are_not_known_are_drawn_anew_and_always_alike(trained: Trained) -> None:
@@ -87,15 +87,15 @@ def test_labels_without_meaning_are_refused(trained: Trained) -> None:
     network, initial, train, _ = trained
     assert train.targets is not None
     shuffled = train.targets[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
-    found = estimate_accuracy(network, (train.inputs, shuffled), initial_state=initial)
-    assert found.same_noise is None and found.to_pandas().empty
-    assert "predict no better than the most frequent label" in repr(found)
+    result = estimate_accuracy(network, (train.inputs, shuffled), initial_state=initial)
+    assert result.same_noise is None and result.to_pandas().empty
+    assert "predict no better than the most frequent label" in repr(result)
 
 
 def test_a_known_share_of_wrong_labels_is_taken_out_exactly(trained: Trained) -> None:
     network, initial, train, _ = trained
-    found = estimate_accuracy(network, train, initial_state=initial, label_noise=0.0)
-    assert found.clean_labels == found.same_noise and found.label_noise == 0.0
+    result = estimate_accuracy(network, train, initial_state=initial, label_noise=0.0)
+    assert result.clean_labels == result.same_noise and result.label_noise == 0.0
     # .91 right: .91 (1 - .2) + .09 * .2 / 9 = .73
     assert clean_label_accuracy(IntervalEstimate(0.73, 0.64, 0.82), 0.2, 10).value == pytest.approx(0.91)
     assert implied_noise_rate(0.73, 0.91, 10) == pytest.approx(0.2)
@@ -121,14 +121,14 @@ def test_a_budget_for_some_columns_uses_landmarks(trained: Trained, monkeypatch:
 
 def test_readings_are_those_of_the_measures(trained: Trained) -> None:
     network, initial, train, _ = trained
-    found = estimate_accuracy(network, train, initial_state=initial).readings
+    result = estimate_accuracy(network, train, initial_state=initial).readings
     measured = gs.measure(
         network, train, ["kernel_leave_one_out", "gradient_neighbours"], initial_state=initial
     ).values()
-    shared = [name for name in found if "." in name]
+    shared = [name for name in result if "." in name]
     assert len(shared) == 8
     for name in shared:
-        assert found[name] == pytest.approx(measured[name], abs=1e-9), name
+        assert result[name] == pytest.approx(measured[name], abs=1e-9), name
 
 
 def test_the_shipped_file_says_what_it_was_fitted_on(tmp_path: Path) -> None:
@@ -203,8 +203,8 @@ ROW = {"samples": 400.0, "classes": 10.0, "train_accuracy": 1.0, "kernel_leave_o
 
 def known(*missed: float) -> pd.DataFrame:
     table = pd.DataFrame([ROW] * len(missed))
-    said = load_default().predict(table)["like_training"]
-    return table.assign(accuracy=[answer.value + each for answer, each in zip(said, missed, strict=True)])
+    message = load_default().predict(table)["like_training"]
+    return table.assign(accuracy=[answer.value + each for answer, each in zip(message, missed, strict=True)])
 
 
 def test_the_shift_is_that_of_a_mixed_model() -> None:

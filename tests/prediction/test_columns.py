@@ -74,9 +74,9 @@ def test_it_takes_sensitivities_margins_and_fit_as_far_as_every_network_has_them
     first = records[0]
     hole = Reading(measure="ntk_trace", number="ntk_trace", value=numpy.nan)
     kept = [reading for reading in first.readings if reading.name != "ntk_trace"]
-    found = suggest_estimator([replace(first, readings=Readings([*kept, hole])), *records[1:]])
-    assert found.features == [name for name in expected if name in there and name != "ntk_trace"]
-    assert found.families == ["network.name"]
+    result = suggest_estimator([replace(first, readings=Readings([*kept, hole])), *records[1:]])
+    assert result.features == [name for name in expected if name in there and name != "ntk_trace"]
+    assert result.families == ["network.name"]
 
 
 def test_without_sensitivities_and_margins_it_takes_all_readings(records: list[Record]) -> None:
@@ -84,10 +84,10 @@ def test_without_sensitivities_and_margins_it_takes_all_readings(records: list[R
         replace(record, readings=Readings([r for r in record.readings if r.name not in SENSITIVITIES]))
         for record in records
     ]
-    found = suggest_estimator(changed)
-    assert found.features == [reading.name for reading in changed[0].readings]
-    table = complete_rows(records_to_pandas(changed), found.features or [])
-    found.fit(table, table["gap"])
+    result = suggest_estimator(changed)
+    assert result.features == [reading.name for reading in changed[0].readings]
+    table = complete_rows(records_to_pandas(changed), result.features or [])
+    result.fit(table, table["gap"])
     assert len(table) == 30
 
 

@@ -31,12 +31,12 @@ def _table(n: int, slope: float, seed: int) -> pandas.DataFrame:
 @given(n=st.integers(5, 40), seed=st.integers(0, 2**32 - 1))
 def test_coefficients_are_scipys_also_with_ties(n: int, seed: int) -> None:
     table = _table(n, 0.7, seed)
-    found = correlations(table, ["norm", "steps"], n_bootstrap=1)
+    result = correlations(table, ["norm", "steps"], n_bootstrap=1)
     for name in ("norm", "steps"):
         x, y = table[name], table["gap"]
-        assert found.loc[name, "pearson"] == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-12)
-        assert found.loc[name, "spearman"] == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-12)
-        assert found.loc[name, "kendall"] == pytest.approx(stats.kendalltau(x, y)[0], abs=1e-12)
+        assert result.loc[name, "pearson"] == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-12)
+        assert result.loc[name, "spearman"] == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-12)
+        assert result.loc[name, "kendall"] == pytest.approx(stats.kendalltau(x, y)[0], abs=1e-12)
 
 
 def test_a_resample_of_counts_equals_the_repeated_networks() -> None:
@@ -56,17 +56,17 @@ def test_values_that_are_not_finite_are_dropped_and_counted() -> None:
     table = _table(20, 1.0, 0)
     whole = correlations(table.iloc[3:], ["norm"])
     table["norm"] = [numpy.nan, numpy.inf, -numpy.inf, *table["norm"].iloc[3:]]
-    found = rows_of(correlations(table, ["norm"]))
-    assert (found["norm"]["n"], found["norm"]["dropped"]) == (17, 3)
-    assert found["norm"]["kendall"] == rows_of(whole)["norm"]["kendall"]
-    assert found["parameter_count"]["dropped"] == 0
+    result = rows_of(correlations(table, ["norm"]))
+    assert (result["norm"]["n"], result["norm"]["dropped"]) == (17, 3)
+    assert result["norm"]["kendall"] == rows_of(whole)["norm"]["kendall"]
+    assert result["parameter_count"]["dropped"] == 0
 
 
 def test_huge_readings_do_not_overflow() -> None:
     table = _table(20, 1.0, 0)
-    found = rows_of(correlations(table.assign(norm=numpy.exp(table["norm"]) * 1e300), ["norm"]))
-    assert found["norm"]["spearman"] == pytest.approx(stats.spearmanr(table["norm"], table["gap"])[0])
-    assert numpy.isfinite(found["norm"]["pearson"])
+    result = rows_of(correlations(table.assign(norm=numpy.exp(table["norm"]) * 1e300), ["norm"]))
+    assert result["norm"]["spearman"] == pytest.approx(stats.spearmanr(table["norm"], table["gap"])[0])
+    assert numpy.isfinite(result["norm"]["pearson"])
 
 
 @pytest.mark.thorough

@@ -57,23 +57,23 @@ def test_held_out_predictions_are_scikit_learns() -> None:
     oracle = model_selection.cross_val_predict(
         LinearRegression(), table[["zeta"]], table["gap"], cv=model_selection.LeaveOneOut()
     )
-    found = cross_val_predict(ESTIMATOR, table).loc[table.index]
-    numpy.testing.assert_allclose(found["prediction"], numpy.asarray(oracle), rtol=1e-9)
-    assert found["target"].tolist() == table["gap"].tolist()
+    result = cross_val_predict(ESTIMATOR, table).loc[table.index]
+    numpy.testing.assert_allclose(result["prediction"], numpy.asarray(oracle), rtol=1e-9)
+    assert result["target"].tolist() == table["gap"].tolist()
 
 
 def test_metrics_are_their_formulas(one_left_out: pandas.DataFrame) -> None:
     predictions = cross_val_predict(ESTIMATOR, FEW)
     errors = (predictions["prediction"] - predictions["target"]).to_numpy()
-    found = one_left_out
-    assert _value(found, "estimator", "ssr") == pytest.approx((errors**2).sum())
-    assert _value(found, "estimator", "rmse") == pytest.approx((errors**2).mean() ** 0.5)
-    assert _value(found, "estimator", "mae") == pytest.approx(numpy.abs(errors).mean())
+    result = one_left_out
+    assert _value(result, "estimator", "ssr") == pytest.approx((errors**2).sum())
+    assert _value(result, "estimator", "rmse") == pytest.approx((errors**2).mean() ** 0.5)
+    assert _value(result, "estimator", "mae") == pytest.approx(numpy.abs(errors).mean())
     expected = numpy.corrcoef(predictions["prediction"], predictions["target"])[0, 1]
-    assert _value(found, "estimator", "pearson") == pytest.approx(expected)
+    assert _value(result, "estimator", "pearson") == pytest.approx(expected)
     for metric in ("rmse", "mae", "pearson", "coverage"):
-        low, high = (_value(found, "estimator", metric, end) for end in ("low", "high"))
-        assert low <= _value(found, "estimator", metric) <= high
+        low, high = (_value(result, "estimator", metric, end) for end in ("low", "high"))
+        assert low <= _value(result, "estimator", metric) <= high
 
 
 @pytest.mark.thorough
@@ -82,18 +82,18 @@ def test_the_papers_protocol_gives_the_sum_over_the_held_out_tenth() -> None:
     predictions = cross_val_predict(ESTIMATOR, table, scheme="splits", n_splits=30)
     squares = ((predictions["prediction"] - predictions["target"]) ** 2).to_numpy()
     sums = squares.reshape(30, 4).sum(1)
-    found = cross_validate(ESTIMATOR, table, n_splits=30)
-    assert _value(found, "estimator", "ssr") == pytest.approx(sums.mean())
-    assert _value(found, "estimator", "ssr", "high") == pytest.approx(numpy.quantile(sums, 0.95))
-    assert _value(found, "estimator", "fit_pearson") > 0.9
-    assert "5th to 95th percentile of 30 splits" in found["interval"].tolist()
+    result = cross_validate(ESTIMATOR, table, n_splits=30)
+    assert _value(result, "estimator", "ssr") == pytest.approx(sums.mean())
+    assert _value(result, "estimator", "ssr", "high") == pytest.approx(numpy.quantile(sums, 0.95))
+    assert _value(result, "estimator", "fit_pearson") > 0.9
+    assert "5th to 95th percentile of 30 splits" in result["interval"].tolist()
 
 
 def test_three_baselines_always_stand_beside_and_lose_here(one_left_out: pandas.DataFrame) -> None:
-    found = one_left_out
-    assert list(found["model"].unique()) == ["estimator", "mean gap", "parameter_count", "train_loss"]
-    own = _value(found, "estimator", "rmse")
-    assert all(own < 0.5 * _value(found, name, "rmse") for name in ("mean gap", "parameter_count", "train_loss"))
+    result = one_left_out
+    assert list(result["model"].unique()) == ["estimator", "mean gap", "parameter_count", "train_loss"]
+    own = _value(result, "estimator", "rmse")
+    assert all(own < 0.5 * _value(result, name, "rmse") for name in ("mean gap", "parameter_count", "train_loss"))
 
 
 def test_the_mean_gap_has_no_correlation_although_leaving_one_out_makes_one(one_left_out: pandas.DataFrame) -> None:
@@ -107,10 +107,10 @@ def test_the_mean_gap_has_no_correlation_although_leaving_one_out_makes_one(one_
 @pytest.mark.parametrize("kind", ["linear", "ridge"])
 def test_intervals_cover_on_real_networks(pgdl: pandas.DataFrame, kind: str) -> None:
     features = ["m.wcv", "m.smoothness_gap", "m.vr"]
-    found = cross_validate(GapEstimator(kind=kind, features=features), pgdl, n_splits=40)
-    assert 0.85 <= _value(found, "estimator", "coverage") <= 0.95
-    assert _value(found, "estimator", "ssr") < 0.2 * _value(found, "mean gap", "ssr")
-    assert _value(found, "estimator", "refused") < 0.05
+    result = cross_validate(GapEstimator(kind=kind, features=features), pgdl, n_splits=40)
+    assert 0.85 <= _value(result, "estimator", "coverage") <= 0.95
+    assert _value(result, "estimator", "ssr") < 0.2 * _value(result, "mean gap", "ssr")
+    assert _value(result, "estimator", "refused") < 0.05
 
 
 def test_what_is_wrong_is_said() -> None:
@@ -124,10 +124,10 @@ def test_what_is_wrong_is_said() -> None:
 
 def test_few_networks_are_held_out_one_by_one() -> None:
     records, steps = synthetic_records(20), []
-    estimator, found = cross_validate_pool(records, on_fit=lambda done, of: steps.append((done, of)))
+    estimator, result = cross_validate_pool(records, on_fit=lambda done, of: steps.append((done, of)))
     table = records_to_pandas(records[:20])
     expected = cross_val_predict(suggest_estimator(records), table)
-    assert found.equals(expected) and estimator.interval == "jackknife+"
+    assert result.equals(expected) and estimator.interval == "jackknife+"
     assert steps == [(k, 20) for k in range(1, 21)]
 
 
@@ -135,10 +135,10 @@ def test_every_network_is_predicted_once_from_other_folds() -> None:
     rng = numpy.random.default_rng(0)
     table = records_to_pandas(synthetic_records(30)[:30])
     table["noise"] = rng.standard_normal(30)
-    found = cross_val_predict(GapEstimator(features=["noise"]), table, scheme="folds", n_splits=7)
-    assert sorted(found.index) == sorted(table.index)
-    assert len(set(found["split"])) == 7
-    for _, part in found.groupby("split"):
+    result = cross_val_predict(GapEstimator(features=["noise"]), table, scheme="folds", n_splits=7)
+    assert sorted(result.index) == sorted(table.index)
+    assert len(set(result["split"])) == 7
+    for _, part in result.groupby("split"):
         rest = table.drop(part.index)
         model = GapEstimator(features=["noise"]).fit(rest, rest["gap"])
         numpy.testing.assert_array_equal(part["prediction"], model.predict(table.loc[part.index]))

@@ -31,8 +31,8 @@ def pool(n: int = 40, kinds: int = 5) -> pandas.DataFrame:
 
 def test_estimates_are_those_of_scikit_learn() -> None:
     table, new = pool(), pool(60).iloc[40:]
-    found = GapEstimator(kind="gaussian_process", features=("a", "b", "third")).fit(table, table["gap"])
-    kernel = found.kernel_
+    result = GapEstimator(kind="gaussian_process", features=("a", "b", "third")).fit(table, table["gap"])
+    kernel = result.kernel_
     assert kernel is not None
     scaled, asked = (
         (part[["a", "b"]] - table[["a", "b"]].mean()) / table[["a", "b"]].std(ddof=0) for part in (table, new)
@@ -40,7 +40,7 @@ def test_estimates_are_those_of_scikit_learn() -> None:
     fixed = ConstantKernel(kernel.variance, "fixed") * RBF(kernel.length, "fixed") + WhiteKernel(kernel.noise, "fixed")
     oracle = GaussianProcessRegressor(fixed).fit(scaled, table["gap"] - table["gap"].mean())
     values, deviations = oracle.predict(asked, return_std=True)[:2]
-    numpy.testing.assert_allclose(found.predict(new), values + table["gap"].mean(), atol=1e-8)
+    numpy.testing.assert_allclose(result.predict(new), values + table["gap"].mean(), atol=1e-8)
     numpy.testing.assert_allclose(kernel.deviation(new[["a", "b", "third"]].to_numpy()), deviations, rtol=1e-6)
 
 
@@ -65,9 +65,9 @@ def test_the_chosen_kernel_is_more_likely_than_its_neighbours() -> None:
 @pytest.mark.parametrize("kind", ["linear", "gaussian_process"])
 def test_clusters_are_left_out_together(kind: str) -> None:
     table = pool()
-    found = GapEstimator(kind=kind, features=("a", "b"), clusters=("kind",)).fit(table, table["gap"])
+    result = GapEstimator(kind=kind, features=("a", "b"), clusters=("kind",)).fit(table, table["gap"])
     rest = table[table["kind"] != "kind 2"]
-    kernel, rows = found.kernel_, numpy.flatnonzero(table["kind"] != "kind 2")
+    kernel, rows = result.kernel_, numpy.flatnonzero(table["kind"] != "kind 2")
     if kernel is None:
         again = GapEstimator(kind=kind, features=("a", "b"), interval="none").fit(rest, rest["gap"])
         expected = again.predict(table)
@@ -79,22 +79,22 @@ def test_clusters_are_left_out_together(kind: str) -> None:
     residuals = numpy.abs(table["gap"] - expected)[held]
     if kernel is not None:
         residuals = residuals / kernel.deviation(table.loc[held, ["a", "b"]].to_numpy(), rows)
-    numpy.testing.assert_allclose(found.residuals_[held], residuals, atol=1e-9)
+    numpy.testing.assert_allclose(result.residuals_[held], residuals, atol=1e-9)
     alone = GapEstimator(kind=kind, features=("a", "b")).fit(table, table["gap"])
     if kernel is None:
-        widths = [numpy.diff(each.predict_interval(table)).mean() for each in (found, alone)]
+        widths = [numpy.diff(each.predict_interval(table)).mean() for each in (result, alone)]
         assert widths[0] > widths[1]  # a kind that was not seen is farther off than a network
 
 
 def test_intervals_are_as_wide_as_the_spread_says() -> None:
     table = pool()
-    found = GapEstimator(features=("a", "b"), error_scale="error").fit(table, table["gap"])
+    result = GapEstimator(features=("a", "b"), error_scale="error").fit(table, table["gap"])
     new = table.iloc[:2].assign(error=[0.01, 0.02], a=0.5, b=0.0)
-    narrow, wide = numpy.diff(found.predict_interval(new)).ravel()
+    narrow, wide = numpy.diff(result.predict_interval(new)).ravel()
     # the refits differ a little from each other, so that the ratio is not quite the one of the spreads
     assert wide / narrow == pytest.approx(2.0, rel=0.1)
     with pytest.raises(InvalidInput, match="error_scale must hold positive numbers; column 'error' holds 0"):
-        found.predict_interval(new.assign(error=0.0))
+        result.predict_interval(new.assign(error=0.0))
 
 
 def _data(seed: int, n: int = 30, p: int = 5) -> tuple[numpy.ndarray, numpy.ndarray]:

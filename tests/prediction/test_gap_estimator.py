@@ -55,25 +55,25 @@ def test_least_squares_is_scikit_learns() -> None:
     table = networks(30)
     design = table[list(READINGS)].assign(size=numpy.log(table["size"]))
     oracle = LinearRegression().fit(design, table["gap"])
-    found = _estimator().fit(table, table["gap"])
-    numpy.testing.assert_allclose(found.coef_, oracle.coef_, rtol=1e-9)
-    assert found.intercept_ == pytest.approx(oracle.intercept_, rel=1e-9)
-    numpy.testing.assert_allclose(found.predict(table), oracle.predict(design), rtol=1e-9)
+    result = _estimator().fit(table, table["gap"])
+    numpy.testing.assert_allclose(result.coef_, oracle.coef_, rtol=1e-9)
+    assert result.intercept_ == pytest.approx(oracle.intercept_, rel=1e-9)
+    numpy.testing.assert_allclose(result.predict(table), oracle.predict(design), rtol=1e-9)
 
 
 def test_left_out_residuals_are_those_of_refitting() -> None:
     table = networks(25)
     design = table[["zeta", "kappa"]]
     left_out = cross_val_predict(LinearRegression(), design, table["gap"], cv=LeaveOneOut())
-    found = GapEstimator().fit(design, table["gap"])
-    numpy.testing.assert_allclose(found.residuals_, numpy.abs(left_out - table["gap"]), rtol=1e-8)
+    result = GapEstimator().fit(design, table["gap"])
+    numpy.testing.assert_allclose(result.residuals_, numpy.abs(left_out - table["gap"]), rtol=1e-8)
 
 
 def test_no_features_is_the_mean_gap() -> None:
     table = networks(15)
-    found = GapEstimator(features=()).fit(table, table["gap"])
-    numpy.testing.assert_allclose(found.predict(table.iloc[:4]), numpy.full(4, table["gap"].mean()))
-    assert numpy.isfinite(found.predict_interval(table.iloc[:4])).all()
+    result = GapEstimator(features=()).fit(table, table["gap"])
+    numpy.testing.assert_allclose(result.predict(table.iloc[:4]), numpy.full(4, table["gap"].mean()))
+    assert numpy.isfinite(result.predict_interval(table.iloc[:4])).all()
 
 
 @pytest.mark.parametrize("interval", ["jackknife+", "cv+"])
@@ -85,8 +85,8 @@ def test_intervals_cover_new_networks(interval: str, kind: str) -> None:
         rng = numpy.random.default_rng(seed)
         x = rng.uniform(0, 1, (60, 2))
         y = x @ [0.5, -0.2] + (0.05 + 0.1 * x[:, 0]) * (rng.exponential(size=60) - 1)
-        found = GapEstimator(kind=kind, interval=interval).fit(x[:30], y[:30])
-        ends = found.predict_interval(x[30:], level=0.9)
+        result = GapEstimator(kind=kind, interval=interval).fit(x[:30], y[:30])
+        ends = result.predict_interval(x[30:], level=0.9)
         covered += int(((ends[:, 0] <= y[30:]) & (y[30:] <= ends[:, 1])).sum())
         width.append((ends[:, 1] - ends[:, 0]).mean())
     # 60 pools of 30 new networks; the standard error of the coverage over pools is about 0.01
@@ -97,7 +97,7 @@ def test_intervals_cover_new_networks(interval: str, kind: str) -> None:
 def test_cv_plus_is_its_formula() -> None:
     table = networks(25)
     x, y = table[["zeta"]].to_numpy(), table["gap"].to_numpy()
-    found = GapEstimator(interval="cv+", n_folds=4, random_state=3).fit(x, y).predict_interval(x[:1], level=0.8)[0]
+    result = GapEstimator(interval="cv+", n_folds=4, random_state=3).fit(x, y).predict_interval(x[:1], level=0.8)[0]
     low, high = [], []
     for fold in numpy.array_split(numpy.random.default_rng(3).permutation(25), 4):
         model = LinearRegression().fit(numpy.delete(x, fold, 0), numpy.delete(y, fold))
@@ -105,15 +105,15 @@ def test_cv_plus_is_its_formula() -> None:
         low += (model.predict(x[:1]) - residuals).tolist()
         high += (model.predict(x[:1]) + residuals).tolist()
     # the floor(.2 * 26) = 5th and the ceil(.8 * 26) = 21st smallest
-    numpy.testing.assert_allclose(found, [sorted(low)[4], sorted(high)[20]], rtol=1e-9)
+    numpy.testing.assert_allclose(result, [sorted(low)[4], sorted(high)[20]], rtol=1e-9)
 
 
 def test_few_networks_give_an_infinite_interval_not_a_wrong_one() -> None:
     table = networks(9)
     eight = GapEstimator(features=("zeta",)).fit(table.iloc[:8], table["gap"].iloc[:8])
     assert numpy.isinf(eight.predict_interval(table, 0.9)).all()
-    said = "fitted on too few networks for an interval of 90 %"
-    assert list(eight.assess(table.iloc[:2])["reason"]) == [said, said]
+    message = "fitted on too few networks for an interval of 90 %"
+    assert list(eight.assess(table.iloc[:2])["reason"]) == [message, message]
     assert list(eight.assess(table.iloc[:2], level=0.5)["reason"]) == ["", ""]
     nine = GapEstimator(features=("zeta",)).fit(table, table["gap"]).predict_interval(table, 0.9)
     assert numpy.isfinite(nine).all()
@@ -121,11 +121,11 @@ def test_few_networks_give_an_infinite_interval_not_a_wrong_one() -> None:
 
 def test_a_network_unlike_the_fitted_ones_is_refused_with_the_reason() -> None:
     table = networks(40)
-    found = _estimator().fit(table, table["gap"])
+    result = _estimator().fit(table, table["gap"])
     typical = {"zeta": 0.4, "kappa": 0.4, "size": 3e4, "network.name": "vgg"}
     odd = [{}, {"network.name": "resnet"}, {"zeta": 0.9}, {"kappa": numpy.nan}, {"size": 1e9}, {"size": -1.0}]
     new = pandas.DataFrame([typical | change for change in odd], index=list("abcdef"))
-    judged = found.in_domain(new)
+    judged = result.in_domain(new)
     assert judged["verdict"].tolist() == ["inside"] + ["outside"] * 5
     assert judged.loc["a", "reason"] == ""
     assert judged.loc["b", "reason"] == "network.name is resnet; fitted on lenet, vgg"
@@ -133,18 +133,18 @@ def test_a_network_unlike_the_fitted_ones_is_refused_with_the_reason() -> None:
     assert judged.loc["d", "reason"] == "kappa is nan, which cannot be used"
     assert judged.loc["e", "reason"] == "size is 1e+09, above every fitted network"
     assert judged.loc["f", "reason"] == "size is -1, which cannot be used"
-    answers = found.assess(new)
+    answers = result.assess(new)
     assert list(answers.columns) == ["prediction", "low", "high", "verdict", "reason"]
     assert answers["prediction"].notna().tolist() == [True] + [False] * 5
-    assert found.assess(new, refuse=False)["prediction"].notna().tolist() == [True, True, True, False, True, False]
+    assert result.assess(new, refuse=False)["prediction"].notna().tolist() == [True, True, True, False, True, False]
 
 
 def test_a_setting_that_a_network_does_not_have_is_a_family_of_its_own() -> None:
     table = networks(30).assign(batch_norm=[True, None] * 15)
-    found = _estimator(families=("batch_norm",)).fit(table, table["gap"])
-    assert found.region_.families == {"batch_norm": ["True", "absent"]}
+    result = _estimator(families=("batch_norm",)).fit(table, table["gap"])
+    assert result.region_.families == {"batch_norm": ["True", "absent"]}
     typical = pandas.DataFrame([{"zeta": 0.4, "kappa": 0.4, "size": 3e4}])
-    assert found.in_domain(typical)["verdict"].tolist() == ["inside"]
+    assert result.in_domain(typical)["verdict"].tolist() == ["inside"]
     only = _estimator(families=("batch_norm",)).fit(table.iloc[::2], table["gap"].iloc[::2])
     assert only.in_domain(typical)["reason"].tolist() == ["batch_norm is absent; fitted on True"]
     with pytest.raises(InvalidInput, match="must have a column 'batch_nrom'"):
@@ -155,8 +155,8 @@ def test_readings_in_range_but_unlike_together_are_refused() -> None:
     rng = numpy.random.default_rng(0)
     zeta = rng.uniform(0, 1, 50)
     table = pandas.DataFrame({"zeta": zeta, "kappa": zeta + 0.01 * rng.standard_normal(50)})
-    found = GapEstimator().fit(table, zeta)
-    judged = found.in_domain(pandas.DataFrame({"zeta": [0.5, 0.9], "kappa": [0.5, 0.1]}))
+    result = GapEstimator().fit(table, zeta)
+    judged = result.in_domain(pandas.DataFrame({"zeta": [0.5, 0.9], "kappa": [0.5, 0.1]}))
     assert judged["verdict"].tolist() == ["inside", "outside"]
     assert judged["reason"].iloc[1].startswith("its readings together are unlike the fitted ones (leverage ")
 
@@ -165,12 +165,12 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
     table = networks(20)[["zeta", "kappa"]]
     design = numpy.column_stack([numpy.ones(20), table])
     hat = design @ numpy.linalg.pinv(design)
-    found = GapEstimator().fit(table, table["zeta"])
-    numpy.testing.assert_allclose(found.region_.leverages(table.to_numpy()), numpy.diag(hat), rtol=1e-9)
+    result = GapEstimator().fit(table, table["zeta"])
+    numpy.testing.assert_allclose(result.region_.leverages(table.to_numpy()), numpy.diag(hat), rtol=1e-9)
     left_out = numpy.diag(hat) / (1 - numpy.diag(hat))
     rest = design[1:]
     assert left_out[0] == pytest.approx(design[0] @ numpy.linalg.inv(rest.T @ rest) @ design[0])
-    assert found.region_.largest_leverage == pytest.approx(left_out.max())
+    assert result.region_.largest_leverage == pytest.approx(left_out.max())
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ def test_saved_and_loaded_it_answers_bit_for_bit_the_same(tmp_path: Path, option
     table = networks(30)
     if options.get("features") == ():
         options = options | {"log_features": ()}
-    found = _estimator(**options).fit(table, table["gap"])
-    found.save(tmp_path / "estimator.json")
+    result = _estimator(**options).fit(table, table["gap"])
+    result.save(tmp_path / "estimator.json")
     again = GapEstimator.load(tmp_path / "estimator.json")
-    assert found.assess(table).equals(again.assess(table))
-    assert again.coef_.tolist() == found.coef_.tolist()
+    assert result.assess(table).equals(again.assess(table))
+    assert again.coef_.tolist() == result.coef_.tolist()
     json.loads((tmp_path / "estimator.json").read_text(), parse_constant=lambda name: pytest.fail(f"not JSON: {name}"))
 
 

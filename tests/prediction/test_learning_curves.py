@@ -49,12 +49,12 @@ def least_squares(x: Tensor, y: Tensor) -> nn.Module:
 
 
 def test_the_score_is_what_new_samples_give() -> None:
-    found = gs.learning_curve(least_squares, two_blobs(1000), design="half and quarter")
+    result = gs.learning_curve(least_squares, two_blobs(1000), design="half and quarter")
     network, (x, y) = least_squares(*two_blobs(1000)), two_blobs(20000, seed=1)
     truth = float((network(x).argmax(1) == y).double().mean())
-    assert found.low <= truth <= found.high and abs(found.score - truth) < 0.03
-    assert (found.design, found.cost, found.samples) == ("half and quarter", 2, 1000)
-    assert [item.trained_on for item in found.trainings] == [250, 500]
+    assert result.low <= truth <= result.high and abs(result.score - truth) < 0.03
+    assert (result.design, result.cost, result.samples) == ("half and quarter", 2, 1000)
+    assert [item.trained_on for item in result.trainings] == [250, 500]
 
 
 @pytest.mark.parametrize("design", list(DESIGNS))
@@ -62,14 +62,14 @@ def test_every_design_costs_what_it_says(design: str) -> None:
     def train_fn(x: Tensor, y: Tensor, steps_fraction: float = 1.0) -> nn.Module:
         return least_squares(x, y)
 
-    found = gs.learning_curve(train_fn, two_blobs(200), design=design)
-    assert found.design == design and found.cost == DESIGNS[design].cost
-    assert found.low < found.score < found.high
+    result = gs.learning_curve(train_fn, two_blobs(200), design=design)
+    assert result.design == design and result.cost == DESIGNS[design].cost
+    assert result.low < result.score < result.high
 
 
 def test_folds_agree_with_cross_validation_done_by_hand() -> None:
     x, y = two_blobs(120)
-    found = gs.learning_curve(least_squares, (x, y), design="five folds and quarter")
+    result = gs.learning_curve(least_squares, (x, y), design="five folds and quarter")
     from gapscope.base.randomness import derive_seed
     from gapscope.prediction.subset_designs import folds
 
@@ -78,14 +78,14 @@ def test_folds_agree_with_cross_validation_done_by_hand() -> None:
     for split in splits:
         rest, held = torch.from_numpy(split.trained), torch.from_numpy(split.scored)
         by_hand.append(float((least_squares(x[rest], y[rest])(x[held]).argmax(1) == y[held]).double().mean()))
-    assert [item.score for item in found.trainings[1:]] == pytest.approx(by_hand, abs=1e-12)
+    assert [item.score for item in result.trainings[1:]] == pytest.approx(by_hand, abs=1e-12)
 
 
 def test_regression_is_r2() -> None:
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
     y = x @ torch.tensor([[1.0], [2.0], [0.0]]) + torch.randn(400, 1, generator=torch.Generator().manual_seed(1))
-    found = gs.learning_curve(least_squares, (x, y))
-    assert found.task == "regression" and found.low < 5 / 6 < found.high
+    result = gs.learning_curve(least_squares, (x, y))
+    assert result.task == "regression" and result.low < 5 / 6 < result.high
     scores = sample_scores(least_squares(x, y), gs.Samples(x, y), float(y.var(correction=0)))
     residual = (least_squares(x, y)(x) - y).detach().square().mean()
     assert scores.mean() == pytest.approx(float(1 - residual / y.var(correction=0)), abs=1e-6)
@@ -102,8 +102,8 @@ def test_a_narrow_interval_takes_more_trainings() -> None:
 
 
 def test_an_interval_out_of_reach_is_said_and_costs_nothing_more() -> None:
-    found = gs.learning_curve(least_squares, two_blobs(200), max_interval_width=0.001)
-    assert found.cost == 2 and "needs more samples" in found.note and "ten folds" in found.note
+    result = gs.learning_curve(least_squares, two_blobs(200), max_interval_width=0.001)
+    assert result.cost == 2 and "needs more samples" in result.note and "ten folds" in result.note
 
 
 def test_many_samples_are_held_out_plainly() -> None:
@@ -142,9 +142,9 @@ def test_a_stopped_twin_goes_on(tmp_path: Path) -> None:
     with pytest.raises(GapscopeError, match="no power"):
         gs.learning_curve(broken, data, design="five folds and quarter", cache_dir=tmp_path)
     again = Counted()
-    found = gs.learning_curve(again, data, design="five folds and quarter", cache_dir=tmp_path)
+    result = gs.learning_curve(again, data, design="five folds and quarter", cache_dir=tmp_path)
     assert again.calls == 1
-    assert found == gs.learning_curve(least_squares, data, design="five folds and quarter")
+    assert result == gs.learning_curve(least_squares, data, design="five folds and quarter")
 
 
 def test_another_twin_is_not_mixed_in(tmp_path: Path) -> None:
@@ -236,10 +236,10 @@ def test_continued_halves_are_the_formula_written_out() -> None:
     """Oracle: every unseen sample refitted without it, by normal equations with an unpenalized intercept."""
     x, y = two_blobs(60, apart=1.0)
     network, samples = least_squares(x[:30], y[:30]), gs.Samples(x[30:], y[30:])
-    found = continued_predictions(network, samples)
+    result = continued_predictions(network, samples)
     probabilities = network(x[30:]).detach().double().softmax(1) - 0.5
-    wanted = nn.functional.one_hot(y[30:], 2).double() - 0.5
-    scaled = (probabilities * wanted).sum() / probabilities.square().sum() * probabilities
+    expected = nn.functional.one_hot(y[30:], 2).double() - 0.5
+    scaled = (probabilities * expected).sum() / probabilities.square().sum() * probabilities
     features = x[30:].double() - x[30:].double().mean(0)
     unit = float(features.square().sum()) / 30
 
@@ -249,13 +249,13 @@ def test_continued_halves_are_the_formula_written_out() -> None:
             rest = torch.arange(30) != i
             design = torch.cat([features[rest], torch.ones(29, 1, dtype=torch.float64)], 1)
             penalty = torch.diag(torch.tensor([ridge * unit, ridge * unit, 0.0], dtype=torch.float64))
-            solution = torch.linalg.solve(design.T @ design + penalty, design.T @ (wanted - scaled)[rest])
+            solution = torch.linalg.solve(design.T @ design + penalty, design.T @ (expected - scaled)[rest])
             rows.append(torch.cat([features[i], torch.ones(1, dtype=torch.float64)]) @ solution)
         return torch.stack(rows)
 
     of_ridges = [refitted(ridge) for ridge in RIDGES]
-    best = min(of_ridges, key=lambda rest: float((wanted - scaled - rest).square().mean()))
-    torch.testing.assert_close(found, scaled + best + 0.5, atol=1e-6, rtol=1e-6)
+    best = min(of_ridges, key=lambda rest: float((expected - scaled - rest).square().mean()))
+    torch.testing.assert_close(result, scaled + best + 0.5, atol=1e-6, rtol=1e-6)
 
 
 def test_an_interruption_returns_what_is_finished(tmp_path: Path) -> None:
@@ -283,12 +283,12 @@ def test_an_interruption_returns_what_is_finished(tmp_path: Path) -> None:
 
 def test_half_and_quarter_is_the_formula_written_out() -> None:
     p, q, n = 0.7, 0.62, 600
-    found = extrapolate(
+    result = extrapolate(
         SizedScore(n // 2, p, p * (1 - p) / (n / 2)), SizedScore(n // 4, q, q * (1 - q) / (3 * n / 4)), n
     )
     variance = 1.5**2 * p * (1 - p) / (n / 2) + 0.5**2 * q * (1 - q) / (3 * n / 4) + (0.25 * (p - q)) ** 2 + 0.01**2
-    assert found.value == pytest.approx(p + 0.5 * (p - q), abs=1e-15)
-    assert found.standard_error == pytest.approx(math.sqrt(variance), rel=1e-14)
+    assert result.value == pytest.approx(p + 0.5 * (p - q), abs=1e-15)
+    assert result.standard_error == pytest.approx(math.sqrt(variance), rel=1e-14)
 
 
 def test_a_score_that_falls_with_more_samples_is_not_uncertain_growth() -> None:
@@ -312,8 +312,8 @@ def test_the_interval_covers_where_the_score_is_the_same_at_all_sizes() -> None:
         right = (random.random(n) < truth).astype(float)
         half = SizedScore(n // 2, right[n // 2 :].mean(), variance_of_mean(right[n // 2 :], np.arange(n // 2)))
         quarter = SizedScore(n // 4, right[n // 4 :].mean(), variance_of_mean(right[n // 4 :], np.arange(3 * n // 4)))
-        found = extrapolate(half, quarter, n)
-        covered += abs(found.value - truth) <= NORMAL_QUANTILE * found.standard_error
+        result = extrapolate(half, quarter, n)
+        covered += abs(result.value - truth) <= NORMAL_QUANTILE * result.standard_error
     # the covariance that the formula leaves out makes it a little wide
     assert 0.90 <= covered / rounds <= 0.98
 

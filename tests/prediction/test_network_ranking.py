@@ -42,7 +42,7 @@ def test_agrees_with_the_closed_form_for_random_networks() -> None:
 
 
 def test_is_the_mean_of_the_measure_over_initializations() -> None:
-    (found,) = ranked_by_s({"a": spec(width=10)}, (X, Y), initializations=2, seed=5)
+    (result,) = ranked_by_s({"a": spec(width=10)}, (X, Y), initializations=2, seed=5)
     values = []
     for i in range(2):
         generator = torch.Generator().manual_seed(derive_seed(5, f"initialization {i}"))
@@ -51,8 +51,8 @@ def test_is_the_mean_of_the_measure_over_initializations() -> None:
             width=10,
         )  # fmt: skip
         values.append(float(output_sensitivity(network, X)))
-    assert found.sensitivity == sum(values) / 2
-    assert found.parameters == parameter_count(network)
+    assert result.sensitivity == sum(values) / 2
+    assert result.parameters == parameter_count(network)
 
 
 @pytest.mark.thorough
@@ -60,9 +60,9 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     theory = expected_sensitivity(fully_connected_layers(12, [30]), 4, noise_std=1e-2)
     inside = 0
     for seed in range(40):
-        (found,) = ranked_by_s({"a": spec(n_hidden=1, width=30)}, X[:40], n_outputs=4, seed=seed, noise_std=1e-2)
-        assert found.sensitivity_low is not None and found.sensitivity_high is not None
-        inside += found.sensitivity_low <= theory <= found.sensitivity_high
+        (result,) = ranked_by_s({"a": spec(n_hidden=1, width=30)}, X[:40], n_outputs=4, seed=seed, noise_std=1e-2)
+        assert result.sensitivity_low is not None and result.sensitivity_high is not None
+        inside += result.sensitivity_low <= theory <= result.sensitivity_high
     assert 33 <= inside <= 40
 
 
@@ -91,13 +91,13 @@ def test_by_expected_accuracy_the_order_is_that_of_the_left_out_predictions() ->
     blind = nn.Sequential(constant, nn.Softmax(1), nn.Linear(4, 4))  # what is trained sees the same of every sample
     nn.init.zeros_(constant.weight)
     y = X[:, :4].argmax(1)
-    found = rank_networks({"blind": blind, "sees": sees}, (X, y), by="loo_accuracy", initializations=2)
-    assert [item.name for item in found] == ["sees", "blind"]
-    assert found[0].ntk_accuracy == kernel_leave_one_out(sees, X, y).accuracy > 0.6
-    assert found.rbf_accuracy is not None and found[0].ntk_accuracy is not None
-    assert found[0].expected_accuracy == pytest.approx((found[0].ntk_accuracy + found.rbf_accuracy) / 2)
-    assert (found[0].tied_with_best, found[1].tied_with_best) == (True, False)
-    assert found[1].rank_by_expected_accuracy == 2
+    result = rank_networks({"blind": blind, "sees": sees}, (X, y), by="loo_accuracy", initializations=2)
+    assert [item.name for item in result] == ["sees", "blind"]
+    assert result[0].ntk_accuracy == kernel_leave_one_out(sees, X, y).accuracy > 0.6
+    assert result.rbf_accuracy is not None and result[0].ntk_accuracy is not None
+    assert result[0].expected_accuracy == pytest.approx((result[0].ntk_accuracy + result.rbf_accuracy) / 2)
+    assert (result[0].tied_with_best, result[1].tied_with_best) == (True, False)
+    assert result[1].rank_by_expected_accuracy == 2
 
 
 def test_by_expected_accuracy_a_spec_keeps_its_own_initialization_and_copies_are_tied() -> None:
@@ -114,8 +114,8 @@ def test_by_expected_accuracy_a_spec_keeps_its_own_initialization_and_copies_are
 
 def test_by_expected_accuracy_works_for_regression_and_asks_for_targets() -> None:
     target = X[:, :1] * 2
-    found = rank_networks({"a": nn.Linear(12, 1)}, (X, target), by="loo_accuracy", initializations=2)
-    assert found[0].ntk_accuracy == pytest.approx(1, abs=1e-3)
+    result = rank_networks({"a": nn.Linear(12, 1)}, (X, target), by="loo_accuracy", initializations=2)
+    assert result[0].ntk_accuracy == pytest.approx(1, abs=1e-3)
     with pytest.raises(InvalidInput, match="got inputs alone"):
         rank_networks({"a": nn.Linear(12, 1)}, X, by="loo_accuracy")
     assert "expected_accuracy" not in ranked_by_s({"a": nn.Linear(12, 4)}, X, initializations=2).to_pandas()

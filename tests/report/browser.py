@@ -33,8 +33,8 @@ class Browser:
     def __init__(self, address: str, profile: str) -> None:
         self.address = address
         options = {"args": [*FLAGS.split(), f"--user-data-dir={profile}"], "binary": shutil.which("chromium")}
-        wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-        started = self._send("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        expected = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        started = self._send("POST", "/session", {"capabilities": {"alwaysMatch": expected}})
         self.session = f"/session/{started['sessionId']}"
 
     def _send(self, method: str, path: str, content: Any = None) -> Any:

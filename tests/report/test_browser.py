@@ -10,7 +10,7 @@ import pytest
 from gapscope.prediction.columns import complete_rows
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.report import write_report, write_training_report
-from gapscope.report.label_issues import MOST_SHOWN
+from gapscope.report.label_issues import MAX_ROWS_SHOWN
 from gapscope.results.records import records_to_pandas
 from gapscope.training.recordings import Recordings
 from report.browser import Browser, browser, missing
@@ -151,6 +151,6 @@ def test_the_page_of_a_training_shows_its_pictures_and_fits(chromium: Browser, t
     const shown = [...document.querySelectorAll(".suspects img")];
     return shown.map((image) => [image.complete, image.naturalWidth, image.getBoundingClientRect().width]);
     """)
-    assert len(pictures) == MOST_SHOWN
+    assert len(pictures) == MAX_ROWS_SHOWN
     assert all(complete and pixels == 8 and drawn > 60 for complete, pixels, drawn in pictures)
     assert all(figure["width"] > 100 and figure["marks"] >= 2 for figure in chromium.run(FIGURES))

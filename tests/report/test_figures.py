@@ -38,9 +38,9 @@ def test_the_band_is_that_of_statsmodels() -> None:
     x, at = rng.uniform(0, 5, 20), numpy.linspace(-1, 6, 7)
     y = 1 + 0.3 * x + rng.normal(size=20)
     frame = sm.OLS(y, sm.add_constant(x)).fit().get_prediction(sm.add_constant(at)).summary_frame(alpha=0.05)
-    found = fit_with_band(x, y, at)
-    assert found is not None
-    line, half = found
+    result = fit_with_band(x, y, at)
+    assert result is not None
+    line, half = result
     numpy.testing.assert_allclose(line, frame["mean"], rtol=1e-10)
     numpy.testing.assert_allclose(line - half, frame["mean_ci_lower"], rtol=1e-10)
 
@@ -97,9 +97,9 @@ def test_the_first_alarm_of_each_network_is_marked_on_its_test_curve() -> None:
     rows = [{"epoch": float(k), "alarm.raised": float(k >= 3)} | curve for k in range(1, 5)]
     without = [{"epoch": float(k), "train_accuracy": 0.9, "alarm.raised": 0.0} for k in range(1, 5)]
     text = training_curves({"net": rows, "quiet": without}, "accuracy", "all", 1.0)
-    found = re.findall(r'<circle class="dot alarm" cx="([^"]*)" cy="([^"]*)"', text)
-    assert len(found) == text.count("<circle") == 1 and "net: alarm, epoch 3" in text
-    assert found[0] == ("75.00%", "50.00%")
+    result = re.findall(r'<circle class="dot alarm" cx="([^"]*)" cy="([^"]*)"', text)
+    assert len(result) == text.count("<circle") == 1 and "net: alarm, epoch 3" in text
+    assert result[0] == ("75.00%", "50.00%")
 
 
 def test_curves_are_thinned_but_keep_their_end() -> None:

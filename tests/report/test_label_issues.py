@@ -11,7 +11,7 @@ import torch
 from gapscope.base.errors import InvalidInput
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate, rank_label_issues
 from gapscope.report import write_report, write_training_report
-from gapscope.report.label_issues import MOST_SHOWN, suspects_section
+from gapscope.report.label_issues import MAX_ROWS_SHOWN, suspects_section
 from gapscope.training.recordings import Recordings
 from report.synthetic_pool import synthetic_records
 
@@ -27,10 +27,10 @@ def found(rate: float = 0.25, clean: float = 0.9) -> LabelIssues:
 
 def test_the_most_suspicious_samples_stand_first_and_are_bounded() -> None:
     section = suspects_section(found(), IMAGES, ["cat", "dog", "<b>", "owl"])
-    assert len(section["cards"]) == MOST_SHOWN and section["of"] == 200 and section["flagged"] == 50
+    assert len(section["cards"]) == MAX_ROWS_SHOWN and section["of"] == 200 and section["flagged"] == 50
     first = section["cards"][0]
     assert (first["sample"], first["given"], first["likelier"], first["flagged"]) == (199, "owl", "cat", True)
-    assert [card["flagged"] for card in section["cards"]] == [True] * MOST_SHOWN
+    assert [card["flagged"] for card in section["cards"]] == [True] * MAX_ROWS_SHOWN
     assert section["expected"] == "100 %" and "25.0 % of 200 labels" in section["said"]
 
 
@@ -49,7 +49,7 @@ def test_the_report_of_a_pool_shows_them_escaped_and_stays_small(tmp_path: Path)
         classes=["cat", "dog", "<script>alert(1)</script>", "owl"],
     )
     text = path.read_text()
-    assert text.count('<img src="data:image/png;base64,') == MOST_SHOWN
+    assert text.count('<img src="data:image/png;base64,') == MAX_ROWS_SHOWN
     assert "<script>alert" not in text and "&lt;script&gt;alert" in text and 'href="#suspects"' in text
     assert len(text) < 1_500_000
 
@@ -68,7 +68,7 @@ def test_the_page_of_a_training_marks_the_moment_of_the_alarm(tmp_path: Path) ->
     assert "The alarm was raised at epoch 6" in text and "&lt;One&gt;" in text
     # epoch 6 of 8 in both figures: memorization against learning, and the trace
     assert re.findall(r'class="moment raised" x1="([^"]*)"', text) == ["75.00%", "75.00%"]
-    assert "Memorization against learning" in text and text.count("<img") == MOST_SHOWN
+    assert "Memorization against learning" in text and text.count("<img") == MAX_ROWS_SHOWN
 
 
 def test_without_an_alarm_and_without_suspects_there_is_still_a_page(tmp_path: Path) -> None:

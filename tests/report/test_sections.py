@@ -50,14 +50,14 @@ def test_a_direction_is_confirmed_contradicted_or_left_open(records: list[Record
         readings = Readings(replace(reading, direction=direction) for reading in record.readings)  # type: ignore[arg-type]
         return replace(record, readings=readings)
 
-    def said(direction: str, name: str) -> str:
+    def agreement_of(direction: str, name: str) -> str:
         rows = ranked_measures(PoolView([with_direction(record, direction) for record in records]))
         return next(row["agreement"] for row in rows if row["name"] == name)
 
-    assert said("lower", "unit_sparsity.zeta") == said("higher", "unit_sparsity.kappa") == "as stated"
-    assert said("higher", "unit_sparsity.zeta") == "opposite to the stated direction"
-    assert said("lower", "parameter_count") == "no clear relation"
-    assert said("none", "unit_sparsity.zeta") == ""
+    assert agreement_of("lower", "unit_sparsity.zeta") == agreement_of("higher", "unit_sparsity.kappa") == "as stated"
+    assert agreement_of("higher", "unit_sparsity.zeta") == "opposite to the stated direction"
+    assert agreement_of("lower", "parameter_count") == "no clear relation"
+    assert agreement_of("none", "unit_sparsity.zeta") == ""
 
 
 def test_weak_measures_are_folded_away_but_never_the_baseline() -> None:
@@ -104,9 +104,9 @@ def test_the_axis_is_logarithmic_where_it_helps() -> None:
 
 
 def test_curves_are_grouped_by_the_setting_that_separates_the_gaps(view: PoolView) -> None:
-    found = curves(view)
-    assert (found["setting"], found["score"], found["drawn"]) == ("label noise", "accuracy", 30)
-    assert [figure["title"] for figure in found["figures"]] == [
+    result = curves(view)
+    assert (result["setting"], result["score"], result["drawn"]) == ("label noise", "accuracy", 30)
+    assert [figure["title"] for figure in result["figures"]] == [
         f"label noise {x}" for x in ("0", "0.2", "0.4", "0.6", "0.8")
     ]
 
@@ -124,16 +124,16 @@ def test_regression_networks_have_loss_curves_and_a_loss_gap(records: list[Recor
 
 
 def test_every_network_has_its_row_smallest_gap_first(view: PoolView, records: list[Record]) -> None:
-    found = networks(view)
-    assert len(found["rows"]) == found["of"] == 33
+    result = networks(view)
+    assert len(result["rows"]) == result["of"] == 33
     gaps = [record.gap for record in records if record.status == "finished"]
-    assert [row["cells"][0]["text"] for row in found["rows"][:30]] == [f"{gap:.3f}" for gap in sorted(gaps)]
-    assert [row["cells"][-1]["text"] for row in found["rows"][30:]] == ["diverged", "failed", "failed"]
+    assert [row["cells"][0]["text"] for row in result["rows"][:30]] == [f"{gap:.3f}" for gap in sorted(gaps)]
+    assert [row["cells"][-1]["text"] for row in result["rows"][30:]] == ["diverged", "failed", "failed"]
 
 
 def test_the_overview_counts(view: PoolView, records: list[Record]) -> None:
-    found = overview(view)
-    varied = {row["path"]: row["values"] for row in found["varied"]}
+    result = overview(view)
+    varied = {row["path"]: row["values"] for row in result["varied"]}
     assert varied["network.options.width"] == [("32", 10), ("64", 10), ("128", 10)]
     assert varied["data.label_noise"] == [(text, 6) for text in ("0", "0.2", "0.4", "0.6", "0.8")]
     assert set(varied) == {"data.label_noise", "network.options.width", "network.options.n_hidden", "seed"}
@@ -148,8 +148,8 @@ def test_baselines_are_fitted_on_the_other_networks(view: PoolView) -> None:
     held = table.iloc[::4]
     rest = table.drop(held.index)
     estimator = GapEstimator(features=["unit_sparsity.zeta"]).fit(rest, rest["gap"])
-    found = held_out_section(view, estimator.assess(held, refuse=False), estimator, 0.9)
-    models = {model["name"]: model for model in found["models"]}
+    result = held_out_section(view, estimator.assess(held, refuse=False), estimator, 0.9)
+    models = {model["name"]: model for model in result["models"]}
     gaps = held["gap"].to_numpy(dtype=float)
 
     def error(predictions: numpy.ndarray) -> object:
@@ -161,11 +161,11 @@ def test_baselines_are_fitted_on_the_other_networks(view: PoolView) -> None:
     assert models["train_loss"]["rmse"] == error(numpy.polyval(line, held["train_loss"]))
     size = numpy.polyfit(numpy.log(rest["parameter_count"]), rest["gap"], 1)
     assert models["parameter_count"]["rmse"] == error(numpy.polyval(size, numpy.log(held["parameter_count"])))
-    assert found["beaten_by"] == ["train_loss"]
+    assert result["beaten_by"] == ["train_loss"]
     ends = estimator.predict_interval(held, 0.9)
     covered = int(((ends[:, 0] <= gaps) & (gaps <= ends[:, 1])).sum())
-    assert (found["covered"], found["kept"]) == (covered, len(held))
-    assert [name for _, name in found["formula"]] == ["", "unit_sparsity.zeta"]
+    assert (result["covered"], result["kept"]) == (covered, len(held))
+    assert [name for _, name in result["formula"]] == ["", "unit_sparsity.zeta"]
 
 
 def test_estimator_and_baselines_are_judged_on_the_same_networks(view: PoolView) -> None:
@@ -174,11 +174,11 @@ def test_estimator_and_baselines_are_judged_on_the_same_networks(view: PoolView)
     rest = table.drop(held.index)
     answers = GapEstimator(features=["unit_sparsity.zeta"]).fit(rest, rest["gap"]).assess(held, refuse=False)
     answers.iloc[0, :3] = numpy.nan
-    found = held_out_section(view, answers, None, 0.9)
-    mean = {model["name"]: model for model in found["models"]}["mean gap"]
+    result = held_out_section(view, answers, None, 0.9)
+    mean = {model["name"]: model for model in result["models"]}["mean gap"]
     expected = ((held["gap"].iloc[1:] - rest["gap"].mean()) ** 2).mean() ** 0.5
     assert mean["rmse"] == pytest.approx(expected)
-    assert found["answered"] == len(held) - 1
+    assert result["answered"] == len(held) - 1
 
 
 def test_a_baseline_that_was_not_measured_is_left_out(records: list[Record]) -> None:
@@ -188,14 +188,14 @@ def test_a_baseline_that_was_not_measured_is_left_out(records: list[Record]) -> 
     view = PoolView([*map(without_size, records[:5]), *records[5:]])
     table = complete_rows(view.table)
     estimator = GapEstimator(features=["unit_sparsity.zeta"]).fit(table, table["gap"])
-    found = held_out_section(view, estimator.assess(table.iloc[:3]), estimator, 0.9)
-    assert [model["name"] for model in found["models"]] == ["this estimator", "mean gap", "train_loss"]
+    result = held_out_section(view, estimator.assess(table.iloc[:3]), estimator, 0.9)
+    assert [model["name"] for model in result["models"]] == ["this estimator", "mean gap", "train_loss"]
 
 
 def test_very_few_held_out_networks_have_no_baselines_but_a_section(records: list[Record]) -> None:
     view = PoolView(records[:2])
     table = complete_rows(view.table)
     estimator = GapEstimator(features=[]).fit(table, table["gap"])
-    found = held_out_section(view, estimator.assess(table), estimator, 0.9)
-    assert [model["name"] for model in found["models"]] == ["this estimator"]
-    assert (found["rows"][0][0].low, found["rows"][0][0].high) == (-math.inf, math.inf)
+    result = held_out_section(view, estimator.assess(table), estimator, 0.9)
+    assert [model["name"] for model in result["models"]] == ["this estimator"]
+    assert (result["rows"][0][0].low, result["rows"][0][0].high) == (-math.inf, math.inf)

@@ -61,9 +61,9 @@ def test_the_estimate_leads_and_says_what_to_expect_of_the_best() -> None:
     records = [record(str(i), 0.9, 0.5 + 0.02 * i) for i in range(12)]
     gaps = pandas.Series({item.id: item.gap for item in records})
     held_out = pandas.DataFrame({"prediction": gaps, "low": gaps - 0.04, "high": gaps + 0.05})
-    found = said(*records, held_out=held_out)
-    assert found.startswith("From training data alone")
-    assert "Of the most promising, 11, expect 72 % (67 to 76) on new data." in found
+    result = said(*records, held_out=held_out)
+    assert result.startswith("From training data alone")
+    assert "Of the most promising, 11, expect 72 % (67 to 76) on new data." in result
 
 
 def test_measures_are_named_by_words() -> None:
@@ -100,7 +100,7 @@ def test_readings_are_judged_at_equal_settings(tmp_path: Path) -> None:
     view = PoolView(records)
     judged = leaderboard_verdicts(view)
     rows = {row["name"]: row for row in ranked_measures(view, judged)}
-    assert [name for name, found in judged.items() if found.verdict == "evidence"] == ["own"]
+    assert [name for name, result in judged.items() if result.verdict == "evidence"] == ["own"]
     assert rows["own"]["judged"].partial.p == pytest.approx(0.0025, abs=1e-4)
     assert rows[RANDOM]["judged"].verdict == "no evidence" and rows[RANDOM]["kind"] == "drawn numbers"
     page = write_report(view, tmp_path / "page.html", title="Judged").read_text()
@@ -140,15 +140,15 @@ def pool(gaps: list[float]) -> list[Record]:
 
 def test_the_numbers_are_those_of_the_records() -> None:
     records = pool([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    found = summary(records)
-    assert found["status"] == {"finished": 6, "failed": 1} and found["gap"] == "test minus train loss"
-    assert [row["measure"] for row in found["measures"]] == ["norm", "noise"]
+    result = summary(records)
+    assert result["status"] == {"finished": 6, "failed": 1} and result["gap"] == "test minus train loss"
+    assert [row["measure"] for row in result["measures"]] == ["norm", "noise"]
     expected = correlations(records_to_pandas(records[:-1]), ["norm", "noise"], baseline=None, n_bootstrap=2000)
-    for row in found["measures"]:
+    for row in result["measures"]:
         assert {key: row[key] for key in expected.columns} == expected.loc[row["measure"]].to_dict()
-    assert found["measures"][0]["kendall"] == 1.0
-    gaps = {row["id"]: row["gap"] for row in found["networks"] if row["status"] == "finished"}
+    assert result["measures"][0]["kendall"] == 1.0
+    gaps = {row["id"]: row["gap"] for row in result["networks"] if row["status"] == "finished"}
     assert gaps == {record.id: record.gap for record in records[:-1]}
-    assert found["networks"][-1]["message"] == "out of memory"
-    assert "smallest test loss" in found["verdict"][0]
-    assert json.loads(to_json(found))["networks"][-1]["gap"] == "NaN"
+    assert result["networks"][-1]["message"] == "out of memory"
+    assert "smallest test loss" in result["verdict"][0]
+    assert json.loads(to_json(result))["networks"][-1]["gap"] == "NaN"

@@ -228,7 +228,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
 
 def test_counts_are_of_all_and_figures_of_whole_recipes(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = summary(pool)
-    monkeypatch.setattr(module, "MOST_DRAWN", 30)
+    monkeypatch.setattr(module, "MAX_POINTS", 30)
     view = PoolView(pool)
     assert len(view.all_records) == 61 and 27 <= len(view.records) <= 30
     seeds: dict[tuple[float, int], int] = {}
@@ -238,7 +238,7 @@ def test_counts_are_of_all_and_figures_of_whole_recipes(pool: Pool, monkeypatch:
     assert set(seeds.values()) == {3}
     drawn = summary(pool)
     assert drawn["status"] == whole["status"] == {"finished": 60, "failed": 1}
-    names = [[(row["id"], row["name"], row["gap"]) for row in found["networks"][:60]] for found in (drawn, whole)]
+    names = [[(row["id"], row["name"], row["gap"]) for row in result["networks"][:60]] for result in (drawn, whole)]
     assert names[0] == names[1]
     # which is best, and how many memorize, is known of all
     assert [s for s in drawn["verdict"] if "best test accuracy" in s or "memorise" in s] == [
@@ -249,7 +249,7 @@ def test_counts_are_of_all_and_figures_of_whole_recipes(pool: Pool, monkeypatch:
 def test_the_page_states_the_sampling(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = write_report(pool, tmp_path / "all.html", title="all").read_text()
     assert "sampled at random" not in page
-    monkeypatch.setattr(module, "MOST_DRAWN", 30)
+    monkeypatch.setattr(module, "MAX_POINTS", 30)
     page = write_report(pool, tmp_path / "drawn.html", title="drawn").read_text()
     assert "of them: whole training configurations sampled at random" in page and "out of memory" in page
 

@@ -118,6 +118,8 @@ def test_a_family_is_one_row_with_its_medians() -> None:
 def test_never_more_than_fifteen_lines() -> None:
     many = [reading(f"m{k}") for k in range(40)]
     why = {f"u{k}": f"reason {k}" for k in range(30)}
-    said = str(Readings(many, why, [f"note {k}" for k in range(9)])).splitlines()
-    assert len(said) == 15 and sum(line.startswith("note: ") for line in said) == 3
-    assert any("more; .to_pandas() has all" in line for line in said) and any(".unmeasured" in line for line in said)
+    message = str(Readings(many, why, [f"note {k}" for k in range(9)])).splitlines()
+    assert len(message) == 15 and sum(line.startswith("note: ") for line in message) == 3
+    assert any("more; .to_pandas() has all" in line for line in message) and any(
+        ".unmeasured" in line for line in message
+    )

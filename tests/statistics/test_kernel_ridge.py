@@ -48,10 +48,10 @@ def refitted(kernel: Tensor, targets: Tensor, ridge: float) -> Tensor:
 def test_left_out_predictions_are_those_of_n_refits(rank: int, ridge: float) -> None:
     kernel = some_kernel(15, rank)
     targets = torch.randn(15, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 3
-    found = loo_predictions(spectrum(kernel), targets, ridge)
+    result = loo_predictions(spectrum(kernel), targets, ridge)
     expected = refitted(kernel, targets, ridge)
-    torch.testing.assert_close(found.predictions, expected, rtol=1e-8, atol=1e-8)
-    assert found.squared_error == pytest.approx(float((targets - expected).square().sum(1).mean()))
+    torch.testing.assert_close(result.predictions, expected, rtol=1e-8, atol=1e-8)
+    assert result.squared_error == pytest.approx(float((targets - expected).square().sum(1).mean()))
 
 
 def test_effective_dimension_and_generalized_cross_validation_by_the_dense_matrix() -> None:
@@ -60,21 +60,21 @@ def test_effective_dimension_and_generalized_cross_validation_by_the_dense_matri
     targets = torch.randn(n, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     inverse = torch.linalg.inv(kernel + ridge * torch.eye(n, dtype=torch.float64)) * ridge
     maker = inverse - inverse @ ones @ ones.T @ inverse / (ones.T @ inverse @ ones)
-    found = loo_predictions(spectrum(kernel), targets, ridge)
+    result = loo_predictions(spectrum(kernel), targets, ridge)
     freedom = float(maker.trace())
-    assert found.effective_dimension == pytest.approx(n - freedom)
-    assert found.largest_leverage == pytest.approx(1 - float(maker.diagonal().min()))
+    assert result.effective_dimension == pytest.approx(n - freedom)
+    assert result.largest_leverage == pytest.approx(1 - float(maker.diagonal().min()))
     expected = float((maker @ targets).square().sum() / n) / (freedom / n) ** 2
-    assert found.generalized_cross_validation == pytest.approx(expected)
+    assert result.generalized_cross_validation == pytest.approx(expected)
 
 
 def test_the_chosen_ridge_has_the_smallest_left_out_error() -> None:
     kernel = spectrum(some_kernel(30, 30))
     targets = torch.randn(30, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     ridges = (1e-3, 1e-1, 10.0)
-    ridge, found = select_ridge(kernel, targets, ridges)
+    ridge, result = select_ridge(kernel, targets, ridges)
     errors = {r: loo_predictions(kernel, targets, r * kernel.mean).squared_error for r in ridges}
-    assert errors[ridge] == found.squared_error == min(errors.values())
+    assert errors[ridge] == result.squared_error == min(errors.values())
 
 
 def test_as_many_landmarks_as_the_rank_are_enough() -> None:
@@ -91,11 +91,11 @@ def test_scores_are_those_of_scikit_learn(n_classes: int, ties: bool) -> None:
     labels = torch.multinomial(torch.arange(1.0, n_classes + 1), 200, replacement=True, generator=generator)
     logits = torch.randn(200, n_classes, generator=generator) + torch.nn.functional.one_hot(labels, n_classes)
     scores = (logits.round() if ties else logits).softmax(1)
-    found = class_scores(scores, labels)
-    assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(labels, scores.argmax(1)))
+    result = class_scores(scores, labels)
+    assert result.balanced_accuracy == pytest.approx(balanced_accuracy_score(labels, scores.argmax(1)))
     expected = roc_auc_score(labels, scores[:, 1] if n_classes == 2 else scores, multi_class="ovr", average="macro")
-    assert found.auc == pytest.approx(expected)
-    assert found.largest == float(labels.bincount().max()) / 200
+    assert result.auc == pytest.approx(expected)
+    assert result.largest == float(labels.bincount().max()) / 200
 
 
 def test_classes_are_unequal_from_twice_the_samples_on() -> None:

@@ -61,9 +61,9 @@ def test_gradients_without_a_signal_have_the_criterion_zero() -> None:
     nn.init.zeros_(network.weight)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 400, generator=generator, dtype=torch.float64)
-    found = evidence_criterion(network, Samples(x, torch.randint(0, 2, (200,), generator=generator)))
+    result = evidence_criterion(network, Samples(x, torch.randint(0, 2, (200,), generator=generator)))
     # 400 independent weights (those of the two classes are opposite): standard error sqrt(2 / 400) = .07
-    assert abs(found) < 0.2
+    assert abs(result) < 0.2
 
 
 def test_a_criterion_must_be_exceeded_in_a_row() -> None:

@@ -29,13 +29,13 @@ def made_up(final: dict[str, list[float]], noise: float) -> list[dict[str, Any]]
 def test_the_best_fixed_strength_is_that_of_the_scenario() -> None:
     rows = made_up({"0.0": [0.8, 0.6], "0.01": [0.5, 0.5], "auto": [0.7, 0.7]}, 0.0)
     rows += made_up({"0.0": [0.2, 0.4], "0.01": [0.6, 0.4], "auto": [0.6, 0.6]}, 0.4)
-    found = judged(rows, tuned=0.01)
-    clean, noisy = found["scenarios"]
+    result = judged(rows, tuned=0.01)
+    clean, noisy = result["scenarios"]
     assert (clean["best fixed way"], noisy["best fixed way"]) == (NONE, fixed(0.01))
     assert clean["automatic minus best fixed"] == pytest.approx(0.0)
     assert noisy["automatic minus best fixed"] == pytest.approx(0.1) and noisy["cost against tuned once"] == 2
-    assert found["worst"] == pytest.approx(0.0) and found["collapsed"] == 0
-    differences = found["differences"][AUTOMATIC]
+    assert result["worst"] == pytest.approx(0.0) and result["collapsed"] == 0
+    differences = result["differences"][AUTOMATIC]
     assert differences["tuned once"]["value"] == pytest.approx((0.2 + 0.2 + 0.0 + 0.2) / 4)
     assert differences["best fixed"]["value"] == pytest.approx((-0.1 + 0.1 + 0.0 + 0.2) / 4)
     assert differences[NONE]["value"] == pytest.approx((-0.1 + 0.1 + 0.4 + 0.2) / 4)

@@ -106,10 +106,10 @@ def test_a_stored_curve_is_judged_and_no_curve_is_no_verdict() -> None:
     grown = [0.1 + 0.02 * i for i in range(40)]
     flat = [*grown, *[0.88] * 20]
     for curve, outcome in ((downsample_curve([flat]), HELD), (downsample_curve([grown]), OPEN), ((), OPEN)):
-        found = grows(compared=(ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=curve),))
-        assert found.outcome == outcome
-        read = Claim.from_dict(json.loads(to_json(found.to_dict())))
-        assert read == found and read.evaluate == found.evaluate
+        result = grows(compared=(ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=curve),))
+        assert result.outcome == outcome
+        read = Claim.from_dict(json.loads(to_json(result.to_dict())))
+        assert read == result and read.evaluate == result.evaluate
     assert grows(compared=(ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1),)).evaluate == (
         OPEN, "no curve of the training loss was kept of BN",
     )  # fmt: skip

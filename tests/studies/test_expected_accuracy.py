@@ -61,9 +61,9 @@ def test_rivals_train_the_same_recipe() -> None:
     recipe = TrainingConfig("fully_connected", {"n_hidden": 1, "width": 16}, ADAM | {"epochs": 40})
     asked = Configuration("test", "digits", 100, 0.0, recipe, 1)
     assert has_cross_validation(asked)
-    found = probed(asked, rivals=True)
-    assert 0.3 < found["cross_validation"] <= 1 and 0 <= found["hold_out"] <= 1
-    assert found["test_score_like_training"] == found["test_score"] > 0.3
+    result = probed(asked, rivals=True)
+    assert 0.3 < result["cross_validation"] <= 1 and 0 <= result["hold_out"] <= 1
+    assert result["test_score_like_training"] == result["test_score"] > 0.3
 
 
 @pytest.mark.usefixtures("few_resamples")
@@ -84,8 +84,8 @@ def test_architectures_at_smoke_scale(tmp_path: Path) -> None:
     by_hand = np.sign(np.subtract.outer(*[table["parameters"].to_numpy(float)] * 2)) * np.sign(
         np.subtract.outer(*[table["test_score"].to_numpy(float)] * 2)
     )
-    said = {row["known before training"]: row["tau"][0] for row in numbers["tau"]}
-    assert len(table) == 3 and said["parameter count"] == pytest.approx(by_hand.sum() / 6)
+    message = {row["known before training"]: row["tau"][0] for row in numbers["tau"]}
+    assert len(table) == 3 and message["parameter count"] == pytest.approx(by_hand.sum() / 6)
     assert table["expected"].between(0, 1).all() and (table["sensitivity"] > 0).all()
 
 
@@ -132,8 +132,8 @@ def test_the_judgement_of_what_is_kept_needs_no_data(tmp_path: Path) -> None:
     rows = {row["method"]: row for row in numbers["judged"]["all that were answered"]}
     table: Any = as_table([row for row in networks if row["pool"] != "judged_regression"])
     answered = table[~refused(load_default(), table)]
-    said = [answer.value for answer in load_default().predict(answered)["like_training"]]
-    errors = said - answered["test_score_like_training"]
+    message = [answer.value for answer in load_default().predict(answered)["like_training"]]
+    errors = message - answered["test_score_like_training"]
     assert rows["**shipped estimate**"]["error"][0] == pytest.approx(float((errors**2).mean()) ** 0.5)
     held = answered["hold_out"] - answered["test_score_like_training"]
     assert rows["10 % hold-out"]["error"][0] == pytest.approx(float((held**2).mean()) ** 0.5)
@@ -143,10 +143,10 @@ def test_rivals_say_what_they_are_known_to_say() -> None:
     fitted = fitted_table()
     ways = {way.name: way for way in all_baselines(fitted, load_default())}
     asked = fitted.head(3).assign(hold_out=[0.0, 0.5, 1.0], samples=100.0, cross_validation=float("nan"))
-    said = ways["10 % hold-out"].predict(asked)
+    message = ways["10 % hold-out"].predict(asked)
     half = 1.645 * (0.5 * 0.5 / 10) ** 0.5
-    assert said.iloc[1].tolist() == pytest.approx([0.5, 0.5 - half, 0.5 + half])
-    assert said["value"].tolist() == [0.0, 0.5, 1.0] and said.iloc[0]["high"] > 0.1
+    assert message.iloc[1].tolist() == pytest.approx([0.5, 0.5 - half, 0.5 + half])
+    assert message["value"].tolist() == [0.0, 0.5, 1.0] and message.iloc[0]["high"] > 0.1
     gap = (fitted["train_accuracy"] - fitted["test_score_like_training"]).mean()
     assert ways["mean gap"].predict(asked)["value"].tolist() == pytest.approx((asked["train_accuracy"] - gap).tolist())
     assert ways["5-fold cross-validation"].predict(asked)["value"].isna().all()

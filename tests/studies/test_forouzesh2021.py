@@ -47,12 +47,12 @@ def test_no_network_is_trained_twice(study: SmokeStudy) -> None:
     grids: dict[str, str] = {
         part.name: part.run.keywords["grid"] for part in STUDY.parts if isinstance(part.run, partial)
     }
-    wanted = [
+    expected = [
         {spec.id for item in getattr(Grids(study.setting), grids[part])() for spec in item.specs()}
         for part in study.done()
     ]
     trained = {path.name for path in (study.setting.work / "networks" / "runs").iterdir()}
-    assert trained == set().union(*wanted) and len(trained) < sum(map(len, wanted))
+    assert trained == set().union(*expected) and len(trained) < sum(map(len, expected))
     assert {path.stem for path in (study.setting.work / "measurements").iterdir()} == trained
 
 
@@ -109,9 +109,9 @@ def test_the_authors_protocol_is_that_of_their_code() -> None:
     ("ours", "runs", "outcome"), [(36000.0, 10, "held"), (41000.0, 10, "not held"), (35600.0, 2, "open")]
 )
 def test_a_mean_of_few_runs_decides_nothing(ours: float, runs: int, outcome: str) -> None:
-    found = {"quantity": "test_loss", "width": 200, "authors": 35511.0, "deviation": 3551.0, "ours": ours,
+    result = {"quantity": "test_loss", "width": 200, "authors": 35511.0, "deviation": 3551.0, "ours": ours,
              "our deviation": 3000.0, "runs": runs}  # fmt: skip
-    claim = tables.same_mean(found, 1)
+    claim = tables.same_mean(result, 1)
     assert claim.value == pytest.approx(abs(ours - 35511) / math.sqrt(3551**2 / 10 + 3000**2 / runs))
     assert claim.outcome == outcome
 
@@ -133,11 +133,11 @@ def test_relation_agrees_with_least_squares_and_finds_the_slope() -> None:
     rng = numpy.random.default_rng(1)
     s = numpy.exp(rng.normal(0, 3, 40))
     loss = 2 * numpy.sqrt(s) * numpy.exp(rng.normal(0, 0.1, 40))
-    found = relation(pandas.DataFrame({"s": s, "loss": loss}), "s", "loss")
-    assert found["slope"] == pytest.approx(numpy.polyfit(numpy.log(s), numpy.log(loss), 1)[0], rel=1e-9)
-    assert found["rho"] == pytest.approx(numpy.corrcoef(numpy.log(s), numpy.log(loss))[0, 1], rel=1e-9)
-    assert found["rho_raw"] == pytest.approx(numpy.corrcoef(s, loss)[0, 1], rel=1e-9)
-    assert found["slope_low"] < 0.5 < found["slope_high"] < found["slope_low"] + 0.1
+    result = relation(pandas.DataFrame({"s": s, "loss": loss}), "s", "loss")
+    assert result["slope"] == pytest.approx(numpy.polyfit(numpy.log(s), numpy.log(loss), 1)[0], rel=1e-9)
+    assert result["rho"] == pytest.approx(numpy.corrcoef(numpy.log(s), numpy.log(loss))[0, 1], rel=1e-9)
+    assert result["rho_raw"] == pytest.approx(numpy.corrcoef(s, loss)[0, 1], rel=1e-9)
+    assert result["slope_low"] < 0.5 < result["slope_high"] < result["slope_low"] + 0.1
 
 
 def test_relation_leaves_out_what_has_no_logarithm() -> None:

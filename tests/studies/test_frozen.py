@@ -119,9 +119,9 @@ def test_a_part_gives_the_frozen_numbers(study: str, part: str, smoke: Callable[
     # networks of a few epochs decide nothing: what is computed or simulated may hold, nothing else
     assert all(claim["exact"] or not claim["compared"] for claim in content["claims"] if claim["outcome"] == "held")
     assert page.count("![") == len(list(smoke(study).results.glob(f"{part}-*.svg")))
-    found = numbers_of(content)
+    result = numbers_of(content)
     same_processor = (FOLDER / "rounding").read_text().strip() == rounding()
-    assert not [*changed(FROZEN[study][part], found, part, numbers=same_processor)][:10]
+    assert not [*changed(FROZEN[study][part], result, part, numbers=same_processor)][:10]
 
 
 def test_every_study_is_frozen_and_every_frozen_part_exists() -> None:

@@ -14,12 +14,12 @@ from gapscope_studies.kit.page import stored_facts
 
 matplotlib.use("Agg")
 RESULTS = Path(__file__).parents[2] / "results"
-MOST_BYTES = 4 * 2**20
+MAX_BYTES = 4 * 2**20
 
 
 def test_the_stored_results_of_studies_take_less_than_four_megabytes() -> None:
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < MOST_BYTES
+    assert sum(path.stat().st_size for path in files) < MAX_BYTES
 
 
 def test_a_simplified_line_is_nowhere_farther_than_the_tolerance() -> None:

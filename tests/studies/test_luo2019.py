@@ -104,9 +104,9 @@ def test_images_are_written_so_that_they_are_read_back(tmp_path: Path) -> None:
     inputs = torch.arange(5 * 3 * 4 * 4).view(5, 3, 4, 4) / 255
     for split in ("train", "val"):
         write_images(Samples(inputs, torch.tensor([1, 0, 1, 0, 1])), tmp_path / split)
-    found = load_dataset("image_folder", folder=str(tmp_path), side=4)
-    torch.testing.assert_close(found.train.inputs, inputs[[1, 0, 3, 2, 4]])
-    assert found.train.targets is not None and found.train.targets.tolist() == [0, 1, 0, 1, 1]
+    result = load_dataset("image_folder", folder=str(tmp_path), side=4)
+    torch.testing.assert_close(result.train.inputs, inputs[[1, 0, 3, 2, 4]])
+    assert result.train.targets is not None and result.train.targets.tolist() == [0, 1, 0, 1, 1]
 
 
 @pytest.mark.parametrize("model", excess.MODELS)

@@ -35,21 +35,21 @@ def widest(network: nn.Module, problem: Problem) -> dict[str, Any]:
 def test_networks_are_a_table_and_their_probes_another(setting: RunSettings) -> None:
     table = networks(setting, "toy", SPECS, measures=("accuracy",))
     assert list(table.index) == [spec.id for spec in SPECS] and list(table["seed"]) == [0, 1]
-    found = evaluate_networks(setting, "toy", widest, table.index)
-    assert found["samples"].tolist() == [200, 200] and found["training"].tolist() == [False] * 2
+    result = evaluate_networks(setting, "toy", widest, table.index)
+    assert result["samples"].tolist() == [200, 200] and result["training"].tolist() == [False] * 2
     assert (
-        found["widest"].tolist() == [max(p.shape[0] for p in trained(setting, "toy", SPECS[0].id)[0].parameters())] * 2
+        result["widest"].tolist() == [max(p.shape[0] for p in trained(setting, "toy", SPECS[0].id)[0].parameters())] * 2
     )
     kept = {path: path.stat().st_mtime_ns for path in (setting.work / "toy-widest").iterdir()}
-    assert len(kept) == 2 and evaluate_networks(setting, "toy", widest, table.index).equals(found)
+    assert len(kept) == 2 and evaluate_networks(setting, "toy", widest, table.index).equals(result)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
 def test_how_well_networks_learnt_is_read_from_their_records(setting: RunSettings) -> None:
     records = setting.train("toy", SPECS, measures=("accuracy",))
-    found = compared("short", records, 10)
-    assert found.train_accuracy == pytest.approx(sum(r.scores["train_accuracy"] for r in records) / 2)
-    assert (found.chance, found.done) == (0.1, False)  # one of them trained for a single epoch
+    result = compared("short", records, 10)
+    assert result.train_accuracy == pytest.approx(sum(r.scores["train_accuracy"] for r in records) / 2)
+    assert (result.chance, result.done) == (0.1, False)  # one of them trained for a single epoch
     assert compared("stopped", records, 10, stopped=True).done
     guessing = [replace(records[0], scores={"train_accuracy": 0.1}) for _ in range(2)]
     # one network that learned does not speak for two at chance

@@ -52,8 +52,8 @@ def test_every_rule_is_frozen_in_one_of_few_settings_and_plays_on_any_recording(
     assert set(chosen) == {rule.name for rule in RULES} and default in chosen
     for rule in RULES:
         assert chosen[rule.name] in rule.settings() and len(rule.settings()) in (9, 24, 36, 40)
-        found = rule.stops(made_up(RISES_AND_FALLS), **chosen[rule.name])
-        assert found is None or 0 <= found.at < T
+        result = rule.stops(made_up(RISES_AND_FALLS), **chosen[rule.name])
+        assert result is None or 0 <= result.at < T
 
 
 def test_fallen_by_hand() -> None:
@@ -136,11 +136,11 @@ def test_statistics_and_cost_by_hand() -> None:
         evaluate_rule(at(Stop(1, 1)), {}, stays),
         evaluate_rule(at(None), {}, stays),
     ]  # fmt: skip
-    found = {name: statistic(verdicts) for name, statistic in STATISTICS.items()}
-    assert found["hit rate"] == found["raised where it overfits"] == 1
-    assert (found["false alarms"], found["premature"], found["delay"]) == (0.5, pytest.approx(1 / 3), 0)
-    assert found["kept"] == pytest.approx((0.9 + 0.5 + 0.9) / 3)
-    assert found["best - kept"] == pytest.approx(0.4 / 3)
+    result = {name: statistic(verdicts) for name, statistic in STATISTICS.items()}
+    assert result["hit rate"] == result["raised where it overfits"] == 1
+    assert (result["false alarms"], result["premature"], result["delay"]) == (0.5, pytest.approx(1 / 3), 0)
+    assert result["kept"] == pytest.approx((0.9 + 0.5 + 0.9) / 3)
+    assert result["best - kept"] == pytest.approx(0.4 / 3)
     assert cost(verdicts) == pytest.approx(0.4 / 3 + 0.05 * 0.5)
 
 
@@ -202,8 +202,8 @@ def test_runs_of_a_kind_are_one_unit_and_a_part_of_the_pool_is_judged_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(study, "bootstrap", lambda *rows, draws: bootstrap(*rows, draws=20))
-    found = [made_up(RISES_AND_FALLS, kind, noise) for kind in ("a", "b") for noise in (0.0, 0.1, 0.4)]
-    outcome = study.judged(small(tmp_path), cases(small(tmp_path), "judging"), found)
+    result = [made_up(RISES_AND_FALLS, kind, noise) for kind in ("a", "b") for noise in (0.0, 0.1, 0.4)]
+    outcome = study.judged(small(tmp_path), cases(small(tmp_path), "judging"), result)
     assert outcome.numbers["counts"] == {"runs": 6, "overfit": 6, "stay": 0, "clean": 2, "planned": 84}
     assert outcome.numbers["kept"][END] == pytest.approx(0.4) and outcome.numbers["kept"][ORACLE] == 0.9
     assert all(one.ours and one.outcome == "open" and one.units <= 2 for one in outcome.claims)

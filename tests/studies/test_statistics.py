@@ -17,10 +17,10 @@ VALUES = np.random.default_rng(3).normal(2.0, 1.0, 40)
 
 
 def test_the_interval_of_the_mean_is_scipys() -> None:
-    found = mean(VALUES.tolist())
+    result = mean(VALUES.tolist())
     expected = stats.ttest_1samp(VALUES, 0.0).confidence_interval(0.95)
-    assert (found.low, found.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
-    assert (found.value, found.units) == (pytest.approx(VALUES.mean()), 40)
+    assert (result.low, result.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert (result.value, result.units) == (pytest.approx(VALUES.mean()), 40)
 
 
 def test_clusters_are_averaged_first() -> None:
@@ -35,9 +35,9 @@ def test_without_two_finite_values_there_is_no_interval(values: list[float]) -> 
 
 
 def test_the_bootstrap_is_that_of_scipy() -> None:
-    found = bootstrap(lambda rows: float(np.median(VALUES[rows])), 40)
+    result = bootstrap(lambda rows: float(np.median(VALUES[rows])), 40)
     expected = stats.bootstrap((VALUES,), np.median, method="percentile", n_resamples=4000, rng=1).confidence_interval
-    assert (found.low, found.high) == (pytest.approx(expected.low, abs=0.07), pytest.approx(expected.high, abs=0.07))
+    assert (result.low, result.high) == (pytest.approx(expected.low, abs=0.07), pytest.approx(expected.high, abs=0.07))
 
 
 def test_rows_of_a_cluster_stay_together() -> None:
@@ -47,8 +47,8 @@ def test_rows_of_a_cluster_stay_together() -> None:
         seen.append(rows)
         return float(VALUES[rows].mean())
 
-    found = bootstrap(kept, 6, ["a", "b", "a", "b", "c", "c"], draws=50)
-    assert found.units == 3
+    result = bootstrap(kept, 6, ["a", "b", "a", "b", "c", "c"], draws=50)
+    assert result.units == 3
     for rows in seen:
         count = np.bincount(rows, minlength=6)
         assert (count[0], count[1], count[4]) == (count[2], count[3], count[5])
@@ -61,25 +61,25 @@ def test_lines_in_logarithms_are_numpys_and_intervals_those_of_the_library() -> 
     rng = np.random.default_rng(1)
     x = np.exp(rng.normal(size=30))
     y = x**0.5 * np.exp(rng.normal(0, 0.2, 30))
-    found = log_log([*x, 1.0, -1.0], [*y, math.nan, 2.0])
-    assert found.slope.value == pytest.approx(np.polyfit(np.log(x), np.log(y), 1)[0])
+    result = log_log([*x, 1.0, -1.0], [*y, math.nan, 2.0])
+    assert result.slope.value == pytest.approx(np.polyfit(np.log(x), np.log(y), 1)[0])
     table = pandas.DataFrame({"a": np.log(x), "b": np.log(y)})
     row = rows_of(correlations(table, ["a"], target="b", baseline=None))["a"]
-    assert found.pearson.units == 30
-    for ours, theirs in ((found.pearson.value, "pearson"), (found.pearson.low, "pearson_low")):
+    assert result.pearson.units == 30
+    for ours, theirs in ((result.pearson.value, "pearson"), (result.pearson.low, "pearson_low")):
         assert ours == pytest.approx(row[theirs])
     by_cluster = log_log(x.tolist(), y.tolist(), [i // 10 for i in range(30)])
-    assert by_cluster.pearson.units == 3 and by_cluster.slope.value == pytest.approx(found.slope.value)
+    assert by_cluster.pearson.units == 3 and by_cluster.slope.value == pytest.approx(result.slope.value)
     assert math.isnan(log_log([1.0, 2.0], [1.0, 2.0]).slope.value)
 
 
 def test_both_ways_covers_rows_and_repeats() -> None:
     rng = np.random.default_rng(0)
     rows, repeats = rng.normal(0, 2.0, (30, 1)), rng.normal(0, 1.0, (1, 10))
-    found = bootstrap_both(lambda means: float(means.mean()), rows + repeats)
+    result = bootstrap_both(lambda means: float(means.mean()), rows + repeats)
     spread = math.hypot(rows.std() / math.sqrt(30), repeats.std() / math.sqrt(10))
-    assert found.high - found.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
-    assert (found.value, found.units) == (pytest.approx((rows + repeats).mean()), 10)
+    assert result.high - result.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
+    assert (result.value, result.units) == (pytest.approx((rows + repeats).mean()), 10)
     assert bootstrap_both(lambda means: float(means.mean()), rows).low == -math.inf
 
 
@@ -89,7 +89,7 @@ def _rejections_of_a_true_null(clusters: int, rows: int, between: float, trials:
     Moments of whole clusters stand for their rows, which makes 600 resamples one product of matrices.
     """
     rng = np.random.default_rng(int(10 * between) + rows)
-    found = np.zeros(2)
+    result = np.zeros(2)
     for _ in range(trials):
         x, y = (np.sqrt(between) * rng.normal(size=(clusters, 1)) + np.sqrt(1 - between) * rng.normal(
             size=(clusters, rows)) for _ in range(2))  # fmt: skip
@@ -101,8 +101,8 @@ def _rejections_of_a_true_null(clusters: int, rows: int, between: float, trials:
             r = (xy - sx * sy / n) / np.sqrt((xx - sx * sx / n) * (yy - sy * sy / n))
         low, high = np.nanquantile(r[1:], [0.025, 0.975])
         for place, factor in enumerate((1.0, widening(clusters))):
-            found[place] += r[0] + factor * (low - r[0]) > 0 or r[0] + factor * (high - r[0]) < 0
-    return tuple(found / trials)
+            result[place] += r[0] + factor * (low - r[0]) > 0 or r[0] + factor * (high - r[0]) < 0
+    return tuple(result / trials)
 
 
 def test_widened_percentiles_of_six_clusters_reject_a_true_null_in_five_per_cent() -> None:
@@ -114,9 +114,9 @@ def test_widened_percentiles_of_six_clusters_reject_a_true_null_in_five_per_cent
 
 def test_a_bootstrap_of_few_units_is_the_widened_one() -> None:
     values = VALUES[:6]
-    found = bootstrap(lambda rows: float(values[rows].mean()), 6)
+    result = bootstrap(lambda rows: float(values[rows].mean()), 6)
     many = np.random.default_rng(0).integers(0, 6, (2000, 6))
     low, high = np.quantile(values[many].mean(1), [0.025, 0.975])
     middle = values.mean()
-    assert (found.low, found.high) == pytest.approx((middle + widening(6) * (low - middle),
+    assert (result.low, result.high) == pytest.approx((middle + widening(6) * (low - middle),
                                                      middle + widening(6) * (high - middle)))  # fmt: skip

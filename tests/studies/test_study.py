@@ -78,8 +78,8 @@ def test_networks_of_a_pool_are_trained_where_and_how_the_setting_says(
     where = replace(setting(tmp_path, []), workers=3, device="cuda", stack=20, data_root="/data")
     assert pickle.loads(pickle.dumps(where)).stack == 20
     where.train("pool", [], workers=1, measures=())
-    told = {name: seen[0][name] for name in ("workers", "device", "stack", "data_root", "measures")}
-    assert told == {"workers": 1, "device": "cuda", "stack": 20, "data_root": "/data", "measures": ()}
+    message = {name: seen[0][name] for name in ("workers", "device", "stack", "data_root", "measures")}
+    assert message == {"workers": 1, "device": "cuda", "stack": 20, "data_root": "/data", "measures": ()}
 
 
 def test_writes_json_page_figure_and_index(tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ def test_the_history_of_settings_is_that_of_the_file(tmp_path: Path) -> None:
         git("commit", "-m", "x", "--date", "2026-01-02T03:04:05")
     where = replace(setting(tmp_path, []), scale="small")
     assert where.read(tmp_path)["epochs"] == 4
-    (found,) = settings_history(where.settings)
-    assert (found["file"], len(found["commits"]), found["commits"][0]["date"]) == ("small.toml", 2, "2026-01-02")
-    assert found["changed_after_test_results"] == "epochs."
-    words = history_in_words([found])
+    (result,) = settings_history(where.settings)
+    assert (result["file"], len(result["commits"]), result["commits"][0]["date"]) == ("small.toml", 2, "2026-01-02")
+    assert result["changed_after_test_results"] == "epochs."
+    words = history_in_words([result])
     assert words.startswith("`small.toml` has 2 commits of 2026-01-02 (") and words.endswith("had been seen: epochs.")
 
 
@@ -153,39 +153,41 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_does_only_what_is_missing(tmp_path: Path) -> None:
     calls: list[str] = []
-    said: list[str] = []
-    run_study(study(calls), setting(tmp_path, said), tmp_path / "results", parts=["one"])
+    message: list[str] = []
+    run_study(study(calls), setting(tmp_path, message), tmp_path / "results", parts=["one"])
     index = (tmp_path / "results/toy2000/smoke/README.md").read_text()
     assert "- Part two: not run at this scale yet" in index
-    run_study(study(calls), setting(tmp_path, said), tmp_path / "results")
+    run_study(study(calls), setting(tmp_path, message), tmp_path / "results")
     assert calls == ["first 1", "second"]
-    assert any(line.startswith("one: done already") for line in said)
+    assert any(line.startswith("one: done already") for line in message)
     path = tmp_path / "results/toy2000/smoke/one.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 1000.0}))
-    run_study(study(calls), setting(tmp_path, said), tmp_path / "results", again=True)
+    run_study(study(calls), setting(tmp_path, message), tmp_path / "results", again=True)
     assert calls == ["first 1", "second", "first 1", "second"]
     assert json.loads(path.read_text())["seconds"] >= 1000  # what was spent on it before counts
 
 
 def test_training_resumes_and_says_what_it_did(tmp_path: Path) -> None:
-    said: list[str] = []
+    message: list[str] = []
     specs = [
         RunSpec(network=NetworkSpec(options={"width": 4}), training=TrainingSpec(epochs=1), seed=seed)
         for seed in range(2)
     ]
-    where = setting(tmp_path, said)
+    where = setting(tmp_path, message)
     records = where.train("toy", specs, measures=())
     assert [record.spec["seed"] for record in records] == [0, 1]
-    assert len(said) == 2 and "toy: 1 more networks trained" in said[0]
+    assert len(message) == 2 and "toy: 1 more networks trained" in message[0]
     assert [record.id for record in where.train("toy", specs, measures=())] == [record.id for record in records]
-    assert len(said) == 2 and len(where.spent) == 2 and min(where.spent.values()) > 0  # asked for twice, counted once
+    assert (
+        len(message) == 2 and len(where.spent) == 2 and min(where.spent.values()) > 0
+    )  # asked for twice, counted once
 
 
 def test_answers_are_remembered_with_their_seconds(tmp_path: Path) -> None:
-    said: list[str] = []
-    where = setting(tmp_path, said)
+    message: list[str] = []
+    where = setting(tmp_path, message)
     assert where.cached("powers", {"8": partial(pow, 2, 3)}) == {"8": 8} == where.cached("powers", {"8": list})
-    assert said == ["  powers: 1 of 1"] and len(where.spent) == 1
+    assert message == ["  powers: 1 of 1"] and len(where.spent) == 1
 
 
 def test_settings_and_grids_come_from_toml(tmp_path: Path) -> None:

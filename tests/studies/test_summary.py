@@ -71,9 +71,9 @@ def test_the_section_has_counts_and_a_row_a_claim(results: Path) -> None:
 
 
 def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) -> None:
-    said = Finding("new", "it gr", held="It grows by {value:.1f} [{low:.2f}, {high:.2f}] over {units} {unit}.")
+    message = Finding("new", "it gr", held="It grows by {value:.1f} [{low:.2f}, {high:.2f}] over {units} {unit}.")
     missing = Finding("gone", "it vanishes", held="-")
-    study = replace(STUDY, findings=(said, missing))
+    study = replace(STUDY, findings=(message, missing))
     assert findings(study, results) == [
         ("held", "It grows by 1.0 [0.85, 1.15] over 6 seeds. [Fig. 1](toy2000/small/new.md)")
     ]
@@ -88,8 +88,8 @@ def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) 
 
 def test_every_finding_of_the_studies_names_a_stored_claim() -> None:
     results = Path(__file__).parents[2] / "results"
-    told = [finding for name in available() for finding in findings(load_study(name), results)]
-    assert len(told) >= 10 and {outcome for outcome, _ in told} <= set(OUTCOMES)
+    message = [finding for name in available() for finding in findings(load_study(name), results)]
+    assert len(message) >= 10 and {outcome for outcome, _ in message} <= set(OUTCOMES)
 
 
 def test_every_stored_page_is_what_its_json_says_today() -> None:
@@ -112,16 +112,16 @@ def test_no_stored_network_at_chance_carries_a_verdict() -> None:
         content = json.loads(path.read_text())
         judged += [c for c in stored_claims(content) if c.compared]
     assert judged
-    for found in judged:
-        if any(c.train_accuracy is not None and c.train_accuracy - c.chance <= 0.05 for c in found.compared):
-            assert found.outcome == "open"
+    for result in judged:
+        if any(c.train_accuracy is not None and c.train_accuracy - c.chance <= 0.05 for c in result.compared):
+            assert result.outcome == "open"
 
 
 def test_the_overview_opens_with_findings_by_outcome_and_counts_with_links(monkeypatch: pytest.MonkeyPatch) -> None:
     toy: Any = SimpleNamespace(name="toy", title="A Toy: two")
-    told = [("open", "It may shrink."), ("held", "It grows.")]
+    message = [("open", "It may shrink."), ("held", "It grows.")]
     monkeypatch.setattr(overview, "tally", lambda study, results, ours: [0] * 5 if ours else [1, 0, 2, 0, 0])
-    monkeypatch.setattr(overview, "findings", lambda study, results: told)
+    monkeypatch.setattr(overview, "findings", lambda study, results: message)
     assert overview._tally([toy], Path())[-2:] == ["| [toy](#a-toy-two) | 1 | 0 | 2 | 0 | 0 |", ""]
     held, still_open = ["## What holds", "", "- It grows. (toy)", ""], ["- It may shrink. (toy)", ""]
     assert overview._findings([toy], Path()) == [*held, "## What is still open", "", *still_open]

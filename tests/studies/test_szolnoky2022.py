@@ -89,8 +89,8 @@ def test_held_out_samples_are_training_samples_with_their_wrong_labels(setting: 
     network = network_from_spec(spec, problem)
     train(network, problem.train.subset(order[len(order) // 2 :]), spec.training, seed=3)
     expected = evaluate(network, problem.train.subset(order[: len(order) // 2]))
-    found = protocol.held_out_scores(spec, 0, 2, None)
-    assert found == {"status": "finished"} | expected
+    result = protocol.held_out_scores(spec, 0, 2, None)
+    assert result == {"status": "finished"} | expected
 
 
 def test_the_same_networks_stand_in_table_and_bench() -> None:
@@ -109,9 +109,9 @@ def test_the_share_of_scenarios_in_which_mgs_is_best_is_counted_for_each_seed() 
 
 def test_the_paper_has_143_scenarios() -> None:
     there = at("paper")
-    found = bench.bench_scenarios(make(there, "lenet5"))
-    assert len(found) == 143
-    assert {"data.label_noise": 0.6, "data.train_size": 3000} in found
+    result = bench.bench_scenarios(make(there, "lenet5"))
+    assert len(result) == 143
+    assert {"data.label_noise": 0.6, "data.train_size": 3000} in result
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
@@ -195,16 +195,16 @@ FLAT = [10.0, 50.0, *[88.0] * 18]
 
 def claims_of(table: pandas.DataFrame) -> dict[str, Any]:
     setup = make(at("small"), "lenet5")
-    found = tables.table_claims(setup, "Table 1", table, tables.printed(1), "per cent", math.nan)
-    return {claim.statement.split(" labels ")[1]: claim for claim in found}
+    result = tables.table_claims(setup, "Table 1", table, tables.printed(1), "per cent", math.nan)
+    return {claim.statement.split(" labels ")[1]: claim for claim in result}
 
 
 def test_a_lead_of_six_runs_holds_and_of_three_is_open() -> None:
     ends = {"Unregularised": [24.0, 25, 23, 24, 25, 23], "Dropout": [40.0, 41, 39, 40, 41, 39],
             "MGS": [74.0, 75, 73, 75, 74, 76]}  # fmt: skip
-    found = claims_of(learnt(ends, FLAT))
-    assert [claim.outcome for claim in found.values()] == ["held", "held", "held"]
-    assert found["MGS ends better than without regularization"].paper == pytest.approx(74.5 - 23.9)
+    result = claims_of(learnt(ends, FLAT))
+    assert [claim.outcome for claim in result.values()] == ["held", "held", "held"]
+    assert result["MGS ends better than without regularization"].paper == pytest.approx(74.5 - 23.9)
     three = claims_of(learnt({name: values[:3] for name, values in ends.items()}, FLAT))
     assert {claim.outcome for claim in three.values()} == {"open"}
     smaller = claims_of(learnt(ends | {"MGS": [40.0, 41, 39, 40, 41, 42]}, FLAT))
@@ -215,8 +215,8 @@ def test_a_lead_of_six_runs_holds_and_of_three_is_open() -> None:
 def test_losses_made_for_wrong_labels_are_rivals_of_ours_not_of_the_paper() -> None:
     ends = {"Unregularised": [24.0] * 6, "Dropout": [40.0, 41, 39, 40, 41, 39], "GCE": [80.0, 81, 79, 80, 81, 79],
             "MGS": [74.0, 75, 73, 75, 74, 76]}  # fmt: skip
-    found = claims_of(learnt(ends, FLAT))
-    assert {says: (claim.outcome, claim.ours) for says, claim in found.items()} == {
+    result = claims_of(learnt(ends, FLAT))
+    assert {says: (claim.outcome, claim.ours) for says, claim in result.items()} == {
         "MGS ends better than without regularization": ("held", False),
         "MGS ends best of all methods": ("held", False),
         "MGS ends better than the best epoch of every other method": ("held", False),
@@ -278,16 +278,16 @@ def test_the_constant_prediction_is_the_variance_of_the_targets(setting: RunSett
 
 def test_watching_measures_the_network_that_training_gives(setting: RunSettings) -> None:
     spec = make(setting, "circles").with_seed(0).replace({"training.epochs": 4})
-    found = watch(spec, 2, 100, None)
-    assert [row["epoch"] for row in found["rows"]] == [0, 2, 4]
+    results = watch(spec, 2, 100, None)
+    assert [row["epoch"] for row in results["rows"]] == [0, 2, 4]
     problem, _ = prepared(spec, None)
     network = network_from_spec(spec, problem)
-    assert found["rows"][0]["trace"] == pytest.approx(float(ntk_trace(network, problem.train.inputs)) / 200)
+    assert results["rows"][0]["trace"] == pytest.approx(float(ntk_trace(network, problem.train.inputs)) / 200)
     result = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test)
-    assert found["rows"][-1]["trace"] == pytest.approx(float(ntk_trace(network, problem.train.inputs)) / 200)
-    assert found["rows"][-1]["test_accuracy"] == result.history[-1]["test_accuracy"]
+    assert results["rows"][-1]["trace"] == pytest.approx(float(ntk_trace(network, problem.train.inputs)) / 200)
+    assert results["rows"][-1]["test_accuracy"] == result.history[-1]["test_accuracy"]
     probabilities = network_outputs(network, plane()).softmax(1)[:, 1]
-    assert found["plane"] == pytest.approx(probabilities.tolist(), abs=1e-3)
+    assert results["plane"] == pytest.approx(probabilities.tolist(), abs=1e-3)
     assert plane()[POINTS - 1].tolist() == [HALF_WIDTH, -HALF_WIDTH]
 
 
@@ -318,13 +318,13 @@ def recordings(finals: dict[str, tuple[float, float]]) -> pandas.DataFrame:
 
 def test_ends_summary_and_correlation_by_hand() -> None:
     table = recordings({"Unregularised": (1000.0, 40.0), "Weight": (100.0, 60.0), "MGS": (10.0, 90.0)})
-    found = curves.ends(table)
-    assert len(found) == 6 and found["best"].to_list() == [95.0] * 6
-    assert found["growth"][0] == pytest.approx(math.log(1000))
-    assert curves.slower(found) == ["Weight", "MGS"]
-    rows = curves.summary(found).set_index("method")
+    result = curves.ends(table)
+    assert len(result) == 6 and result["best"].to_list() == [95.0] * 6
+    assert result["growth"][0] == pytest.approx(math.log(1000))
+    assert curves.slower(result) == ["Weight", "MGS"]
+    rows = curves.summary(result).set_index("method")
     assert rows.loc["MGS", "tr K / nC"] == pytest.approx(10 * math.sqrt(1.01))
-    correlation, low, high = curves.rank_correlation(found[found["seed"] == 0])
+    correlation, low, high = curves.rank_correlation(result[result["seed"] == 0])
     assert correlation == pytest.approx(-1) and low <= high
 
 
@@ -340,16 +340,16 @@ def test_a_diverged_run_counts_as_guessing_and_has_no_kernel(tmp_path: Path) -> 
     table = recordings({"Unregularised": (1000.0, 40.0), "Weight": (100.0, 60.0), "MGS": (10.0, 90.0)})
     there = (table["method"] == "MGS") & (table["seed"] == 0) & (table["epoch"] == 4)
     table.loc[there, ["diverged", "test_accuracy", "trace", "logdet"]] = [True, 10.0, math.nan, math.nan]
-    found = curves.ends(table)
-    summary = curves.summary(found).set_index("method")
+    result = curves.ends(table)
+    summary = curves.summary(result).set_index("method")
     assert summary.loc["MGS", "final"] == pytest.approx((10 + 90 * 1.01) / 2)
     assert summary.loc["MGS", "tr K / nC"] == pytest.approx(10.1)
-    assert curves.rank_correlation(found)[0] == curves.rank_correlation(found.drop(index=4))[0] < -0.5
+    assert curves.rank_correlation(result)[0] == curves.rank_correlation(result.drop(index=4))[0] < -0.5
     assert summary.loc["MGS", "diverged"] == 1
     # the claim counts the run that diverged, as the largest trace: ranks 4 5 2 3 6 1 against 2 3 4 5 1 6
-    claim = curves.rank_claim("Fig. 3", setup, table, found)
+    claim = curves.rank_claim("Fig. 3", setup, table, result)
     assert (claim.value, claim.units) == (pytest.approx(1 - 6 * 66 / (6 * 35)), 3)
-    assert curves.rank_correlation(found)[0] == pytest.approx(-0.8)
+    assert curves.rank_correlation(result)[0] == pytest.approx(-0.8)
 
 
 def test_first_places_and_ranks() -> None:
@@ -359,9 +359,9 @@ def test_first_places_and_ranks() -> None:
             made_up({"Unregularised": [10.0], "Weight": [40.0], "MGS": [30.0]}, noise=0.5),
         ]
     )
-    found = tables.means(table, "noise", "size")
-    assert bench.first_places(found) == {"Unregularised": 0, "Weight": 1, "MGS": 1}
-    assert bench.mean_ranks(found) == {"Unregularised": 3.0, "Weight": 1.5, "MGS": 1.5}
+    result = tables.means(table, "noise", "size")
+    assert bench.first_places(result) == {"Unregularised": 0, "Weight": 1, "MGS": 1}
+    assert bench.mean_ranks(result) == {"Unregularised": 3.0, "Weight": 1.5, "MGS": 1.5}
 
 
 def test_the_true_model_of_two_circles_is_the_bayes_classifier() -> None:
@@ -393,8 +393,8 @@ def test_alignment_of_the_watched_kernel_is_that_of_its_dense_definition(setting
     assert y is not None
     gradients = []
     for output in network(x).flatten():
-        found = torch.autograd.grad(output, list(network.parameters()), retain_graph=True)
-        gradients.append(torch.cat([part.flatten() for part in found]))
+        result = torch.autograd.grad(output, list(network.parameters()), retain_graph=True)
+        gradients.append(torch.cat([part.flatten() for part in result]))
     jacobian = torch.stack(gradients).double().reshape(len(x), -1, len(gradients[0]))
     kernel, same = torch.einsum("icp,jcp->ij", jacobian, jacobian), (y[:, None] == y[None]).double()
     centre = torch.eye(len(x), dtype=torch.float64) - 1 / len(x)

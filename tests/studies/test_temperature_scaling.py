@@ -28,10 +28,10 @@ def test_is_the_minimum_that_scipy_finds(sharpness: float) -> None:
         return nn.functional.cross_entropy(logits / math.exp(log_temperature), labels).item()
 
     middle = math.log(sharpness)
-    found: Any = minimize_scalar(loss, bounds=(middle - 3, middle + 3), method="bounded", options={"xatol": 1e-9})
+    result: Any = minimize_scalar(loss, bounds=(middle - 3, middle + 3), method="bounded", options={"xatol": 1e-9})
     temperature = fit_temperature(logits, labels)
-    assert temperature == pytest.approx(math.exp(found.x), rel=1e-6)
-    assert loss(math.log(temperature)) <= found.fun + 1e-12
+    assert temperature == pytest.approx(math.exp(result.x), rel=1e-6)
+    assert loss(math.log(temperature)) <= result.fun + 1e-12
 
 
 def test_recovers_the_temperature_that_made_the_labels_and_ignores_what_softmax_ignores() -> None:

@@ -34,11 +34,11 @@ def test_every_number_of_the_protocol_is_one_that_its_measure_yields() -> None:
 def test_what_is_held_out_is_everything_but_the_training_images() -> None:
     everything = load_dataset("digits")
     chosen = everything.train.subset(torch.arange(0, 100, 2))
-    found = held_out(chosen, everything)
+    result = held_out(chosen, everything)
     rows = {image.numpy().tobytes() for image in chosen.inputs}
-    assert not rows & {image.numpy().tobytes() for image in found.inputs}
+    assert not rows & {image.numpy().tobytes() for image in result.inputs}
     twins = sum(image.numpy().tobytes() in rows for image in everything.train.inputs)
-    assert len(found) == len(everything.test) + len(everything.train) - twins
+    assert len(result) == len(everything.test) + len(everything.train) - twins
 
 
 def test_taus_are_taken_within_groups_that_differ_in_one_setting() -> None:

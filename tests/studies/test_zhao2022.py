@@ -112,10 +112,10 @@ def made_up(n: int = 24, *, noise: float = 0.0, seed: int = 0) -> pandas.DataFra
 
 
 def test_an_exact_relation_leaves_no_residual() -> None:
-    found = repeated_splits(sparsity_model(), made_up(), 10)
-    assert found["largest_ssr"] < 1e-12 and found["fit_pearson"] == pytest.approx(1)
-    assert (found["n"], found["held_out"], len(found["ssr"])) == (24, 2, 10)
-    assert found["rmse"]["mean gap"] > 0.1
+    result = repeated_splits(sparsity_model(), made_up(), 10)
+    assert result["largest_ssr"] < 1e-12 and result["fit_pearson"] == pytest.approx(1)
+    assert (result["n"], result["held_out"], len(result["ssr"])) == (24, 2, 10)
+    assert result["rmse"]["mean gap"] > 0.1
 
 
 def outcomes(table: pandas.DataFrame) -> list[str]:
@@ -166,22 +166,22 @@ def test_the_table_holds_the_networks_as_they_are(setting: RunSettings) -> None:
     assert (table["fitted"] == (table["train_accuracy"] >= 0.97)).all()
     network, problem = trained(setting, pool, specs[0].id)
     assert problem.train.targets is not None
-    found = unit_sparsity(network, problem.train.inputs, problem.train.targets)
-    assert table[ZETA].iloc[0] == found.zeta == sparsity(setting, pool, specs[0]).zeta
+    result = unit_sparsity(network, problem.train.inputs, problem.train.targets)
+    assert table[ZETA].iloc[0] == result.zeta == sparsity(setting, pool, specs[0]).zeta
     right = (network(problem.train.inputs).argmax(1) == problem.train.targets).double().mean()
     assert table["train_accuracy"].iloc[0] == pytest.approx(float(right))
 
 
 def test_other_layers_are_measured_by_name(setting: RunSettings) -> None:
     pool, specs = first_pool(setting)
-    found = grids.measure_layers(setting, pool, specs[1].id, 60)
+    result = grids.measure_layers(setting, pool, specs[1].id, 60)
     network, problem = trained(setting, pool, specs[1].id)
     assert problem.train.targets is not None
     x, y = problem.train.inputs[:60], problem.train.targets[:60]
-    assert found["zeta, fully connected"] == unit_sparsity(network, x, y, layers="fc1_relu").zeta
-    assert found["kappa, first third"] == unit_sparsity(network, x, y, layers="conv1_relu").kappa
-    assert found["zeta, last convolution"] == unit_sparsity(network, x, y).zeta
-    assert len({round(value, 12) for value in found.values()}) > 4
+    assert result["zeta, fully connected"] == unit_sparsity(network, x, y, layers="fc1_relu").zeta
+    assert result["kappa, first third"] == unit_sparsity(network, x, y, layers="conv1_relu").kappa
+    assert result["zeta, last convolution"] == unit_sparsity(network, x, y).zeta
+    assert len({round(value, 12) for value in result.values()}) > 4
 
 
 def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
@@ -193,12 +193,12 @@ def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
 
 
 def test_the_curves_of_figure_1_are_those_of_the_networks(study: SmokeStudy, setting: RunSettings) -> None:
-    found = study.content("fig1")["numbers"]
+    result = study.content("fig1")["numbers"]
     plain = grids.plain_networks(paper_grid(setting, "vgg"))
     here = sparsity(setting, "vgg", plain[0])
-    assert found["clean"]["zeta"] == pytest.approx(here.class_zeta.tolist())
-    units = [(a + 1 - b) / 2 for a, b in zip(found["clean"]["n0/M"], found["clean"]["n0r/M"], strict=True)]
-    assert units == pytest.approx(found["clean"]["zeta"])
+    assert result["clean"]["zeta"] == pytest.approx(here.class_zeta.tolist())
+    units = [(a + 1 - b) / 2 for a, b in zip(result["clean"]["n0/M"], result["clean"]["n0r/M"], strict=True)]
+    assert units == pytest.approx(result["clean"]["zeta"])
 
 
 def test_a_sum_of_squares_is_that_of_refits_without_each_network() -> None:

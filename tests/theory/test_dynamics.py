@@ -31,8 +31,8 @@ from gapscope.theory.teacher_students import draw_teacher_task, least_squares_st
 )
 def test_gold(settings: dict[str, Any], expected: dict[int, tuple[float, ...]]) -> None:
     path = learning_dynamics(list(expected), **settings)
-    found = np.stack([path.gamma, path.overlap, path.length], axis=1)
-    np.testing.assert_allclose(found, list(expected.values()), atol=1e-5)
+    result = np.stack([path.gamma, path.overlap, path.length], axis=1)
+    np.testing.assert_allclose(result, list(expected.values()), atol=1e-5)
 
 
 @pytest.mark.parametrize("student", ["relu", "linear"])
@@ -126,17 +126,17 @@ def test_error_equals_the_derivatives_of_the_resolvent(alpha: float) -> None:
 @pytest.mark.parametrize("noise", [0.0, 0.25])
 def test_sgd_equals_the_printed_formulas(noise: float) -> None:
     low, high = np.array([0.0, 0.3, 0.9]), np.array([1.1, 2.0, 5.0])
-    found = student_generalization(np.r_[low, high], noise_variance=noise)
-    np.testing.assert_allclose(found, np.r_[1 - low + low * noise / (1 - low), noise / (high - 1)], atol=1e-12)
+    result = student_generalization(np.r_[low, high], noise_variance=noise)
+    np.testing.assert_allclose(result, np.r_[1 - low + low * noise / (1 - low), noise / (high - 1)], atol=1e-12)
     low, high = np.array([0.0, 0.5, 1.9]), np.array([2.1, 3.0])
-    found = student_generalization(np.r_[low, high], noise_variance=noise, student="relu")
+    result = student_generalization(np.r_[low, high], noise_variance=noise, student="relu")
     expected = np.r_[1 - low / 4 + low * noise / (2 * (2 - low)), 0.5 + noise / (high - 2)]
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    np.testing.assert_allclose(result, expected, atol=1e-12)
 
 
 def test_loss_per_sample_has_the_ridge_constant_alpha_zeta() -> None:
-    found = student_generalization([0.5, 2.0], zeta=0.2, loss_scale="samples")
-    np.testing.assert_allclose(found, [student_generalization(0.5, zeta=0.1), student_generalization(2.0, zeta=0.4)])
+    result = student_generalization([0.5, 2.0], zeta=0.2, loss_scale="samples")
+    np.testing.assert_allclose(result, [student_generalization(0.5, zeta=0.1), student_generalization(2.0, zeta=0.4)])
 
 
 def _drawn(alpha: float, students: int, size: int, **settings: Any) -> float:
@@ -162,8 +162,8 @@ def test_ridge_regression_lies_on_the_krogh_hertz_curve(zeta: float, alpha: floa
 @pytest.mark.parametrize("alpha", [0.25, 0.5, 1.0])
 def test_fit_of_the_positive_targets_lies_on_the_relu_curve(alpha: float, noise: float, tolerance: float) -> None:
     expected = float(student_generalization(alpha, student="relu", noise_variance=noise))
-    found = _drawn(alpha, 16, 300, student="relu", noise_variance=noise)
-    assert found == pytest.approx(expected, abs=tolerance)
+    result = _drawn(alpha, 16, 300, student="relu", noise_variance=noise)
+    assert result == pytest.approx(expected, abs=tolerance)
 
 
 def test_fit_of_the_positive_targets_with_decay() -> None:

@@ -50,10 +50,10 @@ def test_learning_rates_equal_table_1(student: Student, zeta: float) -> None:
     slope_i1, slope_i3 = gain * outputs_slope, teacher_slope - share * gain
     slope_i2 = teacher_slope - 2 * gain * outputs_slope
     printed = ((gain * slope_i3 - slope_i1) / gain - zeta * gain) / (slope_i2 / 2)
-    found = max_learning_rate(student=student, zeta=zeta)
-    assert found == pytest.approx(printed)
-    assert found == pytest.approx(2 + (4 if student == "relu" else 2) * zeta)
-    assert found >= max_learning_rate(student=student) + 2 * zeta - 1e-12, "Proposition 4"
+    result = max_learning_rate(student=student, zeta=zeta)
+    assert result == pytest.approx(printed)
+    assert result == pytest.approx(2 + (4 if student == "relu" else 2) * zeta)
+    assert result >= max_learning_rate(student=student) + 2 * zeta - 1e-12, "Proposition 4"
     assert effective_learning_rate(0.7, student=student, zeta=zeta, length=1.5) == pytest.approx(0.7 * gain / 2.25)
 
 

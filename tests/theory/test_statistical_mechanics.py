@@ -49,13 +49,13 @@ def test_integrals_equal_quadrature(student: Student, gamma: float, overlap: flo
     def pull(s: float, t: float) -> float:
         return _slope(s, student) * (_activate(t, student) - _activate(s, student))
 
-    found = order_parameter_integrals(gamma, overlap, student=student)
+    result = order_parameter_integrals(gamma, overlap, student=student)
     expected = [
         _by_quadrature(lambda s, t: pull(s, t) * s, gamma, overlap),
         _by_quadrature(lambda s, t: pull(s, t) ** 2, gamma, overlap),
         _by_quadrature(lambda s, t: pull(s, t) * t, gamma, overlap),
     ]
-    np.testing.assert_allclose(found, expected, atol=1e-9)
+    np.testing.assert_allclose(result, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("student", ["relu", "linear"])
@@ -65,8 +65,8 @@ def test_generalization_error_equals_quadrature(
     student: Student, teacher: Student, gamma: float, overlap: float
 ) -> None:
     expected = _by_quadrature(lambda s, t: (_activate(t, teacher) - _activate(s, student)) ** 2, gamma, overlap)
-    found = generalization_error(gamma, overlap, student=student, teacher=teacher)
-    assert found == pytest.approx(expected, abs=1e-10)
+    result = generalization_error(gamma, overlap, student=student, teacher=teacher)
+    assert result == pytest.approx(expected, abs=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ def test_draws_from_the_gibbs_distribution() -> None:
     generator = np.random.default_rng(3)
     task = draw_teacher_task(alpha, n_inputs=size, students=4, generator=generator)
     mean = least_squares_students(task, zeta=ridge)
-    found = []
+    result = []
     for inputs, weights, teacher in zip(task.inputs, mean.weights, task.teachers, strict=True):
         root = np.linalg.cholesky(np.linalg.inv(inputs.T @ inputs + ridge * np.eye(size)))
         first, second = weights + np.sqrt(temperature) * generator.standard_normal((2, size)) @ root.T
-        found.append([first @ second / size, first @ teacher / size, first @ first / size])
-    square, product, length = np.mean(found, axis=0)
+        result.append([first @ second / size, first @ teacher / size, first @ first / size])
+    square, product, length = np.mean(result, axis=0)
     point = equilibrium(alpha, temperature=temperature, length=float(np.sqrt(length)), student="linear")
     assert point.gamma**2 == pytest.approx(square, rel=0.1)
     assert point.gamma * point.overlap == pytest.approx(product, rel=0.1)

@@ -98,8 +98,8 @@ def test_steps_are_the_downhill_gradient(method: TrainingMethod, student: Studen
         for step in 1e-6 * np.eye(SIZE + 1)
     ]
     turn, growth = steps(method, parameters[None, :-1], parameters[-1:], inputs, targets, student)
-    found = np.append(turn[0], SIZE * growth[0])
-    np.testing.assert_allclose(found, -np.array(differences) / 2e-6, atol=1e-7)
+    result = np.append(turn[0], SIZE * growth[0])
+    np.testing.assert_allclose(result, -np.array(differences) / 2e-6, atol=1e-7)
 
 
 SETTINGS: list[dict[str, Any]] = [

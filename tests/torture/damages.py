@@ -114,7 +114,7 @@ def json_damages(path: Path, *, depth: int, lines: bool = False) -> dict[str, Da
     """
     text = path.read_text()
     content = json.loads(text.splitlines()[-1] if lines else text)
-    found: dict[str, Damage] = {}
+    result: dict[str, Damage] = {}
 
     def at(place: tuple[Any, ...], act: Callable[[Any, Any], None]) -> Damage:
         def change(document: Any) -> None:
@@ -126,10 +126,10 @@ def json_damages(path: Path, *, depth: int, lines: bool = False) -> dict[str, Da
 
     for place in _places(content, depth):
         name = ".".join(map(str, place))
-        found[f"without {name}"] = at(place, lambda table, key: table.__delitem__(key))
+        result[f"without {name}"] = at(place, lambda table, key: table.__delitem__(key))
         for what, value in VALUES.items():
-            found[f"{name}: {what}"] = at(place, lambda table, key, value=value: table.__setitem__(key, value))
-    return found
+            result[f"{name}: {what}"] = at(place, lambda table, key, value=value: table.__setitem__(key, value))
+    return result
 
 
 def tensor_damages(path: Path) -> dict[str, Damage]:
@@ -161,13 +161,13 @@ def tensor_damages(path: Path) -> dict[str, Damage]:
         "spec a number": '{"spec": 3, "corruption": 1}',
         "spec of unknown settings": '{"spec": {"dat": 1}, "corruption": {}}',
     }
-    found: dict[str, Damage] = {}
+    result: dict[str, Damage] = {}
     for name in dict.fromkeys(some):
         for what, act in acts.items():
-            found[f"{name} {what}"] = lambda path, name=name, act=act: _with_tensor(path, name, act)
+            result[f"{name} {what}"] = lambda path, name=name, act=act: _with_tensor(path, name, act)
     for what, text in facts.items():
-        found[f"facts: {what}"] = lambda path, text=text: _with_facts(path, text)
-    return found
+        result[f"facts: {what}"] = lambda path, text=text: _with_facts(path, text)
+    return result
 
 
 def _facts_of(content: bytes) -> str:

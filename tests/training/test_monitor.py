@@ -185,8 +185,8 @@ def test_warnings_that_are_errors_end_no_training(capsys: pytest.CaptureFixture[
         warnings.simplefilter("error")
         monitor.observe(make_network(), 1)
         monitor.observe(nn.Linear(5, 3), 2)
-    told = capsys.readouterr().err
-    assert "Tracker failed on the readings of epoch 1" in told and "Epoch 2 could not be recorded" in told
+    message = capsys.readouterr().err
+    assert "Tracker failed on the readings of epoch 1" in message and "Epoch 2 could not be recorded" in message
 
 
 def test_a_sink_cannot_touch_random_states_or_the_gradient_mode() -> None:
@@ -221,8 +221,8 @@ class Tracker:
 def test_a_sink_that_fails_is_said_once_and_tried_again() -> None:
     flaky, good = Tracker({1, 3}), Tracker(set())
     monitor, network = Monitor(make_samples(), ["loss"], sinks=[flaky, good]), make_network()
-    said = r"^Tracker failed .* epoch 1 \(ConnectionError: no route to host\)"
-    with pytest.warns(UserWarning, match=said) as caught:
+    message = r"^Tracker failed .* epoch 1 \(ConnectionError: no route to host\)"
+    with pytest.warns(UserWarning, match=message) as caught:
         for epoch in range(1, 5):
             monitor.observe(network, epoch)
     assert len(caught) == 1
@@ -310,8 +310,8 @@ def test_a_resumed_training_resumes_its_monitor(tmp_path: Path, alarm: str) -> N
     unbroken, resumed = watched(), watched()
     expected = run(6, unbroken, None).history
     run(3, watched(), tmp_path)
-    found = run(6, resumed, tmp_path).history
-    assert [row["train_loss"] for row in found] == [row["train_loss"] for row in expected]
+    result = run(6, resumed, tmp_path).history
+    assert [row["train_loss"] for row in result] == [row["train_loss"] for row in expected]
     assert json.loads(to_json(resumed.state_dict()["alarm"])) == json.loads(to_json(unbroken.state_dict()["alarm"]))
     assert json.loads(to_json(resumed.rows)) == json.loads(to_json(unbroken.rows))
     assert resumed.epochs == unbroken.epochs

@@ -59,15 +59,15 @@ def both(settings: list[TrainingSpec], *, plain: bool = False, **options: Any) -
         train(network, given[i], settings[i], seed=i + 3, test=given[0], **options) for i, network in enumerate(alone)
     ]
     before = torch.get_rng_state()
-    found = train_many(stacked, given, settings, seeds=[3, 4, 5], test=given[0], stack="always", **options)
+    result = train_many(stacked, given, settings, seeds=[3, 4, 5], test=given[0], stack="always", **options)
     assert torch.equal(torch.get_rng_state(), before)
     worst = difference(alone, stacked)
-    for one, other in zip(results, found, strict=True):
+    for one, other in zip(results, result, strict=True):
         assert (one.status, one.stop_reason) == (other.status, other.stop_reason)
         for row, again in zip(one.history, other.history, strict=True):
             assert row.keys() == again.keys()
             worst = max(worst, *(abs(row[name] - again[name]) for name in row if name != "seconds"))
-    return worst, found
+    return worst, result
 
 
 SETTINGS: dict[str, Any] = {

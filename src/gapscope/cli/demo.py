@@ -109,8 +109,8 @@ def demo(
     if json:
         rows = assessed.rename_axis("id").reset_index().to_dict("records")
         gaps = {record.id: record.gap for record in held_out}
-        found = [{**row, "gap": gaps[row["id"]]} for row in rows]
-        print_json({"report": str(page.resolve()), "networks": len(records), "held_out": found})
+        result = [{**row, "gap": gaps[row["id"]]} for row in rows]
+        print_json({"report": str(page.resolve()), "networks": len(records), "held_out": result})
         return
     _print_answers(held_out, assessed, sum(record.gap for record in fitted_on) / len(fitted_on))
     typer.echo(f"report: {page.resolve()} ({time.perf_counter() - start:.0f} s)")

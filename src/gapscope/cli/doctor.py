@@ -27,10 +27,10 @@ def installed_version(name: str) -> str | None:
 
 def torchvision_build() -> str | None:
     """Return the version and build of an installed torchvision without importing it (else None)."""
-    found = importlib.util.find_spec("torchvision")
-    if found is None or not found.submodule_search_locations:
+    result = importlib.util.find_spec("torchvision")
+    if result is None or not result.submodule_search_locations:
         return None
-    for line in (Path(found.submodule_search_locations[0]) / "version.py").read_text().splitlines():
+    for line in (Path(result.submodule_search_locations[0]) / "version.py").read_text().splitlines():
         if line.startswith("__version__"):
             return line.split("=")[1].strip().strip("'\"")
     return installed_version("torchvision")
@@ -92,7 +92,7 @@ def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
         rows.append((name, version or "absent", "ok" if version else "run: pip install -c constraints.txt gapscope"))
     rows += [(name, installed_version(name) or "absent", "extra") for name in EXTRAS]
     rows += _data_rows(data_root)
-    shown = [{"what": what, "found": found, "verdict": said} for what, found, said in rows]
+    shown = [{"what": what, "found": result, "verdict": message} for what, result, message in rows]
     if json:
         print_json(shown)
     else:

@@ -45,19 +45,19 @@ def leaderboard(
     from gapscope.leaderboard.ranking import rank_measures as judge
 
     with steps("judging measures") as show:
-        found = judge(
+        result = judge(
             source, measures=measures or None, hyperparameters=hyperparameters or None, target=target,
             baseline=baseline, n_permutations=permutations, most_networks=networks, data_root=data_root,
             on_measure=lambda name, done, of: show(done, of),
         )  # fmt: skip
     if output is not None:
-        found.save(output)
+        result.save(output)
     if json:
-        print_json(found)
+        print_json(result)
         return
-    print_text((*found.verdict, "", *found.facts.splitlines()))
-    typer.echo(found.table(columns=shutil.get_terminal_size().columns))
+    print_text((*result.verdict, "", *result.facts.splitlines()))
+    typer.echo(result.table(columns=shutil.get_terminal_size().columns))
     for line in LEGEND:
         typer.echo(line)
-    for name, why in found.left_out.items():
+    for name, why in result.left_out.items():
         typer.echo(f"skipped: {name}: {why}", err=True)

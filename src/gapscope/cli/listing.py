@@ -32,17 +32,17 @@ def measures(json: bool = JSON) -> None:
     """List every measure: name, title, needs and cost."""
     from gapscope.measures.registry import list_measures as registered
 
-    found = registered().values()
+    result = registered().values()
     rows = [
         {"name": item.name, "needs": list(item.needs), "cost": item.cost_class, "what it measures": item.title}
-        for item in found
+        for item in result
     ]
     if json:
-        for row, item in zip(rows, found, strict=True):
+        for row, item in zip(rows, result, strict=True):
             row |= {"by_default": item.default, "options": list(item.options), "numbers": list(item.numbers)}
     _show(rows, json)
     if not json:
-        names = ", ".join(item.name for item in found if item.default)
+        names = ", ".join(item.name for item in result if item.default)
         typer.echo(f"Taken when none is named: {names}.\n`gapscope measure NETWORK --measure NAME` takes one.")
 
 

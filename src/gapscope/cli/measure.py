@@ -71,12 +71,12 @@ def compare(
     if evidence is not None:
         with steps("judging measures") as show:
             judged = rank_measures(evidence, on_measure=lambda name, done, of: show(done, of))
-    found = compare_networks(named, chosen, measures or None, evidence=judged)
+    result = compare_networks(named, chosen, measures or None, evidence=judged)
     if json:
-        print_json(found)
+        print_json(result)
         return
-    print_text(found.verdict)
-    summary = found.summary()
+    print_text(result.verdict)
+    summary = result.summary()
     # as many columns as there are networks or measures, whichever are fewer, so that they fit
     shown = summary.T.rename_axis("").reset_index() if len(summary) < len(summary.columns) else summary.reset_index()
     print_table(shown, f"{len(chosen)} training samples")

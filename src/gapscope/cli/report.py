@@ -50,8 +50,8 @@ def _suspects(records: Sequence[Record], data_root: str | None) -> dict[str, Any
         )
     spec = RunSpec.from_dict(named.spec)
     problem, _ = prepared(spec, data_root)
-    found = find_label_issues(network_from_spec(spec, problem), problem.train)
-    return {"suspects": found, "images": problem.train.inputs}
+    result = find_label_issues(network_from_spec(spec, problem), problem.train)
+    return {"suspects": result, "images": problem.train.inputs}
 
 
 def _check(records: Sequence[Record], pool: Path, data_root: str | None) -> dict[str, Any]:

@@ -23,13 +23,13 @@ def available() -> dict[str, EntryPoint]:
     """Name -> entry point of every study that is installed (MissingExtra if there is none)."""
     from gapscope.base.errors import MissingExtra
 
-    found = {point.name: point for point in entry_points(group="gapscope.studies")}
-    if not found:
+    result = {point.name: point for point in entry_points(group="gapscope.studies")}
+    if not result:
         raise MissingExtra(
             "Studies are a package of their own, which is not installed; in a copy of gapscope's source, run: "
             "pip install -e studies"
         )
-    return found
+    return result
 
 
 def load_study(name: str) -> Any:
@@ -127,8 +127,8 @@ def claims(
     asked = {name: load_study(name) for name in names}
     keys = ("outcome", "claim", "ours")
     if json:
-        found = {name: study.claims(results) for name, study in asked.items()}
-        print_json({name: [dict(zip(keys, claim, strict=True)) for claim in each] for name, each in found.items()})
+        result = {name: study.claims(results) for name, study in asked.items()}
+        print_json({name: [dict(zip(keys, claim, strict=True)) for claim in each] for name, each in result.items()})
     else:
         for study in asked.values():
             typer.echo("\n".join(_format_claims(study, results)))

@@ -43,8 +43,8 @@ FACIAL_KEYPOINTS = FileLayout(
     ("facial_keypoints", "facial-keypoints", "facial-keypoints-detection"),
     {"table": ("training.csv",)},
 )
-_MOST_LINE_BYTES = 65_536
-_MOST_ROWS = 50_000
+_MAX_LINE_BYTES = 65_536
+_MAX_ROWS = 50_000
 
 
 def _row(line: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -77,15 +77,15 @@ def read_facial_keypoints(path: str | Path) -> tuple[UInt8[Tensor, "n 1 96 96"],
     path = Path(path)
     coordinates, images = [], []
     with open_maybe_gzip(path) as file:
-        header = file.readline(_MOST_LINE_BYTES).strip()
+        header = file.readline(_MAX_LINE_BYTES).strip()
         if header != HEADER.encode():
             raise UnreadableFile(
                 f"{path} must begin with the header of Kaggle's training.csv ({HEADER[:40]}...); it begins with "
                 f"{header[:40]!r}. Is it another file?"
             )
-        for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 2):
-            if number > _MOST_ROWS + 1:
-                raise UnreadableFile(f"{path} must hold at most {_MOST_ROWS:,} rows; it holds more. Split it.")
+        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), 2):
+            if number > _MAX_ROWS + 1:
+                raise UnreadableFile(f"{path} must hold at most {_MAX_ROWS:,} rows; it holds more. Split it.")
             try:
                 values, pixels = _row(line)
             except ValueError as error:

@@ -116,7 +116,7 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, ...]:
 
 
 _PIXELS = 3 * 32 * 32
-_MOST_CIFAR_RECORDS = 60_000
+_MAX_CIFAR_RECORDS = 60_000
 _LARGEST_LABELS = {1: (9,), 2: (19, 99)}
 
 
@@ -136,7 +136,7 @@ def read_cifar(
     """
     path = Path(path)
     record = labels_each + _PIXELS
-    content = read_bounded(path, record * _MOST_CIFAR_RECORDS)
+    content = read_bounded(path, record * _MAX_CIFAR_RECORDS)
     if not content or len(content) % record:
         raise UnreadableFile(
             f"{path} must hold whole records of {record} bytes; it holds {len(content):,} bytes, that is "
@@ -145,16 +145,16 @@ def read_cifar(
     records = torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(-1, record)
     labels = records[:, :labels_each]
     for column, largest in enumerate(_LARGEST_LABELS[labels_each]):
-        found = int(labels[:, column].max())
-        if found > largest:
+        result = int(labels[:, column].max())
+        if result > largest:
             raise UnreadableFile(
-                f"{path} must hold labels 0 to {largest} in byte {column} of every record; it holds {found}. "
+                f"{path} must hold labels 0 to {largest} in byte {column} of every record; it holds {result}. "
                 "Is it another file?"
             )
     return records[:, labels_each:].reshape(-1, 3, 32, 32), labels
 
 
-_MOST_CSV_BYTES = 64 * 2**20
+_MAX_CSV_BYTES = 64 * 2**20
 
 
 def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n columns"]:
@@ -171,19 +171,19 @@ def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n c
         UnreadableFile: Another header, a line of another length, or a cell that is no finite number.
     """
     path = Path(path)
-    text = read_bounded(path, _MOST_CSV_BYTES).decode("utf-8-sig", errors="replace")
+    text = read_bounded(path, _MAX_CSV_BYTES).decode("utf-8-sig", errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
     separator = "," if lines and "," in lines[0] else None
     if lines and [cell.strip('" ').lower() for cell in lines[0].split(separator)] == [name.lower() for name in columns]:
         del lines[0]
-    wanted = f"{path} must hold at least one line of {len(columns)} finite numbers ({', '.join(columns)[:80]})"
+    expected = f"{path} must hold at least one line of {len(columns)} finite numbers ({', '.join(columns)[:80]})"
     if not lines:
-        raise UnreadableFile(f"{wanted}; it holds none. Fetch it again.")
+        raise UnreadableFile(f"{expected}; it holds none. Fetch it again.")
     try:
         numbers = np.loadtxt(lines, delimiter=separator, quotechar='"', comments=None, ndmin=2)
     except ValueError as error:
-        raise UnreadableFile(f"{wanted}; reading failed: {error}. Fetch it again.") from None
+        raise UnreadableFile(f"{expected}; reading failed: {error}. Fetch it again.") from None
     if numbers.shape[1] != len(columns) or not np.isfinite(numbers).all():
         count = int((~np.isfinite(numbers)).sum())
-        raise UnreadableFile(f"{wanted}; it has {numbers.shape[1]} columns and {count} values that are not finite.")
+        raise UnreadableFile(f"{expected}; it has {numbers.shape[1]} columns and {count} values that are not finite.")
     return torch.from_numpy(numbers)

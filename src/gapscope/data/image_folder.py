@@ -40,13 +40,13 @@ def _samples(folder: Path, class_names: Sequence[str], side: int) -> Samples:
     """List the images below a folder, taking the classes in turn."""
     files = []
     for label, name in enumerate(class_names):
-        found = sorted(path for path in (folder / name).rglob("*") if path.suffix.lower() in SUFFIXES)
-        if not found:
+        result = sorted(path for path in (folder / name).rglob("*") if path.suffix.lower() in SUFFIXES)
+        if not result:
             raise UnreadableFile(
                 f"{folder / name} must hold at least one image ({', '.join(SUFFIXES)}); it holds none. Remove the "
                 "folder, or add images."
             )
-        files += [(rank, label, path) for rank, path in enumerate(found)]
+        files += [(rank, label, path) for rank, path in enumerate(result)]
     files.sort(key=lambda entry: entry[:2])
     inputs = torch.empty(len(files), 3, side, side)
     for row, (_, _, path) in enumerate(files):

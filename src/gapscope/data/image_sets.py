@@ -36,7 +36,7 @@ CIFAR100 = FileLayout(
 _DIGITS = tuple(str(digit) for digit in range(10))
 _CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 _PHOTOGRAPHS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-_MOST_NAME_BYTES = 10_000
+_MAX_NAME_BYTES = 10_000
 
 
 def _image_samples(pixels: Tensor, labels: Tensor) -> Samples:
@@ -99,7 +99,7 @@ def _class_names(path: Path | None, n_classes: int) -> tuple[str, ...]:
     """The first names of a list of class names, or nothing where there is no such list."""
     if path is None:
         return ()
-    content = read_bounded(path, _MOST_NAME_BYTES).decode("utf-8", errors="replace").split()
+    content = read_bounded(path, _MAX_NAME_BYTES).decode("utf-8", errors="replace").split()
     if len(content) < n_classes:
         raise UnreadableFile(
             f"{path} must name at least the {n_classes} classes of the labels; it names {len(content)}. Fetch it again."

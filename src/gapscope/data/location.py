@@ -58,12 +58,12 @@ def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path
     """Return the paths of a data set's files by content, from the first complete folder."""
     base = data_root(root)
     for folder in layout.folders:
-        found = {role: _first(layout, base / folder, file_names) for role, file_names in layout.required.items()}
-        if all(found.values()):
-            found |= {role: _first(layout, base / folder, file_names) for role, file_names in layout.optional.items()}
-            return {role: path for role, path in found.items() if path is not None}
-    wanted = ", ".join(file_names[0] for file_names in layout.required.values())
-    what = f"folders {wanted}" if layout.of_folders else f"files {wanted} (plain or .gz)"
+        result = {role: _first(layout, base / folder, file_names) for role, file_names in layout.required.items()}
+        if all(result.values()):
+            result |= {role: _first(layout, base / folder, file_names) for role, file_names in layout.optional.items()}
+            return {role: path for role, path in result.items() if path is not None}
+    expected = ", ".join(file_names[0] for file_names in layout.required.values())
+    what = f"folders {expected}" if layout.of_folders else f"files {expected} (plain or .gz)"
     raise DataNotFound(
         f"Data set '{layout.source}' needs the {what} together in one of the folders "
         f"{', '.join(layout.folders)} of {base}; they are not there. "

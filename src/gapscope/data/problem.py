@@ -56,9 +56,9 @@ class Problem:
     def _check_targets(self, split: str, samples: Samples) -> None:
         targets = samples.targets
         if targets is None or samples.is_classification != (self.task == "classification"):
-            wanted = "int64 labels [n]" if self.task == "classification" else "float targets [n, K]"
+            expected = "int64 labels [n]" if self.task == "classification" else "float targets [n, K]"
             got = "none" if targets is None else f"{targets.dtype} of shape {list(targets.shape)}"
-            raise InvalidInput(f"The {split} targets of a {self.task} problem must be {wanted}; got {got}.")
+            raise InvalidInput(f"The {split} targets of a {self.task} problem must be {expected}; got {got}.")
         if self.task == "classification":
             check_labels(targets, self.n_outputs)
         elif targets.shape[1] != self.n_outputs:

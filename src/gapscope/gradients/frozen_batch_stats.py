@@ -79,8 +79,8 @@ class _Statistics(torch.autograd.Function):
 
 def statistics_of(h: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     r"""Return mean and $(\mathrm{Var} + \epsilon)^{-1/2}$ per channel, differentiable."""
-    found: Any = _Statistics.apply(h, eps)
-    return found
+    result: Any = _Statistics.apply(h, eps)
+    return result
 
 
 class _FreezableOutput(torch.autograd.Function):

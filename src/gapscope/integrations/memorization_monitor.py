@@ -193,11 +193,11 @@ class MemorizationMonitor(TrainerCallback):
         if self.canaries is None:
             return {}
         both = self._losses_of([*self.canaries.trained, *self.canaries.others]).cpu()
-        found = differences(*both.chunk(2))
-        p_value = paired_p_value(found)
+        result = differences(*both.chunk(2))
+        p_value = paired_p_value(result)
         if self.flagged_at is None and p_value <= self.level / self._looks:
             self.flagged_at = epoch
-        return {"canary_gap": sum(found) / len(found), "canary_p_value": p_value}
+        return {"canary_gap": sum(result) / len(result), "canary_p_value": p_value}
 
     def _trace(self) -> dict[str, float]:
         trainer = self.trainer

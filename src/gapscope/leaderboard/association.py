@@ -2,7 +2,7 @@ r"""Association of a measure with the gap: at equal hyperparameters, and by a st
 
 At equal hyperparameters it is the partial correlation of residuals from held-out training configurations. The smoother
 is ridge regression in the space of all interactions of the hyperparameters: with $k_j$ the centred equality kernel of
-hyperparameter j (a Gaussian of the ranks where it has more than `MOST_LEVELS` values),
+hyperparameter j (a Gaussian of the ranks where it has more than `MAX_LEVELS` values),
 
 $$K = \prod_j (1 + \theta k_j), \qquad S = K (K + \lambda n I)^{-1}$$
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
-MOST_LEVELS = 8
+MAX_LEVELS = 8
 INTERACTIONS = (0.05, 0.15, 0.4, 1.0)
 RIDGES = tuple(value / 96 for value in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
 
@@ -56,7 +56,7 @@ def _kernel(column: Any) -> Float[Array, "n n"]:
     levels = len(values)
     if levels == 1:
         return numpy.zeros((len(codes), len(codes)))
-    if levels > MOST_LEVELS and column.dtype.kind in "if":
+    if levels > MAX_LEVELS and column.dtype.kind in "if":
         ranks = column.rank().to_numpy(dtype=float) / len(column)
         kernel = numpy.exp(-0.5 * ((ranks[:, None] - ranks[None]) / 0.25) ** 2)
         kernel = kernel - kernel.mean(0) - kernel.mean(1)[:, None] + kernel.mean()

@@ -205,9 +205,9 @@ def compare(
                               options=comparing.options, repeats=repeats, shown=progress)
             for name, subject in prepared.items()
         }  # fmt: skip
-        found, unmeasured = _evaluate(prepared, items, plans, comparing, shown=progress)
+        result, unmeasured = _evaluate(prepared, items, plans, comparing, shown=progress)
     z = statistics.NormalDist().inv_cdf((1 + level) / 2)
-    return Comparison(_rows(found, z), level, unmeasured, evidence)
+    return Comparison(_rows(result, z), level, unmeasured, evidence)
 
 
 def _evaluate(
@@ -223,7 +223,7 @@ def _evaluate(
     expected = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     if shown and expected > SHOW_AFTER_SECONDS:
         notify(f"comparing {len(prepared)} networks: about {expected:.0f} s")
-    found: dict[str, list[tuple[Reading, float]]] = {}
+    result: dict[str, list[tuple[Reading, float]]] = {}
     unmeasured = {name: dict(plan.failed) for name, plan in plans.items()}
     with progress("comparing", len(prepared) * len(items), shown=shown) as bar:
         for name, subject in prepared.items():
@@ -241,9 +241,9 @@ def _evaluate(
                             unmeasured[name][item.name] = why
                     bar.advance()
             except KeyboardInterrupt:
-                if len(found) < 2:
+                if len(result) < 2:
                     raise
-                notify(f"stopped: {', '.join(found)} are compared")
+                notify(f"stopped: {', '.join(result)} are compared")
                 break
-            found[name] = pairs
-    return found, {name: unmeasured[name] for name in found}
+            result[name] = pairs
+    return result, {name: unmeasured[name] for name in result}

@@ -17,7 +17,7 @@ EVIDENCE, NO_EVIDENCE = "evidence", "no evidence"
 LEVEL = 0.05
 # no measure of trained networks comes near this without the test labels; the best of 13 in the competition has .81
 LEAKED = 0.95
-FEWEST_RECIPES = 12
+MIN_CONFIGURATIONS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,8 @@ def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: i
     `fixed` is the reason why the measure is a mere function of hyperparameters ("" if it is not), `recipes` the number
     of training configurations.
     """
-    if recipes < FEWEST_RECIPES:
-        return NO_EVIDENCE, f"{recipes} training configurations are too few; {FEWEST_RECIPES} at least"
+    if recipes < MIN_CONFIGURATIONS:
+        return NO_EVIDENCE, f"{recipes} training configurations are too few; {MIN_CONFIGURATIONS} at least"
     if fixed:
         return NO_EVIDENCE, fixed
     if abs(kendall.value) >= LEAKED:
@@ -96,7 +96,7 @@ def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: i
     return NO_EVIDENCE, "it does not correlate with the gap"
 
 
-MOST_ROWS = 10
+MAX_ROWS = 10
 LONGEST_NAME = 20
 SCORES = tuple(item.name for item in fields(LeaderboardRow) if item.type == "Score")
 NUMBERS = ("competition", "worst_sign_error", "explained")
@@ -145,14 +145,14 @@ class Leaderboard(StoredRows[LeaderboardRow]):
 
     def row(self, measure: str) -> LeaderboardRow:
         """The row of one measure, named with or without its prefix "m."."""
-        found = {row.measure: row for row in self} | {row.measure.removeprefix("m."): row for row in self}
-        return found[measure]
+        result = {row.measure: row for row in self} | {row.measure.removeprefix("m."): row for row in self}
+        return result[measure]
 
     @property
     def trusted(self) -> list[LeaderboardRow]:
         """Measures with evidence beyond the hyperparameters, the strongest first."""
-        found = [row for row in self if row.role == "measure" and row.verdict == EVIDENCE]
-        return sorted(found, key=lambda row: -abs(row.partial.value))
+        result = [row for row in self if row.role == "measure" and row.verdict == EVIDENCE]
+        return sorted(result, key=lambda row: -abs(row.partial.value))
 
     @property
     def verdict(self) -> tuple[str, ...]:
@@ -176,9 +176,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         size = next((row for row in self if row.role == "size"), None)
         if size is None:
             return (*sentences, "The table has no size (parameter_count) to compare with.")
-        said = f"Size alone has R2 {size.r_squared.value:.2f} on training configurations held out"
+        message = f"Size alone has R2 {size.r_squared.value:.2f} on training configurations held out"
         better = sum(row.r_squared.value > size.r_squared.value for row in trusted)
-        return (*sentences, f"{said}; {better} of the {len(trusted)} have more." if trusted else f"{said}.")
+        return (*sentences, f"{message}; {better} of the {len(trusted)} have more." if trusted else f"{message}.")
 
     def _ordered(self) -> list[LeaderboardRow]:
         """Sort rows: baselines, then by association beyond the hyperparameters, evidence first."""
@@ -271,9 +271,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         )
 
     def __repr__(self) -> str:
-        more = len(self) - MOST_ROWS
+        more = len(self) - MAX_ROWS
         rest = [f"... and {more} more rows: .table(), .to_pandas()"] if more > 0 else []
-        return "\n".join([*self.verdict[:2], self.table(MOST_ROWS), *rest])
+        return "\n".join([*self.verdict[:2], self.table(MAX_ROWS), *rest])
 
     def _repr_html_(self) -> str:
         return to_html(self, (*self.verdict, self.facts), self.summary())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SEEDS = ("seed", "data.seed", "hp.seed")
 SIZES = (BASELINE, f"m.{BASELINE}", "m.params", "m.vc_dim")
 # A measure without values for a larger fraction of networks is excluded, so that all use the same networks.
-MOST_MISSING = 0.1
+MAX_MISSING = 0.1
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def network_table(
     left_out = {
         name: f"{int((~is_finite).sum())} of {len(table)} networks have no finite value"
         for name, is_finite in finite.items()
-        if (~is_finite).mean() > MOST_MISSING
+        if (~is_finite).mean() > MAX_MISSING
     }
     complete = [name for name in names if name not in left_out]
     if not complete:

@@ -26,7 +26,7 @@ Array = numpy.ndarray
 PAIRED = ("kendall", "granulated", "mutual_information")
 NOTHING = 1e-6
 # a table of n log n is four times as fast as the logarithm
-MOST_LOOKED_UP = 1_000_000
+MAX_LOOKUPS = 1_000_000
 
 
 def _ratio(numerator: Float[Array, "*g d"], first: Float[Array, "*g d"], second: Float[Array, "*g d"]) -> Array:
@@ -36,12 +36,12 @@ def _ratio(numerator: Float[Array, "*g d"], first: Float[Array, "*g d"], second:
 
 @functools.cache
 def _small_nlogn() -> Float[Array, " m"]:
-    numbers = numpy.arange(MOST_LOOKED_UP, dtype=float)
+    numbers = numpy.arange(MAX_LOOKUPS, dtype=float)
     return numbers * numpy.log2(numpy.maximum(numbers, 1.0))
 
 
 def _nlogn(counts: Int[Array, ...]) -> Float[Array, ...]:
-    if counts.max(initial=0) < MOST_LOOKED_UP:
+    if counts.max(initial=0) < MAX_LOOKUPS:
         return _small_nlogn()[counts]
     return counts * numpy.log2(numpy.maximum(counts, 1))
 

@@ -131,12 +131,12 @@ def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Ten
     """
     source = resolve_generator(generator, STREAM)
     y = y.cpu()
-    found = torch.arange(len(y))
+    result = torch.arange(len(y))
     for label in y.unique():
         members = (y == label).nonzero()[:, 0]
         members = members[torch.randperm(len(members), generator=source)]
-        found[members] = members.roll(1)
-    return found
+        result[members] = members.roll(1)
+    return result
 
 
 def random_groups(n: int, size: int, generator: torch.Generator | None, purpose: str) -> list[Int[Tensor, " m"]]:

@@ -69,12 +69,12 @@ def _places(network: nn.Module, x: Tensor) -> dict[int, _Place]:
     """Return where each weight is used, by its identity, from a forward pass of one sample."""
     made = record_module_calls(network, x)
     norms = [call for call in made if isinstance(call.module, _BatchNorm) and call.module.running_var is not None]
-    found: dict[int, _Place] = {}
+    result: dict[int, _Place] = {}
     for call in made:
         if isinstance(call.module, Weighted):
             norm = next((other for other in norms if other.input is call.output), None)
-            found.setdefault(id(call.module.weight), _Place(call, norm))
-    return found
+            result.setdefault(id(call.module.weight), _Place(call, norm))
+    return result
 
 
 def initial_value(initial_state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
@@ -106,13 +106,13 @@ def layer_weights(
         before = None
         if initial_state is not None:
             before = {name: initial_value(initial_state, name, own) for name, own in state.items()}
-        found = []
+        result = []
         for name, parameter in network.named_parameters():
             if not parameter.requires_grad or parameter.ndim < 2:
                 continue
             place, like = places.get(id(parameter), _Place()), as_real(parameter)
             linear = place.call is None or isinstance(place.call.module, nn.Linear)
-            found.append(
+            result.append(
                 LayerWeight(
                     name,
                     state[name],
@@ -123,9 +123,9 @@ def layer_weights(
                     () if linear else tuple(place.call.input.shape[2 - parameter.ndim :]),  # type: ignore[union-attr]
                 )
             )
-    if not found:
+    if not result:
         raise NotMeasurable("Got no trainable weight of two dimensions or more; this measure needs one.")
-    return found
+    return result
 
 
 @memoize
@@ -134,12 +134,12 @@ def squared_singular_values(network: nn.Module, x: Tensor) -> Mapping[str, Float
 
     They are the eigenvalues of the smaller of its two Gram matrices, in float64.
     """
-    found = {}
+    result = {}
     for layer in layer_weights(network, x):
         matrix = layer.matrix
         matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.mT
-        found[layer.name] = torch.linalg.eigvalsh(matrix @ matrix.mT).clamp_min(0).cpu()
-    return found
+        result[layer.name] = torch.linalg.eigvalsh(matrix @ matrix.mT).clamp_min(0).cpu()
+    return result
 
 
 def squared_frobenius_norms(layers: Sequence[LayerWeight]) -> Float[Tensor, " l"]:

@@ -276,9 +276,9 @@ def _cheapest(
 
 def reason(error: BaseException) -> str:
     """Return the reason of a missing value: gapscope's message, or class and first line."""
-    said = str(error).strip()
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in said:
+    message = str(error).strip()
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in message:
         return "out of memory: pass fewer samples, or a smaller chunk_size"
     if isinstance(error, GapscopeError):
-        return said
-    return f"{type(error).__name__}: {said.splitlines()[0][:300] if said else 'no message'}"
+        return message
+    return f"{type(error).__name__}: {message.splitlines()[0][:300] if message else 'no message'}"

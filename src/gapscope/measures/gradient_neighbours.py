@@ -108,8 +108,8 @@ def neighbours_from_kernel(
     """As `gradient_neighbours`, from `empirical_ntk(network, x, outputs="traced")`."""
     check_range("neighbours", neighbours, 1)
     check_range("voters", voters, 1)
-    found = most_similar(kernel, neighbours).cpu()
+    result = most_similar(kernel, neighbours).cpu()
     with measurement_mode(network):
         probabilities = network_outputs(network, x).double().softmax(1).cpu()
     check_labels(y, probabilities.shape[1])
-    return GradientNeighbours(found, y.cpu(), probabilities.shape[1], probabilities, min(voters, neighbours))
+    return GradientNeighbours(result, y.cpu(), probabilities.shape[1], probabilities, min(voters, neighbours))

@@ -207,18 +207,18 @@ def _leave_one_out(columns: KernelColumns, network: nn.Module, x: Tensor, y: Ten
         with measurement_mode(network):
             n_outputs = network_outputs(network, x[:1]).shape[1]
         targets = torch.nn.functional.one_hot(labels, max(n_outputs, int(y.max()) + 1)).double()
-    ridge, found = select_ridge(kernel, targets, RIDGES)
+    ridge, result = select_ridge(kernel, targets, RIDGES)
     # the leave-one-out residuals of the mean are its residuals times n / (n - 1)
     n = len(targets)
     constant = float(((targets - targets.mean(0)) * n / (n - 1)).square().sum(1).mean())
     return KernelLeaveOneOut(
-        predictions=found.predictions,
+        predictions=result.predictions,
         labels=labels,
         ridge=ridge,
-        squared_error=found.squared_error,
-        explained=1 - found.squared_error / constant if constant else float("nan"),
-        effective_dimension=found.effective_dimension,
-        largest_leverage=found.largest_leverage,
+        squared_error=result.squared_error,
+        explained=1 - result.squared_error / constant if constant else float("nan"),
+        effective_dimension=result.effective_dimension,
+        largest_leverage=result.largest_leverage,
     )
 
 

@@ -55,9 +55,9 @@ class MarginSignature(Result):
                 f"Readings hold the features of the input and at most 3 hidden layers; got {', '.join(self.layers)}. "
                 "Use the signature itself for others."
             )
-        found = dict(zip(taps, self.signature.tolist(), strict=True))
+        result = dict(zip(taps, self.signature.tolist(), strict=True))
         missing = [math.nan] * len(FEATURES)
-        return {f"{tap}.{name}": found.get(tap, missing)[i] for tap in TAPS for i, name in enumerate(FEATURES)}
+        return {f"{tap}.{name}": result.get(tap, missing)[i] for tap in TAPS for i, name in enumerate(FEATURES)}
 
     def missing(self) -> dict[str, str]:
         """Return the reasons of NaN by name."""

@@ -228,12 +228,12 @@ def measure(
     """
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
-    found = ready(network, samples)
-    if initial_state is not None and equals_trained_weights(found.bare, initial_state):
-        found = replace(found, notes=(*found.notes, SAME_STATE))
+    result = ready(network, samples)
+    if initial_state is not None and equals_trained_weights(result.bare, initial_state):
+        result = replace(result, notes=(*result.notes, SAME_STATE))
     options = options or {}
     chosen, unmeasured = select_applicable(
-        measures, found, has_initial=initial_state is not None, has_history=bool(history)
+        measures, result, has_initial=initial_state is not None, has_history=bool(history)
     )
     check_options(options, chosen, unmeasured)
     unnamed = _named(measures) is None
@@ -245,11 +245,11 @@ def measure(
     with eager_mode(), memo_scope():
         extras = [item.name for item in chosen if unnamed and not item.default]
         plan = plan_budget(
-            chosen, found, evaluate, budget=time_budget, options=options, dispensable=extras, shown=progress
+            chosen, result, evaluate, budget=time_budget, options=options, dispensable=extras, shown=progress
         )
         if progress and plan.seconds > SHOW_AFTER_SECONDS:
-            notify(f"measuring {type(found.bare).__name__}: {plan}")
-        return _evaluate_all(chosen, found, plan, evaluate, options, unmeasured, strict=strict, shown=progress)
+            notify(f"measuring {type(result.bare).__name__}: {plan}")
+        return _evaluate_all(chosen, result, plan, evaluate, options, unmeasured, strict=strict, shown=progress)
 
 
 def _evaluate_all(

@@ -56,13 +56,13 @@ def _powered(norm: _BatchNorm, bias: Tensor | None, power: int) -> list[tuple[Te
 
 def _norms(network: nn.Module, x: Tensor) -> list[tuple[_BatchNorm, Tensor | None]]:
     """Return each batch norm with running statistics, and the bias of the layer before it."""
-    calls, found = record_module_calls(network, x), []
+    calls, result = record_module_calls(network, x), []
     for call in calls:
         norm = call.module
         if isinstance(norm, _BatchNorm) and norm.running_mean is not None and norm.running_var is not None:
             before = [one.module for one in calls if isinstance(one.module, Weighted) and one.output is call.input]
-            found.append((norm, before[0].bias if before else None))
-    return found
+            result.append((norm, before[0].bias if before else None))
+    return result
 
 
 @dataclass(frozen=True)

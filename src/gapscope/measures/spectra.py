@@ -69,8 +69,8 @@ def _derivative(
     along = torch.stack([(g * v).sum() for g, v in zip(gradient, direction, strict=True)]).sum()
     if not along.requires_grad:  # the loss is linear in the weights
         return torch.cat([torch.zeros_like(v).flatten() for v in direction])
-    found = torch.autograd.grad(along, parameters, retain_graph=True, materialize_grads=True)
-    return torch.cat([as_real(g).flatten() for g in found])
+    result = torch.autograd.grad(along, parameters, retain_graph=True, materialize_grads=True)
+    return torch.cat([as_real(g).flatten() for g in result])
 
 
 class LanczosRun:

@@ -88,18 +88,18 @@ class UnitSparsity(Result):
     @property
     def caveats(self) -> tuple[str, ...]:
         """Reasons why the two numbers are doubtful for this network (empty if there are none)."""
-        found = []
+        result = []
         if self.accuracy < MIN_TRAIN_ACCURACY:
-            found.append(
+            result.append(
                 f"The paper's networks fit their training data (accuracy at least {MIN_TRAIN_ACCURACY}); here it is "
                 f"{self.accuracy:.3f}. Classes that are never predicted look sparse (zeta 1/(2M), kappa 0)."
             )
         if self.n_never_at_chance:
-            found.append(
+            result.append(
                 f"For {self.n_never_at_chance} of {len(self.classes)} classes accuracy never came down to chance; "
                 "their n_0 is the first position of the minimum."
             )
-        return tuple(found)
+        return tuple(result)
 
     def scalars(self) -> dict[str, float]:
         """Return zeta and kappa by name."""

@@ -41,7 +41,7 @@ SCORES = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
 # a file as young as this may be written again without its times telling
 SECONDS_UNTIL_SETTLED = 2.0
 # the index is written again once more than these, and more than this share, had to be read
-FEWEST_NEW, SHARE_NEW = 64, 0.02
+MIN_NEW, SHARE_NEW = 64, 0.02
 
 # size, time of modification, time of change and number of record and history
 Stamp = tuple[int, ...]
@@ -135,10 +135,10 @@ def misnamed(folder: Path, record: Record) -> str:
 
 def _stamp(path: str) -> Stamp:
     try:
-        found = os.stat(path)  # noqa: PTH116 - twice as fast as a Path's
+        result = os.stat(path)  # noqa: PTH116 - twice as fast as a Path's
     except OSError:
         return _NO_FILE
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    return result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:
@@ -273,7 +273,7 @@ def load_index(folder: Path) -> IndexedRecords:
         parts = [rows.loc[unchanged]] if unchanged else []
         parts += [pandas.DataFrame(new.rows).set_index("id")] if new.rows else []
         rows = pandas.concat(parts).sort_index().infer_objects() if parts else rows.loc[[]]
-        if max(len(new.rows), gone) > max(FEWEST_NEW, SHARE_NEW * len(rows)):
+        if max(len(new.rows), gone) > max(MIN_NEW, SHARE_NEW * len(rows)):
             written = stamps | new.stamps
             with suppress(GapscopeError, OSError):  # a pool that may only be read is read without an index
                 _write(folder / INDEX, rows, [written[name] for name in rows.index])

@@ -81,14 +81,14 @@ def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float
     if samples.targets is None:
         raise InvalidInput(f"The {split} data of a record need targets; got inputs alone. Pass (x, y).")
     with eager_mode():
-        found = ready(network, samples)
-        if found.mismatch:
-            raise InvalidInput(f"The {split} data do not fit the network: {found.mismatch}.")
-        scores = evaluate(found.network, found.samples)
-        labels = found.samples.targets
-        if found.samples.is_classification and labels is not None and are_unequal(labels):
-            with inspection_mode(found.network):
-                outputs = class_logits(network_outputs(found.network, found.samples.inputs))
+        result = ready(network, samples)
+        if result.mismatch:
+            raise InvalidInput(f"The {split} data do not fit the network: {result.mismatch}.")
+        scores = evaluate(result.network, result.samples)
+        labels = result.samples.targets
+        if result.samples.is_classification and labels is not None and are_unequal(labels):
+            with inspection_mode(result.network):
+                outputs = class_logits(network_outputs(result.network, result.samples.inputs))
             unequal = class_scores(outputs.softmax(1), labels)
             scores |= {"balanced_accuracy": unequal.balanced_accuracy, "auc": unequal.auc}
         return {f"{split}_{name}": value for name, value in scores.items()}

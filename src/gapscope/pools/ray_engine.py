@@ -41,8 +41,8 @@ def running_cluster() -> str | None:
             )
         return named
     # a cluster that was killed leaves its file behind
-    told = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
-    if named != "local" and told.is_file() and _answers(address := told.read_text().strip()):
+    message = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+    if named != "local" and message.is_file() and _answers(address := message.read_text().strip()):
         return address
     return None
 

@@ -82,8 +82,8 @@ class AccuracyEstimate(Result):
         """Return one row per target, none if the estimator abstains."""
         import pandas
 
-        found = {"like_training": self.same_noise, "clean": self.clean_labels}
-        return pandas.DataFrame([{"target": name, **vars(each)} for name, each in found.items() if each is not None])
+        result = {"like_training": self.same_noise, "clean": self.clean_labels}
+        return pandas.DataFrame([{"target": name, **vars(each)} for name, each in result.items() if each is not None])
 
     def __repr__(self) -> str:
         lines = []

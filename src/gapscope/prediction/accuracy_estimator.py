@@ -75,13 +75,13 @@ def accuracy_readings(
         else:
             left_out = kernel_leave_one_out(before, samples.inputs, samples.targets, max_exact=max_exact,
                                             landmarks=landmarks, chunk_size=chunk_size)  # fmt: skip
-    found = {f"kernel_leave_one_out.initial.{name}": value for name, value in left_out.scalars().items()}
+    result = {f"kernel_leave_one_out.initial.{name}": value for name, value in left_out.scalars().items()}
     if samples.is_classification:
         vote = neighbours_from_kernel(
             kernels[1], network, pairs.inputs, pairs.targets, neighbours=min(20, len(pairs) - 1)
         )
-        found |= {f"gradient_neighbours.{name}": value for name, value in vote.scalars().items()}
-    return found | {"kernel_leave_one_out.alignment": kernel_alignment(*kernels)}
+        result |= {f"gradient_neighbours.{name}": value for name, value in vote.scalars().items()}
+    return result | {"kernel_leave_one_out.alignment": kernel_alignment(*kernels)}
 
 
 SHIPPED = Path(__file__).with_name("shipped_accuracy_estimator.json")
@@ -180,13 +180,13 @@ class AccuracyEstimator:
         """
         check_range("level", level, 0, 1, low_open=True, high_open=True)
         known = with_features(table, self.spread)
-        found: dict[str, list[IntervalEstimate]] = {}
+        result: dict[str, list[IntervalEstimate]] = {}
         for target, correction in self.corrections.items():
             ends = correction.predict_interval(known, level)
             base = known["left_out"].to_numpy()[:, None] + self.shifts.get(target, 0.0)
             columns = numpy.column_stack([correction.predict(known), ends]) + base
-            found[target] = [IntervalEstimate(*row) for row in numpy.clip(columns, 0.0, 1.0).tolist()]
-        return found
+            result[target] = [IntervalEstimate(*row) for row in numpy.clip(columns, 0.0, 1.0).tolist()]
+        return result
 
     def abstention_reasons(self, table: pandas.DataFrame, largest_class: Sequence[float]) -> list[list[str]]:
         """Return the reasons to abstain from each network, one list of sentences per network.
@@ -199,9 +199,9 @@ class AccuracyEstimator:
             objections = self._objections(row, share)
             reasons.append([reason for reason, applies in objections.items() if applies])
         for correction in self.corrections.values():
-            for found, each in zip(reasons, correction.in_domain(known).to_dict("records"), strict=True):
-                if each["reason"] and not found:
-                    found.append(f"it is unlike the networks of the fit: {each['reason']}")
+            for result, each in zip(reasons, correction.in_domain(known).to_dict("records"), strict=True):
+                if each["reason"] and not result:
+                    result.append(f"it is unlike the networks of the fit: {each['reason']}")
         return reasons
 
     def _objections(self, row: Mapping[Any, Any], largest_class: float) -> dict[str, bool]:

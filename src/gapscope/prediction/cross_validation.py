@@ -25,18 +25,18 @@ SCHEMES = ("leave_one_out", "folds", "splits")
 MEAN_GAP = "mean gap"
 FEWEST = 3
 # beyond so many networks nothing is refitted without each of them: the time grows with more than their square
-MOST_LEFT_OUT = 100
+MAX_DROPPED = 100
 N_FOLDS = 20
 
 
 def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
     """Return the unfitted baselines by name: mean gap, log parameter count, train loss (if the table has them)."""
-    found = {MEAN_GAP: GapEstimator(features=())}
+    result = {MEAN_GAP: GapEstimator(features=())}
     if "parameter_count" in table.columns:
-        found["parameter_count"] = GapEstimator(features=("parameter_count",), log_features=("parameter_count",))
+        result["parameter_count"] = GapEstimator(features=("parameter_count",), log_features=("parameter_count",))
     if "train_loss" in table.columns:
-        found["train_loss"] = GapEstimator(features=("train_loss",))
-    return found
+        result["train_loss"] = GapEstimator(features=("train_loss",))
+    return result
 
 
 def _splits(n: int, scheme: str, n_splits: int, test_share: float, seed: int) -> list[Int[Array, " test"]]:
@@ -148,11 +148,11 @@ def _summary(
     if scheme == "splits":
         level, what = 0.9, f"5th to 95th percentile of {len(parts)} splits"
         values = {key: _mean([row[key] for row in drawn]) for key in values}
-    found = [(key, value, [row[key] for row in drawn], level, what) for key, value in values.items()]
+    results = [(key, value, [row[key] for row in drawn], level, what) for key, value in values.items()]
     if not mean_gap:
-        found.append(("fit_pearson", _mean(fits), fits, 0.9, f"5th to 95th percentile of {len(fits)} fits"))
+        results.append(("fit_pearson", _mean(fits), fits, 0.9, f"5th to 95th percentile of {len(fits)} fits"))
     result: list[dict[str, object]] = []
-    for metric, value, sample, fraction, interval in found:
+    for metric, value, sample, fraction, interval in results:
         low, high = percentile_interval(sample, fraction)
         result.append({"metric": metric, "value": value, "low": low, "high": high, "interval": interval})
     return result
@@ -209,13 +209,13 @@ def cross_validate(
 
 
 def suggest_scheme(n: int) -> str:
-    """Return the scheme for n networks: "leave_one_out" up to `MOST_LEFT_OUT`, "folds" beyond."""
-    return "leave_one_out" if n <= MOST_LEFT_OUT else "folds"
+    """Return the scheme for n networks: "leave_one_out" up to `MAX_DROPPED`, "folds" beyond."""
+    return "leave_one_out" if n <= MAX_DROPPED else "folds"
 
 
 def with_interval_for(estimator: GapEstimator, n: int) -> GapEstimator:
     """Return the estimator with intervals that n networks can afford: "cv+" beyond 100."""
-    if n > MOST_LEFT_OUT:
+    if n > MAX_DROPPED:
         estimator.interval, estimator.n_folds = "cv+", N_FOLDS
     return estimator
 
@@ -257,8 +257,8 @@ def baseline_errors(
         if len(fitted_on) >= FEWEST:
             estimates = model.fit(fitted_on, fitted_on["gap"]).predict(held)
         elif len(held) >= FEWEST:
-            found = cross_val_predict(model, held, scheme=suggest_scheme(len(held)), n_splits=N_FOLDS)
-            estimates = found.loc[held.index, "prediction"].to_numpy()
+            result = cross_val_predict(model, held, scheme=suggest_scheme(len(held)), n_splits=N_FOLDS)
+            estimates = result.loc[held.index, "prediction"].to_numpy()
         else:
             continue
         errors[name] = (estimates - held["gap"].to_numpy(dtype=float)).tolist()

@@ -80,11 +80,11 @@ class Kernel:
 
     def weights(self, y: Float[Array, " n"], rows: Int[Array, " r"]) -> Float[Array, " n_plus_1"]:
         """Return mean and alphas of the process fitted to some networks (0 for others)."""
-        found = numpy.zeros(1 + len(self.points))
-        found[0] = y[rows].mean()
+        result = numpy.zeros(1 + len(self.points))
+        result[0] = y[rows].mean()
         gram = self._similarities(self.points[rows], self.points[rows]) + self.noise * numpy.eye(len(rows))
-        found[1 + rows] = numpy.linalg.solve(gram, y[rows] - found[0])
-        return found
+        result[1 + rows] = numpy.linalg.solve(gram, y[rows] - result[0])
+        return result
 
     def deviation(self, x: Float[Array, "m p"], rows: Int[Array, " r"] | None = None) -> Float[Array, " m"]:
         """Return the standard deviation of the target of new networks, with the noise (eq. 2.26)."""
@@ -127,7 +127,7 @@ def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
                   float(fitted.k2.noise_level))  # fmt: skip
 
 
-LEAST_SLACK, MOST_SLACK = 0.1, 0.5
+MIN_SLACK, MAX_SLACK = 0.1, 0.5
 SHARE_INSIDE = 0.95
 
 
@@ -141,7 +141,7 @@ def _slack(x: Float[Array, "n p"]) -> float:
     """Return the 95 % point of how far a network is outside the range of the others."""
     n, p = x.shape
     if n < 3 or p == 0:
-        return LEAST_SLACK
+        return MIN_SLACK
     rising = numpy.sort(x, axis=0)
     # the ends of the range of all others
     low = numpy.where(x == rising[0], rising[1], rising[0])
@@ -151,7 +151,7 @@ def _slack(x: Float[Array, "n p"]) -> float:
     shares = numpy.where(beyond > 0, beyond / numpy.where(width > 0, width, numpy.inf), 0.0)
     shares[(beyond > 0) & (width == 0)] = numpy.inf
     worst = numpy.sort(shares.max(axis=1))
-    return float(numpy.clip(worst[min(math.ceil(SHARE_INSIDE * (n + 1)), n) - 1], LEAST_SLACK, MOST_SLACK))
+    return float(numpy.clip(worst[min(math.ceil(SHARE_INSIDE * (n + 1)), n) - 1], MIN_SLACK, MAX_SLACK))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ from gapscope.prediction.subset_runs import (
 from gapscope.results.progress import progress
 
 AUTO = "auto"
-FEWEST_SAMPLES, FEWEST_GROUPS = 40, 12
+MIN_SAMPLES, MIN_GROUPS = 40, 12
 NORMAL_99_ONE_SIDED, MIN_DIFFERENCE = 2.326, 0.05
 
 
@@ -196,11 +196,11 @@ def learning_curve(
             raise InvalidInput("Got a training function without data; only a RunSpec brings its own. Pass data=(x, y).")
         data = prepared(train_fn, data_root)[0].train
     samples = as_samples(data)
-    check_prediction_data(samples, "A learning curve", FEWEST_SAMPLES)
+    check_prediction_data(samples, "A learning curve", MIN_SAMPLES)
     numbers = group_numbers(groups, len(samples))
-    if numbers.max() + 1 < FEWEST_GROUPS:
+    if numbers.max() + 1 < MIN_GROUPS:
         raise InvalidInput(
-            f"A learning curve needs {FEWEST_GROUPS} groups; got {numbers.max() + 1}. Use `gs.forecast_accuracy`."
+            f"A learning curve needs {MIN_GROUPS} groups; got {numbers.max() + 1}. Use `gs.forecast_accuracy`."
         )
     design = _choose_design(design, train_fn, groups, max_interval_width, len(samples))
     spread = target_variance(samples)

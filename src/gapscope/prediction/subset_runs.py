@@ -251,16 +251,16 @@ def continued_predictions(network: nn.Module, samples: Samples) -> Tensor:
         predictions = class_logits(result.outputs).softmax(1)
         n_classes = predictions.shape[1]
         offset = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64)
-        wanted = target_matrix(targets, n_classes)
+        expected = target_matrix(targets, n_classes)
     else:
         predictions = result.outputs.reshape(len(targets), -1)
-        wanted = target_matrix(targets)
-        offset = wanted.mean(0)
+        expected = target_matrix(targets)
+        offset = expected.mean(0)
     if result.features is None:
         return predictions
-    predictions, wanted = predictions - offset, wanted - offset
-    factor = (predictions * wanted).sum() / predictions.square().sum().clamp_min(1e-12)
+    predictions, expected = predictions - offset, expected - offset
+    factor = (predictions * expected).sum() / predictions.square().sum().clamp_min(1e-12)
     scaled = factor.clamp_min(0.0) * predictions
     features = result.features - result.features.mean(0)
-    _, rest = select_ridge(linear_spectrum(features), wanted - scaled, RIDGES)
+    _, rest = select_ridge(linear_spectrum(features), expected - scaled, RIDGES)
     return scaled + rest.predictions + offset

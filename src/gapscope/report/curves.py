@@ -13,8 +13,8 @@ from gapscope.report.formatting import pluralize, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
 from gapscope.results.records import Record
 
-MOST_GROUPS = 8
-MOST_NETWORKS = 120
+MAX_GROUPS = 8
+MAX_NETWORKS = 120
 
 
 def share_explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
@@ -38,7 +38,7 @@ def _grouping(view: PoolView, records: Sequence[Record]) -> str | None:
     gaps = [record.gap for record in records]
     for column in view.varied:
         groups = [setting_value(view.table.at[record.id, column]) for record in records]
-        if column != "seed" and 2 <= len(set(groups)) <= MOST_GROUPS and share_explained(groups, gaps) > most:
+        if column != "seed" and 2 <= len(set(groups)) <= MAX_GROUPS and share_explained(groups, gaps) > most:
             best, most = column, share_explained(groups, gaps)
     return best
 
@@ -54,7 +54,7 @@ def curves(view: PoolView) -> dict[str, Any]:
     records = [record for record in records if _has(record, f"train_{score}")]
     if not records:
         return {"figures": []}
-    drawn = records[:: math.ceil(len(records) / MOST_NETWORKS)]
+    drawn = records[:: math.ceil(len(records) / MAX_NETWORKS)]
     column = _grouping(view, drawn)
     scores = (f"train_{score}", f"test_{score}")
     groups: dict[str, dict[str, list[dict[str, float]]]] = {}

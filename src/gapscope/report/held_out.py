@@ -20,7 +20,7 @@ from gapscope.results.estimate import percent
 if TYPE_CHECKING:
     import pandas
 
-MOST_ROWS = 200
+MAX_ROWS = 200
 
 
 def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]:
@@ -77,14 +77,14 @@ def held_out_section(
         has_answer = numpy.isfinite(held_out["prediction"].to_numpy(dtype=float))
         errors |= baseline_errors(view.table, list(held_out.index), list(held_out.index[has_answer]))
     models: list[dict[str, Any]] = [
-        {"name": name, "rmse": math.sqrt((numpy.array(found) ** 2).mean()), "mae": numpy.abs(found).mean()}
-        for name, found in errors.items()
-        if found
+        {"name": name, "rmse": math.sqrt((numpy.array(result) ** 2).mean()), "mae": numpy.abs(result).mean()}
+        for name, result in errors.items()
+        if result
     ]
     finite = [model["rmse"] for model in models if math.isfinite(model["rmse"])]
     return {
         "figure": predicted_against_true(items, view.gap_label, level) if answered else "",
-        "rows": [(item, interval_strip(item, scale)) for item in items[:MOST_ROWS]],
+        "rows": [(item, interval_strip(item, scale)) for item in items[:MAX_ROWS]],
         "of": len(items),
         "level": percent(level),
         "answered": len(answered),

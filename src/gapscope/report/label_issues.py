@@ -12,7 +12,7 @@ from gapscope.results.estimate import percent
 if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
 
-MOST_SHOWN = 48
+MAX_ROWS_SHOWN = 48
 
 
 def suspects_section(issues: LabelIssues, images: Any = None, classes: Sequence[str] | None = None) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def suspects_section(issues: LabelIssues, images: Any = None, classes: Sequence[
         return classes[label] if classes is not None and 0 <= label < len(classes) else str(label)
 
     cards: list[dict[str, Any]] = []
-    shown: Any = issues.to_pandas().head(MOST_SHOWN)
+    shown: Any = issues.to_pandas().head(MAX_ROWS_SHOWN)
     for row in shown.to_dict("records"):
         image = None if images is None else images[int(row["sample"])]
         picture = data_uri(image) if image is not None and is_image(image) else ""

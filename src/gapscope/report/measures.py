@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.leaderboard.leaderboard_result import FEWEST_RECIPES, Verdict
+from gapscope.leaderboard.leaderboard_result import MIN_CONFIGURATIONS, Verdict
 from gapscope.leaderboard.ranking import RANDOM, verdicts
 from gapscope.prediction.correlations import correlations
 from gapscope.report.figures import measure_against_gap
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 TITLED_DOTS = 2500
 ALL_DOTS = 30000
 SHOWN_CARDS = 12
-MOST_CARDS = 100
+MAX_CARDS = 100
 SHOWN_ROWS = 15
-RESAMPLES, FEWEST_RESAMPLES, FULLY_RESAMPLED = 2000, 200, 500
+RESAMPLES, MIN_RESAMPLES, FULLY_RESAMPLED = 2000, 200, 500
 # the smoother's time grows with the cube of the networks
-MOST_JUDGED, JUDGING_PERMUTATIONS = 300, 400
+MAX_ASSESSED, JUDGING_PERMUTATIONS = 300, 400
 DIRECTIONS = {
     "lower": "lower predicts a smaller gap",
     "higher": "higher predicts a smaller gap",
@@ -56,11 +56,11 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     table = _finished_table(view)
     baseline = BASELINE if BASELINE in view.readings else None
     # the time grows with networks squared times resamples; a large pool needs fewer of them for as narrow an interval
-    resamples = max(FEWEST_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
+    resamples = max(MIN_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
     clusters = configuration_ids(table, settings_of(view.table))
-    found = correlations(table, names, baseline=baseline, n_bootstrap=resamples, clusters=clusters)
-    sizes = found["kendall"].abs().fillna(-1.0).to_numpy(dtype=float)
-    return found.iloc[numpy.argsort(-sizes, kind="stable")]
+    result = correlations(table, names, baseline=baseline, n_bootstrap=resamples, clusters=clusters)
+    sizes = result["kendall"].abs().fillna(-1.0).to_numpy(dtype=float)
+    return result.iloc[numpy.argsort(-sizes, kind="stable")]
 
 
 def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
@@ -77,10 +77,10 @@ def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
     if not names or not settings:
         return {}
     table = _finished_table(view)
-    if len(set(configuration_ids(table, settings).tolist())) < FEWEST_RECIPES:
+    if len(set(configuration_ids(table, settings).tolist())) < MIN_CONFIGURATIONS:
         return {}
     return verdicts(table, measures=names, hyperparameters=settings, n_permutations=JUDGING_PERMUTATIONS,
-                    most_networks=MOST_JUDGED)  # fmt: skip
+                    most_networks=MAX_ASSESSED)  # fmt: skip
 
 
 def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None) -> list[dict[str, Any]]:
@@ -89,11 +89,11 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
     `judged` is the result of `leaderboard_verdicts`. No rows if no measure has a correlation, as with two networks.
     """
     judged = judged or {}
-    found: Any = ranked_correlations(view)
-    if found is None or not found["kendall"].notna().any():
+    result: Any = ranked_correlations(view)
+    if result is None or not result["kendall"].notna().any():
         return []
     rows: list[dict[str, Any]] = []
-    for row in found.rename_axis("name").reset_index().to_dict("records"):
+    for row in result.rename_axis("name").reset_index().to_dict("records"):
         name, direction = row["name"], view.readings[row["name"]][0].direction
         row |= {
             "title": view.titles[name],
@@ -153,8 +153,8 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
             titled=dots <= TITLED_DOTS,
         )
         figures.append({**row, "figure": figure})
-    left_out = max(0, len(figures) - MOST_CARDS)
-    return {"figures": figures[:SHOWN_CARDS], "more": figures[SHOWN_CARDS:MOST_CARDS], "every": every,
+    left_out = max(0, len(figures) - MAX_CARDS)
+    return {"figures": figures[:SHOWN_CARDS], "more": figures[SHOWN_CARDS:MAX_CARDS], "every": every,
             "left_out": left_out}  # fmt: skip
 
 

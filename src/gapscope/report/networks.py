@@ -15,13 +15,13 @@ from gapscope.report.figures import gap_distribution
 from gapscope.report.formatting import format_fixed, format_number, pluralize, setting_name, setting_value
 from gapscope.report.pool_view import PoolView
 
-MOST_CELLS = 9000
+MAX_CELLS = 9000
 LONGEST_MESSAGE = 400
-MOST_VALUES = 12
-MOST_TROUBLES = 50
+MAX_VALUES = 12
+MAX_PROBLEMS = 50
 SHOWN = 5
 # fewer gaps than these have no distribution worth a figure
-FEWEST_BARS = 4
+MIN_BARS = 4
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _cell(column: _Column, value: Any) -> dict[str, str]:
 def networks(view: PoolView) -> dict[str, Any]:
     """Settings, scores, gap and readings per network, smallest gap first (very large pools are cut off)."""
     columns = _columns(view)
-    most = max(20, MOST_CELLS // len(columns))
+    most = max(20, MAX_CELLS // len(columns))
     widest = max((abs(record.gap) for record in view.all_finished), default=1.0) or 1.0
     shown = view.whole.sort_values(by=["gap"], kind="stable").head(most)
     shown = shown.reindex(columns=list(dict.fromkeys(["name", *(column.name for column in columns)])))
@@ -83,13 +83,13 @@ def _varied(view: PoolView) -> list[dict[str, Any]]:
     for column in view.varied:
         # each different value is put into words once; True is not 1
         values: list[Any] = table[column].tolist()
-        found = Counter((type(value).__name__, value) for value in values)
+        result = Counter((type(value).__name__, value) for value in values)
         counts: Counter[str] = Counter()
-        for (_, value), count in found.items():
+        for (_, value), count in result.items():
             counts[setting_value(value)] += count
         ordered = sorted(counts.items(), key=lambda item: _order(item[0]))
-        more = max(0, len(ordered) - MOST_VALUES)
-        rows.append({"name": setting_name(column), "path": column, "values": ordered[:MOST_VALUES], "more": more})
+        more = max(0, len(ordered) - MAX_VALUES)
+        rows.append({"name": setting_name(column), "path": column, "values": ordered[:MAX_VALUES], "more": more})
     return rows
 
 
@@ -129,9 +129,9 @@ def overview(view: PoolView) -> dict[str, Any]:
         "drawn": len(view.records) if len(view.records) < n else 0,
         "finished": len(gaps),
         "gap_quantiles": numpy.quantile(gaps, [0, 0.25, 0.5, 0.75, 1]).tolist() if gaps else [math.nan] * 5,
-        "distribution": gap_distribution(gaps, view.gap_label) if len(gaps) >= FEWEST_BARS else Markup(""),
+        "distribution": gap_distribution(gaps, view.gap_label) if len(gaps) >= MIN_BARS else Markup(""),
         "varied": _varied(view),
-        "troubles": troubles[:MOST_TROUBLES],
-        "other_troubles": max(0, len(troubles) - MOST_TROUBLES),
+        "troubles": troubles[:MAX_PROBLEMS],
+        "other_troubles": max(0, len(troubles) - MAX_PROBLEMS),
         "unmeasured": reasons.most_common(50),
     }

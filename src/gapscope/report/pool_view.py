@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 160
 # correlations and figures grow with networks, some with their square
-MOST_DRAWN = 1000
+MAX_POINTS = 1000
 GAP_WORDS = {"accuracy": "train minus test accuracy", "loss": "test minus train loss"}
 
 
@@ -41,10 +41,10 @@ class PoolView:
 
     def __init__(self, records: Iterable[Record] | Pool) -> None:
         self.all_records: Sequence[Record]
-        if isinstance(records, Pool) and len(records) > MOST_DRAWN:
+        if isinstance(records, Pool) and len(records) > MAX_POINTS:
             index = records.index()
             self.whole, self.all_records = index.table(), index.summaries()
-            rows = sample_configurations(configuration_ids(self.whole, settings_of(self.whole)), MOST_DRAWN)
+            rows = sample_configurations(configuration_ids(self.whole, settings_of(self.whole)), MAX_POINTS)
             drawn = (records.get_record(str(name)) for name in self.whole.index[rows])
             self.records = [record for record in drawn if record is not None]
         else:

@@ -57,14 +57,14 @@ def _memorizing(view: PoolView) -> str:
     if view.gap_kind == "loss":
         return ""
     finished = view.all_finished
-    found = [record for record in finished if record.scores["train_accuracy"] >= FITS and record.gap >= LOSES]
-    if not found:
+    result = [record for record in finished if record.scores["train_accuracy"] >= FITS and record.gap >= LOSES]
+    if not result:
         return ""
-    worst = max(found, key=lambda record: record.gap)
+    worst = max(result, key=lambda record: record.gap)
     train, test = (format_fixed(worst.scores[f"{part}_accuracy"]) for part in ("train", "test"))
-    verb, most = ("memorizes its", ":") if len(found) == 1 else ("memorize their", ", most of all")
+    verb, most = ("memorizes its", ":") if len(result) == 1 else ("memorize their", ", most of all")
     return (
-        f"{len(found)} of {len(finished)} {verb} training data{most} {_named([worst], view)} ({train} on them, {test} "
+        f"{len(result)} of {len(finished)} {verb} training data{most} {_named([worst], view)} ({train} on them, {test} "
         "on test data)."
     )
 
@@ -86,34 +86,34 @@ def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> st
     plain = float(known["gap"].std(ddof=0)) * n / (n - 1)
     if error >= plain:
         return f"Gaps cannot be estimated from training data here: error {format_fixed(error)}, their mean has less."
-    said = (
+    message = (
         f"From training data alone the gap of a network like these is known to {format_fixed(error)} (root mean "
         f"square; their mean alone: {format_fixed(plain)})."
     )
     if view.gap_kind == "loss" or not {"low", "high"} <= set(held_out.columns):
-        return said
+        return message
     best = str((known["train_accuracy"] - answered["prediction"]).idxmax())
     row: Any = answered.loc[best]
     train_accuracy: Any = known.at[best, "train_accuracy"]
     expected = expected_test_accuracy(train_accuracy, row["prediction"], row["low"], row["high"])
-    return f"{said} Of the most promising, {view.describe(best)}, expect {expected} on new data."
+    return f"{message} Of the most promising, {view.describe(best)}, expect {expected} on new data."
 
 
 def _correlation_sentences(view: PoolView, best: str, judged: Mapping[str, Verdict]) -> list[str]:
     """Name the measures that order networks beyond chance and beyond the settings."""
     if best in judged and not judged[best].kendall.significant:
         return ["No measure correlates with the gap more than a random one would."]
-    said = f"Strongest correlation with the gap: {view.titles[best]}."
-    measures = {name: found for name, found in judged.items() if found.role == "measure"}
+    message = f"Strongest correlation with the gap: {view.titles[best]}."
+    measures = {name: result for name, result in judged.items() if result.role == "measure"}
     if not measures:
-        return [said]
-    evidence = [name for name, found in measures.items() if found.verdict == EVIDENCE]
+        return [message]
+    evidence = [name for name, result in measures.items() if result.verdict == EVIDENCE]
     evidence.sort(key=lambda name: -abs(measures[name].partial.value))
     if not evidence:
-        return [said, "No measure predicts the gap better than the hyperparameters alone."]
+        return [message, "No measure predicts the gap better than the hyperparameters alone."]
     named, more = "; ".join(view.titles[name] for name in evidence[:3]), len(evidence) - 3
     return [
-        said,
+        message,
         f"Correlated with it at equal hyperparameters, too: {named}{f'; and {more} more' if more > 0 else ''}.",
     ]
 
@@ -155,8 +155,8 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
     """
     view = view_of(records)
     with numpy.errstate(over="ignore", invalid="ignore"):
-        found = ranked_correlations(view)
-        measures = [] if found is None else found.rename_axis("measure").reset_index().to_dict("records")
+        result = ranked_correlations(view)
+        measures = [] if result is None else result.rename_axis("measure").reset_index().to_dict("records")
         judged = leaderboard_verdicts(view)
         best = next((row["measure"] for row in measures if not row["is_baseline"]), None)
         return {

@@ -19,7 +19,7 @@ HEAD = ("measure", "value", "error", "better", "what it is")
 BETTER = {"lower": "lower", "higher": "higher", "none": "-"}
 # a measure with more numbers than these is folded into one row
 FOLDED_FROM = 5
-MOST_LINES = 15
+MAX_LINES = 15
 # Measures that `gapscope.check` computes too, and the codes of the checks that rest on them.
 CHECKS_THAT_USE = {
     "accuracy": ("GS401", "GS402"),
@@ -224,8 +224,8 @@ class Readings(StoredRows[Reading]):
         """Return rows, reasons for missing measures, and notes, in at most 15 lines."""
         rows = _rows(self)
         notes = [*(f"note: {note}" for note in self.notes[:3]), *self._use]
-        missing = _missing_lines(self.unmeasured, max(1, MOST_LINES - len(notes) - min(len(rows), 9)))
-        most = MOST_LINES - len(notes) - len(missing) - 1
+        missing = _missing_lines(self.unmeasured, max(1, MAX_LINES - len(notes) - min(len(rows), 9)))
+        most = MAX_LINES - len(notes) - len(missing) - 1
         if len(rows) > most:
             rows = [*rows[: most - 1], (f"... and {len(rows) - most + 1} more; .to_pandas() has all",)]
         rows = [HEAD, *rows] if rows else []

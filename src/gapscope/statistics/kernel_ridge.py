@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 # Left-out residuals are divided by how little a sample determines its own prediction; below this all is rounding.
-_LEAST_FREEDOM = 1e-9
+_MIN_DEGREES_OF_FREEDOM = 1e-9
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: floa
     of_ones = residual_maker(torch.ones(n, 1, dtype=torch.float64, device=vectors.device))
     total = of_ones.sum()
     residuals = residual_maker(targets) - of_ones * (of_ones.T @ targets) / total
-    freedom = (freedom - of_ones.squeeze(1).square() / total).clamp_min(_LEAST_FREEDOM)
+    freedom = (freedom - of_ones.squeeze(1).square() / total).clamp_min(_MIN_DEGREES_OF_FREEDOM)
     left = residuals / freedom[:, None]
     return LooResult(
         predictions=targets - left,

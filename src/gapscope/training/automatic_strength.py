@@ -45,7 +45,7 @@ from gapscope.statistics.baselines import target_matrix
 
 # chosen on the tuning runs of the study `automatic_strength`, before any network that judges them was trained
 KAPPA, POWER = 0.65, 1.5
-FEWEST_SAMPLES = 100  # the least that the rate of label noise needs
+MIN_SAMPLES = 100  # the least that the rate of label noise needs
 TOLERANCE = 0.06
 BAND = 0.2
 RISE, FALL = 0.8, 0.35
@@ -103,7 +103,7 @@ class AutomaticStrength:
         least: float = 0.0005,
         most: float = 0.0125,
     ) -> None:
-        check_range("watched of AutomaticStrength", watched, FEWEST_SAMPLES)
+        check_range("watched of AutomaticStrength", watched, MIN_SAMPLES)
         check_range("every of AutomaticStrength", every, 1)
         check_range("least of AutomaticStrength", least, 0, low_open=True)
         check_range("most of AutomaticStrength (at least `least`)", most, least)
@@ -187,9 +187,9 @@ class AutomaticStrength:
 
     def _predict_watched(self) -> None:
         """Predict the monitored samples from each other, by the untrained network."""
-        if len(self._labels) < FEWEST_SAMPLES:
+        if len(self._labels) < MIN_SAMPLES:
             raise InvalidInput(
-                f"strength 'auto' needs {FEWEST_SAMPLES} different samples or more; the training has "
+                f"strength 'auto' needs {MIN_SAMPLES} different samples or more; the training has "
                 f"{len(self._labels)}. Pass a number."
             )
         assert self._untrained is not None

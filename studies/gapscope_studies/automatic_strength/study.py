@@ -87,8 +87,8 @@ def _difference(first: Any, second: Any) -> dict[str, float]:
     differences = (first - second).dropna()
     clusters = [f"{scenario} {seed}" for scenario, _, seed in differences.index]
     values = differences.to_numpy(dtype=float)
-    found = bootstrap(lambda rows: float(values[rows].mean()), len(values), clusters)
-    return {"value": found.value, "low": found.low, "high": found.high, "trainings": len(values)}
+    result = bootstrap(lambda rows: float(values[rows].mean()), len(values), clusters)
+    return {"value": result.value, "low": result.low, "high": result.high, "trainings": len(values)}
 
 
 def judged(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
@@ -136,8 +136,8 @@ def claims_of(numbers: Mapping[str, Any]) -> list[Claim]:
     }  # fmt: skip
 
     def against(name: str, says: str, above: float) -> Claim:
-        found = differences[name]
-        interval = Interval(found["value"], found["low"], found["high"], sum(families.values()))
+        result = differences[name]
+        interval = Interval(result["value"], result["low"], result["high"], sum(families.values()))
         return measured("ours", f"on four families{says}", "test accuracy, difference", interval, above=above, **common)
 
     # the best fixed strength is chosen by test accuracy: no method can know it

@@ -196,21 +196,21 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("study-work/checks"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    n, wanted = SCALES[given.scale]["n"], list(units(given.scale))
-    jobs = {" ".join(map(str, unit)): partial(_timed, partial(run_unit, *unit, n=n)) for unit in wanted}
-    found = run_cached(jobs, given.work / given.scale, workers=1).values()
+    n, expected = SCALES[given.scale]["n"], list(units(given.scale))
+    jobs = {" ".join(map(str, unit)): partial(_timed, partial(run_unit, *unit, n=n)) for unit in expected}
+    result = run_cached(jobs, given.work / given.scale, workers=1).values()
     content = {
         "environment": environment(),
         "scale": given.scale,
         "samples": n,
-        "seeds": sorted({seed for seed, _, _ in wanted}),
-        "cpu_seconds": sum(unit["cpu_seconds"] for unit in found),
+        "seeds": sorted({seed for seed, _, _ in expected}),
+        "cpu_seconds": sum(unit["cpu_seconds"] for unit in result),
         "thresholds": (
             "chosen on seeds 0 and 1 (scale development), fixed in this commit before the seeds above were drawn; "
             "seed 1000 is left out, because a smoke run had shown it before"
         ),
         "commit": commit(),
-        "codes": summarize([case for unit in found for case in unit["cases"]]),
+        "codes": summarize([case for unit in result for case in unit["cases"]]),
     }
     given.path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(given.path, to_json(content, indent=1) + "\n")

@@ -24,17 +24,17 @@ def wilson(successes: int, n: int) -> list[float] | None:
 
 def _rates(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     faulty, clean = ([case["outcome"] for case in cases if case["fault"] is kind] for kind in (True, False))
-    found, alarms = faulty.count("finding"), clean.count("finding")
+    result, alarms = faulty.count("finding"), clean.count("finding")
     missing = [outcomes.count("not checked") for outcomes in (faulty, clean)]
     answered, answered_clean = len(faulty) - missing[0], len(clean) - missing[1]
     return {
         "faults": len(faulty),
         "clean": len(clean),
-        "hits": wilson(found, len(faulty)),
+        "hits": wilson(result, len(faulty)),
         "false alarms": wilson(alarms, len(clean)),
         "answered faults": answered,
         "answered clean": answered_clean,
-        "hits of answered": wilson(found, answered),
+        "hits of answered": wilson(result, answered),
         "false alarms of answered": wilson(alarms, answered_clean),
         "not checked": sum(missing),
     }

@@ -76,8 +76,8 @@ def _jobs(setting: RunSettings) -> list[Configuration]:
 def architectures(setting: RunSettings) -> Outcome:
     """Kendall's tau-b with the reached accuracy, of each way, on each data set."""
     drawn = _jobs(setting)
-    found = setting.cached("architectures", {item.job: partial(one, item, setting.data_root) for item in drawn})
-    table = pandas.DataFrame(found.values())
+    result = setting.cached("architectures", {item.job: partial(one, item, setting.data_root) for item in drawn})
+    table = pandas.DataFrame(result.values())
     means: dict[str, Table] = {
         str(name): pandas.DataFrame(part.groupby("recipe").mean(numeric_only=True))
         for name, part in table.groupby("data")

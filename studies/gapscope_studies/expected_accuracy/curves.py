@@ -99,7 +99,7 @@ def halves(configuration: Configuration, train: gs.Samples, outputs: int) -> dic
         a = torch.from_numpy(split.trained)
         half = rbf_ridge(features[a], labels[a], n_classes=classes)
         half_scores.append(_right(half.predictions, train.subset(a)))
-    found: dict[str, Any] = {"rbf": float(right.mean()), "rbf_half": float(np.concatenate(half_scores).mean())}
+    result: dict[str, Any] = {"rbf": float(right.mean()), "rbf_half": float(np.concatenate(half_scores).mean())}
     for name, share in SHARES.items():
         readings = []
         for split in (first, second):
@@ -120,15 +120,15 @@ def halves(configuration: Configuration, train: gs.Samples, outputs: int) -> dic
                     "fit_if_kernel_wrong": (fit * (1 - kernel_of_seen)).mean(),
                 }
             readings.append(row_of_split)
-        found |= {f"{name}.{key}": float(np.mean([each[key] for each in readings])) for key in readings[0]}
-        found |= {f"{name}.{key}_one": float(readings[0][key]) for key in ("raw", "continued")}
+        result |= {f"{name}.{key}": float(np.mean([each[key] for each in readings])) for key in readings[0]}
+        result |= {f"{name}.{key}_one": float(readings[0][key]) for key in ("raw", "continued")}
     if train.is_classification:
         try:
             noise = gs.estimate_label_noise(None, train)
-            found |= {"noise_rate": noise.rate, "noise_low": noise.low, "noise_high": noise.high}
+            result |= {"noise_rate": noise.rate, "noise_low": noise.low, "noise_high": noise.high}
         except GapscopeError:
-            found["noise_rate"] = None
-    return found
+            result["noise_rate"] = None
+    return result
 
 
 def rivals(configuration: Configuration, train: gs.Samples, test: gs.Samples, outputs: int) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def rivals(configuration: Configuration, train: gs.Samples, test: gs.Samples, ou
     start = time.process_time()
     network, steps = _trained(configuration, train, outputs, "all", n)
     seconds, clean = time.process_time() - start, score(network, test)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "seconds": seconds, "steps": steps, "clean_truth": clean,
         "truth": on_equally_noisy(clean, configuration.noise, outputs), "train_score": score(network, train),
     }  # fmt: skip
@@ -155,7 +155,7 @@ def rivals(configuration: Configuration, train: gs.Samples, test: gs.Samples, ou
         fold_steps += steps
         scores.append(_right(_outputs(part, unseen), unseen))
         networks.append((part, seen, unseen))
-    found |= {"folds": float(np.concatenate(scores).mean()), "hold_out": float(scores[0].mean()),
+    result |= {"folds": float(np.concatenate(scores).mean()), "hold_out": float(scores[0].mean()),
               "folds.steps": fold_steps, "folds.seconds": time.process_time() - start}  # fmt: skip
     fifth = [validated(part, unseen, seen) for part, seen, unseen in networks]
     tenth = [
@@ -163,36 +163,36 @@ def rivals(configuration: Configuration, train: gs.Samples, test: gs.Samples, ou
         for part, seen, unseen in networks
         for few in torch.arange(len(unseen)).tensor_split([len(unseen) // 2])
     ]
-    return found | {"validated.fifth": fifth, "validated.tenth": tenth}
+    return result | {"validated.fifth": fifth, "validated.tenth": tenth}
 
 
 def estimates(configuration: Configuration, train: gs.Samples, outputs: int) -> dict[str, Any]:
     """`estimate_accuracy` of the network trained on everything, with and without its initial weights."""
     network, _ = _trained(configuration, train, outputs, "all", len(train))
     before = untrained(_reseeded(configuration, "all"), train, outputs)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, state in (("given", before.state_dict()), ("resampled", None)):
         start = time.process_time()
         try:
             one = gs.estimate_accuracy(network, train, initial_state=state)
         except GapscopeError as error:
-            found[f"estimate.{name}"] = str(error)[:80]
+            result[f"estimate.{name}"] = str(error)[:80]
             continue
         for line in LINES:
             answer = getattr(one, line)
-            found[f"estimate.{name}.{line}"] = None if answer is None else [answer.value, answer.low, answer.high]
-        found[f"estimate.{name}.seconds"] = time.process_time() - start
-        found[f"estimate.{name}.noise"] = one.label_noise
-        found[f"estimate.{name}.abstained"] = (*one.abstained_because, one.clean_abstained_because)[0][:80]
-    return found
+            result[f"estimate.{name}.{line}"] = None if answer is None else [answer.value, answer.low, answer.high]
+        result[f"estimate.{name}.seconds"] = time.process_time() - start
+        result[f"estimate.{name}.noise"] = one.label_noise
+        result[f"estimate.{name}.abstained"] = (*one.abstained_because, one.clean_abstained_because)[0][:80]
+    return result
 
 
 def read(configuration: Configuration, root: str | None = None) -> dict[str, Any]:
     """Everything of one fresh network; JSON-serializable values."""
     train, test, outputs = data_of(configuration, root)
-    found = configuration.facts() | {"name": configuration.job, "classes": outputs}
-    found |= halves(configuration, train, outputs) | rivals(configuration, train, test, outputs)
-    return found | (estimates(configuration, train, outputs) if train.is_classification else {})
+    result = configuration.facts() | {"name": configuration.job, "classes": outputs}
+    result |= halves(configuration, train, outputs) | rivals(configuration, train, test, outputs)
+    return result | (estimates(configuration, train, outputs) if train.is_classification else {})
 
 
 # --- judging all of them
@@ -201,11 +201,11 @@ def read(configuration: Configuration, root: str | None = None) -> dict[str, Any
 def predictions(table: Table) -> dict[str, np.ndarray]:
     """Predicted score of each network by every method."""
     columns = {"RBF ridge": "rbf", HOLD_OUT: "hold_out", "two halves as scored": "long.raw", FOLDS: "folds"}
-    found = {name: table[column].to_numpy(dtype=float) for name, column in columns.items()}
+    result = {name: table[column].to_numpy(dtype=float) for name, column in columns.items()}
     for name, part in ((SHORT, "short"), (LONG, "long")):
         rows = table[[f"{part}.continued", "rbf", "rbf_half"]].to_numpy(dtype=float)
-        found[name] = np.array([move_towards_kernel(*row) for row in rows])
-    return {name: found[name] for name in COSTS}
+        result[name] = np.array([move_towards_kernel(*row) for row in rows])
+    return {name: result[name] for name in COSTS}
 
 
 def is_covered(forecast: np.ndarray, samples: np.ndarray, truth: np.ndarray, network_error: float) -> np.ndarray:
@@ -278,13 +278,13 @@ def _estimates(table: Table) -> list[dict[str, Any]]:
 
 def curves(setting: RunSettings) -> Outcome:
     """Judge all of them on the fresh networks that are stored, or that are trained now."""
-    order = wanted = spread_evenly(FRESH)
+    order = expected = spread_evenly(FRESH)
     if setting.scale == "smoke":
-        wanted = [item for item in order if item.pool == "third_table"][:3]
-    found = stored_or_read(
-        setting, wanted, "curves", read, stored=setting.scale != "smoke", train=setting.scale != "small"
+        expected = [item for item in order if item.pool == "third_table"][:3]
+    result = stored_or_read(
+        setting, expected, "curves", read, stored=setting.scale != "smoke", train=setting.scale != "small"
     )
-    every = pandas.DataFrame(found)
+    every = pandas.DataFrame(result)
     table = every[every["pool"] != "third_regression"]
     groups: dict[str, Table] = {
         "all classifiers": table,
@@ -314,8 +314,8 @@ def curves(setting: RunSettings) -> Outcome:
             "estimate_accuracy": pandas.DataFrame(map(shown, lines)),
         },
         verdict=(
-            f"{len(found)} of {len(order)} drawn networks were trained, after the rule had been committed. Intervals "
+            f"{len(result)} of {len(order)} drawn networks were trained, after the rule had been committed. Intervals "
             "are over data sets. The rival from a cost of two trainings is five folds, else the hold-out."
         ),
-        **behind(setting, found),
+        **behind(setting, result),
     )  # fmt: skip

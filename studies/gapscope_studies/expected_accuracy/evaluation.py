@@ -30,19 +30,19 @@ RIVALS = {
 
 def evaluate_baseline(rival: Baseline, table: Table) -> dict[str, Any] | None:
     """Error, width and coverage of one way on these networks; None where it answers none of them."""
-    said: Table = rival.predict(table)
-    answered = said["value"].notna()
+    message: Table = rival.predict(table)
+    answered = message["value"].notna()
     if not answered.any():
         return None
-    said, truth = said[answered], table.loc[answered, TARGET]
-    inside: Any = (said["low"] <= truth) & (truth <= said["high"])
+    message, truth = message[answered], table.loc[answered, TARGET]
+    inside: Any = (message["low"] <= truth) & (truth <= message["high"])
     return {
         "method": rival.name,
         "trainings": rival.cost,
         "networks": int(answered.sum()),
-        "error": rms_error(said["value"] - truth, table.loc[answered, "data"].tolist()),
-        "bias": float((said["value"] - truth).mean()),
-        "width": float((said["high"] - said["low"]).mean()),
+        "error": rms_error(message["value"] - truth, table.loc[answered, "data"].tolist()),
+        "bias": float((message["value"] - truth).mean()),
+        "width": float((message["high"] - message["low"]).mean()),
         "covered": float(inside.mean()),
     }
 
@@ -83,23 +83,23 @@ def evaluate(setting: RunSettings) -> Outcome:
         "answered, wrong labels": table[~said_no & (table["noise"] > 0)],
         **{f"{pool}, answered": part[~said_no[part.index]] for pool, part in table.groupby("pool")},
     }
-    found = {
+    result = {
         name: [row for way in ways if (row := evaluate_baseline(way, part)) is not None]
         for name, part in groups.items()
         if len(part)
     }
     regression = pandas.DataFrame([row for row in rows if row["pool"] == REGRESSION.name])
     regression_rows = _regression_rows(regression) if len(regression) else []
-    tables = {name: pandas.DataFrame(map(shown, part)) for name, part in found.items()}
+    tables = {name: pandas.DataFrame(map(shown, part)) for name, part in result.items()}
     if regression_rows:
         tables["regression, R²"] = pandas.DataFrame(map(shown, regression_rows))
-    judged = found.get("answered, with cross-validation") or found.get("all that were answered") or []
+    judged = result.get("answered, with cross-validation") or result.get("all that were answered") or []
     own = next((row["error"].value for row in judged if row["method"] == OURS), float("nan"))
     ahead = [f"{row['method']} ({row['trainings']} training runs)" for row in judged if row["error"].value < own]
     first = f"It is beaten by {', '.join(ahead)}." if ahead else "No baseline errs less."
     return Outcome(
         numbers={
-            "judged": {name: [plain(row) for row in part] for name, part in found.items()},
+            "judged": {name: [plain(row) for row in part] for name, part in result.items()},
             "regression": [plain(row) for row in regression_rows],
             "refused": {str(pool): int(part.sum()) for pool, part in said_no.groupby(table["pool"])},
             "trained": dict(Counter(row["pool"] for row in rows)),

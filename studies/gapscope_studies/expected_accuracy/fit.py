@@ -140,7 +140,7 @@ def fit(table: Table) -> AccuracyEstimator:
         # without readings only a mean correction is left, the same for both kinds
         tried = [Candidate(kind, names) for kind in KINDS for names in READINGS if names or kind == "ridge"]
         errors = {each: left_out_errors(each, table, target) for each in tried}
-        best = plainest({each: found**2 for each, found in errors.items()})
+        best = plainest({each: result**2 for each, result in errors.items()})
         corrections[target] = best.unfitted().fit(table, table[column] - table["left_out"])
         parts[target] = error_parts(errors[best], table)
         card[target] = {
@@ -151,11 +151,11 @@ def fit(table: Table) -> AccuracyEstimator:
             "intervals_on_data_sets_left_out": coverage(best, table, target),
             "compared": [{"kind": "none", "readings": "", **alone}]
             + [
-                {"kind": each.kind, "readings": ", ".join(each.readings), **_errors(found, table)}
-                for each, found in errors.items()
+                {"kind": each.kind, "readings": ", ".join(each.readings), **_errors(result, table)}
+                for each, result in errors.items()
             ],
         }
-    found = Limits(
+    result = Limits(
         alignment=float(table["kernel_leave_one_out.alignment"].min()),
         leverage=min(float(table["leverage"].max()), LARGEST_LEVERAGE),
         samples=int(table["samples"].min()),
@@ -169,16 +169,16 @@ def fit(table: Table) -> AccuracyEstimator:
             "recipes": sorted(set(table["recipe"])),
         },
         "refuses": {
-            "alignment_below": found.alignment,
-            "mean_leverage_above": found.leverage,
-            "samples_below": found.samples,
+            "alignment_below": result.alignment,
+            "mean_leverage_above": result.leverage,
+            "samples_below": result.samples,
             "left_out_accuracy": "not two standard errors above the fraction of the most frequent label",
             "readings": "outside the region of the fitted networks",
         },
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    return AccuracyEstimator(corrections, SPREAD, found, facts | card, parts)
+    return AccuracyEstimator(corrections, SPREAD, result, facts | card, parts)
 
 
 if __name__ == "__main__":

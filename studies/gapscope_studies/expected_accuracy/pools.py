@@ -119,14 +119,14 @@ class Plan:
 
     def configurations(self) -> list[Configuration]:
         """Draw them; every training configuration as often as every other, half of each without wrong labels."""
-        found = []
+        result = []
         for data, recipes in self.data.items():
             draw = random.Random(f"{self.seed} {data}")
             for number in range(self.networks):
                 noise = draw.choice(self.noises) if self.noises and number // len(recipes) % 2 else 0.0
                 recipe = recipes[number % len(recipes)]
-                found.append(Configuration(self.name, data, draw.choice(self.sizes), noise, recipe, number))
-        return found
+                result.append(Configuration(self.name, data, draw.choice(self.sizes), noise, recipe, number))
+        return result
 
 
 def load_rows(name: str) -> dict[str, dict[str, Any]]:

@@ -96,16 +96,16 @@ def _readings(network: nn.Module, initial: dict[str, Tensor], train: gs.Samples,
     x, y = train.inputs.to(device), train.targets.to(device)  # type: ignore[union-attr]
     before = {name: tensor.to(device) for name, tensor in initial.items()}
     readings = accuracy_readings(network, before, gs.Samples(x, y))
-    found = {_SHORT.get(name, name): value for name, value in readings.items()}
+    result = {_SHORT.get(name, name): value for name, value in readings.items()}
     for name in DEFAULT_READINGS:
         try:
             for reading in gs.measure(network, (x[:READ], y[:READ]), [name]):
                 if not name.startswith("margin") or reading.name.endswith(".median"):
-                    found[reading.name] = reading.value
+                    result[reading.name] = reading.value
         except GapscopeError:  # a measure that this network does not have
             continue
     network.cpu()
-    return found
+    return result
 
 
 def fold_order(configuration: Configuration, n: int) -> Tensor:
@@ -131,7 +131,7 @@ def _rivals(configuration: Configuration, train: gs.Samples, outputs: int) -> di
     if has_cross_validation(configuration):
         parts["cross_validation"] = order.chunk(FOLDS)
     scores = {name: held_out_scores(configuration, train, outputs, held) for name, held in parts.items()}
-    return {name: sum(found) / len(found) for name, found in scores.items()}
+    return {name: sum(result) / len(result) for name, result in scores.items()}
 
 
 def probed(
@@ -145,8 +145,8 @@ def probed(
     trained_in = time.perf_counter() - start
     clean, fit = score(network, test), score(network, train)
     start = time.perf_counter()
-    found = configuration.facts() | _readings(network, initial, train, device)
-    return found | {
+    result = configuration.facts() | _readings(network, initial, train, device)
+    return result | {
         "classes": classes,
         "parameter_count": sum(parameter.numel() for parameter in network.parameters()),
         "train_loss": evaluate(network, train)["loss"],

@@ -74,7 +74,7 @@ def flow_residuals(kernel: Tensor, residuals: Tensor, time: float) -> Tensor:
     values, squares = values.clamp_min(0.0), vectors.square()
     inside = vectors.T @ residuals.double()
     step, scale, angle = 1.081792140 / NODES, 4.492075287 * NODES / time, 1.172104229
-    found = torch.zeros_like(inside)
+    result = torch.zeros_like(inside)
     for node in range(NODES):
         u = torch.tensor((node + 0.5) * step, dtype=torch.float64)
         z = scale * (1 + torch.sin(1j * u - angle))
@@ -82,8 +82,8 @@ def flow_residuals(kernel: Tensor, residuals: Tensor, time: float) -> Tensor:
         resolvent = 1 / (z + values)
         transformed = vectors.to(resolvent.dtype) @ (resolvent[:, None] * inside)
         own = squares.to(resolvent.dtype) @ resolvent
-        found += (weight * transformed / (z * own)[:, None]).real
-    return found
+        result += (weight * transformed / (z * own)[:, None]).real
+    return result
 
 
 def preconditioned_kernels(network: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
@@ -153,14 +153,14 @@ def kernel_scores(configuration: Configuration, train: gs.Samples, classes: int)
 def read(configuration: Configuration, root: str | None = None) -> dict[str, Any]:
     """Everything of one network; JSON-serializable values."""
     train, test, classes = data_of(configuration, root)
-    found = configuration.facts() | {"name": configuration.job} | kernel_scores(configuration, train, classes)
+    result = configuration.facts() | {"name": configuration.job} | kernel_scores(configuration, train, classes)
     start = time.process_time()
     network = trained(configuration, train, classes)
-    found["training_seconds"] = time.process_time() - start
-    found["truth"] = on_equally_noisy(score(network, test), configuration.noise, classes)
-    found["train_score"] = score(network, train)
+    result["training_seconds"] = time.process_time() - start
+    result["truth"] = on_equally_noisy(score(network, test), configuration.noise, classes)
+    result["train_score"] = score(network, train)
     scores = held_out_scores(configuration, train, classes, fold_order(configuration, len(train)).chunk(FOLDS))
-    return found | {"hold_out": scores[0], "folds": sum(scores) / len(scores)}
+    return result | {"hold_out": scores[0], "folds": sum(scores) / len(scores)}
 
 
 def _errors(table: Table, group: str) -> list[dict[str, Any]]:
@@ -193,11 +193,11 @@ def short_training(setting: RunSettings) -> Outcome:
     table = pandas.DataFrame(rows)
     flat = table["recipe"].str.startswith("fully_connected")
     groups: dict[str, Table] = {"all": table, "fully connected": table[flat], "convolutional": table[~flat]}
-    found = {name: _errors(part, name) for name, part in groups.items() if len(part)}
-    by_method = {row["method"]: row for row in found["all"]}
+    result = {name: _errors(part, name) for name, part in groups.items() if len(part)}
+    by_method = {row["method"]: row for row in result["all"]}
     return Outcome(
         numbers={
-            "errors": {name: [plain(row) for row in part] for name, part in found.items()},
+            "errors": {name: [plain(row) for row in part] for name, part in result.items()},
             "networks": len(table),
             "flow_seconds": float(table["flow_seconds"].mean()),
             "training_seconds": float(table["training_seconds"].mean()),
@@ -208,7 +208,7 @@ def short_training(setting: RunSettings) -> Outcome:
                 "root mean squared error minus the forecast's", by_method[RULE]["minus forecast_accuracy"], below=0.0,
             )
         ],
-        tables={name: pandas.DataFrame(map(shown, part)) for name, part in found.items()},
+        tables={name: pandas.DataFrame(map(shown, part)) for name, part in result.items()},
         verdict=(
             "The rule was committed before these networks were trained. The flow does not describe convolutional "
             "networks, whose kernel grows while they train. One hold-out of the same short training errs less and "

@@ -36,8 +36,8 @@ def _hold_out(table: Table) -> float:
 def _figure(table: Table) -> Any:
     figure, axes = plots.panels(1)
     groups = {str(data): part for data, part in table.groupby("data")}
-    found = {data: (part["initial.accuracy"].tolist(), part[TRUTH].tolist()) for data, part in groups.items()}
-    plots.scatter(axes[0], found, hollow={data: part["early"].tolist() for data, part in groups.items()})
+    result = {data: (part["initial.accuracy"].tolist(), part[TRUTH].tolist()) for data, part in groups.items()}
+    plots.scatter(axes[0], result, hollow={data: part["early"].tolist() for data, part in groups.items()})
     axes[0].plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
     plots.named(axes[0], xlabel="left-out accuracy, initial weights", ylabel="accuracy after training")
     plots.legend(figure)

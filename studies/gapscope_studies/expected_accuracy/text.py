@@ -40,11 +40,11 @@ def _lines(package: str) -> list[str]:
     """Return the different lines of a package's sources, in random order."""
     spec = importlib.util.find_spec(package)
     assert spec is not None and spec.origin is not None
-    found: set[str] = set()
+    result: set[str] = set()
     for path in sorted(Path(spec.origin).parent.rglob("*.py")):
         text = path.read_text(encoding="utf-8", errors="ignore")
-        found.update(line.strip() for line in text.splitlines() if line.isascii())
-    kept = sorted(line for line in found if 20 <= len(line) <= LENGTH and package not in line)
+        result.update(line.strip() for line in text.splitlines() if line.isascii())
+    kept = sorted(line for line in result if 20 <= len(line) <= LENGTH and package not in line)
     order = np.random.default_rng(derive_seed(0, package)).permutation(len(kept))[:LINES]
     return [kept[i] for i in order]
 

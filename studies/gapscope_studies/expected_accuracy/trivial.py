@@ -59,8 +59,8 @@ def read(configuration: Configuration, root: str | None) -> dict[str, float]:
     start = time.process_time()
     rows: tuple[LooRow, ...] = loo_baselines(features, labels, n_classes=classes)
     seconds = time.process_time() - start
-    found = {row.method.split(" (")[0]: row.score for row in rows}
-    return {**found, "logistic regression": _logistic(features.numpy(), labels.numpy()), "cpu_seconds": seconds}
+    result = {row.method.split(" (")[0]: row.score for row in rows}
+    return {**result, "logistic regression": _logistic(features.numpy(), labels.numpy()), "cpu_seconds": seconds}
 
 
 def _combination(setting: RunSettings, judged: pandas.DataFrame, truth: Any, samples: Any) -> dict[str, Any]:
@@ -101,12 +101,12 @@ def trivial(setting: RunSettings) -> Outcome:
     items = [item for item, keep in zip(drawn, answered, strict=True) if keep]
     items = items[: setting.choose(smoke=3, small=len(items), paper=len(items))]
     table = table[answered.to_numpy()].reset_index(drop=True).iloc[: len(items)]
-    found = pandas.DataFrame([read(item, setting.data_root) for item in items])
-    seconds = found.pop("cpu_seconds")
-    found[NTK] = table["left_out"].to_numpy(dtype=float)
-    found[MEAN] = (found["RBF ridge"] + found[NTK]) / 2
+    result = pandas.DataFrame([read(item, setting.data_root) for item in items])
+    seconds = result.pop("cpu_seconds")
+    result[NTK] = table["left_out"].to_numpy(dtype=float)
+    result[MEAN] = (result["RBF ridge"] + result[NTK]) / 2
     truth, data = table[TARGET].to_numpy(dtype=float), table["data"].tolist()
-    errors = found.sub(truth, axis=0)
+    errors = result.sub(truth, axis=0)
     rows = [
         {
             "method": name,
@@ -119,7 +119,7 @@ def trivial(setting: RunSettings) -> Outcome:
     ]
     rows.sort(key=lambda row: row["error"].value)
     sizes = np.array([len(data_of(item, setting.data_root)[0]) for item in items])
-    combination = _combination(setting, found.assign(data=data), truth, sizes)
+    combination = _combination(setting, result.assign(data=data), truth, sizes)
     return Outcome(
         numbers={"rows": [plain(row) for row in rows], "networks": len(errors),
                  "median_cpu_seconds": float(seconds.median()), "combination": combination},

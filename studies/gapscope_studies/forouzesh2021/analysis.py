@@ -62,8 +62,8 @@ def relation(table: Table, x: str, y: str = "test_loss") -> Found:
         return {"n": len(pair)} | {name + end: math.nan for name in ("rho", "rho_raw", "slope") for end in ENDS}
     logs = log_log(pair[x], pair[y])
     raw: Any = correlations(pair, [x], target=y, baseline=None).loc[x]
-    found = {f"rho_raw{end}": float(raw[f"pearson{end}"]) for end in ENDS}
-    return {"n": len(pair), **_ends("rho", logs.pearson), **found, **_ends("slope", logs.slope)}
+    result = {f"rho_raw{end}": float(raw[f"pearson{end}"]) for end in ENDS}
+    return {"n": len(pair), **_ends("rho", logs.pearson), **result, **_ends("slope", logs.slope)}
 
 
 def number_rows(numbers: Any, name: str = "") -> Rows:
@@ -219,10 +219,10 @@ def compared_relations(
     """A claim about means over runs of columns, such as the difference of two correlations."""
     values = more.pop("values", None)
     values = by_draw(table, *columns) if values is None else values
-    found = bootstrap_both(lambda means: statistic(dict(zip(columns, means, strict=True))), values)
+    result = bootstrap_both(lambda means: statistic(dict(zip(columns, means, strict=True))), values)
     unit = "configurations" if values.shape[1] < values.shape[2] else DRAWS
     return measured(
-        source, says, quantity, found, compared=learnt(table), **{"unit": unit, "above": 0.0, **LOGITS, **more}
+        source, says, quantity, result, compared=learnt(table), **{"unit": unit, "above": 0.0, **LOGITS, **more}
     )
 
 
@@ -238,8 +238,8 @@ def related(source: str, says: str, table: Table, x: str, y: str = "test_loss", 
     if clusters is None:
         free = compared_relations(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
         return replace(free, low=max(free.low, -1.0), high=min(free.high, 1.0))
-    found = log_log(table[x], table[y], clusters).pearson.within(-1.0, 1.0)
-    return measured(source, says, quantity, found, above=0.0, compared=learnt(table), **LOGITS, **more)
+    result = log_log(table[x], table[y], clusters).pearson.within(-1.0, 1.0)
+    return measured(source, says, quantity, result, above=0.0, compared=learnt(table), **LOGITS, **more)
 
 
 def ratio_claim(source: str, says: str, first: Table, second: Table, column: str, what: str, **more: Any) -> Claim:

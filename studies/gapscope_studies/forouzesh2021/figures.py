@@ -76,11 +76,11 @@ def depth_and_width(table: Table) -> list[Claim]:
     product = (float(wide["width"].iloc[0]) / 2) ** deep
     narrow = table[table["n_hidden"] == deeper]
     narrow = narrow[(narrow["width"] / 2) ** deeper < 0.99 * product]
-    found = equal_products(table)
+    result = equal_products(table)
     for width, one in narrow.groupby("width"):
         says = f"{deeper:.0f} layers of {width:.0f} have a lower {{}} than {deep:.0f} layers of the largest width"
-        found += _both("Fig. 2(b)", says, one, wide, "narrow and deep over wide")
-    return found
+        result += _both("Fig. 2(b)", says, one, wide, "narrow and deep over wide")
+    return result
 
 
 def equal_products(table: Table) -> list[Claim]:
@@ -102,7 +102,7 @@ def deeper_cnns(table: Table) -> list[Claim]:
     i, j = min(pairs, key=lambda pair: abs(size[pair[0]] / size[pair[1]] - 1))
     first, second = sorted(at)[:2]
     narrow, wide = at[second]["channels"].idxmin(), at[first]["channels"].idxmax()
-    found = []
+    result = []
     for says, deep, shallow in (
         ("at equal parameters the deeper CNN, here the wider one, has the lower {}", i, j),
         ("a narrow CNN has a lower {} than a wide one of one convolution less", narrow, wide),
@@ -110,8 +110,8 @@ def deeper_cnns(table: Table) -> list[Claim]:
         shapes = [
             f"{table.loc[k, 'n_conv']:.0f} convolutions of {table.loc[k, 'channels']:.0f}" for k in (deep, shallow)
         ]
-        found += _both("Fig. 2(c)", says, table.loc[[deep]], table.loc[[shallow]], " over ".join(shapes))
-    return found
+        result += _both("Fig. 2(c)", says, table.loc[[deep]], table.loc[[shallow]], " over ".join(shapes))
+    return result
 
 
 def shifts(table: Table, source: str) -> list[Claim]:
@@ -204,8 +204,8 @@ def figure_10(measured: Measured) -> Answer:
     for item in measured.configurations:
         outputs, test = outputs_of_runs(measured.setting, item)
         assert test.targets is not None
-        found = bias_variance(outputs, test.targets)
-        parts.append({"bias": found.bias, "variance": found.variance, "squared_error": found.mse})
+        result = bias_variance(outputs, test.targets)
+        parts.append({"bias": result.bias, "variance": result.variance, "squared_error": result.mse})
     table = measured.points.join(pandas.DataFrame(parts))
     table["bias_and_variance"] = table["bias"] + table["variance"]
     table["predicted_variance"] = table["s_after"] * table["mean_square_input"] / 0.1**2 * table["outputs"] ** 2

@@ -131,8 +131,8 @@ class Grids:
 
     def by_depth(self, changes: Mapping[str, Any] | None = None) -> list[Configuration]:
         """Fully connected networks of several depths and widths (Fig. 2b)."""
-        found = _joined(self.dense(f"{m} hidden layers", m, changes) for m in self.sizes["depths"])
-        return found + _joined(self.dense(f"{m} hidden layers", m, changes, [w]) for m, w in self.sizes["more"])
+        result = _joined(self.dense(f"{m} hidden layers", m, changes) for m in self.sizes["depths"])
+        return result + _joined(self.dense(f"{m} hidden layers", m, changes, [w]) for m, w in self.sizes["more"])
 
     def cnns_by_depth(self) -> list[Configuration]:
         """CNNs with one convolution and more, the wide ones among the shallow (Fig. 2c)."""
@@ -197,8 +197,8 @@ class Grids:
         """Fully connected networks for Boston housing (Figs. 5 and 10), all on the same split."""
         sizes = self.sizes["housing"]
         changes = {"data": sizes["data"], "network.initialization": "torch", "training.epochs": sizes["epochs"]}
-        found = _joined(self.dense(f"{m} hidden layers", m, changes, sizes["widths"]) for m in sizes["depths"])
-        return [replace(item, redrawn=False) for item in found]
+        result = _joined(self.dense(f"{m} hidden layers", m, changes, sizes["widths"]) for m in sizes["depths"])
+        return [replace(item, redrawn=False) for item in result]
 
     def mnist(self) -> list[Configuration]:
         """Fully connected networks, standard normal, on MNIST (appendix F)."""
@@ -312,7 +312,7 @@ def runs(setting: RunSettings, configurations: Sequence[Configuration]) -> Table
     if not finished:
         raise GapscopeError(f"No network finished; the first one: {records[0].message}.")
     jobs = {spec.id: partial(measure_run, setting, spec) for spec in specs if spec.id in finished}
-    found = setting.cached("measurements", jobs)
+    result = setting.cached("measurements", jobs)
     return pandas.DataFrame(
         {"configuration": number, "family": item.family, "name": item.name}
         | {"initialization": item.spec.network.initialization}
@@ -321,7 +321,7 @@ def runs(setting: RunSettings, configurations: Sequence[Configuration]) -> Table
         | {"stopped": record.epochs_trained < spec.training.epochs}
         | {"curve": [float(row["test_loss"]) for row in record.history]}
         | {"loss curve": [float(row["train_loss"]) for row in record.history]}
-        | {name: float(value) for name, value in found[spec.id].items()}
+        | {name: float(value) for name, value in result[spec.id].items()}
         for number, item in enumerate(configurations)
         for spec in item.specs()
         if (record := finished.get(spec.id)) is not None

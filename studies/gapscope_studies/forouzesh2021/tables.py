@@ -48,8 +48,8 @@ def _printed(table: str) -> Table:
 
 def _lead(columns: Columns) -> float:
     """Correlation of the loss with S before the softmax, less the largest of the three others."""
-    found = {name: pearson(columns[name], columns["test_loss"]) for name in TABLE_1}
-    return found.pop("s_few") - max(found.values())
+    result = {name: pearson(columns[name], columns["test_loss"]) for name in TABLE_1}
+    return result.pop("s_few") - max(result.values())
 
 
 def table_1(measured: Measured) -> Answer:
@@ -57,9 +57,9 @@ def table_1(measured: Measured) -> Answer:
     all_runs, used, theirs = measured.runs, fitted(measured.points), _printed("I").set_index("quantity")
     rows, numbers = [], {}
     for column, label in TABLE_1.items():
-        found, seconds = relation(used, column), all_runs[f"{column}_seconds"]
-        numbers[label] = {**found, "seconds": seconds.mean(), "seconds_std": seconds.std()}
-        rows.append({"metric": label, "paper": theirs.loc[label, "mean"], **found,
+        result, seconds = relation(used, column), all_runs[f"{column}_seconds"]
+        numbers[label] = {**result, "seconds": seconds.mean(), "seconds_std": seconds.std()}
+        rows.append({"metric": label, "paper": theirs.loc[label, "mean"], **result,
                      "paper's seconds": theirs.loc[label, "seconds"], "seconds": seconds.mean()})  # fmt: skip
     numbers["S before softmax, per output, on all test inputs"] = relation(used, "s_per_output")
     times = all_runs["j_seconds"] / all_runs["s_few_seconds"]
@@ -98,8 +98,8 @@ def table_2(measured: Measured) -> Answer:
 def authors_row(width: int, name: str, ours: Any) -> dict[str, Any]:
     """One of the authors' stored results beside ours. The accuracy in per cent."""
     theirs = _printed("authors")
-    found = theirs[(theirs["width"] == width) & (theirs["quantity"] == name)]
-    mean, deviation = (float(found[key].iloc[0]) if len(found) else math.nan for key in ("mean", "deviation"))
+    result = theirs[(theirs["width"] == width) & (theirs["quantity"] == name)]
+    mean, deviation = (float(result[key].iloc[0]) if len(result) else math.nan for key in ("mean", "deviation"))
     scale = 100 if name == "test_accuracy" else 1
     own, own_deviation = scale * ours.mean(), scale * ours.std(ddof=0)
     return {
@@ -139,8 +139,8 @@ def authors(measured: Measured) -> Answer:
         for width, group in measured.runs.groupby("width")
         for name in ("test_loss", "s_after", "test_accuracy")
     ]
-    known = [found for found in rows if math.isfinite(found["deviations apart"])]
-    claims = [same_mean(found, len(known)) for found in known]
+    known = [result for result in rows if math.isfinite(result["deviations apart"])]
+    claims = [same_mean(result, len(known)) for result in known]
     ratios = by_draw(measured.points, "s_before")[0] / numpy.transpose([theory])
     claims.append(claim("eq. (10)", "S before training is eq. (10)", "S before training over eq. (10)", ratios.mean(0),
                         unit="draws of weights", above=1 / SAME, below=SAME, compared=(),
@@ -152,8 +152,8 @@ def authors(measured: Measured) -> Answer:
 def _ranking_rows(used: Table, what: str) -> Rows:
     rows = []
     for target in ("test_loss", "error"):
-        found: Table = correlations(used, ["s_before"], target=target, baseline="parameters")
-        for measure, values in found.iterrows():
+        result: Table = correlations(used, ["s_before"], target=target, baseline="parameters")
+        for measure, values in result.iterrows():
             row = {
                 "networks": what,
                 "predictor": "S before training" if measure == "s_before" else "parameter count",

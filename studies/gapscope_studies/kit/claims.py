@@ -14,13 +14,29 @@ from typing import Any
 
 import numpy as np
 
-from gapscope_studies.kit.guard import FEWEST_UNITS, REACH, ComparisonArm, doubts, downsample_curve, finished
+from gapscope_studies.kit.guard import MIN_UNITS, REACH, ComparisonArm, doubts, downsample_curve, finished
 from gapscope_studies.kit.statistics import Interval, Values, bootstrap, mean
 
 __all__ = [
-    "BOTH_ANSWERS", "CANNOT", "FEWEST_UNITS", "HELD", "NOT_HELD", "NOT_RUN", "OPEN", "OUTCOMES", "Claim",
-    "ComparisonArm", "cannot_run", "claim", "computed", "counts", "downsample_curve", "finished", "measured",
-    "not_run", "relation",
+    "BOTH_ANSWERS",
+    "CANNOT",
+    "HELD",
+    "MIN_UNITS",
+    "NOT_HELD",
+    "NOT_RUN",
+    "OPEN",
+    "OUTCOMES",
+    "Claim",
+    "ComparisonArm",
+    "cannot_run",
+    "claim",
+    "computed",
+    "counts",
+    "downsample_curve",
+    "finished",
+    "measured",
+    "not_run",
+    "relation",
 ]  # fmt: skip
 
 HELD, NOT_HELD, OPEN, NOT_RUN, CANNOT = "held", "not held", "open", "not run", "cannot be run here"
@@ -167,9 +183,9 @@ def relation(
 ) -> Claim:
     """A claim about a correlation of pairs, with a bootstrap interval over clusters."""
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    found = bootstrap(lambda rows: coefficient(a[rows], b[rows]), len(a), clusters).within(-1.0, 1.0)
+    result = bootstrap(lambda rows: coefficient(a[rows], b[rows]), len(a), clusters).within(-1.0, 1.0)
     unit = "networks" if clusters is None else "clusters"
-    return measured(source, says, quantity, found, compared=compared, **{"unit": unit, **more})
+    return measured(source, says, quantity, result, compared=compared, **{"unit": unit, **more})
 
 
 def measured(
@@ -205,7 +221,7 @@ def counts(claims: Sequence[Claim]) -> str:
         ("of the paper's", [c for c in claims if not c.ours]),
         ("of ours", [c for c in claims if c.ours]),
     ):
-        found = Counter(c.outcome for c in chosen)
-        if found:
-            texts.append(f"{whose} {len(chosen)}: " + ", ".join(f"{found[o]} {o}" for o in OUTCOMES if found[o]))
+        result = Counter(c.outcome for c in chosen)
+        if result:
+            texts.append(f"{whose} {len(chosen)}: " + ", ".join(f"{result[o]} {o}" for o in OUTCOMES if result[o]))
     return "; ".join(texts)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gapscope_studies.kit.claims import Claim
 
 ABOVE_CHANCE = 0.05
-FEWEST_UNITS = 6
+MIN_UNITS = 6
 LAST_PART, RISE = 0.2, 0.05
 CURVE_DIGITS = 3  # of a stored curve
 # largest difference of training accuracies, and of training losses in nats, between the networks that are compared
@@ -144,8 +144,8 @@ def doubts(claim: Claim) -> list[str]:
         reasons.append(f"not finished: {_listed(cut_off)} still improving at the last epoch")
     if unknown:
         reasons.append(f"no curve of the training loss was kept of {_listed(unknown)}")
-    if not claim.exact and claim.units < FEWEST_UNITS:
-        reasons.append(f"{claim.units} independent {claim.unit}, fewer than {FEWEST_UNITS}")
+    if not claim.exact and claim.units < MIN_UNITS:
+        reasons.append(f"{claim.units} independent {claim.unit}, fewer than {MIN_UNITS}")
     return reasons
 
 

@@ -67,10 +67,10 @@ def _tally(studies: Sequence[Study], results: Path) -> list[str]:
     lines = ["| paper | " + " | ".join(OUTCOMES) + " |", "|" + " --- |" * (1 + len(OUTCOMES))]
     for ours in (False, True):
         for study in studies:
-            found = tally(study, results, ours=ours)
-            if any(found):
+            result = tally(study, results, ours=ours)
+            if any(result):
                 name = f"[{study.name}](#{_anchor(study.title)}){', ours' if ours else ''}"
-                lines.append(f"| {name} | " + " | ".join(map(str, found)) + " |")
+                lines.append(f"| {name} | " + " | ".join(map(str, result)) + " |")
     return ["## How many", "", PAGE_RULES, *lines, ""]
 
 
@@ -123,10 +123,10 @@ def _progress(studies: Sequence[Study], results: Path) -> list[str]:
 
 def _findings(studies: Sequence[Study], results: Path) -> list[str]:
     """Return sentences by outcome, those that are decided first."""
-    told = [(*finding, study.name) for study in studies for finding in findings(study, results)]
+    message = [(*finding, study.name) for study in studies for finding in findings(study, results)]
     lines = []
     for outcome, title in FINDINGS.items():
-        there = [f"- {sentence} ({name})" for found, sentence, name in told if found == outcome]
+        there = [f"- {sentence} ({name})" for result, sentence, name in message if result == outcome]
         lines += [f"## {title}", "", *there, ""] if there else []
     return lines or ["No findings yet.", ""]
 

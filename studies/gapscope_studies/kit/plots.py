@@ -91,10 +91,10 @@ def points(
 ) -> None:  # fmt: skip
     """One row a name, from the top: its value with its interval."""
     places = np.arange(len(rows))[::-1] + shift
-    for place, found in zip(places, rows.values(), strict=True):
-        if np.isfinite([found.low, found.high]).all():
-            axis.plot([found.low, found.high], [place, place], color=color, lw=1.5)
-    axis.plot([found.value for found in rows.values()], places, marker, color=color, ms=5, label=label)
+    for place, result in zip(places, rows.values(), strict=True):
+        if np.isfinite([result.low, result.high]).all():
+            axis.plot([result.low, result.high], [place, place], color=color, lw=1.5)
+    axis.plot([result.value for result in rows.values()], places, marker, color=color, ms=5, label=label)
     axis.set_yticks(np.arange(len(rows))[::-1], list(rows), fontsize=8)
     axis.grid(axis="y", alpha=0.3)
 

@@ -94,10 +94,10 @@ def _distinct(specs: Iterable[RunSpec]) -> list[RunSpec]:
 
 def in_words(values: Iterable[Any]) -> str:
     """Distinct values, the range of many numbers."""
-    found = sorted(set(values), key=lambda value: (str(type(value)), value))
-    if len(found) > 4 and all(isinstance(value, int | float) for value in found):
-        return f"{found[0]:g} to {found[-1]:g}"
-    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in found)
+    result = sorted(set(values), key=lambda value: (str(type(value)), value))
+    if len(result) > 4 and all(isinstance(value, int | float) for value in result):
+        return f"{result[0]:g} to {result[-1]:g}"
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in result)
 
 
 def _data_in_words(problem: Problem) -> str:
@@ -147,23 +147,23 @@ def scale_substitutions(
 
 def digest(problem: Problem) -> str:
     """First 16 digits of the SHA-256 of a problem's training and test samples."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for tensor in (problem.train.inputs, problem.train.targets, problem.test.inputs, problem.test.targets):
         if tensor is not None:
-            found.update(tensor.contiguous().numpy().tobytes())
-    return found.hexdigest()[:16]
+            result.update(tensor.contiguous().numpy().tobytes())
+    return result.hexdigest()[:16]
 
 
 def data_hashes(setting: RunSettings, specs: Sequence[RunSpec]) -> dict[str, str]:
     """Data set -> first 16 digits of the SHA-256 of the training and test samples that were taken (before noise)."""
     from gapscope.data import prepare
 
-    found = {}
+    result = {}
     for spec in _distinct(specs):
         clean = spec.replace({"data.label_noise": 0.0, "data.blur_severity": 0, "data.target_noise": 0.0}).data
         problem, _ = prepare(clean, root=setting.data_root)
-        found[f"{spec.data.name} {len(problem.train)}+{len(problem.test)}"] = digest(problem)
-    return found
+        result[f"{spec.data.name} {len(problem.train)}+{len(problem.test)}"] = digest(problem)
+    return result
 
 
 def outcome(

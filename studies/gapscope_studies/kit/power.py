@@ -12,7 +12,7 @@ from gapscope_studies.kit.claims import BOTH_ANSWERS, HELD, NOT_HELD, OPEN, Clai
 
 # units that give the present effect an 80 % chance at 5 %, over those whose interval would just exclude the bound
 FOR_80_PERCENT = ((stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) / stats.norm.ppf(0.975)) ** 2
-MOST_UNITS = 1000
+MAX_UNITS = 1000
 
 
 def _nearest(claim: Claim) -> list[float]:
@@ -58,7 +58,7 @@ def tested(claims: Sequence[Claim]) -> list[tuple[float, bool]]:
 def units_needed(claim: Claim) -> int | None:
     """Units with which the present effect would be found in four of five cases. None unless only the interval is open.
 
-    Errors shrink with the root of the number of units. MOST_UNITS + 1 means more than can be asked for.
+    Errors shrink with the root of the number of units. MAX_UNITS + 1 means more than can be asked for.
     """
     if claim.outcome != OPEN or claim.evaluate[1] != BOTH_ANSWERS or not math.isfinite(claim.low):
         return None
@@ -71,7 +71,7 @@ def units_needed(claim: Claim) -> int | None:
         distance = abs(claim.value - bound)
         half = _error(claim, bound) * float(stats.norm.ppf(0.975))
         needed = max(needed, claim.units * FOR_80_PERCENT * (half / distance) ** 2 if distance else math.inf)
-    return min(max(math.ceil(needed), claim.units + 1), MOST_UNITS + 1) if math.isfinite(needed) else MOST_UNITS + 1
+    return min(max(math.ceil(needed), claim.units + 1), MAX_UNITS + 1) if math.isfinite(needed) else MAX_UNITS + 1
 
 
 def hours_needed(claim: Claim, facts: Mapping[str, Any]) -> float | None:

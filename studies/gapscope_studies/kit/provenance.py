@@ -23,8 +23,8 @@ def git(folder: Path, *arguments: str) -> str:
 def commit() -> str:
     """Return the commit of this code, with "+" for changed files ("" outside a repository)."""
     folder = Path(__file__).parents[1]
-    found = git(folder, "rev-parse", "HEAD")
-    return found + ("+" if found and git(folder, "status", "--porcelain", "-uno", "--", ".", "../../src") else "")
+    result = git(folder, "rev-parse", "HEAD")
+    return result + ("+" if result and git(folder, "status", "--porcelain", "-uno", "--", ".", "../../src") else "")
 
 
 def settings_history(paths: Iterable[Path]) -> list[dict[str, Any]]:

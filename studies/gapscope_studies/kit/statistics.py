@@ -112,8 +112,8 @@ def bootstrap(
     picks = np.random.default_rng(seed).integers(0, len(rows), (draws, len(rows)))
     if len(rows) < n:  # else every row is a cluster of its own
         picks = (np.concatenate([rows[i] for i in pick]) for pick in picks)
-    found = np.array([statistic(pick) for pick in picks], dtype=float)
-    return _with_percentiles(value, found, len(rows))
+    result = np.array([statistic(pick) for pick in picks], dtype=float)
+    return _with_percentiles(value, result, len(rows))
 
 
 def bootstrap_both(statistic: Callable[[np.ndarray], float], values: np.ndarray) -> Interval:

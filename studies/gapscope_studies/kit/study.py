@@ -96,12 +96,12 @@ class RunSettings:
     def cached(self, name: str, jobs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """The answers of picklable functions, kept in folder `name` of the work folder. See `pools.jobs.remembered`."""
         timed = {key: partial(_timed, job) for key, job in jobs.items()}
-        found = run_cached(
+        result = run_cached(
             timed, self.work / name, workers=self.workers,
             on_done=lambda job, number, total: self.say(f"  {name}: {number} of {total}"),
         )  # fmt: skip
-        self.spent.update({f"{name}/{key}": float(kept["seconds"]) for key, kept in found.items()})
-        return {key: kept["answer"] for key, kept in found.items()}
+        self.spent.update({f"{name}/{key}": float(kept["seconds"]) for key, kept in result.items()})
+        return {key: kept["answer"] for key, kept in result.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import read_json
-from gapscope_studies.kit.claims import FEWEST_UNITS, HELD, NOT_HELD, OPEN, OUTCOMES, Claim, counts, not_run
+from gapscope_studies.kit.claims import HELD, MIN_UNITS, NOT_HELD, OPEN, OUTCOMES, Claim, counts, not_run
 from gapscope_studies.kit.page import claim_row, markdown_table, scale_in_words
-from gapscope_studies.kit.power import MOST_UNITS, hours_needed, units_needed
+from gapscope_studies.kit.power import MAX_UNITS, hours_needed, units_needed
 
 if TYPE_CHECKING:
     from gapscope_studies.kit.study import Part, Study
@@ -49,17 +49,17 @@ class Finding:
     def render(self, rows: Sequence[Row]) -> tuple[str, str]:
         """Outcome, and the sentence with its numbers. The claim's own words where there is none for this outcome."""
         there = [row for row in rows if row.part == self.part]
-        found = [row for row in there if row.claim.statement == self.says]
-        found = found or [row for row in there if row.claim.statement.startswith(self.says)]
-        if len(found) != 1:
-            raise InvalidInput(f"A finding must name one claim; {self.part}: {self.says!r} names {len(found)}.")
-        claim, (outcome, reason) = found[0].claim, found[0].claim.evaluate
+        result = [row for row in there if row.claim.statement == self.says]
+        result = result or [row for row in there if row.claim.statement.startswith(self.says)]
+        if len(result) != 1:
+            raise InvalidInput(f"A finding must name one claim; {self.part}: {self.says!r} names {len(result)}.")
+        claim, (outcome, reason) = result[0].claim, result[0].claim.evaluate
         template = {HELD: self.held, NOT_HELD: self.not_held, OPEN: self.undecided}.get(outcome)
         if not template:
             return outcome, claim.sentence
         known = {name: getattr(claim, name) for name in ("value", "low", "high", "paper", "units", "unit")}
         because = f" Open: {reason}." if outcome == OPEN else ""
-        return outcome, f"{template.format(**known)}{because} [{claim.source}]({found[0].page})"
+        return outcome, f"{template.format(**known)}{because} [{claim.source}]({result[0].page})"
 
 
 def stored_claims(content: Mapping[str, Any]) -> list[Claim]:
@@ -141,11 +141,11 @@ def _remedy(row: Row) -> str:
     """Return what would settle an open row."""
     reason, units = row.claim.evaluate[1], units_needed(row.claim)
     if units is not None:
-        if units > MOST_UNITS:
-            return f"more than {MOST_UNITS} {row.claim.unit}: the two are equal for all that can be told"
+        if units > MAX_UNITS:
+            return f"more than {MAX_UNITS} {row.claim.unit}: the two are equal for all that can be told"
         return f"{units} {row.claim.unit} instead of {row.claim.units}"
     if "fewer than" in reason and not any(reason.startswith(known) for known in REMEDIES):
-        return f"{FEWEST_UNITS} {row.claim.unit} instead of {row.claim.units}"
+        return f"{MIN_UNITS} {row.claim.unit} instead of {row.claim.units}"
     return next((remedy for known, remedy in REMEDIES.items() if reason.startswith(known)), reason)
 
 

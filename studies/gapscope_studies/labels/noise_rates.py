@@ -117,11 +117,11 @@ def embeddings() -> dict[str, Any]:
                 plant = gs.data.inject_label_noise if kind == "symmetric" else pair_wise
                 noisy = plant(y, rate, 10, generator)
                 wrong = noisy != y
-                found = {"kind": kind, "seed": seed, "wrong": float(wrong.double().mean()), "answered": True}
+                result = {"kind": kind, "seed": seed, "wrong": float(wrong.double().mean()), "answered": True}
                 issues = gs.find_label_issues(features=features, labels=noisy)
                 if rate:
-                    found |= scores(suspicion_of(issues, N_EMBEDDED), wrong.numpy())
-                rows.append(found | estimated(None, None, found["wrong"], features=features, labels=noisy))
+                    result |= scores(suspicion_of(issues, N_EMBEDDED), wrong.numpy())
+                rows.append(result | estimated(None, None, result["wrong"], features=features, labels=noisy))
     answered, ranked = ([one for one in rows if one.get(key)] for key in ("answered", "auroc"))
     return {
         "draws": len(rows),

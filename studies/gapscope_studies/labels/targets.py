@@ -107,19 +107,19 @@ def lists(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for kind, asked in dict.fromkeys((cell["kind"], cell["asked"]) for cell in cells):
             part = [cell for cell in cells if (cell["kind"], cell["asked"]) == (kind, asked)]
             known = [(cell, cell["methods"].get(method, {})) for cell in part]
-            known = [(cell, found) for cell, found in known if found.get("answered")]
+            known = [(cell, result) for cell, result in known if result.get("answered")]
             if not known:
                 continue
-            flagged, hits = (sum(found[key] for _, found in known) for key in ("flagged", "hits"))
+            flagged, hits = (sum(result[key] for _, result in known) for key in ("flagged", "hits"))
             wrong = sum(cell["wrong"] for cell, _ in known)
             row = {
                 "method": method, "kind": kind if asked else "none", "planted": asked, "cells": len(part),
                 "answered": len(known), "flagged": flagged, "precision": hits / flagged if flagged else None,
                 "recall": hits / wrong if wrong else None,
-                "mean rate": float(np.mean([found["rate"] for _, found in known])),
+                "mean rate": float(np.mean([result["rate"] for _, result in known])),
             }  # fmt: skip
             if method == OWN:
-                row["covered"] = sum(cell["wrong"] / cell["n"] <= found["high"] for cell, found in known)
+                row["covered"] = sum(cell["wrong"] / cell["n"] <= result["high"] for cell, result in known)
             rows.append(row)
     return rows
 

@@ -64,8 +64,8 @@ def _trained(spec: RunSpec, root: str | None, before: str = "", rate: float = 0.
     history = train(network, problem.train, spec.training, seed=spec.seed).history
     network.eval()
     splits = {"train": problem.train, "test": problem.test}
-    found = {f"{split}_{name}": value for split, s in splits.items() for name, value in evaluate(network, s).items()}
-    return network, problem, found | {"curve": [float(row["train_loss"]) for row in history]}
+    result = {f"{split}_{name}": value for split, s in splits.items() for name, value in evaluate(network, s).items()}
+    return network, problem, result | {"curve": [float(row["train_loss"]) for row in history]}
 
 
 def _batch_norm_part(network: nn.Module, samples: Samples, size: int) -> Estimate:
@@ -86,25 +86,25 @@ def _apply_remedy(
         steps = max(1, len(prepared(spec, root)[0].train) // large)
         options = decay | {"every": steps, "draws": 2}
         spec = spec.replace({"training.penalties": [{"name": "gamma_decay", "options": options}]})
-    network, problem, found = _trained(spec, root, before if remedy == "dropout" else "", amount)
+    network, problem, result = _trained(spec, root, before if remedy == "dropout" else "", amount)
     excess, more = _batch_norm_part(network, problem.train, size), 0.0
     if remedy == "dropout":
         more = float(DropoutLoss(network, problem.train, [before]).excess(amount))
     if remedy == "gamma decay":
         penalty = make_penalty("gamma_decay", decay | {"draws": 4, "data": problem.train})
         more = penalty(network, problem.train.inputs[:2]).item()
-    return {**found, "amount": amount, "regularization": [excess + more, excess.standard_error or 0.0]}
+    return {**result, "amount": amount, "regularization": [excess + more, excess.standard_error or 0.0]}
 
 
 def _asked(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) -> dict[str, Any]:
     """Train in small batches. Ask what other batch sizes would change and what would restore it."""
-    network, problem, found = _trained(spec, root)
+    network, problem, result = _trained(spec, root)
     normal = spec.training.batch_size
     advice = advise_batch_norm(network, problem.train, batch_size=normal, new_batch_size=large, passes=PASSES)
     others = {size: _batch_norm_part(network, problem.train, size) for size in sizes if size != large}
     frozen = {normal: advice.total.excess, large: advice.total.new_excess, **others}
     return {
-        **found,
+        **result,
         "amount": 0.0,
         "regularization": [float(advice.total.excess), advice.total.excess.standard_error or 0.0],
         "frozen": {str(size): [float(e), e.standard_error or 0.0] for size, e in sorted(frozen.items())},
@@ -161,28 +161,28 @@ def _methods(setting: RunSettings, world: Mapping[str, Any]) -> list[AdviceOutco
     jobs = {spec.id: partial(_asked, root, spec, world["sizes"], large) for spec in _specs(world, normal)}
     asked = dict(enumerate(setting.cached("asked", jobs).values()))
     start = {seed: run["frozen"][str(normal)][0] for seed, run in asked.items()}
-    wanted: dict[tuple[str, int], Any] = {}
+    expected: dict[tuple[str, int], Any] = {}
     for size in world["sizes"]:
         for spec in _specs(world, size):
-            wanted[f"batches of {size}", spec.seed] = spec, ("", 0.0, "")
+            expected[f"batches of {size}", spec.seed] = spec, ("", 0.0, "")
     for remedy in REMEDIES:
         for spec in _specs(world, large):
             followed = _follow(remedy, asked[spec.seed]["advice"], normal)
             if followed is not None:
-                wanted[f"{large} with {remedy}", spec.seed] = spec, (remedy, *followed)
+                expected[f"{large} with {remedy}", spec.seed] = spec, (remedy, *followed)
     jobs = {
         f"{spec.id}-{remedy.replace(' ', '-')}-{amount:.6g}": partial(
             _apply_remedy, root, spec, normal, remedy, amount, before
         )
-        for spec, (remedy, amount, before) in wanted.values()
+        for spec, (remedy, amount, before) in expected.values()
     }
-    found = dict(zip(wanted, setting.cached("advice", jobs).values(), strict=True))
+    result = dict(zip(expected, setting.cached("advice", jobs).values(), strict=True))
     methods = [AdviceOutcome(f"batches of {normal}", start, asked)]
-    for name in dict.fromkeys(name for name, _ in wanted):
+    for name in dict.fromkeys(name for name, _ in expected):
         size = name.removeprefix("batches of ")
         predicted = {s: r["frozen"][size][0] for s, r in asked.items()} if name.startswith("batches") else start
         methods.append(
-            AdviceOutcome(name, predicted, {seed: run for (there, seed), run in found.items() if there == name})
+            AdviceOutcome(name, predicted, {seed: run for (there, seed), run in result.items() if there == name})
         )
     return methods
 
@@ -205,9 +205,9 @@ def _figure(methods: Sequence[AdviceOutcome]) -> Figure:
     predicted = {m.name: mean([m.predicted[seed] for seed in m.runs]) for m in methods}
     plots.points(axes[0], predicted, shift=0.12, marker="s", color="C0", label="predicted from small batches")
     for axis, score in zip(axes, ("measured", "gap", "test_loss"), strict=True):
-        found = {m.name: mean(list(m.score(score).values())) for m in methods}
+        result = {m.name: mean(list(m.score(score).values())) for m in methods}
         label = "measured after training" if score == "measured" else None
-        plots.points(axis, found, shift=-0.12 if label else 0.0, color="C1" if label else "black", label=label)
+        plots.points(axis, result, shift=-0.12 if label else 0.0, color="C1" if label else "black", label=label)
     for axis, title in zip(axes, ("regularization, in units of the loss", "gap of accuracy", "test loss"), strict=True):
         plots.named(axis, title=title)
     plots.legend(figure)
@@ -216,24 +216,24 @@ def _figure(methods: Sequence[AdviceOutcome]) -> Figure:
 
 def _claims(methods: Sequence[AdviceOutcome], world: Mapping[str, Any], chance: float) -> list[Claim]:
     """The advice is right if networks that follow it have the regularization it predicts, and a lower test loss."""
-    by_name = {found.name: found for found in methods}
+    by_name = {result.name: result for result in methods}
     small, alone = by_name[f"batches of {world['normal']}"], by_name[f"batches of {world['large']}"]
     claims = [
         claim("advice", f"{world['large']} alone have a larger test loss than {small.name}", "difference of test loss",
               alone.minus(small, "test_loss"), above=0.0, ours=True,
               compared=(alone.learnt(chance), small.learnt(chance)))
     ]  # fmt: skip
-    for found in methods[1:]:
+    for result in methods[1:]:
         claims.append(
-            claim("advice", f"{found.name}: the predicted regularization is right within a factor of {RIGHT_WITHIN}",
-                  "measured over predicted", found.ratios, above=1 / RIGHT_WITHIN, below=RIGHT_WITHIN, ours=True,
-                  compared=(found.learnt(chance),))
+            claim("advice", f"{result.name}: the predicted regularization is right within a factor of {RIGHT_WITHIN}",
+                  "measured over predicted", result.ratios, above=1 / RIGHT_WITHIN, below=RIGHT_WITHIN, ours=True,
+                  compared=(result.learnt(chance),))
         )  # fmt: skip
-        if found.name.startswith(f"{world['large']} with"):
+        if result.name.startswith(f"{world['large']} with"):
             claims.append(
-                claim("advice", f"{found.name}: a lower test loss than {alone.name}", "difference of test loss",
-                      found.minus(alone, "test_loss"), below=0.0, ours=True,
-                      compared=(found.learnt(chance), alone.learnt(chance)), **REGULARIZED)
+                claim("advice", f"{result.name}: a lower test loss than {alone.name}", "difference of test loss",
+                      result.minus(alone, "test_loss"), below=0.0, ours=True,
+                      compared=(result.learnt(chance), alone.learnt(chance)), **REGULARIZED)
             )  # fmt: skip
     return claims
 
@@ -245,10 +245,10 @@ def _tried_out(setting: RunSettings, name: str) -> Outcome:
     others = {m.name: m for m in methods}
     specs = [spec for size in (world["normal"], *world["sizes"]) for spec in _specs(world, size)]
     against = [
-        {"method": found.name, "against": other}
-        | {score.replace("_", " "): str(mean(found.minus(others[other], score)))
+        {"method": result.name, "against": other}
+        | {score.replace("_", " "): str(mean(result.minus(others[other], score)))
            for score in ("test_accuracy", "gap", "test_loss")}
-        for found in methods if " with " in found.name
+        for result in methods if " with " in result.name
         for other in (f"batches of {world['large']}", f"batches of {world['normal']}")
     ]  # fmt: skip
     return outcome(
@@ -263,7 +263,7 @@ def _tried_out(setting: RunSettings, name: str) -> Outcome:
         claims=_claims(methods, world, 1 / prepared(_specs(world, world["normal"])[0], setting.data_root)[0].n_outputs),
         tables={
             "Predicted by the networks of small batches, and measured (mean over seeds, 95 % t interval)": (
-                pandas.DataFrame([_row(found) for found in methods])
+                pandas.DataFrame([_row(result) for result in methods])
             ),
             "Differences, paired by seed": pandas.DataFrame(against),
         },

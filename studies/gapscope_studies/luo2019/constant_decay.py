@@ -78,15 +78,15 @@ def one_training(setting: RunSettings, way: Way, seed: int) -> dict[str, Any]:
         penalties.append(GammaDecayPenalty(batch_size=sizes["normal"], batch_norm_size=sizes["large"], seed=seed))
     result = train(network, samples, spec.training, seed=seed, test=problem.test, penalties=penalties)
     parts = {"train": samples, "kept_back": kept_back, "test": problem.test}
-    found = {f"{name}_{key}": value for name, part in parts.items() for key, value in evaluate(network, part).items()}
-    return {"status": result.status, **found, "curve": [float(row["test_loss"]) for row in result.history],
+    results = {f"{name}_{key}": value for name, part in parts.items() for key, value in evaluate(network, part).items()}
+    return {"status": result.status, **results, "curve": [float(row["test_loss"]) for row in result.history],
             "accuracies": [float(row["test_accuracy"]) for row in result.history]}  # fmt: skip
 
 
 def _trained(setting: RunSettings, ways: Mapping[str, Way], seeds: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
     jobs = {f"{seed} {name}": partial(one_training, setting, way, seed) for seed in seeds for name, way in ways.items()}
-    found = setting.cached("constant-decay", jobs)
-    return {name: [found[f"{seed} {name}"] for seed in seeds] for name in ways}
+    result = setting.cached("constant-decay", jobs)
+    return {name: [result[f"{seed} {name}"] for seed in seeds] for name in ways}
 
 
 def _learnt(name: str, runs: Sequence[Mapping[str, Any]], score: str) -> ComparisonArm:
@@ -145,16 +145,16 @@ def constant_decay(setting: RunSettings) -> Outcome:
         f"BN {normal}, dropout before BN": Way(dropped=1),
         f"BN {normal}, dropout behind BN": Way(dropped=2),
     }
-    found = _trained(setting, ways, range(first))
+    result = _trained(setting, ways, range(first))
     rows = [
         {"method": name} | {title: str(mean([run[score] for run in runs])) for score, title in SHOWN.items()}
-        for name, runs in found.items()
+        for name, runs in result.items()
     ]
     tried = len(tuning) * chosen["tuning_seeds"]
-    by_method = {name: {score: [run[score] for run in runs] for score in SHOWN} for name, runs in found.items()}
+    by_method = {name: {score: [run[score] for run in runs] for score in SHOWN} for name, runs in result.items()}
     figure, axes = plots.panels(2)
     for axis, score in zip(axes, ("test_loss", "test_accuracy"), strict=True):
-        plots.points(axis, {name: mean([run[score] for run in runs]) for name, runs in found.items()})
+        plots.points(axis, {name: mean([run[score] for run in runs]) for name, runs in result.items()})
         plots.named(axis, title=SHOWN[score])
     paper = PAPER | {"network": "ResNet-18", "batch size": "1,024; 32 of other authors", "dropout": "not said"}
     return outcome(
@@ -163,7 +163,7 @@ def constant_decay(setting: RunSettings) -> Outcome:
         paper,
         also=[{"what": "trainings", "paper": "", "here": f"{len(ways)} a seed; {tried} to choose the constant"}],
         numbers={"methods": by_method, "constant": constant, "tuning": tuning.to_dict("list")},
-        claims=_claims(found, list(ways)),
+        claims=_claims(result, list(ways)),
         tables={"Methods at the end of training (mean over seeds, 95 % t interval)": pandas.DataFrame(rows),
                 "Choosing the constant, on seeds of its own": tuning},
         figures={"methods": figure},

@@ -70,9 +70,9 @@ def figure_2ab(setting: RunSettings) -> Outcome:
                 ours=True),
     ]  # fmt: skip
     beyond = pandas.DataFrame(
-        {"method": one.name, "validation loss beyond ghost BN, which decay emulates": str(mean(found))}
+        {"method": one.name, "validation loss beyond ghost BN, which decay emulates": str(mean(result))}
         for one in (pn, decayed)
-        for found in [differences(one, ghost, "test_loss")]
+        for result in [differences(one, ghost, "test_loss")]
     )
     return compared_methods(setting, methods, RESNET, claims=claims, tables={"Beyond ghost BN": beyond})
 
@@ -140,11 +140,11 @@ def figure_2ef(setting: RunSettings) -> Outcome:
             short = "the loss" if name == "validation loss" else name
             quantity = f"slope of {short} by log2 of the batch size"
             claims.append(claim(source, f"{says}, BN in {layer}", quantity, _slopes(group, function), **guard))
-            found = [[function(record) for record in m.finished] for m in group]
-            values[name][layer] = np.array(found).T if len({len(v) for v in found}) == 1 else np.empty(0)
+            result = [[function(record) for record in m.finished] for m in group]
+            values[name][layer] = np.array(result).T if len({len(v) for v in result}) == 1 else np.empty(0)
             rows += [
                 {"BN in": layer, "batch": m.batch_size, "quantity": name, "mean": str(mean(numbers))}
-                for m, numbers in zip(group, found, strict=True)
+                for m, numbers in zip(group, result, strict=True)
             ]
     figure, axes = plots.panels(3)
     for axis, (name, by_layer) in zip(axes, values.items(), strict=True):

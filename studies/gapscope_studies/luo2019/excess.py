@@ -85,11 +85,11 @@ def _by_theorem_1(decay: GammaDecay) -> dict[str, float]:
 
     Channels count as independent, and so do a batch's mean and deviation. Batches are drawn without replacement.
     """
-    found = {}
+    result = {}
     for name, layer in decay.items():
         of_sample = (layer.excess_kurtosis + 2) / 4 * layer.curvature_gamma + layer.curvature_beta
-        found[name] = float(decay.variance_factor(decay.batch_size) / 2 * (of_sample * layer.gamma.square()).sum())
-    return found
+        result[name] = float(decay.variance_factor(decay.batch_size) / 2 * (of_sample * layer.gamma.square()).sum())
+    return result
 
 
 def _printed(network: nn.Module, samples: Samples, size: int) -> dict[str, Mapping[str, float]]:
@@ -124,7 +124,7 @@ def compare(
                 "measured": float(measured), "standard_error": measured.standard_error,
                 "shipped": float(shipped), "shipped_error": shipped.standard_error,
                 "second_order": float(second.predicted),
-                **{kind: found[name] for kind, found in printed.items()},
+                **{kind: result[name] for kind, result in printed.items()},
             })  # fmt: skip
     return rows
 
@@ -177,14 +177,14 @@ def measured_rows(setting: RunSettings, specs: Mapping[str, Sequence[RunSpec]]) 
         for model in MODELS
     }
     seeds = {name: int(name.rpartition("-")[2]) for name in jobs}
-    for kind, wanted in specs.items():
-        for record in setting.train(POOL, wanted, measures=()):
+    for kind, expected in specs.items():
+        for record in setting.train(POOL, expected, measures=()):
             if record.status == "finished":
                 spec = RunSpec.from_dict(record.spec)
                 seeds[spec.id] = spec.seed
                 jobs[spec.id] = partial(_of_network, setting, spec, kind, chosen["sizes"], efforts[kind])
-    found = setting.cached("excess", jobs)
-    return [row | {"seed": seeds[name]} for name, rows in found.items() for row in rows]
+    result = setting.cached("excess", jobs)
+    return [row | {"seed": seeds[name]} for name, rows in result.items() for row in rows]
 
 
 def ratio(group: Sequence[Row], prediction: str) -> tuple[float, float]:
@@ -268,7 +268,7 @@ def excess(setting: RunSettings) -> Outcome:
     and those of the CNN, both trained on digits.
     """
     by_kind = _specs(setting.read(__file__))
-    specs = [spec for found in by_kind.values() for spec in found]
+    specs = [spec for result in by_kind.values() for spec in result]
     rows = measured_rows(setting, by_kind)
     groups: dict[Cell, list[Row]] = {}
     for row in rows:

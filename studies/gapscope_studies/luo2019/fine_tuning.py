@@ -30,15 +30,15 @@ def effective_norms(network: nn.Module, inputs: Tensor) -> dict[str, float]:
     r"""Frobenius norm of the weights that act: $\gamma_i w_i / \bar\sigma_i$ where batch norm follows, else $w$."""
     norms = {name: layer for name, layer in network.named_modules() if isinstance(layer, BATCH_KINDS)}
     fed = {feeder: norms[name] for name, feeder in preceding_layers(network, norms, inputs).items()} if norms else {}
-    found = {}
+    result = {}
     for name in TUNED_LAYERS:
         weight: Any = network.get_submodule(name).weight
         norm: Any = fed.get(name)
         lengths = weight.detach().flatten(1).norm(dim=1)
         if norm is not None:
             lengths = lengths * (norm.weight.detach() / (norm.running_var + norm.eps).sqrt()).abs()
-        found[name] = float(lengths.norm())
-    return found
+        result[name] = float(lengths.norm())
+    return result
 
 
 def fine_tune(setting: RunSettings, spec: RunSpec, epochs: int, without: bool) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def _tuning_figure(tuned: Mapping[str, Sequence[Rows]]) -> Figure:
     figure, axes = plots.panels(6)
     names = [*TUNED_LAYERS, "train_loss", "test_loss"]
     for axis, name in zip(axes, names, strict=True):
-        by_kind = {kind: [[float(row[name]) for row in rows] for rows in found] for kind, found in tuned.items()}
+        by_kind = {kind: [[float(row[name]) for row in rows] for rows in result] for kind, result in tuned.items()}
         epochs = range(len(next(iter(tuned.values()))[0]))
         plots.lines(axis, by_kind, list(epochs))
         title = rf"$\|w\|$ of {name}" if name in TUNED_LAYERS else name.replace("_", " ").replace("test", "validation")
@@ -98,14 +98,14 @@ def figure_4(setting: RunSettings) -> Outcome:
     scale = setting.read(__file__)
     epochs = scale["fig4"]["epochs"]
     specs = method(setting, "cnn", scale["normal"], seeds=scale["fig4"].get("seeds"))
-    found = trained(setting, {"BN": specs})["BN"]
-    kept = [RunSpec.from_dict(record.spec) for record in found.finished]
+    result = trained(setting, {"BN": specs})["BN"]
+    kept = [RunSpec.from_dict(record.spec) for record in result.finished]
     tuned = {}
     for kind, without in ((WITHOUT, True), (GOES_ON, False)):
         jobs = {f"{spec.id}-{epochs}-{without:d}": partial(fine_tune, setting, spec, epochs, without) for spec in kept}
         tuned[kind] = list(setting.cached("fine-tuning", jobs).values())
     paper = PAPER | {"network": "CNN of six layers", "batch size": "128", "epochs of fine-tuning": "500"}
-    guard: Any = {"compared": (found.learnt("train_accuracy"),)}
+    guard: Any = {"compared": (result.learnt("train_accuracy"),)}
     claims = [
         claim("Fig. 4", f"the norm of {name} grows once BN is gone, more than if BN continues",
               "difference of the growths",

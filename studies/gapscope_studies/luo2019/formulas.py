@@ -139,8 +139,8 @@ def numerical_saddle() -> tuple[float, float]:
             (energy(gamma, product + step) - energy(gamma, product - step)) / (2 * step),
         ]
 
-    found: Any = fsolve(slopes, [0.9, 0.5], xtol=1e-12)
-    return float(found[0]), float(found[1])
+    result: Any = fsolve(slopes, [0.9, 0.5], xtol=1e-12)
+    return float(result[0]), float(result[1])
 
 
 def _saddle_claims() -> list[Claim]:

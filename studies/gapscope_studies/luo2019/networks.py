@@ -123,13 +123,13 @@ class Method:
 
 def trained(setting: RunSettings, named: Mapping[str, Sequence[RunSpec]]) -> dict[str, Method]:
     """Train what is missing, seed by seed, so that a stopped study has whole seeds."""
-    specs = sorted((spec for found in named.values() for spec in found), key=lambda spec: spec.seed)
+    specs = sorted((spec for result in named.values() for spec in result), key=lambda spec: spec.seed)
     records = {record.id: record for record in setting.train(POOL, specs, measures=())}
     return {
         name: Method(
-            name, tuple(records[spec.id] for spec in found), prepared(found[0], setting.data_root)[0].n_outputs
+            name, tuple(records[spec.id] for spec in result), prepared(result[0], setting.data_root)[0].n_outputs
         )
-        for name, found in named.items()
+        for name, result in named.items()
     }
 
 
@@ -168,7 +168,7 @@ def curves(methods: Mapping[str, Method]) -> Figure:
     """Means over seeds along training, with bands from the smallest to the largest, a panel a score."""
     figure, axes = plots.panels(len(PANELS))
     for axis, (column, title) in zip(axes, PANELS.items(), strict=True):
-        values = {name: found.curve(column) for name, found in methods.items()}
+        values = {name: result.curve(column) for name, result in methods.items()}
         plots.lines(axis, values)
         highest = [v.mean(0)[v.shape[1] // 4 :].max() for v in values.values() if v.size]
         if "loss" in column and highest:

@@ -46,15 +46,15 @@ BEWARE = (
 
 def hidden_values(network: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     """Return what enters every ReLU [samples, neurons], by its name."""
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
 
     def keep(name: str, module: nn.Module, values: tuple[Tensor, ...]) -> None:
-        found[name] = values[0].clone()
+        result[name] = values[0].clone()
 
     relus = {name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)}
     with torch.no_grad(), forward_hooks(relus, keep, before=True):
         network(inputs)
-    return found
+    return result
 
 
 def kurtosis(values: Tensor) -> float:
@@ -99,8 +99,8 @@ def neuron_numbers(network: nn.Module, problem: Problem) -> dict[str, float]:
     """The four numbers of a trained network, on test inputs, averaged over hidden layers."""
     values = hidden_values(network, problem.test.inputs).values()
     of_layers = {"inequality": inequality, "kurtosis": kurtosis, "correlation": correlation}
-    found = {name: float(np.mean([number(layer) for layer in values])) for name, number in of_layers.items()}
-    return found | {"reliance": reliance(network, problem)}
+    result = {name: float(np.mean([number(layer) for layer in values])) for name, number in of_layers.items()}
+    return result | {"reliance": reliance(network, problem)}
 
 
 def neurons(setting: RunSettings) -> Outcome:
@@ -112,8 +112,8 @@ def neurons(setting: RunSettings) -> Outcome:
     }
     methods = trained(setting, specs)
     numbers: dict[str, Any] = {
-        name: evaluate_networks(setting, POOL, neuron_numbers, [record.id for record in found.finished]).astype(float)
-        for name, found in methods.items()
+        name: evaluate_networks(setting, POOL, neuron_numbers, [record.id for record in result.finished]).astype(float)
+        for name, result in methods.items()
     }
     claims = []
     for number, (name, says) in CLAIMS.items():

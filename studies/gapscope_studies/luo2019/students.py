@@ -88,18 +88,18 @@ def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
     else:
         plain = train_students(task, method="sgd", student="relu", epochs=plan.full_epochs, anneal=False)
         decayed = train_students(task, method="weight_norm", student="relu", zeta=plan.zeta, epochs=plan.full_epochs)
-    found = {
+    result = {
         method: train_students(
             task, method=method, student=plan.student, batch_size=min(plan.batch_size, task.inputs.shape[1]),
             epochs=plan.longest, anneal=False, checkpoints=plan.budgets, generator=generator,
         )
         for method in ("batch_norm", "sgd")
     }  # fmt: skip
-    last = found["batch_norm"].weights[-1]
+    last = result["batch_norm"].weights[-1]
     lengths = np.linalg.norm(last, axis=-1) * np.linalg.norm(plain.weights, axis=-1)
     errors = {
         method: {str(b): e.tolist() for b, e in zip(plan.budgets, students.generalization_error, strict=True)}
-        for method, students in found.items()
+        for method, students in result.items()
     }
     return {
         "load": load,
@@ -139,8 +139,8 @@ def _claims(plan: Plan, points: list[Point], distances: list[dict[str, Any]], de
         return _apart(_errors(points, method, epochs), decay, rows)
 
     def distance(says: str, function: Any, **more: Any) -> Claim:
-        found = bootstrap(function, plan.students, draws=500)
-        return measured(source, says, "largest relative distance over the loads", found, unit="tasks", compared=(),
+        result = bootstrap(function, plan.students, draws=500)
+        return measured(source, says, "largest relative distance over the loads", result, unit="tasks", compared=(),
                         untrained="simulated students", **more)  # fmt: skip
 
     on = {"below": ON_THE_CURVE}

@@ -115,10 +115,10 @@ def table_1(setting: RunSettings) -> Outcome:
             [scale["around_two"]], learning_rate=rate, method="sgd", student=student, gamma=0.99, overlap=0.99,
             generator=np.random.default_rng(SEED), **scale["simulated"],
         )  # fmt: skip
-        found = mean(path.overlap[-1])
+        result = mean(path.overlap[-1])
         around.append({
-            "student": student, "rate": rate, "t": scale["around_two"], "R": found.value,
-            "half of 95 % interval": (found.high - found.low) / 2, "median γ": float(np.median(path.gamma[-1])),
+            "student": student, "rate": rate, "t": scale["around_two"], "R": result.value,
+            "half of 95 % interval": (result.high - result.low) / 2, "median γ": float(np.median(path.gamma[-1])),
         })  # fmt: skip
     by_name = {(row["student"], row["approach"]): row for row in rows}
     gains = {s: by_name[s, "BN"]["largest rate"] - by_name[s, "SGD"]["largest rate"] for s in STUDENTS}
@@ -190,10 +190,10 @@ def _rms_by_size(sizes: list[int], students: int, until: float) -> tuple[list[Ro
         each[number] = np.sqrt(np.mean((drawn.overlap - path.overlap[:, None]) ** 2, axis=0))
     rows = []
     for size, values in zip(sizes, each, strict=True):
-        found = mean(values)
-        half = (found.high - found.low) / 2
-        rows.append({"N": size, "rms of R": found.value, "half of 95 % interval": half,
-                     "times √N": found.value * size**0.5})  # fmt: skip
+        result = mean(values)
+        half = (result.high - result.low) / 2
+        rows.append({"N": size, "rms of R": result.value, "half of 95 % interval": half,
+                     "times √N": result.value * size**0.5})  # fmt: skip
     return rows, np.polyfit(np.log(sizes), np.log(each), 1)[0].tolist()
 
 

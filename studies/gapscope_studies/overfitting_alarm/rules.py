@@ -97,8 +97,8 @@ def flat(values: Sequence[float], *, growth: float, patience: int, window: int) 
 
 def _wave(run: Run, tensor: str, **given: float) -> Stop | None:
     """Label Wave on predicted classes, or on outputs."""
-    found = run.tensors[tensor]
-    changes = prediction_changes(found if found.ndim == 2 else found.argmax(2))
+    result = run.tensors[tensor]
+    changes = prediction_changes(result if result.ndim == 2 else result.argmax(2))
     return _falling([-change for change in changes], **given)
 
 
@@ -182,8 +182,8 @@ def _wave_behind_canaries(run: Run, *, smallest_noise: float, **given: float) ->
 def _late_joiners(run: Run, *, looks: float, level: float) -> Stop | None:
     errors = run.tensors["errors"]
     epochs = np.linspace(0, len(errors) - 1, int(looks)).round().astype(int).tolist()
-    found = significant_rise(errors[epochs], level)
-    return None if found is None else Stop(*(epochs[look] for look in found))
+    result = significant_rise(errors[epochs], level)
+    return None if result is None else Stop(*(epochs[look] for look in result))
 
 
 def _negative_log(values: Sequence[float]) -> list[float]:

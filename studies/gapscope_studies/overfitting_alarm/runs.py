@@ -111,12 +111,12 @@ def _of_classes(problem: Problem, first: int, number: int) -> Problem:
 
 def problem_of(case: Case, root: str | None) -> Problem:
     """The samples that a case is trained and tested on, wrong labels among the former."""
-    found = _source(to_json(case.spec.data.to_dict()), root)
+    result = _source(to_json(case.spec.data.to_dict()), root)
     if case.quartiles:
-        found = quartile_classes(found)
+        result = quartile_classes(result)
     if case.classes is not None:
-        found = _of_classes(found, *case.classes)
-    return noisy_subset(found, case.n, case.test, case.noise, case.spec.seed, pairwise=case.pairwise)
+        result = _of_classes(result, *case.classes)
+    return noisy_subset(result, case.n, case.test, case.noise, case.spec.seed, pairwise=case.pairwise)
 
 
 @dataclass(frozen=True)
@@ -211,12 +211,12 @@ def _watch_whole(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tenso
         outputs.append(watch.timed("label_wave", lambda: outputs_of(network, watched)).float())
         observed = watch.timed("gradient_weight_alignment", lambda: observed_alignments(network, watched, labels))
         cosines.append(observed.float())
-        found: Row = {}
+        result: Row = {}
         for name, alarm in alarms.items():
-            found |= watch.timed(name, partial(alarm.observe, network, watched, row["epoch"]))
+            result |= watch.timed(name, partial(alarm.observe, network, watched, row["epoch"]))
         fitted = float((outputs[-1].argmax(1) == labels).double().mean())
         rows.append(
-            row | {"fitted": fitted, "disparity": found["alarm.disparity"], "evidence": found["alarm.evidence"]}
+            row | {"fitted": fitted, "disparity": result["alarm.disparity"], "evidence": result["alarm.evidence"]}
         )
 
     watch.seconds["training"] = watch.train(problem.train, record, network)
@@ -297,7 +297,7 @@ def runs(setting: RunSettings, wanted: Sequence[Case]) -> list[Run]:
     """Watch what is missing. One run a case in order, without those that diverged."""
     paths = {case.id: setting.work / "recordings" / f"{case.id}.safetensors" for case in wanted}
     jobs = {case.id: partial(watch, case, paths[case.id], setting.data_root) for case in wanted}
-    answers, found = setting.cached("runs", jobs), []
+    answers, result = setting.cached("runs", jobs), []
     for case in wanted:
         facts = answers[case.id]
         if "diverged" not in facts:
@@ -307,5 +307,5 @@ def runs(setting: RunSettings, wanted: Sequence[Case]) -> list[Run]:
             )
             seconds = {name: float(value) for name, value in facts["seconds"].items()}
             tensors, _ = load_tensors(paths[case.id])
-            found.append(Run(case, columns, split, with_canaries, tensors, seconds, facts.get("date", "")))
-    return found
+            result.append(Run(case, columns, split, with_canaries, tensors, seconds, facts.get("date", "")))
+    return result

@@ -85,10 +85,10 @@ def _scale(setting: RunSettings, wanted: Sequence[Case], found: Sequence[Run]) -
 
 def tuning(setting: RunSettings) -> Outcome:
     """Tune every rule among about as many settings on the same pool."""
-    wanted = cases(setting, "tuning")
-    found = runs(setting, wanted)
-    chosen = {rule.name: tuned(rule, found) for rule in RULES}
-    verdicts = {rule.name: [evaluate_rule(rule, chosen[rule.name], run) for run in found] for rule in RULES}
+    expected = cases(setting, "tuning")
+    result = runs(setting, expected)
+    chosen = {rule.name: tuned(rule, result) for rule in RULES}
+    verdicts = {rule.name: [evaluate_rule(rule, chosen[rule.name], run) for run in result] for rule in RULES}
     table = pandas.DataFrame(
         {
             "rule": rule.name,
@@ -107,7 +107,7 @@ def tuning(setting: RunSettings) -> Outcome:
             f"Cost: accuracy lost against the best, plus {100 * FALSE_ALARM_COST:g} points for each alarm on a run "
             f"that stays. {DEFINITIONS}"
         ),
-        **_scale(setting, wanted, found),
+        **_scale(setting, expected, result),
     )
 
 
@@ -128,8 +128,8 @@ def _ends(found: Interval) -> tuple[float, float, float]:
 def _kept(found: Sequence[Run], chosen: dict[str, Settings], verdicts: Verdicts) -> dict[str, list[float]]:
     """Test accuracy that every rule and every baseline keeps of each run."""
     split_loss = next(rule for rule in RULES if rule.name == "10 % split, loss")
-    kept = {name: [v.kept for v in found] for name, found in verdicts.items()}
-    kept |= {f"{name}, rolled back": [v.rolled_back for v in found] for name, found in verdicts.items()}
+    kept = {name: [v.kept for v in result] for name, result in verdicts.items()}
+    kept |= {f"{name}, rolled back": [v.rolled_back for v in result] for name, result in verdicts.items()}
     others = [baselines_of(run, split_loss, chosen[split_loss.name]) for run in found]
     return kept | {name: [each[name] for each in others] for name in others[0]}
 
@@ -299,8 +299,8 @@ def judged(setting: RunSettings, wanted: Sequence[Case], found: Sequence[Run]) -
 
 def judging(setting: RunSettings) -> Outcome:
     """Judge the frozen rules on runs of other data sizes, architectures, optimizers, noise levels and seeds."""
-    wanted = cases(setting, "judging")
-    return judged(setting, wanted, runs(setting, wanted))
+    expected = cases(setting, "judging")
+    return judged(setting, expected, runs(setting, expected))
 
 
 STUDY = Study(

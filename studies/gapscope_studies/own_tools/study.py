@@ -121,9 +121,9 @@ def protocol_claims(stored: Path) -> list[Claim]:
 
 def _wider(shares: Sequence[float], cases: Sequence[float] | None) -> Interval:
     """Mean over data sets with Student's interval, as wide as Wilson's over cases: where all agree it has no width."""
-    found = mean(shares)
+    result = mean(shares)
     _, low, high = cases or (0.0, math.inf, -math.inf)
-    return Interval(found.value, min(found.low, low), max(found.high, high), found.units).within(0.0, 1.0)
+    return Interval(result.value, min(result.low, low), max(result.high, high), result.units).within(0.0, 1.0)
 
 
 def check_claims(stored: Path) -> list[Claim]:

@@ -54,11 +54,11 @@ def bench(setting: RunSettings, *, name: str) -> Outcome:
     table, specs = protocol.scenario_runs(
         setting, setup, protocol.chosen_strengths(tuned), scenarios, common["bench_runs"]
     )
-    found = means(table, "noise", "size")
+    result = means(table, "noise", "size")
     # final accuracy of MGS less that of another method in every scenario (paired)
     finals: Any = table.pivot_table(index=["noise", "size"], columns="method", values="final", sort=False)
     beyond = {str(name): with_interval((finals["MGS"] - finals[name]).to_list()) for name in finals if name != "MGS"}
-    wide: Any = found.pivot(index=["noise", "size"], columns="method", values="final")[list(setup.colours)]
+    wide: Any = result.pivot(index=["noise", "size"], columns="method", values="final")[list(setup.colours)]
     figure, axes = panels(len(setup.methods), width=2.4, height=2.4)
     for axis, method in zip(axes, setup.methods, strict=True):
         grid = wide[method.name].unstack("size")
@@ -82,8 +82,8 @@ def bench(setting: RunSettings, *, name: str) -> Outcome:
     ]  # fmt: skip
     return with_tuning(
         setting, setup, tuned, specs, {"data": "MNIST", "networks": "143 scenarios of noise and training size"},
-        numbers={"means": found.to_dict("records"), "first_places": first_places(found),
-                 "mean_ranks": mean_ranks(found), "gains": beyond},
+        numbers={"means": result.to_dict("records"), "first_places": first_places(result),
+                 "mean_ranks": mean_ranks(result), "gains": beyond},
         claims=claims, tables={"Final test accuracy in per cent": wide.reset_index()}, figures={"bench": figure},
     )  # fmt: skip
 
@@ -106,14 +106,14 @@ def variations(setting: RunSettings, setup: Setup) -> dict[str, list[dict[str, A
         "learning rate": ("training.learning_rate", base.training.learning_rate),
         "epochs": ("training.epochs", base.training.epochs),
     }
-    found = {
+    result = {
         variable: [{path: factor * value if isinstance(value, float) else max(1, round(factor * value))}
                    for factor in common["factors"]]
         for variable, (path, value) in paths.items()
         if value is not None
     }  # fmt: skip
     noises = {"label noise": [{"data.label_noise": noise} for noise in common["changed_noises"]]}
-    return {"training size": found.pop("training size"), **noises, **found}
+    return {"training size": result.pop("training size"), **noises, **result}
 
 
 def robustness(setting: RunSettings) -> Outcome:
@@ -129,18 +129,18 @@ def robustness(setting: RunSettings) -> Outcome:
         variable: protocol.scenario_runs(setting, setup, strengths, scenarios, count)[0]
         for variable, scenarios in changes.items()
     }
-    found = quantiles(tables)
+    result = quantiles(tables)
     figure, axes = panels(len(tables), width=3.2, height=2.4)
-    for axis, (variable, rows) in zip(axes, found.groupby("variable", sort=False), strict=True):
+    for axis, (variable, rows) in zip(axes, result.groupby("variable", sort=False), strict=True):
         points(axis, {row["method"]: Interval(row["50 %"], row["10 %"], row["90 %"], 0) for _, row in rows.iterrows()})
         named(axis, title=f"{variable} changed", xlabel="accuracy (%): median, 10 to 90 %", xlim=(0, 100))
     columns = ["noise", "size", "batch size", "learning rate", "epochs", "method", "seed", "final"]
     runs = [row for table in tables.values() for row in table[columns].to_dict("records")]
     return with_tuning(
         setting, setup, tuned, specs, {"data": "MNIST, 3,000 training images", "network": "LeNet-5"},
-        numbers={"quantiles": found.to_dict("records"), "runs": runs},
+        numbers={"quantiles": result.to_dict("records"), "runs": runs},
         claims=[each for variable, table in tables.items() for each in _robust(setup, variable, table)],
-        tables={"Quantiles of final test accuracy in per cent": found}, figures={"quantiles": figure},
+        tables={"Quantiles of final test accuracy in per cent": result}, figures={"quantiles": figure},
     )  # fmt: skip
 
 

@@ -184,23 +184,23 @@ def metrics_along_training(setting: RunSettings, *, name: str, source: str, pape
     setup = make(setting, name)
     tuned = protocol.tuned(setting, setup)
     table, _, specs = protocol.watched(setting, setup, protocol.chosen_strengths(tuned))
-    found = ends(table)
+    result = ends(table)
     figure, axes = panels(len(PANELS), height=3.2)
     for axis, column in zip(axes, PANELS, strict=True):
         draw_curves(axis, setup, table, column)
     legend(figure)
-    mine = found[found["method"] == "MGS"]
+    mine = result[result["method"] == "MGS"]
     claims = [
-        *growth_claims(source, setup, table, found), rank_claim(source, setup, table, found),
+        *growth_claims(source, setup, table, result), rank_claim(source, setup, table, result),
         claim(source, f"MGS ends within {DROP:g} points of its best recording", "best minus final accuracy of MGS",
               mine["best"] - mine["final"], below=DROP, compared=reached(setup, table, "MGS")),
         gaps_claim(source, setup, table), *plateau_claims(source, setup, table),
     ]  # fmt: skip
     return with_tuning(
         setting, setup, tuned, specs, paper,
-        numbers={"ends": found.to_dict("records"), "rank_correlation": rank_correlation(found),
-                 "slower_growth": slower(found), "recordings": table.to_dict("records")},
-        claims=claims, tables={"Ends of training, means over runs": summary(found)}, figures={"curves": figure},
+        numbers={"ends": result.to_dict("records"), "rank_correlation": rank_correlation(result),
+                 "slower_growth": slower(result), "recordings": table.to_dict("records")},
+        claims=claims, tables={"Ends of training, means over runs": summary(result)}, figures={"curves": figure},
     )  # fmt: skip
 
 
@@ -240,9 +240,9 @@ def figure_2(setting: RunSettings) -> Outcome:
     setup = make(setting, "circles")
     tuned = protocol.tuned(setting, setup)
     table, planes, specs = protocol.watched(setting, setup, protocol.chosen_strengths(tuned))
-    apart, found = disagreements(setup, planes), ends(table)
-    found["boundary"] = [apart.get((row.method, row.seed), math.nan) for row in found.itertuples()]
-    finals, growth = by_seed(found, "final"), by_seed(found, "growth")
+    apart, result = disagreements(setup, planes), ends(table)
+    result["boundary"] = [apart.get((row.method, row.seed), math.nan) for row in result.itertuples()]
+    finals, growth = by_seed(result, "final"), by_seed(result, "growth")
     beyond = {name: finals[name] - finals["Unregularised"] for name in finals if name != "Unregularised"}
     figure, axes = panels(2, height=3.0)
     for axis, column in zip(axes, ("trace", "logdet"), strict=True):
@@ -251,23 +251,23 @@ def figure_2(setting: RunSettings) -> Outcome:
     between = growth["MGS (log det)"] - growth["MGS"]
     gains = alignment_gains(table)
     claims = [
-        *growth_claims("Fig. 2", setup, table, found), rank_claim("Fig. 2", setup, table, found),
+        *growth_claims("Fig. 2", setup, table, result), rank_claim("Fig. 2", setup, table, result),
         *(claim("Fig. 2", f"{name} generalizes better than no regularization", f"points of {name} over unregularized",
                 values, above=0.0, compared=reached(setup, table, name)) for name, values in beyond.items()),
         claim("Fig. 2", "the penalties on trace and determinant differ subtly",
               "growth of log tr K under the penalty on the determinant minus on the trace", between,
               above=-math.log(2), below=math.log(2), compared=reached(setup, table, "MGS (log det)", "MGS"),
               **REGULARIZED),
-        *boundary_claims("Fig. 2", setup, table, found),
+        *boundary_claims("Fig. 2", setup, table, result),
         claim("Sec. 2.2", "in training the kernel aligns with that of the labels",
               "centred alignment at the end minus at the start, unregularized", gains["Unregularised"], above=0.0,
               compared=reached(setup, table, "Unregularised")),
     ]  # fmt: skip
     return with_tuning(
         setting, setup, tuned, specs, {"data": "two noisy circles", "network": "fully connected, tanh"},
-        numbers={"ends": found.to_dict("records"), "rank_correlation": rank_correlation(found),
+        numbers={"ends": result.to_dict("records"), "rank_correlation": rank_correlation(result),
                  "beyond_unregularised": {name: with_interval(values.to_list()) for name, values in beyond.items()},
-                 "slower_growth": slower(found), "alignment_gains": gains},
-        claims=claims, tables={"Ends of training, means over runs": summary(found)},
+                 "slower_growth": slower(result), "alignment_gains": gains},
+        claims=claims, tables={"Ends of training, means over runs": summary(result)},
         figures={"boundaries": draw_boundaries(setting, setup, planes), "metrics": figure},
     )  # fmt: skip

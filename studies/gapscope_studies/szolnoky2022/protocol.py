@@ -84,10 +84,10 @@ def tuned(setting: RunSettings, setup: Setup) -> Table:
     kept = kept.rename(columns={"score": f"held-out {setup.metric}"})
     known = {*zip(kept["method"], kept["strength"], strict=True)}
     missing = [(method, strength) for method, strength in tried if (method.name, strength) not in known]
-    found = [kept, _tuned(setting, setup, base, missing)] if missing else [kept]
+    result = [kept, _tuned(setting, setup, base, missing)] if missing else [kept]
     order = [(method.name, strength) for method, strength in tried]
     table = (
-        pandas.concat([each for each in found if len(each)]).set_index(["method", "strength"]).loc[order].reset_index()
+        pandas.concat([each for each in result if len(each)]).set_index(["method", "strength"]).loc[order].reset_index()
     )
     score = table[f"held-out {setup.metric}"] * (-1 if setup.lower_is_better else 1)
     table["chosen"] = score.index.isin(score.groupby(table["method"]).idxmax().to_list())
@@ -104,8 +104,8 @@ def _tuned(setting: RunSettings, setup: Setup, base: RunSpec, tried: Sequence[tu
         names.append([f"{spec.id}-{fold}-of-{folds}" for fold in range(setup.folds_scored)])
         jobs |= {name: partial(held_out_scores, spec, fold, folds, setting.data_root)
                  for fold, name in enumerate(names[-1])}  # fmt: skip
-    found = setting.cached("tuning", jobs)
-    rows = [scored(setup, method.name, strength, [found[name] for name in folds])
+    result = setting.cached("tuning", jobs)
+    rows = [scored(setup, method.name, strength, [result[name] for name in folds])
             for (method, strength), folds in zip(tried, names, strict=True)]  # fmt: skip
     return pandas.DataFrame(rows)
 
@@ -151,16 +151,16 @@ def scenario_runs(
     """Every method in every scenario (what differs from the middle one), with frozen strengths: a row per network."""
     import pandas
 
-    wanted = [
+    expected = [
         (method.name, method.applied(setup.with_seed(seed).replace(scenario), strengths[method.name]))
         for seed in range(runs)
         for scenario in scenarios
         for method in setup.methods
     ]
-    specs = list(dict.fromkeys(spec for _, spec in wanted))
+    specs = list(dict.fromkeys(spec for _, spec in expected))
     pool = f"{setup.base.network.name}-{setup.base.data.name}"
     records = dict(zip(specs, setting.train(pool, specs, measures=()), strict=True))
-    return pandas.DataFrame(scenario_row(setup, method, spec, records[spec]) for method, spec in wanted), specs
+    return pandas.DataFrame(scenario_row(setup, method, spec, records[spec]) for method, spec in expected), specs
 
 
 def constant_prediction_loss(setting: RunSettings, setup: Setup) -> float:
@@ -206,15 +206,15 @@ def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> d
             return
         numbers = monitor.observe(network, row["epoch"])
         kept = {name: row[name] for name in KEPT if name in row}
-        found = {"trace": numbers["ntk_trace"], "logdet": numbers["ntk_logdet"]}
+        results = {"trace": numbers["ntk_trace"], "logdet": numbers["ntk_logdet"]}
         if problem.input_shape == (2,):
             assert problem.train.targets is not None
             labels = nn.functional.one_hot(problem.train.targets).double()
             kernel = empirical_ntk(network, problem.train.inputs, outputs="traced")
-            found["alignment"] = kernel_alignment(kernel, labels @ labels.T)  # centred
+            results["alignment"] = kernel_alignment(kernel, labels @ labels.T)  # centred
         if masked is not None:
-            found["masked_logdet"] = masked.observe(network, row["epoch"])["ntk_logdet"]
-        rows.append(kept | found)
+            results["masked_logdet"] = masked.observe(network, row["epoch"])["ntk_logdet"]
+        rows.append(kept | results)
 
     record(network, {"epoch": 0})
     result = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test, on_epoch=record)
@@ -255,11 +255,11 @@ def watched(
             specs.append(method.applied(setup.with_seed(seed), strengths[method.name]))
             names[method.name, seed] = name = f"{specs[-1].id}-{every}-{n_samples}"
             jobs[name] = partial(watch, specs[-1], every, n_samples, setting.data_root)
-    found = setting.cached("watched", jobs)
+    result = setting.cached("watched", jobs)
     rows = [
         {"method": method, "seed": seed, "diverged": False} | row
         for (method, seed), name in names.items()
-        for row in completed(found[name], setup, every)
+        for row in completed(result[name], setup, every)
     ]
-    planes = {key: found[name]["plane"] for key, name in names.items() if "plane" in found[name]}
+    planes = {key: result[name]["plane"] for key, name in names.items() if "plane" in result[name]}
     return pandas.DataFrame(rows), planes, specs

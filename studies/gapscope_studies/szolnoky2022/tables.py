@@ -41,10 +41,10 @@ def printed(number: int) -> Table:
 def means(table: Table, *by: str) -> Table:
     """Mean and deviation of the final metric and mean of the best one, a row a scenario and method, by noise."""
     groups = table.groupby([*(by or ("noise",)), "method"], sort=False)
-    found = groups.agg(
+    result = groups.agg(
         final=("final", "mean"), sd=("final", "std"), best=("best", "mean"), diverged=("diverged", "sum")
     )
-    return found.reset_index().sort_values("noise", kind="stable", ignore_index=True)
+    return result.reset_index().sort_values("noise", kind="stable", ignore_index=True)
 
 
 def winners(found: Table, *, lower_is_better: bool = False) -> dict[float, str]:
@@ -102,9 +102,9 @@ def beside_the_paper(ours: Table, paper: Table | None) -> Table:
 
     rows = []
     for noise in ours["noise"].unique():
-        for source, found in (("ours", ours), ("paper", paper)):
-            if found is not None and (found["noise"] == noise).any():
-                there = found[found["noise"] == noise]
+        for source, result in (("ours", ours), ("paper", paper)):
+            if result is not None and (result["noise"] == noise).any():
+                there = result[result["noise"] == noise]
                 cells = {row.method: cell(row) for row in there.itertuples()}
                 rows.append({"noise": f"{noise:g}", "source": source, **cells})
     return pandas.DataFrame(rows)
@@ -257,10 +257,10 @@ def paper_table(
         [{path: float(noise), **changes} for noise in levels],
         setup.runs,
     )
-    found = means(table)
+    result = means(table)
     shown = theirs if own else None
     numbers: dict[str, Any] = {
-        "means": found.to_dict("records"),
+        "means": result.to_dict("records"),
         "paper": None if shown is None else shown.to_dict("records"),
         "runs": table.drop(columns=["curve", "loss curve"]).to_dict("records"),
     }
@@ -268,12 +268,12 @@ def paper_table(
     if setup.lower_is_better:
         numbers["constant_prediction"] = constant = protocol.constant_prediction_loss(setting, setup)
     else:
-        numbers |= {"acceptance": acceptance(table), "beyond_early_stopping": beyond_early_stopping(found)}
+        numbers |= {"acceptance": acceptance(table), "beyond_early_stopping": beyond_early_stopping(result)}
     return with_tuning(
         setting, setup, tuned, specs, paper, numbers=numbers,
         claims=table_claims(setup, source, table, theirs, unit, constant),
         tables={f"Test {setup.metric} in {unit}: final ± standard deviation (best epoch)":
-                beside_the_paper(found, shown)},
+                beside_the_paper(result, shown)},
         figures={"curves": curves_figure(setup, table, f"test {setup.metric} ({unit})")},
     )  # fmt: skip
 
@@ -294,8 +294,8 @@ def tuning_part(setting: RunSettings) -> Outcome:
         named(axis, title=method.name, xlabel="strength", xscale="log" if method.logarithmic else "linear")
     named(axes[0], ylabel=column)
     base = setup.with_seed(protocol.TUNING_SEED)
-    found = with_tuning(
+    result = with_tuning(
         setting, setup, table, [base], {}, numbers={"table": table.to_dict("records")}, tables={},
         figures={"strengths": figure},
     )  # fmt: skip
-    return replace(found, numbers={**found.numbers, "chosen": found.numbers["strengths"]})
+    return replace(result, numbers={**result.numbers, "chosen": result.numbers["strengths"]})

@@ -42,7 +42,7 @@ from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 POOLS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 CLASSES = {"cifar10": 10, "cifar100": 20, "digits": 10}
 SIZE_COLUMN = "m.parameter_count"
-LEAST_ACCURACY = 0.75
+MIN_ACCURACY = 0.75
 NOISE = "_noise"
 NUMBERS: list[str] = tomllib.loads(Path(__file__).with_name("measures.toml").read_text(encoding="utf-8"))["numbers"]
 MEASURES = list(dict.fromkeys(name.partition(".")[0] for name in NUMBERS))
@@ -99,7 +99,7 @@ def networks(setting: RunSettings, pool: str) -> list[Record]:
         measure_samples=settings["measured_samples"],
         measure_options=settings.get("measure_options", {}),
     )
-    return [record for record in records if record.scores.get("train_accuracy", 0.0) > LEAST_ACCURACY]
+    return [record for record in records if record.scores.get("train_accuracy", 0.0) > MIN_ACCURACY]
 
 
 def held_out(trained_on: Samples, everything: Problem) -> Samples:
@@ -194,8 +194,8 @@ def _transferred(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]
             {
                 "measure": row.measure.removeprefix("m."),
                 "verdict": "trust" if both else "unsettled" if either else "no evidence",
-                **{f"{name}, {where}": score(found) for name, score in SCORES.items()
-                   for where, found in zip(POOLS.values(), (row, other), strict=True)},
+                **{f"{name}, {where}": score(result) for name, score in SCORES.items()
+                   for where, result in zip(POOLS.values(), (row, other), strict=True)},
             }
         )  # fmt: skip
     order = {"trust": 0, "unsettled": 1, "no evidence": 2}
@@ -235,7 +235,7 @@ def _one_setting(
 ) -> tuple[Claim, dict[str, Any]]:
     names = [name for name in first.columns if name.startswith("m.") and name in second]
     taus = {name: taus_within(first, name, setting) for name in names}
-    means = {name: float(numpy.mean(found)) for name, found in taus.items() if found}
+    means = {name: float(numpy.mean(result)) for name, result in taus.items() if result}
     best = max(means, key=lambda name: abs(means[name]))
     sign = 1.0 if means[best] > 0 else -1.0
     judged, of_size = (taus_within(second, name, setting) for name in (best, SIZE_COLUMN))
@@ -255,9 +255,9 @@ def _one_setting(
 def both(setting: RunSettings) -> Outcome:
     """Return what holds in both pools, and what was chosen on CIFAR-10 and judged on CIFAR-100."""
     records = {pool: networks(setting, pool) for pool in POOLS}
-    tables = {pool: table_of(setting, pool, found) for pool, found in records.items()}
+    tables = {pool: table_of(setting, pool, result) for pool, result in records.items()}
     boards = {pool: _judged(table, setting) for pool, table in tables.items()}
-    arms = tuple(_arm(found, POOLS[pool]) for pool, found in records.items())
+    arms = tuple(_arm(result, POOLS[pool]) for pool, result in records.items())
     rows = _transferred(*boards.values())
     first, second = tables.values()
     settings = [name for name in _varying(first) if name in _varying(second)]

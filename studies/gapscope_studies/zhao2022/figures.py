@@ -64,10 +64,10 @@ def repeated_sparsities(setting: RunSettings) -> tuple[list[RunSpec], list[Spars
     """The networks of Figs. 1 and 2 over several draws of weights and samples, the sparsities of each draw, records."""
     pool, specs = grids.first_pool(setting)
     first, *others = grids.repeats_of_plain(setting, specs)
-    found = [plain_sparsities(setting, pool, first)]
-    found += [plain_sparsities(setting, f"{pool}-again", plain, measures=()) for plain in others]
-    records = [record for _, there in found for record in there]
-    return [spec for plain in (first, *others) for spec in plain], [each for each, _ in found], records
+    result = [plain_sparsities(setting, pool, first)]
+    result += [plain_sparsities(setting, f"{pool}-again", plain, measures=()) for plain in others]
+    records = [record for _, there in result for record in there]
+    return [spec for plain in (first, *others) for spec in plain], [each for each, _ in result], records
 
 
 def _quantities(item: UnitSparsity) -> dict[str, list[float]]:
@@ -145,16 +145,16 @@ def figure_1(setting: RunSettings) -> Outcome:
     specs, repeats, records = repeated_sparsities(setting)
     first = repeats[0]
     low, high = min(first), max(first)
-    found = [_advantage(each[low], each[high]) for each in repeats if low in each and high in each]
+    result = [_advantage(each[low], each[high]) for each in repeats if low in each and high in each]
     both = _arms(records, {level: first[level] for level in (low, high)})
     claims = [
         claim("Fig. 1", f"{name} is {'larger' if sign > 0 else 'smaller'} where a network generalizes",
               f"{name} with {'clean minus with random' if sign > 0 else 'random minus with clean'} labels",
-              [float(each[name].mean()) for each in found], unit="pairs of networks", above=0.0, compared=both)
+              [float(each[name].mean()) for each in result], unit="pairs of networks", above=0.0, compared=both)
         for name, sign in GENERALIZING.items()
     ]  # fmt: skip
     numbers = {
-        "shares": {name: float(numpy.mean(less > 0)) for name, less in found[0].items()},
+        "shares": {name: float(numpy.mean(less > 0)) for name, less in result[0].items()},
         "clean": _quantities(first[low]),
         "random": _quantities(first[high]),
     }
@@ -171,7 +171,7 @@ def _trend(found: Sparsities, name: str) -> float:
 def _trend_claims(source: str, repeats: Sequence[Sparsities], records: Sequence[Record]) -> list[Claim]:
     return [
         claim(source, f"{name} {'rises' if sign > 0 else 'falls'} with corruption",
-              f"Pearson of {name} and the fraction of corrupted labels", [_trend(found, name) for found in repeats],
+              f"Pearson of {name} and the fraction of corrupted labels", [_trend(result, name) for result in repeats],
               unit="draws of networks", compared=_arms(records, repeats[0]), **analysis.of_sign(sign))
         for name, sign in TRENDS.items()
     ]  # fmt: skip
@@ -186,13 +186,13 @@ def _class_correlation(found: Sparsities) -> float:
 def figure_2(setting: RunSettings) -> Outcome:
     """Curves and (zeta, kappa) of all classes in networks that differ in corruption alone."""
     specs, repeats, records = repeated_sparsities(setting)
-    means = [_means(found) for found in repeats]
+    means = [_means(result) for result in repeats]
     return outcome(
         setting, specs, PAPER,
         claims=[
             *_trend_claims("Fig. 2", repeats, records),
             claim("Fig. 2(B)", CLASSES_MOVE, "Pearson of zeta and kappa over classes of all networks",
-                  [_class_correlation(found) for found in repeats], unit="draws of networks", below=0.0,
+                  [_class_correlation(result) for result in repeats], unit="draws of networks", below=0.0,
                   compared=_arms(records, repeats[0])),
         ],
         numbers={"by_corruption": means[0].to_dict("records"), "draws": [each.to_dict("records") for each in means]},
@@ -208,17 +208,17 @@ def figure_3ab(setting: RunSettings) -> Outcome:
     """Zeta against kappa, and the gap against both, over all networks of the pool."""
     pool, specs = grids.first_pool(setting)
     table = grids.networks(setting, pool, specs)
-    found: Table = correlations(table, [ZETA, KAPPA], baseline=None)
+    result: Table = correlations(table, [ZETA, KAPPA], baseline=None)
     kinds = ("pearson", "spearman", "kendall")
     shown = pandas.DataFrame(
         [{"gap and": name, **{kind: analysis.with_interval(row, kind) for kind in kinds}}
-         for name, row in found.iterrows()]
+         for name, row in result.iterrows()]
     )  # fmt: skip
     falls = relation("Fig. 3(A)", "kappa falls with zeta", "Pearson of zeta and kappa", pearson, table[ZETA],
                      table[KAPPA], below=0.0, **counted(table))  # fmt: skip
     return outcome(
         setting, specs, PAPER,
-        numbers={"correlations": found.to_dict("index"), "networks": table[SHOWN].to_dict("records")},
+        numbers={"correlations": result.to_dict("index"), "networks": table[SHOWN].to_dict("records")},
         claims=[*analysis.sign_claims("Fig. 3(B)", table), falls],
         tables={"Correlations, 95 % bootstrap over networks": shown, "Networks": table[SHOWN]},
         figures={"pairs": analysis.scatters(table, [(ZETA, KAPPA)]),
@@ -233,11 +233,11 @@ def repeated_splits(estimator: GapEstimator, table: Table, n_splits: int = 100) 
     baselines over all held-out networks, `fit_pearson` (mean over splits), `n` and `held_out` networks.
     """
     models = {"estimator": estimator, **baselines(table)}
-    found: dict[str, Table] = {
+    result: dict[str, Table] = {
         name: cross_val_predict(model, table, scheme="splits", n_splits=n_splits) for name, model in models.items()
     }
-    squares = {name: (rows["prediction"] - rows["target"]) ** 2 for name, rows in found.items()}
-    own = found["estimator"]
+    squares = {name: (rows["prediction"] - rows["target"]) ** 2 for name, rows in result.items()}
+    own = result["estimator"]
     sums = squares["estimator"].groupby(own["split"], sort=False).sum()
     return {
         "n": len(table),
@@ -301,8 +301,8 @@ def fit_claim(source: str, table: Table, paper: float, units: Mapping[str, str] 
     def of_fit(rows: numpy.ndarray) -> float:
         return pearson(x[rows] @ numpy.linalg.lstsq(x[rows], gap[rows], rcond=None)[0], gap[rows])
 
-    found = bootstrap(of_fit, len(table), fields.pop("clusters"))
-    return measured(source, f"zeta and kappa fit the gap with a Pearson of {paper:g}", "Pearson of the fit", found,
+    result = bootstrap(of_fit, len(table), fields.pop("clusters"))
+    return measured(source, f"zeta and kappa fit the gap with a Pearson of {paper:g}", "Pearson of the fit", result,
                     above=0.9, **fields)  # fmt: skip
 
 
@@ -315,31 +315,31 @@ def ssr_claim(source: str, says: str, table: Table, model: GapEstimator, paper: 
 
 def ssr_per_draw(model: GapEstimator, table: Table, draws: Sequence[Sequence[RunSpec]]) -> list[float]:
     """Return the sum of squared residuals of the model fitted to each draw of the networks."""
-    found = []
+    result = []
     for draw in draws:
         drawn = table[table.index.isin([spec.id for spec in draw])]
         gap = drawn["gap"].to_numpy(dtype=float)
-        found.append(float(((model.fit(drawn, gap).predict(drawn) - gap) ** 2).sum()))
-    return found
+        result.append(float(((model.fit(drawn, gap).predict(drawn) - gap) ** 2).sum()))
+    return result
 
 
 def figure_3cd(setting: RunSettings) -> Outcome:
     """The linear model of zeta and kappa: fit, held-out networks, 100 repeated splits."""
     pool, specs = grids.first_pool(setting)
     table = grids.networks(setting, pool, specs)
-    found = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
+    result = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
     claims = [
         fit_claim("Fig. 3(C)", table, 0.979),
         analysis.errs_less("Fig. 3(C)", OF_HELD_OUT, table, sparsity_model(), mean_gap()),
         ssr_claim("Fig. 3(C)", "eight left-out networks leave an SSR of 0.023", table, sparsity_model(), 0.023),
         computed("Fig. 3(D)", "in every split the sum of squared residuals of held-out networks is below 0.035",
-                 "largest sum", found["largest_ssr"], below=0.035, compared=arms_of(table)),
+                 "largest sum", result["largest_ssr"], below=0.035, compared=arms_of(table)),
     ]  # fmt: skip
     return outcome(
-        setting, specs, PAPER, numbers=found, claims=claims,
-        tables={"Repeated splits": _protocol_table({"zeta and kappa": found})},
+        setting, specs, PAPER, numbers=result, claims=claims,
+        tables={"Repeated splits": _protocol_table({"zeta and kappa": result})},
         figures={"estimates": _estimates(_one_split(sparsity_model(), table)),
-                 "splits": _histogram({"zeta and kappa": found["ssr"]})},
+                 "splits": _histogram({"zeta and kappa": result["ssr"]})},
     )  # fmt: skip
 
 
@@ -349,7 +349,7 @@ def figure_3e(setting: RunSettings) -> Outcome:
     table, n_splits = grids.networks(setting, pool, specs), setting.read(__file__)["splits"]
     margins = {"least squares": margin_model(), "ridge": margin_model(kind="ridge")}
     models = {**margins, "zeta and kappa": sparsity_model()}
-    found = {name: repeated_splits(model, table, n_splits) for name, model in models.items()}
+    result = {name: repeated_splits(model, table, n_splits) for name, model in models.items()}
     estimate = margin_model().fit(table, table["gap"]).predict(table)
     claims = [
         *(analysis.errs_less("Fig. 3(E)", f"zeta and kappa err less than the margin signature ({kind})", table,
@@ -360,9 +360,9 @@ def figure_3e(setting: RunSettings) -> Outcome:
                  pearson, estimate, table["gap"], paper=0.75, within=1.25, **counted(table)),
     ]  # fmt: skip
     return outcome(
-        setting, specs, PAPER, numbers=found, claims=claims, tables={"Repeated splits": _protocol_table(found)},
+        setting, specs, PAPER, numbers=result, claims=claims, tables={"Repeated splits": _protocol_table(result)},
         figures={"estimates": _estimates(_one_split(models["ridge"], table)),
-                 "splits": _histogram({name: found[name]["ssr"] for name in ("ridge", "zeta and kappa")})},
+                 "splits": _histogram({name: result[name]["ssr"] for name in ("ridge", "zeta and kappa")})},
     )  # fmt: skip
 
 
@@ -380,7 +380,7 @@ def other_architecture(
     specs = [spec for draw in draws for spec in draw]
     table = grids.networks(setting, pool, specs)
     plain = [plain_sparsities(setting, pool, grids.plain_networks(draw)) for draw in draws]
-    curves, records = [found for found, _ in plain], [record for _, there in plain for record in there]
+    curves, records = [result for result, _ in plain], [record for _, there in plain for record in there]
     means, gaps = _means(curves[0]), table["gap"].to_numpy(dtype=float)
     squares, spread = (ssr_per_draw(model, table, draws) for model in (sparsity_model(), mean_gap()))
     splits = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
@@ -432,7 +432,7 @@ def figure_4(setting: RunSettings) -> Outcome:
                       chance=float(drawn["chance"].iloc[0]), curve=downsample_curve(drawn["curve"].to_list()))
         for name, drawn in table.groupby("model")
     )  # fmt: skip
-    found = {name: [pearson(drawn[column], drawn["gap"]) for drawn in of_draw]
+    result = {name: [pearson(drawn[column], drawn["gap"]) for drawn in of_draw]
              for column, name in analysis.NAMES.items()}  # fmt: skip
     order = [kendall_tau(drawn["model"].map(ord).to_numpy(), drawn["gap"].to_numpy()) for drawn in of_draw]
     curves = [
@@ -441,9 +441,9 @@ def figure_4(setting: RunSettings) -> Outcome:
     ]
     per_draw: Any = {"unit": DRAWS, "compared": arms}
     claims = [
-        claim("Fig. 4", "the gap rises with zeta", "Pearson of the gap and zeta", found["zeta"], paper=0.998,
+        claim("Fig. 4", "the gap rises with zeta", "Pearson of the gap and zeta", result["zeta"], paper=0.998,
               within=1.25, **per_draw),
-        claim("Fig. 4", "the gap falls with kappa", "Pearson of the gap and kappa", found["kappa"], paper=-0.967,
+        claim("Fig. 4", "the gap falls with kappa", "Pearson of the gap and kappa", result["kappa"], paper=-0.967,
               within=1.25, **per_draw),
         claim("Fig. 4", "the linear fit leaves an SSR of 0.004", SSR_OF_DRAW, squares, paper=0.004, **per_draw),
         claim("Table 1", "the gap grows from model A to model E", "Kendall's tau of order and gap", order, above=0.0,
@@ -455,7 +455,7 @@ def figure_4(setting: RunSettings) -> Outcome:
     means = table[shown].groupby("model", as_index=False).mean()
     return outcome(
         here, specs, IMAGENET,
-        numbers={"correlations": found, "ssr": squares, "models": means.to_dict("records")},
+        numbers={"correlations": result, "ssr": squares, "models": means.to_dict("records")},
         claims=claims,
         verdict=f"Three coefficients for five networks leave an SSR of {numpy.mean(squares):.3g} of "
                 f"{numpy.mean(spread):.3g} about the mean.",

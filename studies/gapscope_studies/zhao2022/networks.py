@@ -83,13 +83,13 @@ def paper_grid(setting: RunSettings, pool: str) -> list[RunSpec]:
     plain = {name: PLAIN.get(name, values[0]) for name, values in varied.items()}
     others = [recipe for recipe in recipes if recipe != plain]
     balanced = [name for name in ("batch_norm", "augmented") if name in varied]
-    found = []
+    result = []
     for place, fraction in enumerate(fractions):
         n_here = network["n"] // len(fractions) + (place < network["n"] % len(fractions))
         for number, recipe in enumerate([plain, *stratified(others, n_here - 1, balanced, seed=place)]):
-            images = {"data.seed": len(found)} if network.get("own_images") else {}
-            found.append(base.replace({"data.label_noise": fraction, "seed": number, **images, **_changes(recipe)}))
-    return found
+            images = {"data.seed": len(result)} if network.get("own_images") else {}
+            result.append(base.replace({"data.label_noise": fraction, "seed": number, **images, **_changes(recipe)}))
+    return result
 
 
 def plain_networks(specs: Sequence[RunSpec]) -> list[RunSpec]:
@@ -134,12 +134,12 @@ def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
         *itertools.product(narrow, [{"data.train_size": size} for size in pool["sizes"]]),
         *itertools.product(narrow, [noise | {"training.epochs": varied["early"]} for noise in noises[::2]]),
     ]
-    found = [
+    result = [
         base.replace({"network.options": options, **changes, "seed": number + 1000 * k})
         for k in range(varied["repeats"])
         for number, (options, changes) in enumerate(crossed)
     ]
-    return found[: pool.get("first")]
+    return result[: pool.get("first")]
 
 
 def first_pool(setting: RunSettings) -> tuple[str, list[RunSpec]]:
@@ -159,12 +159,12 @@ def models(setting: RunSettings) -> dict[str, list[RunSpec]]:
     """Return draws of models A to E of Table 1, each with less regularization than the one before."""
     content = setting.read(__file__)["photographs"]
     base = RunSpec.from_dict(content["base"])
-    found = {}
+    result = {}
     for name, (dropout, changes) in MODELS.items():
         options = {"network.options": {**content["options"], "dropout": dropout}}
         spec = base.replace(options | {f"training.{key}": value for key, value in changes.items()})
-        found[name] = [draw for (draw,) in draws_of([spec], content.get("draws", 1))]
-    return found
+        result[name] = [draw for (draw,) in draws_of([spec], content.get("draws", 1))]
+    return result
 
 
 def photographs(setting: RunSettings) -> RunSettings:
@@ -197,14 +197,14 @@ def measure_layers(setting: RunSettings, pool: str, spec_id: str, n_samples: int
     network, problem = trained(setting, pool, spec_id)
     samples = problem.train.subset(torch.arange(min(n_samples, len(problem.train))))
     assert samples.targets is not None
-    found = {"last convolution": unit_sparsity(network, samples.inputs, samples.targets)}
+    result = {"last convolution": unit_sparsity(network, samples.inputs, samples.targets)}
     names = [name for name, module in network.named_modules() if isinstance(module, nn.ReLU)]
-    last = names.index(found["last convolution"].layer)
+    last = names.index(result["last convolution"].layer)
     places = {"first third": last // 3, "second third": round(2 * last / 3), "fully connected": last + 1}
     for label, place in places.items():
         if place != last and place < len(names) and list(places.values()).count(place) == 1:
-            found[label] = unit_sparsity(network, samples.inputs, samples.targets, layers=names[place])
-    return {f"{number}, {label}": value for label, item in found.items() for number, value in item.scalars().items()}
+            result[label] = unit_sparsity(network, samples.inputs, samples.targets, layers=names[place])
+    return {f"{number}, {label}": value for label, item in result.items() for number, value in item.scalars().items()}
 
 
 def finished(setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:

@@ -64,14 +64,14 @@ def measured_pools(
     specs.setdefault(*grids.first_pool(setting))
     specs |= {"dense": grids.varied_pool(setting, "dense")} if dense else {}
     tables = {}
-    for name, found in specs.items():
-        table = grids.networks(setting, name, found, layer_samples=layer_samples)
+    for name, result in specs.items():
+        table = grids.networks(setting, name, result, layer_samples=layer_samples)
         settings = [column for column in table.columns if str(column).startswith(("network.", "training."))]
         table["recipe"] = [" ".join(map(str, row)) for row in table[settings].to_numpy(dtype=object)]
         for reading in ("ntk_trace", "output_sensitivity"):
             table[f"log {reading}"] = numpy.log(table[reading])
         tables[name] = table
-    return [spec for found in specs.values() for spec in found], tables
+    return [spec for result in specs.values() for spec in result], tables
 
 
 # --- when zeta and kappa go with the gap
@@ -85,12 +85,12 @@ def centred(table: Table, columns: Sequence[str], group: str = "family") -> Tabl
 
 def subsets(table: Table) -> dict[str, Table]:
     """Subsets of a pool with at least five networks, some of them centred within family or configuration."""
-    found = {name: table[choose(table)] for name, choose in SUBSETS.items()}
-    fitted = found["fitted"]
+    result = {name: table[choose(table)] for name, choose in SUBSETS.items()}
+    fitted = result["fitted"]
     for name, group in CENTRED.items():
         several = fitted[fitted.groupby(group)["gap"].transform("size") >= 3]
-        found[name] = centred(several, [*SIGNS, *OTHERS], group) if len(several) else several
-    return {name: part for name, part in found.items() if len(part) >= LEAST}
+        result[name] = centred(several, [*SIGNS, *OTHERS], group) if len(several) else several
+    return {name: part for name, part in result.items() if len(part) >= LEAST}
 
 
 def conditions(setting: RunSettings) -> Outcome:
@@ -102,9 +102,9 @@ def conditions(setting: RunSettings) -> Outcome:
         for name, part in parts.items():
             gaps = f"{part['gap'].min():.2f} to {part['gap'].max():.2f}"
             row = {"pool": pool, "networks": name, "n": len(part), "gaps": gaps}
-            found: Table = correlations(part, [*SIGNS, *OTHERS], baseline=None)
-            rows.append({**row, "found": found.to_dict("index")})
-            texts = {label: with_interval(found.loc[key]) for key, label in {**NAMES, **OTHERS}.items()}
+            result: Table = correlations(part, [*SIGNS, *OTHERS], baseline=None)
+            rows.append({**row, "found": result.to_dict("index")})
+            texts = {label: with_interval(result.loc[key]) for key, label in {**NAMES, **OTHERS}.items()}
             shown.append(row | texts)
         for name in ("fitted", "not fitted"):
             if name in parts:
@@ -194,11 +194,11 @@ def _coverage(pools: Mapping[str, Table]) -> Table:
     for pool, table in pools.items():
         for scheme in ("jackknife+", "cv+"):
             model = candidates(table)[DEFAULT].set_params(interval=scheme)
-            found: Table = cross_val_predict(model, table, scheme="leave_one_out", level=LEVEL)
-            covered = (found["low"] <= found["target"]) & (found["target"] <= found["high"])
+            result: Table = cross_val_predict(model, table, scheme="leave_one_out", level=LEVEL)
+            covered = (result["low"] <= result["target"]) & (result["target"] <= result["high"])
             drawn = covered.to_numpy(dtype=float)
             share = bootstrap(lambda picks, each=drawn: float(each[picks].mean()), len(drawn))
-            inside = found["verdict"] == "inside"
+            inside = result["verdict"] == "inside"
             rows.append(
                 {
                     "pool": pool,
@@ -207,7 +207,7 @@ def _coverage(pools: Mapping[str, Table]) -> Table:
                     "coverage": float(covered.mean()),
                     "coverage, 95 %": f"[{share.low:.2f}, {share.high:.2f}]",
                     "coverage of those not refused": float(covered[inside].mean()),
-                    "mean width": float((found["high"] - found["low"]).mean()),
+                    "mean width": float((result["high"] - result["low"]).mean()),
                     "refused": float(1 - inside.mean()),
                 }
             )
@@ -221,14 +221,14 @@ def estimation_error(setting: RunSettings) -> Outcome:
         pool: {name: model.fit(table, table["gap"]).residuals_ for name, model in candidates(table).items()}
         for pool, table in pools.items()
     }
-    rmse = {pool: {name: _rms(each) for name, each in found.items()} for pool, found in errors.items()}
+    rmse = {pool: {name: _rms(each) for name, each in result.items()} for pool, result in errors.items()}
     ratios: Table = pandas.DataFrame(
-        {pool: {name: value / found["mean gap"] for name, value in found.items()} for pool, found in rmse.items()}
+        {pool: {name: value / result["mean gap"] for name, value in result.items()} for pool, result in rmse.items()}
     )
     chosen = {pool: ratios.drop(columns=pool).sum(axis=1).idxmin() for pool in pools}
     intervals = {
-        pool: [str(bootstrap(lambda rows, each=each: _rms(each[rows]), len(each))) for each in found.values()]
-        for pool, found in errors.items()
+        pool: [str(bootstrap(lambda rows, each=each: _rms(each[rows]), len(each))) for each in result.values()]
+        for pool, result in errors.items()
     }
     mean = ratios.mean(axis=1)
     shown = pandas.DataFrame({"estimator": ratios.index, **intervals, "of the mean gap's error": mean.to_numpy()})
@@ -278,8 +278,8 @@ def transfer(setting: RunSettings) -> Outcome:
     specs, pools = measured_pools(setting)
     table: Table = pandas.DataFrame([row for pool in pools for row in _transferred(pools, pool)])
     errors: Any = table.pivot(index="pool", columns="estimator", values="rmse")
-    best = {pool: found.set_index("estimator")["rmse"].idxmin() for pool, found in table.groupby("pool", sort=False)}
-    compared = [each for found in pools.values() for each in arms_of(found)]
+    best = {pool: result.set_index("estimator")["rmse"].idxmin() for pool, result in table.groupby("pool", sort=False)}
+    compared = [each for result in pools.values() for each in arms_of(result)]
     claims = [
         claim("transfer", f"fitted on the other pools, {name} errs less than their mean gap",
               "log of its error over the mean gap's", numpy.log(errors[name] / errors["mean gap"]), unit="pools",

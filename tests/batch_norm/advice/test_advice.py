@@ -143,9 +143,9 @@ def identity() -> nn.Sequential:
 def test_the_cost_is_that_of_the_closed_form_and_no_rate_adds_too_much(signs_dropout: Samples) -> None:
     dropout = DropoutLoss(identity(), signs_dropout, ["1"], draws=20)
     for rate in (0.1, 0.5):
-        found = dropout.excess(rate)
-        assert found.standard_error is not None and found.standard_error < 0.02
-        assert float(found) == pytest.approx(rate / (1 - rate), abs=4 * found.standard_error + 1e-9)
+        result = dropout.excess(rate)
+        assert result.standard_error is not None and result.standard_error < 0.02
+        assert float(result) == pytest.approx(rate / (1 - rate), abs=4 * result.standard_error + 1e-9)
     assert dropout.excess(0.0) == 0
     assert dropout.matching_rate(Estimate(20.0, 0.0)) is None
 

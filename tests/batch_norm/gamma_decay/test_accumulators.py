@@ -100,5 +100,5 @@ def test_a_kink_is_seen() -> None:
     zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     subject = EvaluationData(nn.Sequential(network), {"0": network}, Samples(h, h), absolute, 500)
     only_mean = SecondMoments(zero, one, zero, zero)
-    found = even_loss_excess(subject, "0", only_mean, scale=0.2, draws=20, generator=torch.Generator().manual_seed(0))
-    assert found == pytest.approx(0.2**2 / 6, rel=0.1)
+    result = even_loss_excess(subject, "0", only_mean, scale=0.2, draws=20, generator=torch.Generator().manual_seed(0))
+    assert result == pytest.approx(0.2**2 / 6, rel=0.1)

@@ -55,10 +55,10 @@ def test_derivatives_by_gamma_and_beta_sample_by_sample(make: type[nn.Module]) -
     samples = images(5)
     outputs, taps = tapped_forward(network, layers, samples.inputs)
     direction = torch.randn(5, 3, dtype=torch.float64)
-    found = {name: (by_gamma, by_beta) for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction)}
+    result = {name: (by_gamma, by_beta) for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction)}
     for i in range(5):
         value = (network(samples.inputs[i : i + 1]) * direction[i]).sum()
         for name, layer in layers.items():
             by_gamma, by_beta = torch.autograd.grad(value, [layer.weight, layer.bias], retain_graph=True)
-            torch.testing.assert_close(found[name][0][i], by_gamma)
-            torch.testing.assert_close(found[name][1][i], by_beta)
+            torch.testing.assert_close(result[name][0][i], by_gamma)
+            torch.testing.assert_close(result[name][1][i], by_beta)

@@ -87,20 +87,20 @@ def dense(network: Any, name: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", ["1", "4", "8"])
 @pytest.mark.parametrize("chunk_size", [7, 100])
 def test_against_the_definition(network: Any, name: str, chunk_size: int) -> None:
-    found = gamma_decay(network, images(N), batch_size=M, chunk_size=chunk_size)[name]
+    result = gamma_decay(network, images(N), batch_size=M, chunk_size=chunk_size)[name]
     expected = dense(network, name)
-    torch.testing.assert_close(found.coupling, FACTOR * expected["coupling"])
-    torch.testing.assert_close(found.zeta, FACTOR * expected["coupling"].diagonal())
-    torch.testing.assert_close(found.first_order, FACTOR * expected["in_batch"])
-    torch.testing.assert_close(found.curvature_gamma, expected["h_gamma"])
-    torch.testing.assert_close(found.curvature_beta, expected["h_beta"])
-    torch.testing.assert_close(found.mean_variance, FACTOR * expected["v1"])
-    torch.testing.assert_close(found.std_variance, FACTOR * expected["v2"] / 4)
-    torch.testing.assert_close(found.covariance, FACTOR * expected["v12"] / 2)
+    torch.testing.assert_close(result.coupling, FACTOR * expected["coupling"])
+    torch.testing.assert_close(result.zeta, FACTOR * expected["coupling"].diagonal())
+    torch.testing.assert_close(result.first_order, FACTOR * expected["in_batch"])
+    torch.testing.assert_close(result.curvature_gamma, expected["h_gamma"])
+    torch.testing.assert_close(result.curvature_beta, expected["h_beta"])
+    torch.testing.assert_close(result.mean_variance, FACTOR * expected["v1"])
+    torch.testing.assert_close(result.std_variance, FACTOR * expected["v2"] / 4)
+    torch.testing.assert_close(result.covariance, FACTOR * expected["v12"] / 2)
     gamma = network.get_submodule(name).weight.detach()
-    assert float(found.decay) == pytest.approx(float(FACTOR * gamma @ expected["coupling"] @ gamma))
-    assert found.predicted == pytest.approx(float(found.decay) + float(found.first_order.sum()))
-    assert found.decay.exact and bool((torch.linalg.eigvalsh(found.coupling) > -1e-12).all())
+    assert float(result.decay) == pytest.approx(float(FACTOR * gamma @ expected["coupling"] @ gamma))
+    assert result.predicted == pytest.approx(float(result.decay) + float(result.first_order.sum()))
+    assert result.decay.exact and bool((torch.linalg.eigvalsh(result.coupling) > -1e-12).all())
 
 
 def test_full_and_diagonal_have_the_same_zeta(network: Any) -> None:
@@ -123,8 +123,8 @@ def test_fully_connected_statistics_are_those_of_the_paper(network: Any) -> None
 
 
 def test_squared_score_is_the_printed_fisher_information(network: Any) -> None:
-    found = gamma_decay(network, images(N), batch_size=M, curvature="squared_score", covariance="diagonal")
-    for name, layer in found.items():
+    result = gamma_decay(network, images(N), batch_size=M, curvature="squared_score", covariance="diagonal")
+    for name, layer in result.items():
         _, gradient = per_sample_derivatives(network, name)
         c = len(layer.gamma)
         torch.testing.assert_close(layer.curvature_gamma, gradient[:, :c].square().mean(0))
@@ -156,10 +156,10 @@ def test_draws_do_not_depend_on_chunks_and_repeat(network: Any) -> None:
 
 def test_in_place_activations_and_forward_order() -> None:
     network: Any = warmed_up(Residual().double())
-    found = gamma_decay(network, images(N), batch_size=M)
-    assert list(found) == ["norm1", "norm2", "last"]
+    result = gamma_decay(network, images(N), batch_size=M)
+    assert list(result) == ["norm1", "norm2", "last"]
     network.relu = nn.ReLU()
-    assert float(gamma_decay(network, images(N), batch_size=M).decay) == pytest.approx(float(found.decay))
+    assert float(gamma_decay(network, images(N), batch_size=M).decay) == pytest.approx(float(result.decay))
 
 
 def test_no_trace_is_left(network: Any) -> None:

@@ -209,8 +209,8 @@ def test_running_statistics_are_those_of_torch_to_the_last_digits(kind: str) -> 
         layer(h)
         plain(h)
     for name in ("running_mean", "running_var"):
-        if (found := getattr(layer, name)) is not None:
-            torch.testing.assert_close(found, getattr(plain, name), rtol=1e-15, atol=1e-15)
+        if (result := getattr(layer, name)) is not None:
+            torch.testing.assert_close(result, getattr(plain, name), rtol=1e-15, atol=1e-15)
 
 
 @pytest.mark.parametrize("kind", ["mean only", "ghost"])

@@ -116,13 +116,13 @@ def noisy(n: int = 40) -> tuple[nn.Module, Samples]:
 
 def observations(alarm: Alarm, network: nn.Module, samples: Samples, epochs: range) -> list[dict[str, float]]:
     """What an alarm says of a network that is disturbed a little more after each epoch."""
-    generator, found = torch.Generator().manual_seed(epochs.start), []
+    generator, result = torch.Generator().manual_seed(epochs.start), []
     for epoch in epochs:
-        found.append(alarm.observe(network, samples, epoch))
+        result.append(alarm.observe(network, samples, epoch))
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-    return found
+    return result
 
 
 @pytest.mark.parametrize("name", ALARMS)

@@ -53,11 +53,11 @@ def test_impossible_canaries_are_refused(classes: int, number: int | None, messa
 
 def sequence(*pairs: tuple[float, float]) -> list[torch.Tensor]:
     """Logits of two classes that give label 0 these probabilities at 30 ordinary samples and at 10 canaries."""
-    found = []
+    result = []
     for ordinary, false in pairs:
         p = torch.cat([torch.full((30,), ordinary), torch.full((10,), false)]).double()
-        found.append(torch.stack([p.logit(), torch.zeros(40, dtype=torch.float64)], dim=1))
-    return found
+        result.append(torch.stack([p.logit(), torch.zeros(40, dtype=torch.float64)], dim=1))
+    return result
 
 
 def test_the_alarm_by_hand() -> None:

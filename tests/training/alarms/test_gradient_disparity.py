@@ -27,7 +27,7 @@ VALUES = torch.randn(40, 3, generator=torch.Generator().manual_seed(1), dtype=to
 @pytest.mark.parametrize("targets", [LABELS, VALUES], ids=["classes", "regression"])
 def test_disparity_against_a_loop(targets: torch.Tensor) -> None:
     network, samples = tiny(targets)
-    found = GradientDisparityAlarm(batch_size=6, batches=5, seed=3).observe(network, samples, 7)["alarm.disparity"]
+    result = GradientDisparityAlarm(batch_size=6, batches=5, seed=3).observe(network, samples, 7)["alarm.disparity"]
     generator = torch.Generator().manual_seed(derive_seed(3, "mini-batches of epoch 7"))
     order, gradients = torch.randperm(40, generator=generator), []
     for i in range(5):
@@ -41,7 +41,7 @@ def test_disparity_against_a_loop(targets: torch.Tensor) -> None:
         (losses.mean() / losses.std()).backward()
         gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
     distances = [float((gradients[i] - gradients[j]).norm()) for i in range(5) for j in range(i)]
-    assert found == pytest.approx(sum(distances) / 10)
+    assert result == pytest.approx(sum(distances) / 10)
 
 
 def test_five_observations_above_the_smallest_raise_it() -> None:

@@ -24,12 +24,12 @@ def tiny(n: int = 32) -> tuple[nn.Sequential, Samples]:
 
 def cosines_by_autograd(network: nn.Sequential, samples: Samples) -> torch.Tensor:
     """Cosine of the last layer's weight and each sample's negative loss gradient by it."""
-    weight, found = network[-1].weight, []
+    weight, result = network[-1].weight, []
     assert isinstance(weight, torch.Tensor) and samples.targets is not None
     for x, y in zip(samples.inputs, samples.targets, strict=True):
         (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(network(x[None]), y[None]), weight)
-        found.append(-(gradient * weight).sum() / (gradient.norm() * weight.norm()))
-    return torch.stack(found).detach()
+        result.append(-(gradient * weight).sum() / (gradient.norm() * weight.norm()))
+    return torch.stack(result).detach()
 
 
 def test_each_signal_against_its_own_oracle() -> None:
@@ -40,15 +40,15 @@ def test_each_signal_against_its_own_oracle() -> None:
     loo = kernel_leave_one_out(network, samples.inputs, samples.targets).predictions.clamp(0, 1)
     generator = torch.Generator().manual_seed(1)
     for epoch in range(1, 5):
-        found, cosines = joint.observe(network, samples, epoch), cosines_by_autograd(network, samples)
+        result, cosines = joint.observe(network, samples, epoch), cosines_by_autograd(network, samples)
         assert torch.allclose(observed_alignments(network, samples, samples.targets), cosines)
         signals = [
             float((network(samples.inputs).detach().softmax(1) * loo).sum(1).mean()),
             float(cosines.mean()),
             shared.observe(network, samples, epoch)["alarm.support"],
         ]
-        assert [found[f"alarm.{name}"] for name in ("agreement", "alignment", "support")] == pytest.approx(signals)
-        assert found["alarm.value"] == pytest.approx(sum(signals))
+        assert [result[f"alarm.{name}"] for name in ("agreement", "alignment", "support")] == pytest.approx(signals)
+        assert result["alarm.value"] == pytest.approx(sum(signals))
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
