@@ -1,6 +1,6 @@
 """Generalization of one-layer students over P/N: theory curves and simulated students, as a figure of two panels.
 
-Left: linear students (the paper's Fig. 1a). Right: ReLU students of a linear teacher (Fig. 1b). Batch norm is drawn
+Left: linear students (the paper's Fig. 1a). Right: ReLU students of a linear teacher (Fig. 1b). Batch norm is plotted
 after a short and a long training: at N = 4096 60 epochs leave it near the curve of gamma decay, longer ones do not.
 Runs in seconds by default; --full takes the paper's N, an hour or more and 1 GB.
 

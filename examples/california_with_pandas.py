@@ -1,4 +1,4 @@
-"""Tabular regression from pandas: California housing where scikit-learn has it on disk, a drawn table elsewhere."""
+"""Tabular regression from pandas: California housing where scikit-learn has it on disk, a random table elsewhere."""
 
 import numpy
 import pandas
@@ -13,8 +13,8 @@ try:
     frame = fetch_california_housing(as_frame=True, download_if_missing=False).frame.sample(400, random_state=0)
     target = frame.pop("MedHouseVal")
 except OSError:
-    drawn = numpy.random.default_rng(0).normal(size=(400, 8))
-    frame = pandas.DataFrame(drawn, columns=[f"x{i}" for i in range(8)])
+    values = numpy.random.default_rng(0).normal(size=(400, 8))
+    frame = pandas.DataFrame(values, columns=[f"x{i}" for i in range(8)])
     target = frame["x0"] * frame["x1"] + frame["x2"]
 frame = (frame - frame.mean()) / frame.std()
 torch.manual_seed(0)

@@ -107,8 +107,8 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     table = open_pool(folder).to_pandas().reset_index()
     varied = [name for name in hyperparameter_columns(table) if table[name].astype(str).nunique() > 1]
     scores = [name for name in ("train_accuracy", "test_accuracy", "train_loss", "test_loss", "gap") if name in table]
-    expected = [name for name in ("name", "network.name", *varied, "status", *scores) if name in table]
-    columns = [name for name in dict.fromkeys(expected) if not table[name].isna().all()]
+    order = [name for name in ("name", "network.name", *varied, "status", *scores) if name in table]
+    columns = [name for name in dict.fromkeys(order) if not table[name].isna().all()]
     shown = table[["id", *columns]] if "id" in table else table[columns]
     if json:
         print_json({"folder": str(folder), "networks": shown.to_dict("records")})

@@ -50,9 +50,9 @@ def _settings(n: int, layout: Windows) -> tuple[list[int], list[int], list[int],
 def _backward(inputs: Tensor, gradients: Tensor, weights: Tensor, layout: Windows, *, by_inputs: bool) -> Tensor:
     """Return the derivatives by the inputs, or by the weights."""
     images = _as_groups(_images(gradients, inputs, layout))
-    expected = [by_inputs, not by_inputs, False]
+    output_mask = [by_inputs, not by_inputs, False]
     settings = _settings(len(inputs), layout)
-    derivatives = torch.ops.aten.convolution_backward(images, _as_groups(inputs), weights, [0], *settings, expected)
+    derivatives = torch.ops.aten.convolution_backward(images, _as_groups(inputs), weights, [0], *settings, output_mask)
     return derivatives[0 if by_inputs else 1]
 
 

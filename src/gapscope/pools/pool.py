@@ -144,9 +144,9 @@ class Pool:
 
     def index(self) -> IndexedRecords:
         """Return the records as a table from the index, reading only new and changed files (`DamagedFileWarning`s)."""
-        result = load_index(self.folder)
-        result.warn(self.folder, stacklevel=2)
-        return result
+        index = load_index(self.folder)
+        index.warn(self.folder, stacklevel=2)
+        return index
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per network (see `records_to_pandas`), for large pools from the index."""
@@ -154,9 +154,9 @@ class Pool:
 
     def status(self, specs: Iterable[RunSpec]) -> PoolStatus:
         """Count the runs of `specs` by state."""
-        result, counts = load_index(self.folder), Counter[str]()
+        index, counts = load_index(self.folder), Counter[str]()
         for spec in specs:
-            state = "unreadable" if spec.id in result.unreadable else result.status_of.get(spec.id)
+            state = "unreadable" if spec.id in index.unreadable else index.status_of.get(spec.id)
             if state is None:
                 state = "started" if (self.run_folder(spec.id) / "checkpoint.safetensors").exists() else "waiting"
             counts[state] += 1
@@ -170,15 +170,15 @@ class Pool:
         A damaged record is none; one that cannot be read for another reason (permissions, a newer gapscope) is left
         alone.
         """
-        result, expected = load_index(self.folder), frozenset(measures or ())
+        index, names = load_index(self.folder), frozenset(measures or ())
 
         def is_missing(key: str) -> bool:
-            if key in result.unreadable:
-                return key in result.damaged
-            status = result.status_of.get(key)
+            if key in index.unreadable:
+                return key in index.damaged
+            status = index.status_of.get(key)
             if status is None or (status == "failed" and retry_failed):
                 return True
-            return status == "finished" and not expected <= result.tried[key]
+            return status == "finished" and not names <= index.tried[key]
 
         return [spec for spec in specs if is_missing(spec.id)]
 

@@ -41,8 +41,8 @@ def running_cluster() -> str | None:
             )
         return named
     # a cluster that was killed leaves its file behind
-    message = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
-    if named != "local" and message.is_file() and _answers(address := message.read_text().strip()):
+    address_file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+    if named != "local" and address_file.is_file() and _answers(address := address_file.read_text().strip()):
         return address
     return None
 

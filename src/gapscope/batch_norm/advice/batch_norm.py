@@ -193,7 +193,7 @@ def advise_batch_norm(
     total = layers[-1]
     errors = [total.excess.standard_error or 0.0, total.new_excess.standard_error or 0.0]
     missing = Estimate(total.excess - total.new_excess, sum(error**2 for error in errors) ** 0.5)
-    expected = is_significantly_positive(missing)
+    significant = is_significantly_positive(missing)
     before = tuple(dropout_before or (name_of_last_linear_layer(exact, samples),))
     dropout = DropoutLoss(exact, samples, before, draws=draws, seed=seed, chunk_size=chunk_size)
     return BatchNormAdvice(
@@ -206,7 +206,9 @@ def advise_batch_norm(
         total=total,
         missing=missing,
         ghost_size=batch_size if batch_size < (new_batch_size or 0) else None,
-        dropout=dropout.matching_rate(missing) if expected else None,
+        dropout=dropout.matching_rate(missing) if significant else None,
         dropout_before=before,
-        decay_strength=_strength(missing, total.decay, len(samples), batch_size, new_batch_size) if expected else None,
+        decay_strength=_strength(missing, total.decay, len(samples), batch_size, new_batch_size)
+        if is_missing
+        else None,
     )

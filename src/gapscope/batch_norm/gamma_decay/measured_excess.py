@@ -178,9 +178,9 @@ def batch_norm_excess(
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network)
         in_layers = {name: named_modules(network)[name] for name in in_order}
         comparison = _Comparison(EvaluationData(network, in_layers, samples, loss, chunk_size), decays[batch_sizes[0]])
-        expected = [*in_order, ALL_LAYERS] if len(in_order) > 1 else in_order
-        with progress("batch statistics", len(expected) * len(decays)) as bar:
-            for name, (size, decay) in itertools.product(expected, decays.items()):
+        layers = [*in_order, ALL_LAYERS] if len(in_order) > 1 else in_order
+        with progress("batch statistics", len(layers) * len(decays)) as bar:
+            for name, (size, decay) in itertools.product(layers, decays.items()):
                 bar.step(f"{name} at {size}")
                 prediction = decay if name == ALL_LAYERS else decay[name]
                 measured = comparison.excess(in_order if name == ALL_LAYERS else [name], size, passes, generator)
