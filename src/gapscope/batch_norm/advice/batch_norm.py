@@ -209,6 +209,6 @@ def advise_batch_norm(
         dropout=dropout.matching_rate(missing) if significant else None,
         dropout_before=before,
         decay_strength=_strength(missing, total.decay, len(samples), batch_size, new_batch_size)
-        if is_missing
+        if significant
         else None,
     )
