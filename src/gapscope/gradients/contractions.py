@@ -4,7 +4,7 @@ With columns a [N, K, T] and derivatives g [C, N, O, T] the Jacobian of one weig
 $J_{nc} = \sum_t g_{cnt} a_{nt}^\top$ (O x K), and its block of the kernel is $\langle J_{nc}, J_{md} \rangle$. Three
 orders give the same numbers:
 
-- explicit: form J of this weight, multiply it with itself; R O K T + .6 R^2 O K multiplications (R = N C);
+- explicit: form J of this weight, multiply it with itself; R O K T + 0.6 R^2 O K multiplications (R = N C);
 - gram: $\sum_{ts} (a_{nt} \cdot a_{ms}) (g_{cnt} \cdot g_{dms})$; cheapest where T is small, and where T = 1
   it is the product of two Gram matrices;
 - mixed: $\sum_{s} g_{dms} \cdot (J_{nc}\, a_{ms})$; cheapest where there are many outputs.

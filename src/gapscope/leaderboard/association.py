@@ -10,7 +10,7 @@ holds main effects with weight $\theta$, interactions of two with $\theta^2$, an
 those of the least error on held-out training configurations. How flexible this is decides every verdict that rests on
 it. In 60 simulated pools of 150 networks, at 5 % for a single measure, the gap's own function of the hyperparameters
 with some noise passed for evidence in 35 % with main effects alone, in 8 % with all pairs by least squares, in 13 %
-with this smoother; a planted partial correlation of .3 was found in 98, 87 and 98 %. What the corrected verdicts are
+with this smoother; a planted partial correlation of 0.3 was found in 98, 87 and 98 %. What the corrected verdicts are
 worth is counted in `results/protocols/never_fooled.json`.
 """
 

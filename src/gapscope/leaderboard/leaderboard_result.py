@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EVIDENCE, NO_EVIDENCE = "evidence", "no evidence"
 LEVEL = 0.05
-# no measure of trained networks comes near this without the test labels; the best of 13 in the competition has .81
+# no measure of trained networks comes near this without the test labels; the best of 13 in the competition has 0.81
 LEAKED = 0.95
 MIN_CONFIGURATIONS = 12
 

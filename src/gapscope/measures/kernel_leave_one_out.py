@@ -165,7 +165,7 @@ def kernel_leave_one_out(
         landmarks: Samples of the Nystroem approximation of the kernel beyond, drawn at random (memory: n times
             landmarks); its held-out predictions are again exact.
         combinations: Number k of random orthonormal combinations of the C outputs that estimate the sum over them
-            without bias, for k / C of the cost (at 4 of 10 the accuracy differed by .001 to .01); None for all outputs.
+            without bias, for k / C of the cost (at 4 of 10 the accuracy differed by 0.001 to 0.01); None for all.
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> found = kernel_leave_one_out(nn.Linear(1, 2), x, torch.tensor([0, 0, 1, 1]))

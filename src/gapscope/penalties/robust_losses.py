@@ -60,7 +60,7 @@ class GeneralizedCrossEntropy(RobustLoss):
     Source: Zhang and Sabuncu 2018, Generalized Cross Entropy Loss (arXiv:1805.07836), their $L_q$ without truncation.
 
     Args:
-        q: In (0, 1]; .7 is the paper's choice.
+        q: In (0, 1]; 0.7 is the paper's choice.
 
     >>> loss = GeneralizedCrossEntropy(q=1.0)
     >>> loss(torch.zeros(1, 4), torch.tensor([2]), torch.tensor([0])).item()
@@ -94,7 +94,7 @@ class EarlyLearningRegularization(RobustLoss):
 
     Args:
         strength: lambda, 0 or larger; 3 for CIFAR-10 in the paper.
-        momentum: beta, in [0, 1); .7 for CIFAR-10 in the paper.
+        momentum: beta, in [0, 1); 0.7 for CIFAR-10 in the paper.
 
     >>> loss = EarlyLearningRegularization(strength=0.0)
     >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([1])

@@ -242,7 +242,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
         For networks exchangeable with the fitted ones the coverage is at least 2 level - 1 with "jackknife+" (about
         level in practice) and, up to about sqrt(2 / n), with "cv+", for any distribution. Nothing is guaranteed outside
-        the fitted region. Ends are infinite if fewer networks were fitted than the level needs (9 for .9).
+        the fitted region. Ends are infinite if fewer networks were fitted than the level needs (9 for 0.9).
 
         Raises:
             InvalidInput: level is not between 0 and 1.

@@ -112,7 +112,7 @@ def _run_cheapest_design(
 
 
 def _is_lower(p: float, n_p: int, q: float, n_q: int) -> bool:
-    """Return whether p is significantly below q (one-sided z-test, 1 %) and by more than .05."""
+    """Return whether p is significantly below q (one-sided z-test, 1 %) and by more than 0.05."""
     error = math.sqrt(sum(max(v * (1 - v), 0) / n for v, n in ((p, n_p), (q, n_q))))
     return q - p > max(NORMAL_99_ONE_SIDED * error, MIN_DIFFERENCE)
 
@@ -173,7 +173,7 @@ def learning_curve(
             function with a parameter `steps_fraction` is asked for that fraction of its optimizer steps.
         max_interval_width: Largest width of the 90 % interval. The cheapest design that reaches it is used; a training
             on a quarter decides which. None uses the default design.
-        design: By name "short continued halves" (cost .5 training runs), "continued halves" (2), "half and quarter"
+        design: By name "short continued halves" (cost 0.5 training runs), "continued halves" (2), "half and quarter"
             (2), "two halves and quarter" (3), "five folds and quarter" (6), "ten folds and quarter" (11), "hold-out"
             (1). "auto" is the first where a fraction of the steps can be trained (a spec, or `steps_fraction`), else
             the second; with groups "half and quarter"; above 20,000 samples a hold-out of a tenth.

@@ -24,7 +24,7 @@ BETWEEN_NETWORKS = 0.01
 CONTINUED_ERROR = 0.045
 # 5 % beyond it on either side
 NORMAL_QUANTILE = 1.6448536269514722
-# a tenth of so many samples errs by .01 at most, and its network can be kept
+# a tenth of so many samples errs by 0.01 at most, and its network can be kept
 LARGE = 20_000
 HELD_OUT = 0.1
 

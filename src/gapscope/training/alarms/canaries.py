@@ -42,7 +42,7 @@ class _Relabelled(Dataset):
 class Canaries:
     r"""Training samples with a label sampled at random from the other classes.
 
-    By default max(24, .005 n) of n samples. Train on `labels` (or on `dataset(...)`) and monitor with a `CanaryAlarm`,
+    By default max(24, 0.005 n) of n samples. Train on `labels` (or on `dataset(...)`) and monitor with a `CanaryAlarm`,
     which restores the original labels when it is raised; `restore()` does so by hand. `labels` is changed in place, so
     that training continues with the original labels. (Persistent workers of a loader keep their copy.)
 
