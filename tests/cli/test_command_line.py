@@ -178,34 +178,6 @@ def test_a_damaged_record_is_said_in_a_line_and_hides_no_other(pool: Path, tmp_p
     assert "1 unreadable" in gapscope("pool", "status", pool.parent / "grid.toml", copy).stdout
 
 
-WRONG_ESTIMATORS = {
-    "[]": "must hold a gap estimator",
-    '{"what": "gap estimator"}': "has no 'schema' that is a number",
-    '{"what": "gap estimator", "schema": "1"}': "has no 'schema' that is a number",
-    '{"what": "gap estimator", "schema": 1, "parameters": [], "fitted": 3}': "is damaged",
-    '{"what": "gap estimator", "schema": 1, "parameters": {"kind": "magic"}, "fitted": {}}': "is damaged",
-}
-
-
-@pytest.mark.parametrize("content", WRONG_ESTIMATORS)
-def test_wrong_estimators_get_one_sentence(pool: Path, tmp_path: Path, content: str) -> None:
-    (tmp_path / "estimator.json").write_text(content)
-    network = next(pool.glob("runs/*/weights.safetensors"))
-    done = gapscope("gap", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
-    assert done.returncode == 1 and WRONG_ESTIMATORS[content] in done.stderr
-
-
-@pytest.mark.parametrize("take", ["coefficients", "residuals", "left_out"])
-def test_a_shortened_estimator_gets_one_sentence(pool: Path, tmp_path: Path, take: str) -> None:
-    assert gapscope("gap", "fit", pool, "--output", tmp_path / "estimator.json").returncode == 0
-    content = json.loads((tmp_path / "estimator.json").read_text())
-    content["fitted"][take] = content["fitted"][take][:1]
-    (tmp_path / "estimator.json").write_text(json.dumps(content))
-    network = next(pool.glob("runs/*/weights.safetensors"))
-    done = gapscope("gap", "predict", pool, network, "--estimator", tmp_path / "estimator.json")
-    assert done.returncode == 1 and "is damaged" in done.stderr
-
-
 @pytest.mark.parametrize("facts", [5, None, {}, {"spec": 3}, {"spec": {"dat": 1}}, {"spec": {}, "corruption": 1}])
 def test_weights_with_wrong_facts_get_one_sentence(tmp_path: Path, facts: object) -> None:
     import torch
@@ -229,13 +201,6 @@ def test_errors_are_one_sentence_without_a_traceback(arguments: tuple[str, ...],
     done = gapscope(*arguments)
     assert done.returncode == 1 and done.stderr.startswith("error: ") and message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_wrong_key_is_named_with_the_nearest(tmp_path: Path) -> None:
-    (tmp_path / "grid.toml").write_text("[base.data]\nlable_noise = 0.3\n")
-    done = gapscope("pool", "run", tmp_path / "grid.toml", tmp_path / "pool")
-    assert done.returncode == 1 and "Did you mean 'label_noise'?" in done.stderr
-    assert not (tmp_path / "pool").exists()
 
 
 def test_doctor_knows_a_torchvision_that_breaks_torch() -> None:

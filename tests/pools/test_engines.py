@@ -70,13 +70,6 @@ def test_leaving_early_ends_the_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("light_workers")
-@pytest.mark.parametrize("workers", [1, 3])
-def test_every_job_is_done_once(tmp_path: Path, workers: int) -> None:
-    jobs = [(str(n), str(tmp_path)) for n in range(6)]
-    assert sorted(result for _, result, _ in run_local(work, jobs, workers)) == [str(n) for n in range(6)]
-
-
-@pytest.mark.usefixtures("light_workers")
 def test_a_worker_killed_while_it_starts_is_replaced(tmp_path: Path) -> None:
     killed: list[object] = []
 

@@ -131,17 +131,6 @@ def test_readings_are_those_of_the_measures(trained: Trained) -> None:
         assert result[name] == pytest.approx(measured[name], abs=1e-9), name
 
 
-def test_the_shipped_file_says_what_it_was_fitted_on(tmp_path: Path) -> None:
-    from gapscope.prediction.accuracy_estimator import AccuracyEstimator, load_default
-
-    card = load_default().card
-    assert card["fitted_on"]["networks"] >= 90 and set(card["fitted_on"]["data_sets"]) >= {"digits", "mnist", "cifar10"}
-    assert card["like_training"]["error_on_data_sets_left_out"]["all"] < card["like_training"][
-        "left_out_accuracy_alone"]["all"]  # fmt: skip
-    load_default().save(tmp_path / "again.json")
-    assert AccuracyEstimator.load(tmp_path / "again.json").card == card
-
-
 def test_the_clean_label_line_follows_the_estimated_label_noise(trained: Trained) -> None:
     """Digits with 40 % wrong labels: accuracy on clean labels lies in an interval that holds that of the noise."""
     _, _, _, test = trained

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy
 import pandas
 import pytest
@@ -13,10 +11,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import RidgeCV
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.files import to_json
 from gapscope.prediction.fits import RIDGE_STRENGTHS, ApplicabilityDomain, fit_coefficients, fit_kernel
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope.results.result import to_builtin
 
 
 def pool(n: int = 40, kinds: int = 5) -> pandas.DataFrame:
@@ -151,15 +147,3 @@ def test_a_direction_in_which_no_fitted_network_varied_is_infinitely_far() -> No
     region = _region(numpy.column_stack([t, 2 * t]))
     assert numpy.isfinite(region.leverages(numpy.array([[0.5, 1.0]]))).all()
     assert numpy.isinf(region.leverages(numpy.array([[0.5, 0.9]]))).all()
-
-
-@pytest.mark.parametrize("p", [0, 1, 3])
-def test_json_and_back(p: int) -> None:
-    x = numpy.random.default_rng(0).normal(size=(9, p))
-    region = ApplicabilityDomain.fit(x, [f"x{k}" for k in range(p)], {"name": ["a", "b"]})
-    again = ApplicabilityDomain.from_dict(json.loads(to_json(to_builtin(region))))
-    new = numpy.random.default_rng(1).normal(size=(5, p))
-    numpy.testing.assert_array_equal(again.leverages(new), region.leverages(new))
-    families = {"name": ["a", "b", "c", "a", "a"]}
-    assert again.out_of_domain_reasons(new, new, families) == region.out_of_domain_reasons(new, new, families)
-    assert region.out_of_domain_reasons(new, new, families)[2][0] == "name is c; fitted on a, b"

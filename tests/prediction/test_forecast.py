@@ -143,18 +143,3 @@ def test_interrupts_keep_the_finished_rows(monkeypatch: pytest.MonkeyPatch, name
     monkeypatch.setattr("gapscope.prediction.forecast.loo_baselines", stop)
     with pytest.raises(KeyboardInterrupt):
         forecast_accuracy(None, problem.train)
-
-
-@pytest.mark.parametrize(
-    ("data", "facts"),
-    [
-        (torch.ones(20, 2), "targets"),
-        ((torch.rand(20, 2), torch.ones(20, 1)), "same target"),
-        ((torch.rand(30, 2), torch.eye(3).long()[torch.arange(30) % 3]), r"\[30, 3\]"),
-        ((torch.rand(30, 2), (torch.arange(30) % 3).float()), r"\[n, 2\]"),
-        ((torch.rand(30, 2), torch.arange(30) % 2 * 10**9), "1000000000"),
-    ],
-)
-def test_wrong_input_is_refused(data: object, facts: str) -> None:
-    with pytest.raises(InvalidInput, match=facts):
-        forecast_accuracy(nn.Linear(2, 2), data)

@@ -210,6 +210,17 @@ def test_files_that_are_no_estimator_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(content | {"parameters": content["parameters"] | {"kind": "monotone"}}))
     with pytest.raises(UnreadableFile, match=r"is damaged .*kind must be one of .* got 'monotone'"):
         GapEstimator.load(path)
+    for name in ("coefficients", "residuals", "left_out"):
+        fitted = content["fitted"] | {name: content["fitted"][name][:1]}
+        path.write_text(json.dumps(content | {"fitted": fitted}))
+        with pytest.raises(UnreadableFile, match="is damaged"):
+            GapEstimator.load(path)
+    path.write_text(json.dumps(content | {"schema": "1"}))
+    with pytest.raises(UnreadableFile, match="has no 'schema' that is a number"):
+        GapEstimator.load(path)
+    path.write_text(json.dumps(content | {"parameters": [], "fitted": 3}))
+    with pytest.raises(UnreadableFile, match="is damaged"):
+        GapEstimator.load(path)
     del content["fitted"]["coefficients"]
     path.write_text(json.dumps(content))
     with pytest.raises(UnreadableFile, match=r"is damaged \('coefficients'\)"):

@@ -16,13 +16,11 @@ from door_networks import bert_classifier
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.prediction.subset_designs import (
     DESIGNS,
-    LADDER,
     NORMAL_QUANTILE,
     SizedScore,
     extrapolate,
     folds,
     group_numbers,
-    predicted_width,
     quarter_and_halves,
     variance_of_mean,
 )
@@ -173,17 +171,11 @@ def test_a_mapping_of_inputs_comes_as_it_was_given() -> None:
     [
         (least_squares, None, {}, "without data"),
         (least_squares, two_blobs(20), {}, "A learning curve needs 40 samples or more; got 20"),
-        (least_squares, two_blobs(60)[0], {}, "data must hold targets"),
         (least_squares, two_blobs(60), {"design": "halfs"}, "half and quarter"),
         (least_squares, two_blobs(60), {"design": "short continued halves"}, "steps_fraction"),
         (least_squares, two_blobs(60), {"design": "continued halves", "groups": list(range(20)) * 3}, "groups"),
         (least_squares, two_blobs(60), {"max_interval_width": 0.0}, "max_interval_width must lie in"),
-        (
-            lambda x, y: "network",
-            two_blobs(60),
-            {},
-            "must return the trained network, a torch.nn.Module; it returned str",
-        ),
+        (lambda x, y: "network", two_blobs(60), {}, "the trained network, a torch.nn.Module; it returned str"),
         (least_squares, (torch.randn(60, 2), torch.ones(60, 1) * 3.0), {}, "got the same target for all samples"),
     ],
 )
@@ -300,9 +292,7 @@ def test_variance_of_a_mean_is_that_of_the_textbook() -> None:
     scores = np.random.default_rng(0).normal(size=50)
     assert variance_of_mean(scores, np.arange(50)) == pytest.approx(scores.var(ddof=1) / 50, rel=1e-12)
     assert math.isinf(variance_of_mean(scores, np.zeros(50, dtype=int)))
-
-
-def test_no_wrong_one_among_a_few_is_not_certainty() -> None:
+    # no wrong one among a few is no certainty
     assert variance_of_mean(np.ones(10), np.arange(10)) == pytest.approx((12 / 14) * (2 / 14) / 10)
 
 
@@ -318,41 +308,24 @@ def test_the_interval_covers_where_the_score_is_the_same_at_all_sizes() -> None:
     assert 0.90 <= covered / rounds <= 0.98
 
 
-def test_designs_that_cost_more_are_expected_to_be_narrower() -> None:
-    quarter = SizedScore(150, 0.7, 0.21 / 450)
-    widths = [predicted_width(design, quarter, 0.0, 600) for design in LADDER]
-    assert widths == sorted(widths, reverse=True)
-
-
-def random() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
-@pytest.mark.parametrize("samples", [40, 41, 97])
-def test_quarter_and_halves_have_their_sizes_and_share_nothing(samples: int) -> None:
-    quarter, half, other = quarter_and_halves(np.arange(samples), random())
-    assert abs(len(quarter.trained) - samples / 4) <= 1 and abs(len(half.trained) - samples / 2) <= 1
-    assert set(quarter.trained) < set(half.trained)
-    assert set(half.trained) == set(other.scored) and set(half.scored) == set(other.trained)
-    for split in (quarter, half, other):
-        assert sorted([*split.trained, *split.scored]) == list(range(samples))
-
-
-def test_every_sample_is_scored_by_one_fold() -> None:
-    splits = folds(np.arange(53), 5, random())
-    assert sorted(np.concatenate([split.scored for split in splits])) == list(range(53))
-    assert all(not set(split.trained) & set(split.scored) for split in splits)
-    assert {len(split.scored) for split in splits} == {10, 11}
-
-
-def test_groups_stay_whole() -> None:
-    groups = group_numbers([f"patient {number % 17}" for number in range(200)], 200)
-    for split in (*quarter_and_halves(groups, random()), *folds(groups, 5, random())):
+@pytest.mark.parametrize(
+    "groups", [*map(np.arange, (40, 53, 97)), group_numbers([f"{i % 17}" for i in range(200)], 200)]
+)
+def test_splits_partition_the_samples_and_keep_groups_whole(groups: np.ndarray) -> None:
+    random, n = np.random.default_rng(0), len(groups)
+    quarter, half, other = quarter_and_halves(groups, random)
+    parts = folds(groups, 5, random)
+    for split in (quarter, half, other, *parts):
+        assert sorted([*split.trained, *split.scored]) == list(range(n))
         assert not set(groups[split.trained]) & set(groups[split.scored])
-        assert len(split.trained) and len(split.scored)
+    assert set(quarter.trained) < set(half.trained) and set(half.trained) == set(other.scored)
+    assert sorted(np.concatenate([split.scored for split in parts])) == list(range(n))
+    if len(set(groups)) == n:
+        assert abs(len(quarter.trained) - n / 4) <= 1 and abs(len(half.trained) - n / 2) <= 1
+        assert {len(split.scored) for split in parts} <= {n // 5, n // 5 + 1}
 
 
-def test_a_label_a_sample_is_asked_for() -> None:
+def test_one_label_per_sample_is_asked_for() -> None:
     with pytest.raises(InvalidInput, match="groups"):
         group_numbers([1, 2, 3], 4)
     with pytest.raises(InvalidInput, match=r"one label per sample, shape \[n\]; got shape \[2, 2\]"):

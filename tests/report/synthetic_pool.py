@@ -32,57 +32,16 @@ def _history(rng: numpy.random.Generator, epochs: int, train: float, test: float
 
 
 def _readings(rng: numpy.random.Generator, gap: float, width: int, depth: int) -> Readings:
-    count = 64 * width + (depth - 1) * width**2 + 10 * width
+    """Values with their standard error, direction and units."""
+    noise = rng.standard_normal
     facts = {
-        "parameter_count": (count, None, "none", "parameters", "total", ""),
-        "parameter_norm": (
-            8 + 0.02 * width + 6 * gap + 0.6 * rng.standard_normal(),
-            None,
-            "lower",
-            "weight units",
-            "L2 norm over all trainable parameters",
-            "",
-        ),
-        "distance_from_initialization": (
-            2 + 14 * gap + 0.9 * rng.standard_normal(),
-            None,
-            "lower",
-            "weight units",
-            "L2 norm over all trainable parameters",
-            "Jiang et al., Fantastic Generalization Measures, 2020, section C.3",
-        ),
-        "ntk_trace": (
-            math.exp(5 + 5 * gap + 0.4 * rng.standard_normal()),
-            3.0,
-            "lower",
-            "squared output / squared weight",
-            "mean over samples and outputs",
-            "Szolnoky et al. 2022, eq. 3",
-        ),
-        "output_sensitivity": (
-            math.exp(-6 + 4 * gap + 0.5 * rng.standard_normal()),
-            1e-4,
-            "lower",
-            "squared logit",
-            "variance over samples and noise",
-            "Forouzesh et al. 2021, eq. 4",
-        ),
-        "unit_sparsity.zeta": (
-            min(0.95, 0.3 + 0.5 * gap + 0.05 * rng.standard_normal()),
-            None,
-            "lower",
-            "fraction of units",
-            "mean over classes",
-            "Zhao et al., eq. 4",
-        ),
-        "unit_sparsity.kappa": (
-            0.5 - 0.35 * gap + 0.05 * rng.standard_normal(),
-            None,
-            "higher",
-            "area between accuracy curves",
-            "mean over classes",
-            "Zhao et al., eq. 5",
-        ),
+        "parameter_count": (64 * width + (depth - 1) * width**2 + 10 * width, None, "none", "parameters"),
+        "parameter_norm": (8 + 0.02 * width + 6 * gap + 0.6 * noise(), None, "lower", "weight units"),
+        "distance_from_initialization": (2 + 14 * gap + 0.9 * noise(), None, "lower", "weight units"),
+        "ntk_trace": (math.exp(5 + 5 * gap + 0.4 * noise()), 3.0, "lower", "squared output / squared weight"),
+        "output_sensitivity": (math.exp(-6 + 4 * gap + 0.5 * noise()), 1e-4, "lower", "squared logit"),
+        "unit_sparsity.zeta": (min(0.95, 0.3 + 0.5 * gap + 0.05 * noise()), None, "lower", "fraction of units"),
+        "unit_sparsity.kappa": (0.5 - 0.35 * gap + 0.05 * noise(), None, "higher", "area between accuracy curves"),
     }
     return Readings(
         Reading(
@@ -92,11 +51,11 @@ def _readings(rng: numpy.random.Generator, gap: float, width: int, depth: int) -
             standard_error=error,
             direction=direction,  # type: ignore[arg-type]
             units=units,
-            aggregation=aggregation,
-            reference=reference,
+            aggregation="mean over samples",
+            reference="Szolnoky et al. 2022, eq. 3",
             seconds=0.02,
         )
-        for name, (value, error, direction, units, aggregation, reference) in facts.items()
+        for name, (value, error, direction, units) in facts.items()
     )
 
 
@@ -106,16 +65,12 @@ def finished_record(seed: int, changes: Mapping[str, Any], *, noise: float, widt
     train = min(1.0, 1 - 0.05 * noise + 0.01 * rng.standard_normal())
     test = max(0.1, 0.97 - 0.75 * noise - 0.02 * depth + 0.0003 * width + 0.02 * rng.standard_normal())
     spec = RunSpec(seed=seed).replace(changes)
+    losses = {"train_loss": 0.02 + 0.3 * noise, "test_loss": 2.5 - 2 * test}
     return Record(
         id=spec.id,
         spec=spec.to_dict(),
         status="finished",
-        scores={
-            "train_loss": 0.02 + 0.3 * noise,
-            "test_loss": 2.5 - 2 * test,
-            "train_accuracy": train,
-            "test_accuracy": test,
-        },
+        scores=losses | {"train_accuracy": train, "test_accuracy": test},
         readings=_readings(rng, train - test, width, depth),
         history=_history(rng, 30, train, test),
         environment={"gapscope": "0.1.0", "python": "3.11.9"},
@@ -138,29 +93,16 @@ def synthetic_records(n: int = 30) -> list[Record]:
             "training.epochs": 30,
         }
         records.append(finished_record(i, changes, noise=noise, width=width, depth=depth))
-    diverged = RunSpec(seed=n).replace({"training.learning_rate": 9.0, "data.train_size": 800})
-    failed = RunSpec(seed=n + 1).replace({"network.options": {"width": 10**9}, "data.train_size": 800})
-    hostile = RunSpec(seed=n + 2).replace({"network.name": "<script>alert(1)</script>"})
-    return [
-        *records,
-        Record(
-            id=diverged.id,
-            spec=diverged.to_dict(),
-            status="diverged",
-            message="loss not finite in epoch 3",
-            history=_history(numpy.random.default_rng(0), 2, 0.2, 0.2),
-            epochs_trained=2,
-        ),
-        Record(
-            id=failed.id,
-            spec=failed.to_dict(),
-            status="failed",
-            message="out of memory: use a smaller batch, network or chunk size",
-        ),
-        Record(
-            id=hostile.id,
-            spec=hostile.to_dict(),
-            status="failed",
-            message="InvalidInput: network.name must be one of 'lenet5', \"vgg\"; got '<script>alert(1)</script>'.",
-        ),
-    ]
+    hostile = "InvalidInput: network.name must be one of 'lenet5', \"vgg\"; got '<script>alert(1)</script>'."
+    for k, (status, message, changes) in enumerate([
+        ("diverged", "loss not finite in epoch 3", {"training.learning_rate": 9.0, "data.train_size": 800}),
+        ("failed", "out of memory: use a smaller batch, network or chunk size",
+         {"network.options": {"width": 10**9}, "data.train_size": 800}),
+        ("failed", hostile, {"network.name": "<script>alert(1)</script>"}),
+    ]):  # fmt: skip
+        spec = RunSpec(seed=n + k).replace(changes)
+        epochs = 2 if status == "diverged" else 0
+        history = _history(numpy.random.default_rng(0), epochs, 0.2, 0.2)
+        records.append(Record(id=spec.id, spec=spec.to_dict(), status=status, message=message,  # type: ignore[arg-type]
+                              history=history, epochs_trained=epochs))  # fmt: skip
+    return records
