@@ -136,9 +136,14 @@ def has_finite_sum(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex()) or bool(tensor.detach().sum().isfinite())
 
 
-def _check_values(inputs: Tensor) -> None:
+def check_holds_numbers(inputs: Tensor) -> None:
+    """Raise InvalidInput for inputs on the meta device."""
     if inputs.is_meta:
         raise InvalidInput("inputs must hold numbers; got tensors on the meta device, which have none. Load the data.")
+
+
+def _check_values(inputs: Tensor) -> None:
+    check_holds_numbers(inputs)
     if inputs.is_floating_point() and not has_finite_sum(inputs):
         bad = int((~torch.isfinite(inputs)).reshape(len(inputs), -1).any(1).sum())
         if bad:

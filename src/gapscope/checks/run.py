@@ -16,8 +16,7 @@ from gapscope.base.samples import as_samples
 from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.registry import Check, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import CheckResult
-from gapscope.inspection.moments import unwrap_estimator
-from gapscope.inspection.validation import ready
+from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.results.progress import progress
 
 

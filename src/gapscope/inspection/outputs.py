@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -11,19 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
-from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer
-from gapscope.base.samples import slices
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, ReplaceLayer
+from gapscope.base.samples import check_holds_numbers, has_finite_sum, slices
 from gapscope.inspection.chunking import rows_per_pass
 from gapscope.inspection.execution import SharedContext, compute_distributed, network_lock
-from gapscope.inspection.independence import (
-    check_finite,
-    check_holds_numbers,
-    check_hookable,
-    check_materialized,
-    check_module,
-    dtype_mismatch_message,
-)
 from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.restoring import preserve_state
 
@@ -36,6 +31,92 @@ _REENTRANT = (
     "A network's gradients must be readable in the middle of its graph; torch.utils.checkpoint was called with "
     "use_reentrant=True, which forbids that. Call it with use_reentrant=False."
 )
+
+
+# Messages of torch about inputs and weights of different types.
+_OTHER_TYPE = re.compile(
+    r"must have the same dtype, but got (\w+) and|Input type \(([\w ]+)\) and|expected scalar type \w+ but found (\w+)|"
+    r"expected .* to have type .* but got (\w+)|not implemented for '(Long|Int|Bool|Byte)'|"
+    "inputs must share same datatype"
+)
+
+
+def dtype_mismatch_message(error: BaseException) -> str:
+    """Return the message for torch's errors about mismatched types (else empty)."""
+    match = _OTHER_TYPE.search(str(error))
+    if match is None:
+        return ""
+    dtype = next((part for part in match.groups() if part), "another")
+    return (
+        f"inputs must have a type that the network's layers take; got {dtype}. Use x.float() (images: "
+        "x.float() / 255), or the type of the weights."
+    )
+
+
+def check_module(network: Any) -> None:
+    """Raise InvalidInput unless this is a module (with advice for classes and functions)."""
+    if isinstance(network, type) and issubclass(network, nn.Module):
+        raise InvalidInput(
+            f"network must be a module, not its class; got {network.__name__}. Pass {network.__name__}(...)."
+        )
+    if isinstance(network, str | os.PathLike):
+        raise InvalidInput(
+            f"network must be a torch.nn.Module; got the path {str(network)!r}. Build the network, and load its state: "
+            "network.load_state_dict(torch.load(path, weights_only=True))."
+        )
+    if isinstance(network, Mapping):
+        raise InvalidInput(
+            f"network must be a torch.nn.Module; got a mapping of {len(network)} entries, as a state dictionary is. "
+            "Build the network and pass it after network.load_state_dict(...)."
+        )
+    if type(network).__module__.startswith("sklearn."):
+        raise InvalidInput(
+            f"network must be a torch.nn.Module; got scikit-learn's {type(network).__name__}, which has no gradients. "
+            "Pass None where a function takes it (forecast_accuracy, find_label_issues), or a network of torch."
+        )
+    if not isinstance(network, nn.Module):
+        raise InvalidInput(
+            f"network must be a torch.nn.Module; got {type(network).__name__}. Wrap it in a module whose forward calls "
+            "it."
+        )
+
+
+def check_hookable(network: nn.Module) -> None:
+    """Raise for layers that run no hooks, and for weights without a size (NotMeasurable) or values."""
+    if isinstance(network, torch.jit.ScriptModule):
+        raise InvalidInput(
+            f"Got a {type(network).__name__}, whose layers run no hooks; network must be an nn.Module. "
+            "Pass the module from which it was compiled."
+        )
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        if is_lazy(tensor):
+            raise NotMeasurable(
+                f"A network's parameters must have their sizes; '{name}' belongs to a lazy layer that has not run yet. "
+                "Run the network once on a batch."
+            )
+        if isinstance(tensor, nn.Parameter) and tensor.is_inference():
+            raise InvalidInput(
+                f"Weights must be known to autograd; '{name}' was made in torch.inference_mode(). Build or load the "
+                "network outside it."
+            )
+        if tensor.is_meta:
+            raise InvalidInput(
+                f"All weights must hold numbers; '{name}' is on the meta device, which has none. Load the weights "
+                "first."
+            )
+
+
+def check_finite(network: nn.Module) -> None:
+    """Raise InvalidInput if a weight is not finite (buffers may be infinite)."""
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        if has_finite_sum(tensor):
+            continue
+        invalid = ~torch.isfinite(tensor) if isinstance(tensor, nn.Parameter) else tensor.isnan()
+        if bool(invalid.any()):
+            raise InvalidInput(
+                f"All weights must be finite; '{name}' holds NaN or infinity: its training has diverged. Train it "
+                "again with a smaller learning rate."
+            )
 
 
 def unwrapped(network: nn.Module) -> nn.Module:
@@ -109,7 +190,6 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
     """
     network = unwrapped(network)
     check_hookable(network)
-    check_materialized(network)
     with network_lock(network):
         modes = [(module, module.training) for module in network.modules()]
         parameters = [(p, p.grad, p.requires_grad, tensor_version(p)) for p in network.parameters()]

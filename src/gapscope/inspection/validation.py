@@ -12,16 +12,68 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.independence import check_finite, check_hookable, check_materialized
-from gapscope.inspection.moments import unwrap_estimator
+from gapscope.base.type_guards import is_list, is_list_or_tuple
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal
-from gapscope.inspection.outputs import inspection_mode, prepare_inputs, raw_outputs, unwrapped
+from gapscope.inspection.outputs import (
+    check_finite,
+    check_hookable,
+    inspection_mode,
+    prepare_inputs,
+    raw_outputs,
+    unwrapped,
+)
 
 SAMPLES_RUN = 8
 COMPILED = "_orig_mod."
 SUM_TOLERANCE = 1e-3
 # these compare the logits of several classes, and so need one output to be the two logits 0 and z
 BETWEEN_CLASSES = ("margin_signature", "unit_sparsity")
+
+
+def _module_of(estimator: Any) -> Any:
+    """Return the trained module of a skorch network (anything else as it is)."""
+    if hasattr(estimator, "module_"):
+        return estimator.module_
+    if hasattr(estimator, "initialize") and hasattr(estimator, "module"):
+        raise InvalidInput(
+            f"The module of a {type(estimator).__name__} must exist; it is not initialized. Call .initialize() or "
+            ".fit() first."
+        )
+    return estimator
+
+
+def _transformed(steps: list[tuple[str, Any]], data: Any) -> Any:
+    if not is_list_or_tuple(data) or len(data) != 2:
+        raise InvalidInput(f"A pipeline needs data as a pair (x, y); got {type(data).__name__}. Pass (frame, labels).")
+    x, y = data
+    for name, step in steps:
+        if step is None or isinstance(step, str):
+            continue  # "passthrough"
+        try:
+            x = step.transform(x)
+        except Exception as error:
+            raise InvalidInput(
+                f"Step {name!r} of the pipeline must transform the data; it raised {type(error).__name__}: "
+                f"{str(error).splitlines()[0][:160]} Fit the steps first: pipeline[:-1].fit(x)."
+            ) from error
+    return (x.toarray() if hasattr(x, "toarray") else x), y
+
+
+def unwrap_estimator(network: Any, data: Any) -> tuple[Any, Any]:
+    """Return the network inside a skorch estimator or pipeline, and the data it receives.
+
+    A module is returned unchanged. The x of a pipeline's data (x, y) goes through its fitted steps.
+
+    Raises:
+        InvalidInput: The pipeline is not fitted, or a skorch network is not initialized.
+    """
+    if network is None or isinstance(network, nn.Module | type):
+        return network, data
+    steps = getattr(network, "steps", None)
+    if is_list(steps) and steps and hasattr(network, "named_steps"):
+        last = _module_of(steps[-1][1])
+        return (last, _transformed(steps[:-1], data)) if isinstance(last, nn.Module) else (last, data)
+    return _module_of(network), data
 
 
 @dataclass(frozen=True)
@@ -162,7 +214,13 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     """
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
-    _check_needs(samples, needs)
+    if {"targets", "labels", "outputs"} & set(needs) and samples.targets is None:
+        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
+    if "labels" in needs and not samples.is_classification:
+        got = "labels of positions" if samples.is_dense else "regression targets"
+        raise InvalidInput(
+            f"Got {got}; one class label per sample (int64, [n]) is needed. Pass y.long() if these are labels."
+        )
     prepared = _adapt(network, _in_network_precision(network, samples))
     if "outputs" in needs:
         _check_outputs(prepared)
@@ -180,16 +238,6 @@ def _in_network_precision(network: Any, samples: Samples) -> Samples:
         return samples
     note = f"Inputs were converted from {inputs.dtype} to {dtype}, the type of the weights."
     return replace(samples, inputs=inputs.to(dtype), notes=(*samples.notes, note))
-
-
-def _check_needs(samples: Samples, needs: Collection[str]) -> None:
-    if {"targets", "labels", "outputs"} & set(needs) and samples.targets is None:
-        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
-    if "labels" in needs and not samples.is_classification:
-        got = "labels of positions" if samples.is_dense else "regression targets"
-        raise InvalidInput(
-            f"Got {got}; one class label per sample (int64, [n]) is needed. Pass y.long() if these are labels."
-        )
 
 
 def _check_outputs(prepared: Ready) -> None:
@@ -217,12 +265,13 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         network = network.network  # adapted to other samples, whose inputs it holds
     if isinstance(network, NetworkAdapter):
         outputs, _ = _first_outputs(network, replace(samples, form=None))
-        samples = _align_next_position(network, samples)
-        mismatch = _position_mismatch(network, samples)
+        samples, mismatch = _align_next_position(network, samples), ""
+        positions = 1 if samples.targets is None or not samples.is_dense else samples.targets[0].numel()
+        if positions not in (1, network.n_positions):
+            mismatch = f"labels have {positions} positions per sample, outputs have {network.n_positions}"
         return Ready(network.network, network, samples, outputs.shape[1], samples.notes, mismatch=mismatch)
     bare = unwrapped(network)
     check_hookable(bare)
-    check_materialized(bare)
     check_finite(bare)
     outputs, plain = _first_outputs(bare, samples)
     warning = _output_warning(outputs, bare)
@@ -272,11 +321,3 @@ def _align_next_position(network: NetworkAdapter, samples: Samples) -> Samples:
             f"A causal language model needs samples of 3 tokens or more; got {targets.shape[1]}. Pass longer ones."
         )
     return replace(samples, targets=targets[:, 1:].contiguous())
-
-
-def _position_mismatch(network: NetworkAdapter, samples: Samples) -> str:
-    """Return why labels of positions do not fit an adapted network (empty if they do)."""
-    positions = 1 if samples.targets is None or not samples.is_dense else samples.targets[0].numel()
-    if positions in (1, network.n_positions):
-        return ""
-    return f"labels have {positions} positions per sample, outputs have {network.n_positions}"

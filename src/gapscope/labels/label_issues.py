@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.moments import unwrap_estimator
+from gapscope.inspection.validation import unwrap_estimator
 from gapscope.labels.kernel_views import (
     KernelView,
     classification_view,

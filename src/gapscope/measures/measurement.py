@@ -18,9 +18,8 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.execution import processes_joined
 from gapscope.inspection.memoization import memo_scope, memoize
-from gapscope.inspection.moments import unwrap_estimator
 from gapscope.inspection.outputs import eager_mode
-from gapscope.inspection.validation import Ready, equals_trained_weights, ready
+from gapscope.inspection.validation import Ready, equals_trained_weights, ready, unwrap_estimator
 from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
 from gapscope.measures.registry import Measure, get_measure, list_measures
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from gapscope.inspection.independence import check_finite
-from gapscope.inspection.outputs import as_real
+from gapscope.inspection.outputs import as_real, check_finite
 from gapscope.measures._gradients import norm_of
 from gapscope.measures._weights import initial_value
 from gapscope.measures.registry import ScalarInfo, register_measure

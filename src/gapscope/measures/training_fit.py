@@ -6,8 +6,8 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from gapscope.base.samples import Samples
-from gapscope.inspection.independence import check_finite
 from gapscope.inspection.losses import evaluate
+from gapscope.inspection.outputs import check_finite
 from gapscope.measures._forward import FloatInputs, Targets
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate

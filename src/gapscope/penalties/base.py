@@ -20,8 +20,7 @@ from gapscope.base.samples import InputLayout
 from gapscope.gradients.backward import ProbeSource
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.execution import network_lock
-from gapscope.inspection.independence import check_finite, check_hookable, check_module
-from gapscope.inspection.outputs import explain_torch_errors, unwrapped
+from gapscope.inspection.outputs import check_finite, check_hookable, check_module, explain_torch_errors, unwrapped
 from gapscope.penalties.batches import Batch, as_batch
 
 # start, least, most of "auto", by the penalty's registered class

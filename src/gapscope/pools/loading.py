@@ -18,9 +18,8 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.data import Problem
 from gapscope.inspection.losses import class_logits, evaluate
-from gapscope.inspection.moments import unwrap_estimator
 from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
-from gapscope.inspection.validation import ready
+from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.measures.measurement import Budget, measure
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.pools.readings import RunOptions, measure_record

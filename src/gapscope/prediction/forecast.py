@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.moments import unwrap_estimator
-from gapscope.inspection.validation import ready
+from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.prediction.loo_rows import (
     COMBINATIONS,
     NTK,

@@ -34,9 +34,8 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import InputLayout
-from gapscope.inspection.independence import check_module
 from gapscope.inspection.network_adapter import NetworkAdapter
-from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, unwrapped
+from gapscope.inspection.outputs import check_module, checked_outputs, inspection_mode, network_outputs, unwrapped
 from gapscope.inspection.validation import ready
 from gapscope.labels.kernel_views import classification_view, ntk_spectrum
 from gapscope.labels.label_issues import assess_labels

@@ -15,9 +15,8 @@ from gapscope.base.errors import NotWritten
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import as_samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.inspection.independence import check_module
 from gapscope.inspection.losses import evaluate
-from gapscope.inspection.outputs import device_of
+from gapscope.inspection.outputs import check_module, device_of
 from gapscope.inspection.validation import ready
 from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.results.records import Status
