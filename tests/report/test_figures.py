@@ -26,7 +26,8 @@ from gapscope.report.figures import (
     predicted_against_true,
     training_curves,
 )
-from gapscope.report.svg import Plot, Scale, data_uri, is_image
+from gapscope.report.svg import Plot, Scale
+from gapscope.results.result import data_uri
 
 
 @pytest.mark.thorough
@@ -222,4 +223,4 @@ def test_numbers_that_are_not_finite_are_black_and_large_images_small() -> None:
     [((8, 8), True), ((1, 8, 8), True), ((3, 8, 8), True), ((4, 8, 8), False), ((8,), False), ((1, 1), False)],
 )
 def test_what_is_an_image(shape: tuple[int, ...], drawn: bool) -> None:
-    assert is_image(numpy.zeros(shape)) is drawn
+    assert bool(data_uri(numpy.zeros(shape))) is drawn

@@ -35,18 +35,16 @@ def version() -> str:
         return "unknown"
 
 
-def _processor(device: str) -> str:
-    import torch
-
-    return platform.processor() or platform.machine() if device == "cpu" else torch.cuda.get_device_name(device)
-
-
 def environment(device: str = "") -> dict[str, Any]:
     """Return versions, machine and threads (with `device` also its name and the day)."""
     import numpy
     import torch
 
-    timing = {"device": _processor(device), "date": date.today().isoformat()} if device else {}
+    timing: dict[str, Any] = {}
+    if device:
+        processor = platform.processor() or platform.machine()
+        timing["device"] = processor if device == "cpu" else torch.cuda.get_device_name(device)
+        timing["date"] = date.today().isoformat()
     return timing | {
         "gapscope": version(),
         "torch": torch.__version__,

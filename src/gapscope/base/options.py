@@ -92,7 +92,7 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
             raise InvalidInput(f"{name} must be a list; got {value!r}. Write it in square brackets.")
         return tuple(coerce(f"{name}[{i}]", item, item_type) for i, item in enumerate(value))
     if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not _is_finite(value):
+        if not abs(value) <= sys.float_info.max:  # NaN, infinite, or an integer beyond all floating-point numbers
             raise InvalidInput(f"{name} must be a finite number; got {str(value)[:40]}.")
         return float(value)
     if annotation is int and isinstance(value, int) and not isinstance(value, bool):
@@ -103,13 +103,6 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     if annotation in (bool, str) and isinstance(value, annotation):
         return value
     raise InvalidInput(f"{name} must be of type {expected}; got {value!r} ({type(value).__name__}).")
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond all floating-point numbers
-        return False
 
 
 def _check_jsonable(name: str, value: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, list_checks
-from gapscope.results.result import Result
+from gapscope.results.result import Result, data_uri
 
 if TYPE_CHECKING:
     import pandas
@@ -176,11 +176,9 @@ img { width: 4rem; height: 4rem; image-rendering: pixelated; margin: .2rem; }
 
 
 def _pictures(result: CheckResult, finding: Finding) -> str:
-    from gapscope.labels.work_list import thumbnail
-
     if result.samples is None or not result.samples.inputs.is_floating_point():
         return ""
-    uris = [(int(i), thumbnail(result.samples.inputs[int(i)])) for i in list(finding.indices)[:MAX_PICTURES]]
+    uris = [(int(i), data_uri(result.samples.inputs[int(i)])) for i in list(finding.indices)[:MAX_PICTURES]]
     return "".join(f'<img src="{uri}" alt="sample {i}" title="sample {i}">' for i, uri in uris if uri)
 
 

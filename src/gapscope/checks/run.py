@@ -20,11 +20,6 @@ from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.results.progress import progress
 
 
-def _positions(n: int) -> Tensor:
-    """Return indices of at most 2,000 of n samples, spread evenly."""
-    return torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
-
-
 def _run(check: Check, context: Context) -> Outcome:
     """Return the outcome of one check, with a space before each percent sign."""
     try:
@@ -84,7 +79,8 @@ def check(
     samples = as_samples(data)
     if samples.targets is None:
         raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
-    positions = _positions(len(samples))
+    n = len(samples)
+    positions = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
     prepared = ready(network, samples.subset(positions), needs=("outputs",))
     held_out = None if test is None else as_samples(test)
     start = time.perf_counter()

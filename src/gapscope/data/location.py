@@ -22,17 +22,6 @@ class FileLayout:
     of_folders: bool = False  # whether these are names of folders
 
 
-def _user_cache() -> Path:
-    """Return the platform's folder for files that can be recreated."""
-    # pooch.os_cache is similar, but imports requests and all of pooch
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return cache if cache.is_absolute() else Path.home() / ".cache"
-
-
 def data_root(given: str | Path | None = None) -> Path:
     """Return the folder of the data sets (it need not exist).
 
@@ -41,10 +30,16 @@ def data_root(given: str | Path | None = None) -> Path:
     """
     if given is not None:
         return Path(given).expanduser()
-    from_environment = os.environ.get("GAPSCOPE_DATA")
-    if from_environment:
-        return Path(from_environment).expanduser()
-    return _user_cache() / "gapscope" / "data"
+    if os.environ.get("GAPSCOPE_DATA"):
+        return Path(os.environ["GAPSCOPE_DATA"]).expanduser()
+    # the platform's folder for files that can be recreated; pooch.os_cache is similar, but imports requests
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    cache = cache if cache.is_absolute() else Path.home() / ".cache"
+    if sys.platform == "win32":
+        cache = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        cache = Path.home() / "Library" / "Caches"
+    return cache / "gapscope" / "data"
 
 
 def _first(layout: FileLayout, folder: Path, file_names: tuple[str, ...]) -> Path | None:

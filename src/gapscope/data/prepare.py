@@ -19,7 +19,6 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import DataSpec
 from gapscope.data import corruptions
 from gapscope.data.catalogue import load_dataset
-from gapscope.data.corruptions import blur_settings, motion_blur
 from gapscope.data.problem import Problem
 
 Facts = dict[str, Any]
@@ -80,31 +79,6 @@ def _training_subset(spec: DataSpec, problem: Problem) -> Samples:
     return corruptions.balanced_subset(problem.train, size, problem.n_outputs, generator)
 
 
-def _blur(spec: DataSpec, train: Samples) -> tuple[Samples, Facts]:
-    blurred = motion_blur(train.inputs, spec.blur_severity, make_generator(spec.seed, "motion blur"))
-    radius, sigma = blur_settings(spec.blur_severity, min(train.inputs.shape[-2:]))
-    facts = {"severity": spec.blur_severity, "radius": radius, "sigma": sigma, "images": len(train)}
-    return replace(train, inputs=blurred), facts
-
-
-def _relabel(spec: DataSpec, train: Samples, n_classes: int) -> tuple[Samples, Facts]:
-    assert train.targets is not None
-    may_keep = spec.label_noise_may_keep_class
-    generator = make_generator(spec.seed, "label noise")
-    noisy = corruptions.inject_label_noise(
-        train.targets, spec.label_noise, n_classes, generator, may_keep_class=may_keep
-    )
-    wrong = noisy != train.targets
-    facts = {
-        "rate": spec.label_noise,
-        "may_keep_class": may_keep,
-        "drawn_again": round(spec.label_noise * len(train)),
-        "wrong": int(wrong.sum()),
-        "wrong_mask": pack_mask(wrong),
-    }
-    return replace(train, targets=noisy), facts
-
-
 def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem, Facts]:
     """Return the problem of `spec`, and JSON values that describe data and corruption.
 
@@ -132,9 +106,25 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         "test": {"available": len(problem.test), "used": len(test)},
     }
     if spec.blur_severity:
-        train, facts["motion_blur"] = _blur(spec, train)
+        blurred = corruptions.motion_blur(train.inputs, spec.blur_severity, make_generator(spec.seed, "motion blur"))
+        radius, sigma = corruptions.blur_settings(spec.blur_severity, min(train.inputs.shape[-2:]))
+        facts["motion_blur"] = {
+            "severity": spec.blur_severity, "radius": radius, "sigma": sigma, "images": len(train),
+        }  # fmt: skip
+        train = replace(train, inputs=blurred)
     if spec.label_noise:
-        train, facts["label_noise"] = _relabel(spec, train, problem.n_outputs)
+        assert train.targets is not None
+        rate, may_keep = spec.label_noise, spec.label_noise_may_keep_class
+        generator = make_generator(spec.seed, "label noise")
+        noisy = corruptions.inject_label_noise(
+            train.targets, rate, problem.n_outputs, generator, may_keep_class=may_keep
+        )
+        wrong = noisy != train.targets
+        facts["label_noise"] = {
+            "rate": rate, "may_keep_class": may_keep, "drawn_again": round(rate * len(train)),
+            "wrong": int(wrong.sum()), "wrong_mask": pack_mask(wrong),
+        }  # fmt: skip
+        train = replace(train, targets=noisy)
     if spec.target_noise:
         assert train.targets is not None
         generator = make_generator(spec.seed, "target noise")

@@ -248,14 +248,6 @@ def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
     return x.to(device_of(network))
 
 
-def _are_few(network: nn.Module, x: Tensor) -> bool:
-    """Return whether inputs are too few and small for a trial of their memory."""
-    if x.is_floating_point():
-        large = x.numel() > _FEW_ENTRIES_OF_LARGE and sum(p.numel() for p in network.parameters()) > _LARGE
-        return x.numel() <= (_FEW_ENTRIES_OF_LARGE if large else _FEW_ENTRIES)
-    return x.numel() <= _FEW_TOKENS and x[0].numel() > 1
-
-
 def samples_per_pass(
     network: nn.Module,
     x: Tensor,
@@ -273,7 +265,12 @@ def samples_per_pass(
     """
     if chunk_size is not None:
         return chunk_size
-    if _are_few(network, x):
+    if x.is_floating_point():
+        large = x.numel() > _FEW_ENTRIES_OF_LARGE and sum(p.numel() for p in network.parameters()) > _LARGE
+        are_few = x.numel() <= (_FEW_ENTRIES_OF_LARGE if large else _FEW_ENTRIES)
+    else:
+        are_few = x.numel() <= _FEW_TOKENS and x[0].numel() > 1
+    if are_few:
         return at_most
     # a network may change its input in place
     one, two = (prepare_inputs(network, x[:n]).clone() for n in (1, 2))

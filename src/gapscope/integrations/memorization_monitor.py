@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import IGNORED
 from gapscope.inspection.restoring import preserve_rng_state
 from gapscope.integrations.transformers import accumulation_divisor
-from gapscope.labels.monitored import PairedCanaries, differences, paired_p_value
+from gapscope.labels.monitored import PairedCanaries, paired_p_value
 
 require_extra("transformers", "hf")
 require_extra("accelerate", "hf")
@@ -69,17 +68,6 @@ def sequence_losses(logits: Tensor, labels: Tensor, *, next_one: bool) -> Tensor
     logs, labels = _aligned(logits, labels, next_one=next_one)
     losses = F.nll_loss(logs.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
     return losses.sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluate in the body, restoring modes and global random states."""
-    training = model.training
-    try:
-        with preserve_rng_state():
-            yield
-    finally:
-        model.train(training)
 
 
 class MemorizationMonitor(TrainerCallback):
@@ -169,8 +157,12 @@ class MemorizationMonitor(TrainerCallback):
             row = {"epoch": epoch, "training_loss": loss, "first_visit_loss": self._first}
             if epoch > 1:
                 row["first_visit_gap"] = self._first - loss
-            with _evaluating(self.trainer.model_wrapped):
-                row |= self._of_canaries(epoch) | self._trace()
+            training = self.trainer.model_wrapped.training
+            try:
+                with preserve_rng_state():
+                    row |= self._of_canaries(epoch) | self._trace()
+            finally:
+                self.trainer.model_wrapped.train(training)
             self.rows.append(row)
             state.log_history.append({**row, "step": state.global_step})
         self._seconds += time.perf_counter() - start
@@ -193,7 +185,8 @@ class MemorizationMonitor(TrainerCallback):
         if self.canaries is None:
             return {}
         both = self._losses_of([*self.canaries.trained, *self.canaries.others]).cpu()
-        result = differences(*both.chunk(2))
+        of_trained, of_others = both.double().chunk(2)
+        result = (of_others - of_trained).tolist()
         p_value = paired_p_value(result)
         if self.flagged_at is None and p_value <= self.level / self._looks:
             self.flagged_at = epoch

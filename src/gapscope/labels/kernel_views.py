@@ -102,13 +102,12 @@ def nearest_distances(queries: Tensor, features: Tensor | None = None) -> tuple[
     return torch.cat(distances), torch.cat(indices)
 
 
-def _exact_repeats(inputs: Tensor) -> list[tuple[int, int]]:
-    """Return pairs of the first and every later sample with equal values."""
-    rows, inverse = torch.unique(inputs.reshape(len(inputs), -1).cpu(), dim=0, return_inverse=True)
-    if len(rows) == len(inputs):
-        return []
-    first: dict[int, int] = {}
-    repeats = [(first.setdefault(row, i), i) for i, row in enumerate(inverse.tolist())]
+def exact_repeats(inputs: Tensor) -> list[tuple[int, int]]:
+    """Return pairs of the first and every later sample with equal values, sorted."""
+    first: dict[bytes, int] = {}
+    values = inputs.detach().reshape(len(inputs), -1).cpu().add(0).contiguous()  # -0.0 becomes 0.0
+    rows = values.view(torch.uint8).numpy()
+    repeats = [(first.setdefault(row.tobytes(), i), i) for i, row in enumerate(rows)]
     return sorted(pair for pair in repeats if pair[0] != pair[1])
 
 
@@ -126,7 +125,7 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
     """
     features = sample_features(samples) if len(samples) <= MAX_SAMPLES else torch.empty(0, 0)
     if not features.shape[1]:
-        return _exact_repeats(samples.inputs)
+        return exact_repeats(samples.inputs)
     distances, nearest = nearest_distances(features)
     close = torch.nonzero(distances <= _limit(distances)).flatten().tolist()
     return sorted({(min(i, int(nearest[i])), max(i, int(nearest[i]))) for i in close})
@@ -142,7 +141,7 @@ def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int]
     features = sample_features(both) if len(both) <= MAX_SAMPLES else torch.empty(0, 0)
     if not features.shape[1]:
         first: dict[int, int] = {}
-        for i, j in _exact_repeats(inputs):
+        for i, j in exact_repeats(inputs):
             first[j] = i
         return tuple((i, j - n) for j, i in sorted(first.items()) if i < n <= j)
     distances, nearest = nearest_distances(features[n:], features[:n])

@@ -223,8 +223,3 @@ class PairedCanaries:
         pairs = [(random_sequence(), random_sequence()) for _ in range(number)]
         trained = [pair[0] for pair in pairs]
         return cls(_WithCanaries(dataset, {}, trained), trained, [pair[1] for pair in pairs])
-
-
-def differences(of_trained: Tensor, of_others: Tensor) -> list[float]:
-    """Return the losses of the others less those of the trained canaries, one per pair."""
-    return (of_others.double() - of_trained.double()).tolist()

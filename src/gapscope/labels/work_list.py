@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +11,14 @@ import torch
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.results.estimate import percent
+from gapscope.results.result import data_uri
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from gapscope.labels.results import LabelIssues
 
 MIN_SHOWN, MAX_SHOWN = 24, 500
-SIDE = 96
+
+
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.45 system-ui, sans-serif; }
 body { margin: 1.5rem auto; max-width: 70rem; padding: 0 1rem; }
@@ -50,29 +48,12 @@ document.getElementById('save').onclick = () => {
 """
 
 
-def thumbnail(sample: Tensor) -> str:
-    """Return an image sample [h, w], [1, h, w] or [3, h, w] as a PNG data URI (else empty)."""
-    from PIL import Image
-
-    shape = tuple(sample.shape)
-    if len(shape) not in (2, 3) or min(shape[-2:]) < 4 or (len(shape) == 3 and shape[0] not in (1, 3)):
-        return ""
-    image = torch.nan_to_num(sample.detach().cpu().double())
-    image = image if image.ndim == 2 else image[0] if len(image) == 1 else image.permute(1, 2, 0)
-    image = (image - image.min()) / (image.max() - image.min()).clamp_min(1e-12)
-    picture = Image.fromarray((image * 255).round().byte().numpy())
-    picture.thumbnail((SIDE, SIDE))
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
 def _card(row: dict[str, Any], samples: Samples | None) -> str:
     """Return the card of a sample: its picture, its values (those over 3 standard deviations marked) or tokens."""
     index, body = int(row["sample"]), ""
     if samples is not None:
         x = samples.inputs
-        picture = thumbnail(x[index]) if x.is_floating_point() else ""
+        picture = data_uri(x[index]) if x.is_floating_point() else ""
         if picture:
             body = f'<img src="{picture}" alt="sample {index}">'
         elif x.is_floating_point() and x.ndim == 2:

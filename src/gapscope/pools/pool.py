@@ -349,18 +349,16 @@ class Pool:
             "written, but it is not here. Use a folder that they share, or `mirror` at an address that all reach."
         )
 
-    def _superseded(self) -> Iterator[Path]:
-        """Yield the checkpoints of networks with a whole record (a failed network, run again, continues from its)."""
+    def _remove_superseded(self) -> None:
+        """Remove checkpoints next to a whole record, unless the pool is read-only or the network failed."""
+        superseded: list[Path] = []
         for path in sorted(self.folder.glob("runs/*/checkpoint.safetensors")):
             with suppress(UnreadableFile):
                 if (path.parent / RECORD).exists() and Record.read(path.parent).status != "failed":
-                    yield path
-
-    def _remove_superseded(self) -> None:
-        """Remove checkpoints of finished networks, unless the pool is read-only."""
-        if next(self._superseded(), None) is not None:
+                    superseded.append(path)
+        if superseded:
             with suppress(GapscopeError, OSError), self._locked():
-                for path in self._superseded():
+                for path in superseded:
                     path.unlink()
 
     @contextmanager

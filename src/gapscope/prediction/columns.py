@@ -124,11 +124,6 @@ def spans_a_decade(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) >= WIDE * min(values)
 
 
-def wide_columns(table: pandas.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Return those of the columns that are positive and span at least a factor of ten."""
-    return [name for name in columns if spans_a_decade(table[name].tolist())]
-
-
 def default_readings(names: Sequence[str]) -> list[str]:
     """Return the readings of the default: of the kernel, or sensitivities, margins and fit (none without either)."""
     if all(name in names for name in FROM_THE_KERNEL):
@@ -176,6 +171,6 @@ def suggest_estimator(
     return GapEstimator(
         kind=kind or ("gaussian_process" if shares else "ridge"),
         features=list(features),
-        log_features=[] if shares else wide_columns(table, features),
+        log_features=[] if shares else [name for name in features if spans_a_decade(table[name].tolist())],
         families=[name for name in FAMILIES if name in table.columns],
     )

@@ -13,6 +13,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.labels.kernel_views import exact_repeats
 from gapscope.prediction.loo_rows import (
     COMBINATIONS,
     NTK,
@@ -217,15 +218,9 @@ def _learning_curve(
 def count_duplicates(samples: Samples) -> tuple[int, int]:
     """Return the number of repeated samples, and of those with another target."""
     assert samples.targets is not None
-    first: dict[bytes, list[float]] = {}
-    repeated = contradicting = 0
-    rows = samples.inputs.detach().reshape(len(samples), -1).cpu().add(0).contiguous().numpy()  # -0.0 becomes 0.0
-    for row, target in zip(rows, samples.targets.reshape(len(samples), -1).tolist(), strict=True):
-        earlier = first.setdefault(row.tobytes(), target)
-        if earlier is not target:
-            repeated += 1
-            contradicting += earlier != target
-    return repeated, contradicting
+    targets = samples.targets.tolist()
+    pairs = exact_repeats(samples.inputs)
+    return len(pairs), sum(targets[i] != targets[j] for i, j in pairs)
 
 
 def name_duplicates(duplicates: int, samples: int, other: str = "") -> str:

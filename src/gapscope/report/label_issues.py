@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gapscope.report.svg import data_uri, is_image
 from gapscope.results.estimate import percent
+from gapscope.results.result import data_uri
 
 if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
@@ -27,8 +27,7 @@ def suspects_section(issues: LabelIssues, images: Any = None, classes: Sequence[
     cards: list[dict[str, Any]] = []
     shown: Any = issues.to_pandas().head(MAX_ROWS_SHOWN)
     for row in shown.to_dict("records"):
-        image = None if images is None else images[int(row["sample"])]
-        picture = data_uri(image) if image is not None and is_image(image) else ""
+        picture = "" if images is None else data_uri(images[int(row["sample"])])
         given, likelier = class_name(int(row["given"])), class_name(int(row["suggested"]))
         cards.append({**row, "given": given, "likelier": likelier, "picture": picture})
     noise, expected = issues.noise, issues.expected_precision

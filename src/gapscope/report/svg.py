@@ -1,4 +1,4 @@
-"""Responsive SVG plots with their scales, coloured by the style sheet of the page, and images as PNG data URIs.
+"""Responsive SVG plots with their scales, coloured by the style sheet of the page.
 
 Positions are percentages of the plot and sizes are pixels, so that on a phone a plot gets narrower but its text, dots
 and lines keep their size. Paths cannot have percentages: they are in a stretched inner drawing, where strokes do not
@@ -7,14 +7,10 @@ scale.
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy
 from markupsafe import Markup, escape
 
 from gapscope.report.formatting import format_number
@@ -210,30 +206,3 @@ class Plot:
             tag("span", self.x_label, class_="x") if self.x_label else "",
             class_=f"figure {self.kind}".strip(),
         )
-
-
-LARGEST_SIDE = 64
-
-
-def is_image(sample: Any) -> bool:
-    """Return True for an image: [h, w], or [c, h, w] of one or three channels, sides above 1."""
-    shape = numpy.shape(sample)
-    return len(shape) in (2, 3) and min(shape[-2:]) >= 2 and (len(shape) == 2 or shape[0] in (1, 3))
-
-
-def data_uri(sample: Any) -> str:
-    """Encode an image as a PNG data URI, scaled from black to white, at most 64 pixels wide.
-
-    Values that are not finite become black.
-    """
-    from PIL import Image
-
-    image = numpy.asarray(sample, dtype=numpy.float64)
-    image = image if image.ndim == 2 else image[0] if len(image) == 1 else image.transpose(1, 2, 0)
-    step = -(-max(image.shape[:2]) // LARGEST_SIDE)
-    image, finite = image[::step, ::step], numpy.isfinite(image[::step, ::step])
-    low, high = (image[finite].min(), image[finite].max()) if finite.any() else (0.0, 1.0)
-    scaled = numpy.where(finite, (image - low) / (high - low or 1.0), 0.0)
-    file = io.BytesIO()
-    Image.fromarray((scaled * 255).round().astype(numpy.uint8)).save(file, "png", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

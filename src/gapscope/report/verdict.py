@@ -158,22 +158,22 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
         result = ranked_correlations(view)
         measures = [] if result is None else result.rename_axis("measure").reset_index().to_dict("records")
         judged = leaderboard_verdicts(view)
+
+        def at_equal_settings(name: str) -> dict[str, Any] | None:
+            return asdict(judged[name]) if name in judged else None
+
         best = next((row["measure"] for row in measures if not row["is_baseline"]), None)
         return {
             "status": dict(Counter(record.status for record in view.all_records)),
             "gap": view.gap_words,
             "verdict": verdict(view, held_out, best, judged),
             "measures": [
-                {"title": view.titles[row["measure"]], **row, "at_equal_settings": _judged(judged.get(row["measure"]))}
+                {"title": view.titles[row["measure"]], **row, "at_equal_settings": at_equal_settings(row["measure"])}
                 for row in measures
             ],
-            "random_measure": _judged(judged.get(RANDOM)),
+            "random_measure": at_equal_settings(RANDOM),
             "networks": [_network(record, view, held_out) for record in view.all_records],
         }
-
-
-def _judged(found: Verdict | None) -> dict[str, Any] | None:
-    return None if found is None else asdict(found)
 
 
 def _network(record: Record, view: PoolView, held_out: pandas.DataFrame | None) -> dict[str, Any]:

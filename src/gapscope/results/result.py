@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-MAX_ROWS = 20
+MAX_ROWS, MAX_SIDE = 20, 64
 
 
 def picture(result: Any) -> str:
@@ -39,6 +39,28 @@ def picture(result: Any) -> str:
     figure.savefig(content, format="png", dpi=60)
     plt.close(figure)  # notebooks would show an open figure a second time
     return f'<img alt="plot" src="data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}">'
+
+
+def data_uri(sample: Any) -> str:
+    """Encode an image [h, w] or [1 or 3, h, w] as a PNG data URI of at most 64 pixels (else empty).
+
+    The smallest value is black, as are those that are not finite, the largest white.
+    """
+    import numpy
+    from PIL import Image
+
+    shape = tuple(sample.shape)
+    if len(shape) not in (2, 3) or min(shape[-2:]) < 2 or (len(shape) == 3 and shape[0] not in (1, 3)):
+        return ""
+    step = -(-max(shape[-2:]) // MAX_SIDE)
+    image = numpy.array(sample[..., ::step, ::step].tolist(), dtype=float)
+    image = image if image.ndim == 2 else image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+    finite = numpy.isfinite(image)
+    low, high = (image[finite].min(), image[finite].max()) if finite.any() else (0.0, 1.0)
+    scaled = numpy.where(finite, (image - low) / (high - low or 1.0), 0.0)
+    content = io.BytesIO()
+    Image.fromarray((scaled * 255).round().astype(numpy.uint8)).save(content, "png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
 
 
 def to_html(result: Any, sentences: Iterable[str], table: Any = None, *, index: bool = True) -> str:

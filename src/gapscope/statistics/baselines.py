@@ -84,17 +84,14 @@ def target_matrix(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None
     return torch.nn.functional.one_hot(targets, n_classes or int(targets.max()) + 1).double()
 
 
-def _score(predictions: Tensor, targets: Tensor) -> float:
-    if not targets.is_floating_point():
-        return float((predictions.argmax(1) == targets).double().mean())
-    truth = targets.double().reshape(len(targets), -1)
-    n = len(truth)
-    constant = ((truth - truth.mean(0)) * n / (n - 1)).square().sum()
-    return float(1 - (predictions - truth).square().sum() / constant) if float(constant) else float("nan")
-
-
 def _row(method: str, uses: str, predictions: Tensor, targets: Tensor) -> LooRow:
-    return LooRow(method, uses, _score(predictions, targets), predictions)
+    """Return a row with its accuracy, or R^2 against the leave-one-out mean."""
+    if not targets.is_floating_point():
+        return LooRow(method, uses, float((predictions.argmax(1) == targets).double().mean()), predictions)
+    truth, n = targets.double().reshape(len(targets), -1), len(targets)
+    constant = ((truth - truth.mean(0)) * n / (n - 1)).square().sum()
+    score = float(1 - (predictions - truth).square().sum() / constant) if float(constant) else float("nan")
+    return LooRow(method, uses, score, predictions)
 
 
 def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None) -> LooRow:
