@@ -11,15 +11,15 @@ from torch import nn
 
 from gapscope.base.samples import Samples
 from gapscope_studies.overfitting_alarm.alarms import (
+    Stop,
     alignment,
-    disagreement_fraction,
     evidence_criterion,
     excess_kurtosis,
     first_exceeded,
     prediction_changes,
     significant_rise,
 )
-from gapscope_studies.overfitting_alarm.rules import Stop, _falling
+from gapscope_studies.overfitting_alarm.rules import first_fall
 
 
 @pytest.mark.parametrize("kind", ["classes", "regression"])
@@ -107,7 +107,7 @@ def test_prediction_changes_rise_after_their_first_local_minimum(patience: int, 
         rows[epoch, :number] += 1
     changes = prediction_changes(rows)
     assert math.isnan(changes[0]) and changes[1:] == [number / 10 for number in CHANGES]
-    assert _falling([-change for change in changes], window=3, fall=fall, patience=patience) == stop
+    assert first_fall([-change for change in changes], window=3, fall=fall, patience=patience) == stop
 
 
 def test_alignment_over_kurtosis_against_scipy() -> None:
@@ -117,10 +117,4 @@ def test_alignment_over_kurtosis_against_scipy() -> None:
     two_modes = torch.tensor([0.2, 0.6] * 5)  # divided by the smallest denominator
     assert alignment(two_modes, smallest=0.05) == pytest.approx(0.4 / 0.05)
     assert alignment(two_modes, kurtosis=False) == pytest.approx(0.4)
-    assert _falling([0.9, 0.8, 0.1, 0.3, 0.2], window=1, fall=0, patience=1, skip=2) == Stop(4, 3)
-
-
-def test_contradictions_by_hand() -> None:
-    predictions = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.5, 0.5]])
-    labels = torch.zeros(4, dtype=torch.int64)  # others lead by -.8, .2, .6, 0
-    assert [disagreement_fraction(predictions, labels, margin) for margin in (0.0, 0.3, 0.7)] == [0.5, 0.25, 0.0]
+    assert first_fall([0.9, 0.8, 0.1, 0.3, 0.2], window=1, fall=0, patience=1, skip=2) == Stop(4, 3)

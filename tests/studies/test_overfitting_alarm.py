@@ -14,6 +14,7 @@ from gapscope.training.loop import train
 from gapscope_studies.kit.statistics import bootstrap
 from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.overfitting_alarm import runs, study
+from gapscope_studies.overfitting_alarm.alarms import Stop
 from gapscope_studies.overfitting_alarm.judging import (
     BEST_CHECKPOINT,
     END,
@@ -24,9 +25,9 @@ from gapscope_studies.overfitting_alarm.judging import (
     baselines_of,
     cost,
     evaluate_rule,
-    tuned,
+    tune,
 )
-from gapscope_studies.overfitting_alarm.rules import RULES, SPLIT, WHOLE, Rule, Stop, first_drop, flat, noise_rates
+from gapscope_studies.overfitting_alarm.rules import RULES, SPLIT, WHOLE, Rule, first_drop, first_plateau
 from gapscope_studies.overfitting_alarm.runs import Case, cases
 
 T, W, K, N = 9, 16, 2, 20
@@ -56,7 +57,7 @@ def test_every_rule_is_frozen_in_one_of_few_settings_and_plays_on_any_recording(
         assert result is None or 0 <= result.at < T
 
 
-def test_fallen_by_hand() -> None:
+def test_a_drop_by_hand() -> None:
     values = [0.1, 0.5, 0.45, 0.3, 0.5, 0.3, 0.3]
     assert first_drop(values, fall=0.1, patience=1, window=1) == Stop(3, 1)
     assert first_drop(values, fall=0.1, patience=2, window=1) == Stop(6, 1)
@@ -65,11 +66,11 @@ def test_fallen_by_hand() -> None:
     assert first_drop(values, fall=0.09, patience=1, window=2) == Stop(3, 2)
 
 
-def test_flat_by_hand() -> None:
+def test_a_plateau_by_hand() -> None:
     values = [0.1, 0.5, 0.8, 0.82, 0.83, 0.9]
-    assert flat(values, growth=0.05, patience=1, window=1) == Stop(3, 3)
-    assert flat(values, growth=0.05, patience=2, window=1) == Stop(4, 4)
-    assert flat(values, growth=0.0, patience=1, window=1) is None
+    assert first_plateau(values, growth=0.05, patience=1, window=1) == Stop(3, 3)
+    assert first_plateau(values, growth=0.05, patience=2, window=1) == Stop(4, 4)
+    assert first_plateau(values, growth=0.0, patience=1, window=1) is None
 
 
 RISES_AND_FALLS = [0.1, 0.5, 0.8, 0.9, 0.7, 0.5, 0.4, 0.4, 0.4]
@@ -87,7 +88,6 @@ def made_up(accuracy: list[float], kind: str = "made up", noise: float = 0.5, **
         "labels": labels,
         "initial": torch.nn.functional.one_hot(labels, K).float(),
         "errors": torch.zeros(T, N, dtype=torch.uint8),
-        "canary_predicted": torch.zeros(T, N, dtype=torch.int16),
         "canary_outputs": torch.randn(T, W, K, generator=generator),
         "canary_labels": labels,
         "is_canary": torch.arange(W) < 6,
@@ -96,7 +96,7 @@ def made_up(accuracy: list[float], kind: str = "made up", noise: float = 0.5, **
     return runs.Run(
         case=case,
         columns={"test_accuracy": accuracy, "train_accuracy": accuracy, "train_loss": constant, "disparity": constant,
-                 "evidence": [-1.0] * T, "fitted": [0.9] * T},
+                 "evidence": [-1.0] * T},
         split={"test_accuracy": [0.5 * value for value in accuracy], "loss": constant, "accuracy": [0.5] * T},
         with_canaries={"test_accuracy": accuracy},
         tensors=given | tensors,
@@ -146,39 +146,11 @@ def test_statistics_and_cost_by_hand() -> None:
 
 def test_tuning_takes_the_setting_of_the_smallest_cost() -> None:
     rule = Rule("late", "an index", lambda run, index: Stop(index, index), {"index": (1, 3, 6)})
-    assert tuned(rule, [made_up(RISES_AND_FALLS)]) == {"index": 3}
+    assert tune(rule, [made_up(RISES_AND_FALLS)]) == {"index": 3}
 
 
 def rule_named(name: str) -> Rule:
     return next(rule for rule in RULES if rule.name == name)
-
-
-def waves() -> torch.Tensor:
-    """Of 20 samples change 10, 6, 2, 8, 9, ...: means of three fall to that of the epochs 2 to 4, and rise."""
-    predicted = torch.zeros(T, N, dtype=torch.int16)
-    for epoch, number in enumerate([10, 6, 2, 8, 9, 9, 9, 9], start=1):
-        predicted[epoch] = predicted[epoch - 1]
-        predicted[epoch, :number] += 1
-    return predicted
-
-
-@pytest.mark.parametrize(("contradicting", "found"), [(False, None), (True, Stop(5, 4))])
-def test_prediction_changes_are_replayed_behind_the_initial_kernel(contradicting: bool, found: Stop | None) -> None:
-    left_out = torch.nn.functional.one_hot((torch.arange(W) + contradicting) % K, K).float()
-    run = made_up(RISES_AND_FALLS, predicted=waves(), initial=left_out)
-    assert rule_named("Label Wave").stops(run, window=3, fall=0.0, patience=1) == Stop(5, 4)
-    gate = {"margin": 0.2, "share": 0.2}
-    assert rule_named("Label Wave behind the initial kernel").stops(run, fall=0.0, patience=1, **gate) == found
-
-
-@pytest.mark.parametrize(("apart", "rate", "found"), [(True, 0.0, None), (False, 1.0, Stop(5, 4))])
-def test_prediction_changes_are_replayed_behind_canaries(apart: bool, rate: float, found: Stop | None) -> None:
-    outputs = torch.nn.functional.one_hot(torch.arange(W) % K, K).float().expand(T, W, K).clone()
-    outputs[:, :6] *= -1 if apart else 1  # canaries have the opposite margins of all others, or the same
-    run = made_up(RISES_AND_FALLS, canary_predicted=waves(), canary_outputs=outputs)
-    assert noise_rates(run)[-1] == rate
-    rule = rule_named("Label Wave behind canaries")
-    assert rule.stops(run, fall=0.0, patience=1, smallest_noise=0.5) == found
 
 
 def test_late_joiners_stop_the_network_that_does_without_them() -> None:
@@ -190,7 +162,7 @@ def test_late_joiners_stop_the_network_that_does_without_them() -> None:
     assert rule.stops(made_up(RISES_AND_FALLS), looks=5, level=0.05) is None
 
 
-def test_rivals_by_hand() -> None:
+def test_baselines_by_hand() -> None:
     run = made_up(RISES_AND_FALLS)
     run.split.update({"accuracy": [0.0] * 4 + [0.9] + [0.1] * 4, "loss": [1.0] * 5 + [9.0] * 4})
     assert baselines_of(run, rule_named("10 % split, loss"), {"fall": 0.1, "patience": 1, "window": 1}) == {
@@ -203,7 +175,7 @@ def test_runs_of_a_kind_are_one_unit_and_a_part_of_the_pool_is_judged_too(
 ) -> None:
     monkeypatch.setattr(study, "bootstrap", lambda *rows, draws: bootstrap(*rows, draws=20))
     result = [made_up(RISES_AND_FALLS, kind, noise) for kind in ("a", "b") for noise in (0.0, 0.1, 0.4)]
-    outcome = study.judged(small(tmp_path), cases(small(tmp_path), "judging"), result)
+    outcome = study.judge(small(tmp_path), cases(small(tmp_path), "judging"), result)
     assert outcome.numbers["counts"] == {"runs": 6, "overfit": 6, "stay": 0, "clean": 2, "planned": 84}
     assert outcome.numbers["kept"][END] == pytest.approx(0.4) and outcome.numbers["kept"][ORACLE] == 0.9
     assert all(one.ours and one.outcome == "open" and one.units <= 2 for one in outcome.claims)
@@ -231,7 +203,7 @@ def test_watched_runs_are_kept(watched: tuple[RunSettings, list[runs.Run]]) -> N
     assert again.columns == second.columns and again.date == second.date
     assert {name: tuple(tensor.shape) for name, tensor in again.tensors.items()} == {
         "predicted": (6, 120), "outputs": (6, 120, 10), "neighbours": (6, 120, 20), "cosines": (6, 120),
-        "labels": (120,), "initial": (120, 10), "errors": (6, 12), "canary_predicted": (6, 120),
+        "labels": (120,), "initial": (120, 10), "errors": (6, 12),
         "canary_outputs": (6, 120, 10), "canary_labels": (120,), "is_canary": (120,),
     }  # fmt: skip
     assert int(again.tensors["is_canary"].sum()) == 24

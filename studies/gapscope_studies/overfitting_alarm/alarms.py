@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +21,13 @@ from gapscope.training.alarms.base import Alarm, PeakAlarm
 
 _CHUNK = 16  # samples whose gradients are held at a time, layer by layer
 _UNIFORM = 1.2  # excess kurtosis of the uniform distribution, with the other sign
+
+
+class Stop(NamedTuple):
+    """Epochs at which a rule ends training and at which it puts the best checkpoint."""
+
+    at: int
+    peak: int
 
 
 class ReplayedAlarm(PeakAlarm):
@@ -58,13 +65,6 @@ def alignment(cosines: Float[Tensor, " n"], *, kurtosis: bool = True, smallest: 
     return mean / max(excess_kurtosis(cosines) + _UNIFORM, smallest) if kurtosis else mean
 
 
-def disagreement_fraction(predictions: Float[Tensor, "n k"], labels: Int[Tensor, " n"], margin: float) -> float:
-    """Fraction of samples whose leave-one-out prediction (of one-hot labels) prefers another class by a margin."""
-    own = predictions.gather(1, labels[:, None]).squeeze(1)
-    other = predictions.scatter(1, labels[:, None], -torch.inf).amax(1)
-    return float((other - own > margin).double().mean())
-
-
 def significant_rise(errors: Float[Tensor, "t m"], level: float) -> tuple[int, int] | None:
     """Look at which samples that are not trained on are predicted worse than at an earlier one, and the best by then.
 
@@ -81,19 +81,6 @@ def significant_rise(errors: Float[Tensor, "t m"], level: float) -> tuple[int, i
     return None
 
 
-def _moments(network: nn.Module, x: Tensor, targets: Tensor) -> dict[tuple[int, ...], tuple[Tensor, Tensor]]:
-    """Sums over samples of the loss gradient and of its square, entry by entry, for each group of parameters."""
-    tape, outputs = record_forward(network, x)
-    verify(tape, outputs)
-    loss = sample_losses(outputs, targets.to(x.device)).sum()
-    (by_outputs,) = torch.autograd.grad(loss, outputs, retain_graph=True)
-    sums = {}
-    for key, part in tape.contributions(outputs, by_outputs[None]).items():
-        rows = torch.cat([values[0].flatten(1) for values in part.dense()], dim=1).double()
-        sums[key] = (rows.sum(0), rows.square().sum(0))
-    return sums
-
-
 def evidence_criterion(network: nn.Module, samples: Samples) -> float:
     r"""Evidence-based criterion of Mahsereci et al. 2017 (arXiv:1703.09580, Sec. 3). Positive says stop.
 
@@ -105,13 +92,18 @@ def evidence_criterion(network: nn.Module, samples: Samples) -> float:
     """
     if len(samples) < 2 or samples.targets is None:
         raise InvalidInput(f"evidence_criterion needs two samples or more with targets; got {len(samples)} samples.")
-    totals: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+    totals: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}  # sums over samples of the gradient and of its square
     with inspection_mode(network):
         x = prepare_inputs(network, samples.inputs)
         for part in slices(len(x), _CHUNK):
-            for key, (first, second) in _moments(network, x[part], samples.targets[part]).items():
-                before = totals.get(key)
-                totals[key] = (first, second) if before is None else (before[0] + first, before[1] + second)
+            tape, outputs = record_forward(network, x[part])
+            verify(tape, outputs)
+            loss = sample_losses(outputs, samples.targets[part].to(x.device)).sum()
+            (by_outputs,) = torch.autograd.grad(loss, outputs, retain_graph=True)
+            for key, contribution in tape.contributions(outputs, by_outputs[None]).items():
+                rows = torch.cat([values[0].flatten(1) for values in contribution.dense()], dim=1).double()
+                first, second = totals.get(key, (torch.zeros(()), torch.zeros(())))
+                totals[key] = (first + rows.sum(0), second + rows.square().sum(0))
     m, quotients, counted = len(samples), 0.0, 0
     for first, second in totals.values():
         variance = (second - first.square() / m) / (m - 1)
@@ -121,13 +113,13 @@ def evidence_criterion(network: nn.Module, samples: Samples) -> float:
     return 1 - m * quotients / counted if counted else 1.0
 
 
-def first_exceeded(criteria: Sequence[float], *, threshold: float, patience: int) -> tuple[int, int] | None:
+def first_exceeded(criteria: Sequence[float], *, threshold: float, patience: int) -> Stop | None:
     """Observation that ends the first `patience` in a row above a threshold, and the one before these."""
     above = 0
     for index, value in enumerate(criteria):
         above = above + 1 if value > threshold else 0
         if above >= patience:
-            return index, index - above if index >= above else index
+            return Stop(index, index - above if index >= above else index)
     return None
 
 

@@ -14,7 +14,6 @@ from gapscope_studies.overfitting_alarm.runs import Run
 OVERFITS, STAYS = 0.04, 0.02
 LATER_GAIN = 0.02
 FALSE_ALARM_COST = 0.05  # about half of what an alarm in time saves where a run overfits
-FINAL = 3
 DEFINITIONS = (
     f"A run overfits if test accuracy ends more than {100 * OVERFITS:g} points below its best recording, and stays if "
     f"less than {100 * STAYS:g}. Hit: raised where it overfits, not prematurely, and in time to keep at least half of "
@@ -65,7 +64,7 @@ def accuracies(run: Run, network: str) -> np.ndarray:
 
 
 def _final(accuracy: np.ndarray) -> float:
-    return float(accuracy[-FINAL:].mean())
+    return float(accuracy[-3:].mean())
 
 
 def evaluate_rule(rule: Rule, settings: Settings, run: Run) -> Verdict:
@@ -92,7 +91,7 @@ def cost(verdicts: Sequence[Verdict]) -> float:
     return float(lost + FALSE_ALARM_COST * (np.mean(alarms) if alarms else 0.0))
 
 
-def tuned(rule: Rule, runs: Sequence[Run]) -> Settings:
+def tune(rule: Rule, runs: Sequence[Run]) -> Settings:
     """Settings of the smallest cost on these runs, the first of equals."""
     return min(rule.settings(), key=lambda settings: cost([evaluate_rule(rule, settings, run) for run in runs]))
 
@@ -101,16 +100,12 @@ def _mean(values: Sequence[Any]) -> float:
     return float(np.mean(values)) if len(values) else float("nan")
 
 
-def _median(values: Sequence[float]) -> float:
-    return float(np.median(values)) if len(values) else float("nan")
-
-
 STATISTICS: dict[str, Callable[[Sequence[Verdict]], float]] = {
     "hit rate": lambda verdicts: _mean([v.hit for v in verdicts if v.overfits]),
     "raised where it overfits": lambda verdicts: _mean([v.raised for v in verdicts if v.overfits]),
     "false alarms": lambda verdicts: _mean([v.raised for v in verdicts if v.stays]),
     "premature": lambda verdicts: _mean([v.premature for v in verdicts]),
-    "delay": lambda verdicts: _median([v.delay for v in verdicts if v.overfits and v.raised]),
+    "delay": lambda verdicts: float(np.median([v.delay for v in verdicts if v.overfits and v.raised] or [np.nan])),
     "kept": lambda verdicts: _mean([v.kept for v in verdicts]),
     "kept - final": lambda verdicts: _mean([v.kept - v.final for v in verdicts]),
     "rolled back": lambda verdicts: _mean([v.rolled_back for v in verdicts]),

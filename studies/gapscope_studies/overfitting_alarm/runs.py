@@ -40,7 +40,7 @@ Row = dict[str, Any]
 Columns = dict[str, list[float]]
 WATCHED = 128
 EVIDENCE_SAMPLES = 32
-COLUMNS = ("test_accuracy", "train_loss", "train_accuracy", "fitted", "disparity", "evidence")
+COLUMNS = ("test_accuracy", "train_loss", "train_accuracy", "disparity", "evidence")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +100,10 @@ def _source(data: str, root: str | None) -> Problem:
     return prepare(DataSpec.from_dict(json.loads(data)), root=root)[0]
 
 
-def _of_classes(problem: Problem, first: int, number: int) -> Problem:
-    def chosen(samples: Samples) -> Samples:
-        targets: Any = samples.targets
-        rows = ((targets >= first) & (targets < first + number)).nonzero()[:, 0]
-        return replace(samples.subset(rows), targets=targets[rows] - first)
-
-    return Problem(problem.name, "classification", chosen(problem.train), chosen(problem.test), number)
+def _of_classes(samples: Samples, first: int, number: int) -> Samples:
+    targets: Any = samples.targets
+    rows = ((targets >= first) & (targets < first + number)).nonzero()[:, 0]
+    return replace(samples.subset(rows), targets=targets[rows] - first)
 
 
 def problem_of(case: Case, root: str | None) -> Problem:
@@ -115,7 +112,8 @@ def problem_of(case: Case, root: str | None) -> Problem:
     if case.quartiles:
         result = quartile_classes(result)
     if case.classes is not None:
-        result = _of_classes(result, *case.classes)
+        train, test = (_of_classes(samples, *case.classes) for samples in (result.train, result.test))
+        result = Problem(result.name, "classification", train, test, case.classes[1])
     return noisy_subset(result, case.n, case.test, case.noise, case.spec.seed, pairwise=case.pairwise)
 
 
@@ -126,8 +124,7 @@ class Run:
     `columns`, `split` and `with_canaries` have one number per epoch, `seconds` the CPU time of training runs and of
     each alarm's observations. `tensors`: predicted [T, n] in the training pass; outputs [T, w, k], neighbours
     [T, w, 20] and cosines [T, w] of the watched samples, labels [w]; initial [w, k], left-out predictions at the
-    initial weights; errors [T, m] on the tenth; canary_predicted [T, n], canary_outputs [T, v, k], canary_labels and
-    is_canary [v].
+    initial weights; errors [T, m] on the tenth; canary_outputs [T, v, k], canary_labels and is_canary [v].
     """
 
     case: Case
@@ -143,26 +140,24 @@ class _Diverged(Exception):
     """The training of a case diverged."""
 
 
-class _Keeping(SharedLearning):
-    """An alarm that keeps its neighbours."""
+class _NeighbourRecorder(SharedLearning):
+    """Shared-learning alarm that records the neighbours it uses."""
 
     def __init__(self, neighbours: int) -> None:
         super().__init__(neighbours=neighbours)
-        self.seen: list[Tensor] = []
+        self.history: list[Tensor] = []
 
     def update(self, probabilities: Tensor, labels: Tensor, neighbours: Tensor, epoch: int) -> dict[str, float]:
-        self.seen.append(neighbours.short())
+        self.history.append(neighbours.short())
         return super().update(probabilities, labels, neighbours, epoch)
 
 
 class _Watch:
-    """One training with records after each epoch: CPU seconds by name, and predicted classes in the training pass."""
+    """One training with records after each epoch, and the CPU seconds of the observations by name."""
 
     def __init__(self, case: Case, problem: Problem) -> None:
         self.case, self.problem = case, problem
         self.seconds: dict[str, float] = {}
-        self.predicted = torch.zeros(case.n, dtype=torch.int16)
-        self.passes: list[Tensor] = []
 
     def timed(self, name: str, function: Callable[[], Any]) -> Any:
         start = time.process_time()
@@ -170,22 +165,16 @@ class _Watch:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
         return answer
 
-    def train(
-        self, samples: Samples, record: Callable[[nn.Module, Row], None], network: nn.Module | None = None
-    ) -> float:
+    def train(self, samples: Samples, record: Callable[[nn.Module, Row], None], **options: Any) -> float:
         """Train; return the seconds without those of the records. `record` gets the test accuracy in its row."""
 
-        def on_batch(positions: Tensor, outputs: Tensor) -> None:
-            self.predicted[positions] = outputs.argmax(1).short()
-
         def on_epoch(network: nn.Module, row: Row) -> None:
-            self.passes.append(self.predicted.clone())
             row["test_accuracy"] = self.timed("test", lambda: evaluate(network, self.problem.test)["accuracy"])
             record(network, row)
 
         spec, before, start = self.case.spec, sum(self.seconds.values()), time.process_time()
-        network = network_from_spec(spec, self.problem) if network is None else network
-        result = train(network, samples, spec.training, seed=spec.seed, on_epoch=on_epoch, on_batch=on_batch)
+        network = options.pop("network", None) or network_from_spec(spec, self.problem)
+        result = train(network, samples, spec.training, seed=spec.seed, on_epoch=on_epoch, **options)
         if result.status == "diverged":
             raise _Diverged
         return time.process_time() - start - (sum(self.seconds.values()) - before)
@@ -196,39 +185,36 @@ def _watch_whole(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tenso
     watch = _Watch(case, problem)
     watched = Monitor(problem.train, (), n_samples=WATCHED).samples
     labels: Any = watched.targets
-    neighbours, cosines = _Keeping(min(20, len(watched) // 4)), list[Tensor]()
+    recorder = _NeighbourRecorder(min(20, len(watched) // 4))
     alarms: dict[str, Alarm] = {
-        "shared_learning": neighbours,
+        "shared_learning": recorder,
         "gradient_disparity": GradientDisparityAlarm(batch_size=min(16, len(watched) // 4), seed=case.spec.seed),
         "evidence": EvidenceAlarm(n_samples=EVIDENCE_SAMPLES),
     }
     network = network_from_spec(case.spec, problem)
     initial = watch.timed("initial_kernel", lambda: kernel_leave_one_out(network, watched.inputs, labels))
-    outputs: list[Tensor] = []
-    rows: list[Row] = []
+    classes = torch.zeros(case.n, dtype=torch.int16)
+    columns: Columns = {name: [] for name in COLUMNS}
+    series: dict[str, list[Tensor]] = {"predicted": [], "outputs": [], "cosines": []}
+
+    def on_batch(positions: Tensor, outputs: Tensor) -> None:
+        classes[positions] = outputs.argmax(1).short()
 
     def record(network: nn.Module, row: Row) -> None:
-        outputs.append(watch.timed("label_wave", lambda: outputs_of(network, watched)).float())
-        observed = watch.timed("gradient_weight_alignment", lambda: observed_alignments(network, watched, labels))
-        cosines.append(observed.float())
-        result: Row = {}
+        series["predicted"].append(classes.clone())
+        series["outputs"].append(watch.timed("label_wave", lambda: outputs_of(network, watched)).float())
+        alignments = watch.timed("gradient_weight_alignment", lambda: observed_alignments(network, watched, labels))
+        series["cosines"].append(alignments.float())
         for name, alarm in alarms.items():
-            result |= watch.timed(name, partial(alarm.observe, network, watched, row["epoch"]))
-        fitted = float((outputs[-1].argmax(1) == labels).double().mean())
-        rows.append(
-            row | {"fitted": fitted, "disparity": result["alarm.disparity"], "evidence": result["alarm.evidence"]}
-        )
+            readings = watch.timed(name, partial(alarm.observe, network, watched, row["epoch"]))
+            row |= {key.removeprefix("alarm."): value for key, value in readings.items()}
+        for name in COLUMNS:
+            columns[name].append(float(row[name]))
 
-    watch.seconds["training"] = watch.train(problem.train, record, network)
-    tensors = {
-        "predicted": torch.stack(watch.passes),
-        "outputs": torch.stack(outputs),
-        "neighbours": torch.stack(neighbours.seen),
-        "cosines": torch.stack(cosines),
-        "labels": labels,
-        "initial": initial.predictions.float(),
-    }
-    return {name: [float(row[name]) for row in rows] for name in COLUMNS}, tensors, watch.seconds
+    watch.seconds["training"] = watch.train(problem.train, record, network=network, on_batch=on_batch)
+    tensors = {name: torch.stack(values) for name, values in series.items()}
+    tensors |= {"neighbours": torch.stack(recorder.history), "labels": labels, "initial": initial.predictions.float()}
+    return columns, tensors, watch.seconds
 
 
 def _watch_split(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], float]:
@@ -254,10 +240,10 @@ def _watch_split(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tenso
 def _watch_canaries(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], float]:
     """Train with canaries to the end: what a rule says is what it would say up to its own alarm."""
     assert problem.train.targets is not None
-    planted, watch = Canaries(problem.train.targets, n_classes=problem.n_outputs), _Watch(case, problem)
-    false = replace(problem.train, targets=planted.labels)
+    canaries, watch = Canaries(problem.train.targets, n_classes=problem.n_outputs), _Watch(case, problem)
+    false = replace(problem.train, targets=canaries.labels)
     others = torch.randperm(case.n, generator=make_generator(case.spec.seed, "watched beside canaries"))[:WATCHED]
-    watched = torch.cat([planted.positions, others]).unique()
+    watched = torch.cat([canaries.positions, others]).unique()
     samples = false.subset(watched)
     assert samples.targets is not None
     outputs: list[Tensor] = []
@@ -269,10 +255,9 @@ def _watch_canaries(case: Case, problem: Problem) -> tuple[Columns, dict[str, Te
 
     watch.train(false, record)
     tensors = {
-        "canary_predicted": torch.stack(watch.passes),
         "canary_outputs": torch.stack(outputs),
         "canary_labels": samples.targets,
-        "is_canary": torch.isin(watched, planted.positions),
+        "is_canary": torch.isin(watched, canaries.positions),
     }
     return {"test_accuracy": accuracy}, tensors, watch.seconds["canaries"]
 
@@ -282,23 +267,24 @@ def watch(case: Case, path: Path, data_root: str | None) -> dict[str, Any]:
     problem = problem_of(case, data_root)
     try:
         columns, tensors, seconds = _watch_whole(case, problem)
-        split, more, seconds_of_split = _watch_split(case, problem)
-        with_canaries, most, seconds_of_canaries = _watch_canaries(case, problem)
+        split, split_tensors, seconds["split"] = _watch_split(case, problem)
+        with_canaries, canary_tensors, seconds["canaries"] = _watch_canaries(case, problem)
     except _Diverged:
         return {"diverged": True}
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_tensors(path, tensors | more | most)
-    seconds |= {"split": seconds_of_split, "canaries": seconds_of_canaries}
+    save_tensors(path, tensors | split_tensors | canary_tensors)
     return {"columns": columns, "split": split, "with_canaries": with_canaries, "seconds": seconds,
             "date": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
 
 
-def runs(setting: RunSettings, wanted: Sequence[Case]) -> list[Run]:
-    """Watch what is missing. One run a case in order, without those that diverged."""
-    paths = {case.id: setting.work / "recordings" / f"{case.id}.safetensors" for case in wanted}
-    jobs = {case.id: partial(watch, case, paths[case.id], setting.data_root) for case in wanted}
-    answers, result = setting.cached("runs", jobs), []
-    for case in wanted:
+def runs(setting: RunSettings, plan: Sequence[Case]) -> list[Run]:
+    """Watch what is missing. One run per case in order, without those that diverged."""
+    paths = {case.id: setting.work / "recordings" / f"{case.id}.safetensors" for case in plan}
+    answers = setting.cached(
+        "runs", {case.id: partial(watch, case, paths[case.id], setting.data_root) for case in plan}
+    )
+    result = []
+    for case in plan:
         facts = answers[case.id]
         if "diverged" not in facts:
             columns, split, with_canaries = (
