@@ -19,7 +19,6 @@ PROBABILITIES = np.stack([1 - P_OF_1, P_OF_1], 1)
 def test_confident_learning_by_hand() -> None:
     # mean of 8 x 0.9, 0.05 and 0.1 is 0.735, the first threshold; the second one is 0.9
     assert confident_learning.confident_joint(LABELS, PROBABILITIES).tolist() == [[8, 2], [0, 10]]
-    assert confident_learning.n_label_issues(LABELS, PROBABILITIES) == 2
     assert np.flatnonzero(confident_learning.prune_by_noise_rate(LABELS, PROBABILITIES)).tolist() == [8, 9]
     assert confident_learning.self_confidence(LABELS, PROBABILITIES)[[0, 8]] == pytest.approx([0.9, 0.05])
     assert confident_learning.normalized_margin(LABELS, PROBABILITIES)[[0, 8]] == pytest.approx([0.9, 0.05])
@@ -67,7 +66,7 @@ def test_summaries_by_hand() -> None:
         return {"data": data, "kind": "symmetric", "wrong": 0.1, "methods": methods}
 
     rows = [cell("a", 0.9, 0.8, 0.1), cell("b", 0.7, 0.8, 0.3), cell("b", 0.9, 0.6, None)]
-    assert rankings(rows, "")[0]["auroc"][0] == pytest.approx(0.85)  # mean of 0.9 and 0.8
+    assert rankings(rows)[0]["auroc"][0] == pytest.approx(0.85)  # mean of 0.9 and 0.8
     (difference,) = differences(rows)
     assert difference["auroc"][0] == pytest.approx(0.1) and difference["auroc, ahead"] == "2 of 3"
     assert [row["covered"] for row in coverage(rows, "no network")] == [1, 0, 1]

@@ -31,7 +31,7 @@ TABLES = {
 DATASETS = IMAGES | TABLES
 
 
-def clean_samples(name: str, generator: torch.Generator) -> gs.Samples:
+def clean_samples(name: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Samples with the labels as published; regression targets are cut into three classes of equal size."""
     source, n, _ = DATASETS[name]
     if source in ("breast_cancer", "wine"):
@@ -48,14 +48,14 @@ def clean_samples(name: str, generator: torch.Generator) -> gs.Samples:
             y = y.squeeze(1)
             y = torch.bucketize(y, y.quantile(torch.tensor([1 / 3, 2 / 3], dtype=y.dtype)))
     rows = torch.randperm(len(x), generator=generator)[:n]
-    return gs.Samples(x[rows], y[rows].long())
+    return x[rows], y[rows].long()
 
 
 def pair_wise(labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
     """Change a fraction of the labels to the next class."""
-    chosen = torch.randperm(len(labels), generator=generator)[: round(rate * len(labels))]
+    rows = torch.randperm(len(labels), generator=generator)[: round(rate * len(labels))]
     noisy = labels.clone()
-    noisy[chosen] = (labels[chosen] + 1) % n_classes
+    noisy[rows] = (labels[rows] + 1) % n_classes
     return noisy
 
 
@@ -86,18 +86,16 @@ def class_similar(x: Tensor, labels: Tensor, rate: float, n_classes: int, genera
     odds = torch.full((n_classes, n_classes), 0.1)
     odds.index_put_((labels, torch.as_tensor(np.asarray(predicted))), torch.ones(len(labels)), accumulate=True)
     odds.fill_diagonal_(0.0)
-    chosen = torch.randperm(len(labels), generator=generator)[: round(rate * len(labels))]
+    rows = torch.randperm(len(labels), generator=generator)[: round(rate * len(labels))]
     noisy = labels.clone()
-    noisy[chosen] = torch.multinomial(odds[labels[chosen]], 1, generator=generator).squeeze(1)
+    noisy[rows] = torch.multinomial(odds[labels[rows]], 1, generator=generator).squeeze(1)
     return noisy
 
 
 def make_cell(name: str, kind: str, rate: float, seed: int) -> tuple[gs.Samples, Tensor, int]:
     """Samples with noisy labels, which labels are wrong, and the number of classes."""
     generator = torch.Generator().manual_seed(derive_seed(seed, f"{name} {kind} {rate}"))
-    samples = clean_samples(name, generator)
-    x, y = samples.inputs, samples.targets
-    assert y is not None
+    x, y = clean_samples(name, generator)
     n_classes = int(y.max()) + 1
     if kind == "symmetric":
         noisy = inject_label_noise(y, rate, n_classes, generator)

@@ -27,29 +27,19 @@ def normalized_margin(labels: Ints, probabilities: Floats) -> Floats:
     return (self_confidence(labels, probabilities) - rest.max(1) + 1) / 2
 
 
-def confident_classes(labels: Ints, probabilities: Floats) -> Ints:
-    """The class that each sample confidently belongs to; -1 if it reaches no threshold (eq. 2; none of absent ones)."""
-    classes = range(probabilities.shape[1])
-    means = [probabilities[labels == j, j].mean() if (labels == j).any() else np.inf for j in classes]
-    reached = probabilities >= np.array(means) - 1e-6
-    best = np.where(reached, probabilities, -np.inf).argmax(1)
-    return np.where(reached.any(1), best, -1)
-
-
 def confident_joint(labels: Ints, probabilities: Floats) -> Floats:
-    """Calibrated counts [i, j] of samples with label i and true label j; rows sum to the label counts (eq. 3)."""
-    n_classes, classes = probabilities.shape[1], confident_classes(labels, probabilities)
+    """Calibrated counts [i, j] of samples with label i and true label j; rows sum to the label counts (eq. 3).
+
+    Samples that reach no threshold (eq. 2) are not counted; a class without labels has none.
+    """
+    n_classes = probabilities.shape[1]
+    means = [probabilities[labels == j, j].mean() if (labels == j).any() else np.inf for j in range(n_classes)]
+    reached = probabilities >= np.array(means) - 1e-6
+    classes, confident = np.where(reached, probabilities, -np.inf).argmax(1), reached.any(1)
     counts = np.zeros((n_classes, n_classes))
-    np.add.at(counts, (labels[classes >= 0], classes[classes >= 0]), 1)
+    np.add.at(counts, (labels[confident], classes[confident]), 1)
     np.fill_diagonal(counts, counts.diagonal().clip(min=1))
-    of_label = np.bincount(labels, minlength=n_classes)
-    return counts / counts.sum(1, keepdims=True) * of_label[:, None]
-
-
-def n_label_issues(labels: Ints, probabilities: Floats) -> int:
-    """Number of samples in the off-diagonal of the confident joint that are not predicted as labelled."""
-    classes = confident_classes(labels, probabilities)
-    return int(((classes >= 0) & (classes != labels) & (probabilities.argmax(1) != labels)).sum())
+    return counts / counts.sum(1, keepdims=True) * np.bincount(labels, minlength=n_classes)[:, None]
 
 
 def prune_by_noise_rate(labels: Ints, probabilities: Floats, min_per_class: int = 5) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Does the rate of label noise hold the truth: on clean but hard data, on known rates, on embeddings of photographs?
+"""Coverage of the rate of label noise: on clean but hard data, on known rates, on embeddings of photographs.
 
 The rule (`gapscope.labels.results`, `gapscope.labels.noise_rate`) was chosen on other draws, with seeds 0 to 2 and
 501 to 504; the draws of `hard_clean` have the seeds 200 to 239. `embeddings` are those of a ResNet-20 that was trained
@@ -29,10 +29,10 @@ RATES = (0.0, 0.1, 0.2, 0.35)
 N_EMBEDDED, RATES_EMBEDDED = 600, (0.0, 0.05, 0.1, 0.2)
 
 
-def estimated(network: nn.Module | None, data: Any, truth: float, **options: Any) -> dict[str, Any]:
-    """The rate, and whether its interval holds the truth, where there is an answer."""
+def estimate(data: Any, truth: float, **options: Any) -> dict[str, Any]:
+    """The rate without a network, and whether its interval holds the truth, where there is an answer."""
     try:
-        noise = gs.estimate_label_noise(network, data, **options)
+        noise = gs.estimate_label_noise(None, data, **options)
     except NotMeasurable:
         return {"answered": False}
     covered = noise.low - 1e-9 <= truth <= noise.high + 1e-9
@@ -72,7 +72,7 @@ def row(name: str, classes: int, rate: float, seeds: range) -> dict[str, Any]:
     for seed in seeds:
         x, clean = draw(name, seed)
         y = gs.data.inject_label_noise(clean, rate, classes, torch.Generator().manual_seed(seed))
-        answers.append(estimated(None, (x, y), float((y != clean).double().mean()), seed=seed))
+        answers.append(estimate((x, y), float((y != clean).double().mean()), seed=seed))
     answered = [one for one in answers if one["answered"]]
     return {
         "data": name,
@@ -108,20 +108,20 @@ def embeddings() -> dict[str, Any]:
     assert test.targets is not None
     for seed in range(3):
         generator = torch.Generator().manual_seed(3001 + seed)
-        chosen = torch.randperm(len(test), generator=generator)[:N_EMBEDDED]
-        y = test.targets[chosen]
+        picks = torch.randperm(len(test), generator=generator)[:N_EMBEDDED]
+        y = test.targets[picks]
         with torch.no_grad():
-            features = network(normalized(test.inputs[chosen]))
+            features = network(normalized(test.inputs[picks]))
         for rate in RATES_EMBEDDED:
             for kind in ("symmetric", "pair-wise")[: 1 if rate == 0 else 2]:
                 plant = gs.data.inject_label_noise if kind == "symmetric" else pair_wise
                 noisy = plant(y, rate, 10, generator)
                 wrong = noisy != y
-                result = {"kind": kind, "seed": seed, "wrong": float(wrong.double().mean()), "answered": True}
+                truth = float(wrong.double().mean())
                 issues = gs.find_label_issues(features=features, labels=noisy)
-                if rate:
-                    result |= scores(suspicion_of(issues, N_EMBEDDED), wrong.numpy())
-                rows.append(result | estimated(None, None, result["wrong"], features=features, labels=noisy))
+                ranking = scores(suspicion_of(issues, N_EMBEDDED), wrong.numpy()) if rate else {}
+                answer = estimate(None, truth, features=features, labels=noisy)
+                rows.append({"kind": kind, "seed": seed, "wrong": truth} | ranking | answer)
     answered, ranked = ([one for one in rows if one.get(key)] for key in ("answered", "auroc"))
     return {
         "draws": len(rows),

@@ -107,7 +107,7 @@ def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
 def _confident_learning(
     name: str, samples: gs.Samples, n_classes: int, seed: int, truth: np.ndarray
 ) -> dict[str, dict[str, Any]]:
-    """The scores of cleanlab's method, its pruned list and its rate, from three kinds of probabilities."""
+    """The scores of cleanlab's method from three kinds of probabilities, three rankings each."""
     assert samples.targets is not None
     labels, methods = samples.targets.numpy(), {}
     of_network = partial(network_probabilities, name, samples, n_classes, seed)
@@ -117,16 +117,13 @@ def _confident_learning(
         "cleanlab, RBF": partial(svm_probabilities, samples, seed),
     }.items():
         probabilities, seconds = _timed(run)
-        pruned = confident_learning.prune_by_noise_rate(labels, probabilities)
         margin = confident_learning.normalized_margin(labels, probabilities)
-        rate = confident_learning.n_label_issues(labels, probabilities) / len(truth)
         suspicions = {
             method: -margin,
             f"{method}, self-confidence": -confident_learning.self_confidence(labels, probabilities),
-            f"{method}, pruned first": pruned - margin,
+            f"{method}, pruned first": confident_learning.prune_by_noise_rate(labels, probabilities) - margin,
         }
         methods |= {key: scores(each, truth) | {"seconds": seconds} for key, each in suspicions.items()}
-        methods[method] |= {"cut": [int(pruned.sum()), None, int(truth[pruned].sum())], "rate": rate}
     return methods
 
 
@@ -134,9 +131,9 @@ def run_cell(name: str, kind: str, rate: float, seed: int, own_only: bool) -> di
     """All methods on one cell: scores, answers and CPU seconds."""
     samples, wrong, n_classes = make_cell(name, kind, rate, seed)
     truth, methods = wrong.numpy(), {}
-    networks = {"no network": None, "untrained network": make_network(name, samples, n_classes, seed)}
-    if own_only or name == "CIFAR-10":
-        del networks["untrained network"]  # a kernel of 600 images costs as much as a training run
+    networks: dict[str, Any] = {"no network": None}
+    if not own_only and name != "CIFAR-10":  # there a kernel of 600 images costs as much as a training run
+        networks["untrained network"] = make_network(name, samples, n_classes, seed)
     for method, network in networks.items():
         issues, seconds = _timed(partial(gs.find_label_issues, network, samples, seed=seed))
         methods[method] = scores(suspicion_of(issues, len(truth)), truth) | answer(issues, wrong)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas
 from numpy.typing import NDArray
 
 from gapscope.labels.results import LabelIssues
-from gapscope_studies.kit.statistics import bootstrap, mean
+from gapscope_studies.kit.statistics import Interval, bootstrap, mean
+from gapscope_studies.kit.study import Table
 
 METRICS = ("auroc", "average_precision", "precision_at_errors")
-# own method, the baseline it is compared with
+# our method, the baseline it is compared with
 PAIRS = (
     ("no network", "cleanlab, RBF"),
     ("no network", "cleanlab, five folds"),
@@ -47,41 +48,43 @@ def scores(suspicion: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str
     }
 
 
-def _interval(values: Sequence[float], clusters: Sequence[str]) -> list[float]:
-    result = mean(values, clusters)
-    return [result.value, result.low, result.high]
+def flatten(cells: Sequence[dict[str, Any]]) -> Table:
+    """One row per cell and method."""
+    return pandas.DataFrame(
+        {"cell": number, **{key: value for key, value in cell.items() if key != "methods"}, "method": method, **answer}
+        for number, cell in enumerate(cells)
+        for method, answer in cell["methods"].items()
+    )
 
 
-def rankings(cells: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
-    """Mean scores per value of `by` and method; over all cells if `by` is empty."""
-    methods = list(dict.fromkeys(method for cell in cells for method in cell["methods"]))
+def _ends(interval: Interval) -> list[float]:
+    return [interval.value, interval.low, interval.high]
+
+
+def rankings(cells: Sequence[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
+    """Mean scores per method (and per value of `by`), with intervals over data sets where there are several."""
     rows = []
-    for value in dict.fromkeys(cell[by] for cell in cells) if by else [""]:
-        for method in methods:
-            measured = [cell for cell in cells if method in cell["methods"] and (not by or cell[by] == value)]
-            if not measured:
-                continue
-            answers, clusters = [cell["methods"][method] for cell in measured], [cell["data"] for cell in measured]
-            row: dict[str, Any] = ({by: value} if by else {}) | {"method": method, "cells": len(measured)}
-            for metric in METRICS:
-                values = [one[metric] for one in answers]
-                row[metric] = _interval(values, clusters) if len(set(clusters)) > 1 else float(np.mean(values))
-            rows.append(row | {"cpu_seconds": float(np.median([one["seconds"] for one in answers]))})
+    for key, part in flatten(cells).groupby([*by, "method"], sort=False):
+        row: dict[str, Any] = dict(zip((*by, "method"), key, strict=True)) | {"cells": len(part)}
+        for metric in METRICS:
+            several = part["data"].nunique() > 1
+            row[metric] = _ends(mean(part[metric], [*part["data"]])) if several else float(part[metric].mean())
+        rows.append(row | {"cpu_seconds": float(part["seconds"].median())})
     return rows
 
 
 def differences(cells: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str]] = PAIRS) -> list[dict[str, Any]]:
     """Paired differences of scores between two methods, with 95 % intervals over data sets."""
-    rows = []
+    wide = flatten(cells).pivot(index=["cell", "data"], columns="method", values=[*METRICS])
+    methods, rows = set(wide.columns.get_level_values("method")), []
     for own, other in pairs:
-        both = [cell for cell in cells if {own, other} <= set(cell["methods"])]
-        if not both:
+        if not {own, other} <= methods:
             continue
         row: dict[str, Any] = {"method": own, "minus": other}
         for metric in METRICS:
-            values = [cell["methods"][own][metric] - cell["methods"][other][metric] for cell in both]
-            row[metric] = _interval(values, [cell["data"] for cell in both])
-            row[f"{metric}, ahead"] = f"{sum(value > 0 for value in values)} of {len(values)}"
+            values = (wide[metric][own] - wide[metric][other]).dropna()
+            row[metric] = _ends(mean(values, [*values.index.get_level_values("data")]))
+            row[f"{metric}, ahead"] = f"{(values > 0).sum()} of {len(values)}"
         rows.append(row)
     return rows
 
@@ -91,24 +94,24 @@ def reliability(cells: Sequence[dict[str, Any]], method: str, bound: bool) -> li
 
     Of the cells whose rate is an upper bound only, or of the others.
     """
-    answers = [(cell["methods"].get(method, {}), cell["data"]) for cell in cells]
-    answers = [(one, data) for one, data in answers if one.get("cuts") and one["bound"] == bound]
+    answers = [cell for cell in cells if cell["methods"].get(method, {}).get("bound") is bound]
+    part = flatten([{**cell, "methods": {method: cell["methods"][method]}} for cell in answers])
     rows = []
     for k, name in enumerate(("default", "0.5", "0.6", "0.7", "0.8", "0.9") if answers else ()):
-        lists = [([one["cut"], *one["cuts"]][k], data) for one, data in answers]
-        lists = [(cut, data) for cut, data in lists if cut[0]]
-        flagged, expected, wrong = (np.array([cut[i] for cut, _ in lists], dtype=float) for i in range(3))
+        cuts = [[default, *others][k] for default, others in zip(part["cut"], part["cuts"], strict=True)]
+        table: Table = pandas.DataFrame(cuts, columns=["flagged", "expected", "wrong"]).assign(data=[*part["data"]])
+        table = table[table["flagged"] > 0]
+        flagged, expected, wrong = table[["flagged", "expected", "wrong"]].to_numpy(float).T
 
-        def observed(picked: NDArray[np.intp], wrong: Any = wrong, flagged: Any = flagged) -> float:
-            return float(wrong[picked].sum() / flagged[picked].sum()) if len(picked) else math.nan
+        def observed(picks: NDArray[np.intp], wrong: Any = wrong, flagged: Any = flagged) -> float:
+            return float(wrong[picks].sum() / flagged[picks].sum()) if len(picks) else np.nan
 
-        result = bootstrap(observed, len(lists), [data for _, data in lists]).within(0.0, 1.0)
         rows.append(
             {
-                "method": method, "rate": "upper bound" if bound else "estimate", "cut": name, "lists": len(lists),
+                "method": method, "rate": "upper bound" if bound else "estimate", "cut": name, "lists": len(table),
                 "flagged": int(flagged.sum()),
-                "expected": float((flagged * expected).sum() / flagged.sum()) if lists else None,
-                "observed": [result.value, result.low, result.high],
+                "expected": float((flagged * expected).sum() / flagged.sum()) if len(table) else None,
+                "observed": _ends(bootstrap(observed, len(table), [*table["data"]]).within(0.0, 1.0)),
             }
         )  # fmt: skip
     return rows
@@ -116,31 +119,27 @@ def reliability(cells: Sequence[dict[str, Any]], method: str, bound: bool) -> li
 
 def coverage(cells: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]]:
     """Answers, coverage of the 90 % interval and mean error of the rate, per data set and over all."""
-    rows = []
-    for data in (*dict.fromkeys(cell["data"] for cell in cells), "all"):
-        part = [cell for cell in cells if data in (cell["data"], "all") and method in cell["methods"]]
-        rates = [(cell["methods"][method], cell["wrong"]) for cell in part]
-        rates = [(one, wrong) for one, wrong in rates if one.get("low") is not None]
-        if not part:
-            continue
+    frame = flatten(cells)
+    frame, rows = frame[frame["method"] == method], []
+    for data, part in [*frame.groupby("data", sort=False), ("all", frame)]:
+        answers = part[part["low"].notna()]
         rows.append(
             {
-                "method": method, "data": data, "cells": len(part), "answered": len(rates),
-                "bounds": sum(one["bound"] for one, _ in rates),
-                "covered": sum(one["low"] <= wrong <= one["high"] for one, wrong in rates),
-                "error": float(np.mean([abs(one["rate"] - wrong) for one, wrong in rates])) if rates else None,
+                "method": method, "data": data, "cells": len(part), "answered": len(answers),
+                "bounds": int(answers["bound"].sum()),
+                "covered": int(answers["wrong"].between(answers["low"], answers["high"]).sum()),
+                "error": float((answers["rate"] - answers["wrong"]).abs().mean()) if len(answers) else None,
             }
         )  # fmt: skip
     return rows
 
 
 def summarize(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """All tables, and the cells."""
+    """All tables."""
     own = [name for name in ("no network", "untrained network", "one training") if name in cells[0]["methods"]]
     return {
-        "overall": rankings(cells, ""),
+        "overall": rankings(cells),
         "by_data": rankings(cells, "data"),
-        "by_kind": rankings(cells, "kind"),
         "differences": differences(cells),
         "reliability": [row for name in own for bound in (False, True) for row in reliability(cells, name, bound)],
         "coverage": [row for name in own for row in coverage(cells, name)],

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import gapscope as gs
 from gapscope.base.randomness import derive_seed
-from gapscope_studies.labels.summary import METRICS, differences, scores, suspicion_of
+from gapscope_studies.labels.summary import METRICS, differences, flatten, scores, suspicion_of
 
 TABLES = ("concrete", "boston_housing", "california_housing")
 KINDS, RATES, SEEDS, N = ("gross", "swapped", "unit"), (0.05, 0.1, 0.2), (4001, 4002), 600
@@ -31,15 +31,15 @@ OTHERS = ("cleanlab, random forest", "cleanlab, linear regression", "random fore
 
 def plant(targets: Tensor, kind: str, rate: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Targets with errors, and which are wrong; swapped targets that are equal stay correct."""
-    chosen = torch.randperm(len(targets), generator=generator)[: round(rate * len(targets))]
+    rows = torch.randperm(len(targets), generator=generator)[: round(rate * len(targets))]
     noisy = targets.clone()
     if kind == "swapped":
-        noisy[chosen] = targets[chosen.roll(1)]
+        noisy[rows] = targets[rows.roll(1)]
     else:
-        sign = torch.randint(2, chosen.shape, generator=generator) * 2 - 1
-        size = torch.rand(chosen.shape, generator=generator) * 3 + 2
-        gross = targets[chosen] + sign * size * targets.std()
-        noisy[chosen] = gross if kind == "gross" else targets[chosen] * 10.0**sign
+        sign = torch.randint(2, rows.shape, generator=generator) * 2 - 1
+        size = torch.rand(rows.shape, generator=generator) * 3 + 2
+        gross = targets[rows] + sign * size * targets.std()
+        noisy[rows] = gross if kind == "gross" else targets[rows] * 10.0**sign
     return noisy, noisy != targets
 
 
@@ -82,15 +82,13 @@ def run_cell(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
     rows = torch.randperm(len(train), generator=generator)[:N]
     x, (y, wrong) = train.inputs[rows].double(), plant(train.targets[rows, 0].double(), kind, rate, generator)
     forest, linear = RandomForestRegressor(random_state=seed), LinearRegression()
-    run: dict[str, Callable[[], Any]] = {
-        OWN: partial(own_issues, x, y),
-        OTHERS[0]: partial(cleanlab_issues, forest, x, y, seed),
-        OTHERS[1]: partial(cleanlab_issues, linear, x, y, seed),
-        OTHERS[2]: partial(fold_residuals, forest, x, y, seed),
-        OTHERS[3]: partial(fold_residuals, linear, x, y, seed),
-    }
+    runs = (cleanlab_issues, forest), (cleanlab_issues, linear), (fold_residuals, forest), (fold_residuals, linear)
+    functions: dict[str, Callable[[], Any]] = {OWN: partial(own_issues, x, y)}
+    if rate:
+        others = (partial(function, model, x, y, seed) for function, model in runs)
+        functions |= dict(zip(OTHERS, others, strict=True))
     methods = {}
-    for method, function in run.items() if rate else [(OWN, run[OWN])]:
+    for method, function in functions.items():
         start = time.process_time()
         suspicion, flags, answer = function()
         seconds = time.process_time() - start
@@ -102,40 +100,34 @@ def run_cell(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
 
 def lists(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Flagged targets, their precision and recall, and the rates, per method, kind and planted rate."""
-    rows = []
+    frame, rows = flatten(cells), []
     for method in (OWN, *OTHERS[:2]):
-        for kind, asked in dict.fromkeys((cell["kind"], cell["asked"]) for cell in cells):
-            part = [cell for cell in cells if (cell["kind"], cell["asked"]) == (kind, asked)]
-            known = [(cell, cell["methods"].get(method, {})) for cell in part]
-            known = [(cell, result) for cell, result in known if result.get("answered")]
-            if not known:
+        for (kind, asked), part in frame[frame["method"] == method].groupby(["kind", "asked"], sort=False):
+            answers = part[part["answered"]]
+            if answers.empty:
                 continue
-            flagged, hits = (sum(result[key] for _, result in known) for key in ("flagged", "hits"))
-            wrong = sum(cell["wrong"] for cell, _ in known)
+            flagged, hits, wrong = (int(answers[name].sum()) for name in ("flagged", "hits", "wrong"))
             row = {
                 "method": method, "kind": kind if asked else "none", "planted": asked, "cells": len(part),
-                "answered": len(known), "flagged": flagged, "precision": hits / flagged if flagged else None,
-                "recall": hits / wrong if wrong else None,
-                "mean rate": float(np.mean([result["rate"] for _, result in known])),
+                "answered": len(answers), "flagged": flagged, "precision": hits / flagged if flagged else None,
+                "recall": hits / wrong if wrong else None, "mean rate": float(answers["rate"].mean()),
             }  # fmt: skip
             if method == OWN:
-                row["covered"] = sum(cell["wrong"] / cell["n"] <= result["high"] for cell, result in known)
+                row["covered"] = int((answers["wrong"] / answers["n"] <= answers["high"]).sum())
             rows.append(row)
     return rows
 
 
 def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Mean scores per table, kind and method, paired differences with 95 % intervals over tables, and lists."""
-    rates = lists(cells)
-    cells = [cell for cell in cells if cell["asked"]]
-    rows = []
+    with_errors = [cell for cell in cells if cell["asked"]]
+    frame, rows = flatten(with_errors), []
     for by in ("data", "kind"):
-        for value in dict.fromkeys(cell[by] for cell in cells):
-            part = [cell["methods"] for cell in cells if cell[by] == value]
-            for method in (OWN, *OTHERS):
-                means = {name: float(np.mean([one[method][name] for one in part])) for name in (*METRICS, "seconds")}
-                rows.append({"by": value, "method": method, "cells": len(part)} | means)
-    return {"rows": rows, "differences": differences(cells, [(OWN, other) for other in OTHERS]), "lists": rates}
+        for (value, method), part in frame.groupby([by, "method"], sort=False):
+            means = {name: float(part[name].mean()) for name in (*METRICS, "seconds")}
+            rows.append({"by": value, "method": method, "cells": len(part)} | means)
+    pairs = [(OWN, other) for other in OTHERS]
+    return {"rows": rows, "differences": differences(with_errors, pairs), "lists": lists(cells)}
 
 
 def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
