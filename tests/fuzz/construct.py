@@ -1,4 +1,4 @@
-"""The fuzzer's grammar: what a construct is, the decorators by which it gets its name, and what constructs share."""
+"""Words of the fuzzer's grammar, and what constructs share."""
 
 from __future__ import annotations
 
@@ -36,26 +36,9 @@ class Construct:
     constant_mix: bool = False
 
 
+# Filled by the modules `layers`, `modules` and `parameters`.
 CONSTRUCTS: dict[str, Construct] = {}
-
-
-def construct(name: str, **traits: bool) -> Callable[[Callable[[Sizes], nn.Module]], Callable[[Sizes], nn.Module]]:
-    def add(build: Callable[[Sizes], nn.Module]) -> Callable[[Sizes], nn.Module]:
-        assert name not in CONSTRUCTS
-        CONSTRUCTS[name] = Construct(build, **traits)
-        return build
-
-    return add
-
-
 HEADS: dict[str, Construct] = {}
-
-
-def head(name: str, *, half: bool = False) -> Callable[[Callable[[Sizes], nn.Module]], None]:
-    def add(build: Callable[[Sizes], nn.Module]) -> None:
-        HEADS[name] = Construct(build, half=half)
-
-    return add
 
 
 def mixed_over_places(x: Tensor) -> Tensor:
@@ -67,20 +50,7 @@ def on_channels(net: Any, x: Tensor) -> Tensor:
     return net.layer(x.mT).mT
 
 
-def plain(net: Any, x: Tensor) -> Tensor:
-    return net.layer(x)
-
-
-def noisy_statistics(module: nn.Module) -> nn.Module:
-    for name, buffer in module.named_buffers():
-        if name.endswith("running_mean"):
-            buffer.normal_()
-        elif name.endswith("running_var"):
-            buffer.uniform_(0.5, 2)
-    return module
-
-
-def odd(parameter: nn.Parameter) -> nn.Parameter:
+def random_scales(parameter: nn.Parameter) -> nn.Parameter:
     """Scales that are not all one."""
     with torch.no_grad():
         parameter.uniform_(0.5, 1.5)
@@ -88,9 +58,24 @@ def odd(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def norm_layer(layer: nn.Module) -> nn.Module:
+    """The layer with scales that are not all one, and with statistics of some data."""
     for parameter in layer.parameters():
-        odd(parameter)
-    return noisy_statistics(layer)
+        random_scales(parameter)
+    for name, buffer in layer.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.normal_()
+        elif name.endswith("running_var"):
+            buffer.uniform_(0.5, 2)
+    return layer
+
+
+def places_first(net: Any, x: Tensor) -> Tensor:
+    return net.layer(x.transpose(0, 1)).transpose(0, 1)
+
+
+def merged(net: Any, x: Tensor) -> Tensor:
+    """Samples and places as rows."""
+    return net.layer(x.flatten(0, 1)).view_as(x)
 
 
 def token(x: Tensor, rows: int) -> Tensor:

@@ -75,6 +75,10 @@ class Sentence:
         return [*(CONSTRUCTS[word] for word in self.words), HEADS[self.head]]
 
     @property
+    def probe(self) -> str:
+        return ("class", "rademacher", "batch_sum")[self.seed % 3]
+
+    @property
     def second_order(self) -> bool:
         return all(construct.second_order for construct in self.constructs)
 

@@ -8,52 +8,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fuzz.construct import Sizes, construct, head, linear, norm_layer, on_channels, token
+from fuzz.construct import (
+    CONSTRUCTS,
+    HEADS,
+    Construct,
+    Sizes,
+    linear,
+    merged,
+    norm_layer,
+    on_channels,
+    places_first,
+    token,
+)
 from gradients.reference import Wrapped
 
 
-@construct("linear", half=True)
-def _linear(s: Sizes) -> nn.Module:
-    return linear(s)
+def _merged_places_first(net: Any, x: Tensor) -> Tensor:
+    rows = x.transpose(0, 1).flatten(0, 1)
+    return net.layer(rows).unflatten(0, (x.shape[1], len(x))).transpose(0, 1)
 
 
-@construct("linear, places first", half=True)
-def _places_first(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: net.layer(x.transpose(0, 1)).transpose(0, 1), layer=linear(s))
-
-
-@construct("linear, samples and places merged", half=True)
-def _merged(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: net.layer(x.flatten(0, 1)).view_as(x), layer=linear(s))
-
-
-@construct("linear, places before samples merged")
-def _merged_places_first(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        rows = x.transpose(0, 1).flatten(0, 1)
-        return net.layer(rows).unflatten(0, (x.shape[1], len(x))).transpose(0, 1)
-
-    return Wrapped(forward, layer=linear(s))
-
-
-@construct("convolution over places", half=True)
 def _convolution(s: Sizes) -> nn.Module:
     mode = "zeros" if s.choices.random() < 0.5 else "replicate"
     groups = s.choices.choice([1, s.features])
     return Wrapped(on_channels, layer=nn.Conv1d(s.features, s.features, 3, padding=1, padding_mode=mode, groups=groups))
 
 
-@construct("batch norm", half=True)
-def _batch_norm(s: Sizes) -> nn.Module:
-    return Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features)))
-
-
-@construct("batch norm on merged samples and places")
-def _batch_norm_merged(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: net.layer(x.flatten(0, 1)).view_as(x), layer=norm_layer(nn.BatchNorm1d(s.features)))
-
-
-@construct("instance norm")
 def _instance_norm(s: Sizes) -> nn.Module:
     running = s.places == 1 or s.choices.random() < 0.5
     return Wrapped(
@@ -61,93 +41,83 @@ def _instance_norm(s: Sizes) -> nn.Module:
     )
 
 
-@construct("layer norm", half=True)
-def _layer_norm(s: Sizes) -> nn.Module:
-    shape = s.choices.choice([[s.features], [s.places, s.features]])
-    return norm_layer(nn.LayerNorm(shape))
+def _look_up(net: Any, x: Tensor) -> Tensor:
+    return x + net.table(token(x, 5))
 
 
-@construct("layer norm, places first")
-def _layer_norm_places_first(s: Sizes) -> nn.Module:
-    layer = norm_layer(nn.LayerNorm(s.features))
-    return Wrapped(lambda net, x: net.layer(x.transpose(0, 1)).transpose(0, 1), layer=layer)
+def _tied_embedding(net: Any, x: Tensor) -> Tensor:
+    return F.linear((x + net.table(token(x, x.shape[2]))).tanh(), net.table.weight)
 
 
-@construct("embedding")
-def _embedding(s: Sizes) -> nn.Module:
-    padding = s.choices.choice([None, 0])
-    return Wrapped(lambda net, x: x + net.table(token(x, 5)), table=nn.Embedding(5, s.features, padding_idx=padding))
-
-
-@construct("sparse embedding", second_order=False)
-def _sparse_embedding(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: x + net.table(token(x, 5)), table=nn.Embedding(5, s.features, sparse=True))
-
-
-@construct("embedding tied with a read-out")
-def _tied_embedding(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        return F.linear((x + net.table(token(x, s.features))).tanh(), net.table.weight)
-
-    return Wrapped(forward, table=nn.Embedding(s.features, s.features))
-
-
-@construct("embedding bag", second_order=False)
 def _embedding_bag(s: Sizes) -> nn.Module:
     bag = nn.EmbeddingBag(5, s.features, mode=s.choices.choice(["sum", "mean"]))
     return Wrapped(lambda net, x: x + net.bag(token(x, 5))[:, None], bag=bag)
-
-
-def _attention_layer(s: Sizes, **options: Any) -> nn.MultiheadAttention:
-    return nn.MultiheadAttention(s.features, 1, **options)
 
 
 def causal(x: Tensor) -> Tensor:
     return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
 
 
-@construct("attention, places first, causal")
-def _attention_places_first(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        h = x.transpose(0, 1)
-        return net.layer(h, h, h, attn_mask=causal(x))[0].transpose(0, 1)
-
-    return Wrapped(forward, layer=_attention_layer(s))
+def _attention_places_first(net: Any, x: Tensor) -> Tensor:
+    h = x.transpose(0, 1)
+    return net.layer(h, h, h, attn_mask=causal(x))[0].transpose(0, 1)
 
 
-@construct("attention with learned keys and a mask of places")
 def _attention_extra_keys(s: Sizes) -> nn.Module:
-    layer = _attention_layer(s, batch_first=True, add_bias_kv=True)
+    layer = nn.MultiheadAttention(s.features, 1, batch_first=True, add_bias_kv=True)
     return Wrapped(lambda net, x: net.layer(x, x, x, attn_mask=causal(x), need_weights=False)[0], layer=layer)
 
 
-@construct("transformer layer, places first")
-def _transformer_places_first(s: Sizes) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(s.features, 1, 3, activation="gelu")
-    return Wrapped(lambda net, x: net.layer(x.transpose(0, 1)).transpose(0, 1), layer=layer)
+def _transformer(s: Sizes) -> nn.Module:
+    return Wrapped(places_first, layer=nn.TransformerEncoderLayer(s.features, 1, 3, activation="gelu"))
 
 
-@construct("transformer decoder, places first")
-def _decoder_places_first(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        h = x.transpose(0, 1)
-        return net.layer(h, h.tanh()).transpose(0, 1)
-
-    return Wrapped(forward, layer=nn.TransformerDecoderLayer(s.features, 1, 3, activation="gelu"))
+def _decoder(net: Any, x: Tensor) -> Tensor:
+    h = x.transpose(0, 1)
+    return net.layer(h, h.tanh()).transpose(0, 1)
 
 
-@head("mean of the places", half=True)
-def _mean_head(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: net.layer(x.mean(1)), layer=nn.Linear(s.features, s.outputs))
+CONSTRUCTS |= {
+    "linear": Construct(linear, half=True),
+    "linear, places first": Construct(lambda s: Wrapped(places_first, layer=linear(s)), half=True),
+    "linear, samples and places merged": Construct(lambda s: Wrapped(merged, layer=linear(s)), half=True),
+    "linear, places before samples merged": Construct(lambda s: Wrapped(_merged_places_first, layer=linear(s))),
+    "convolution over places": Construct(_convolution, half=True),
+    "batch norm": Construct(lambda s: Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features))), half=True),
+    "batch norm on merged samples and places": Construct(
+        lambda s: Wrapped(merged, layer=norm_layer(nn.BatchNorm1d(s.features)))
+    ),
+    "instance norm": Construct(_instance_norm),
+    "layer norm": Construct(
+        lambda s: norm_layer(nn.LayerNorm(s.choices.choice([[s.features], [s.places, s.features]]))), half=True
+    ),
+    "layer norm, places first": Construct(lambda s: Wrapped(places_first, layer=norm_layer(nn.LayerNorm(s.features)))),
+    "embedding": Construct(
+        lambda s: Wrapped(_look_up, table=nn.Embedding(5, s.features, padding_idx=s.choices.choice([None, 0])))
+    ),
+    "sparse embedding": Construct(
+        lambda s: Wrapped(_look_up, table=nn.Embedding(5, s.features, sparse=True)), second_order=False
+    ),
+    "embedding tied with a read-out": Construct(
+        lambda s: Wrapped(_tied_embedding, table=nn.Embedding(s.features, s.features))
+    ),
+    "embedding bag": Construct(_embedding_bag, second_order=False),
+    "attention, places first, causal": Construct(
+        lambda s: Wrapped(_attention_places_first, layer=nn.MultiheadAttention(s.features, 1))
+    ),
+    "attention with learned keys and a mask of places": Construct(_attention_extra_keys),
+    "transformer layer, places first": Construct(_transformer),
+    "transformer decoder, places first": Construct(
+        lambda s: Wrapped(_decoder, layer=nn.TransformerDecoderLayer(s.features, 1, 3, activation="gelu"))
+    ),
+}
 
 
-@head("all places", half=True)
 def _flat_head(s: Sizes) -> nn.Module:
     layer = nn.Linear(s.places * s.features, s.outputs, bias=s.choices.random() < 0.5)
     return Wrapped(lambda net, x: net.layer(x.flatten(1)), layer=layer)
 
 
-@head("cosines with a scalar scale")
 def _cosine_head(s: Sizes) -> nn.Module:
     # One cosine more than outputs: a single one is a sign, whose zero derivative is all rounding.
     def forward(net: Any, x: Tensor) -> Tensor:
@@ -156,25 +126,29 @@ def _cosine_head(s: Sizes) -> nn.Module:
     return Wrapped(forward, layer=nn.Linear(s.features, s.outputs + 1), scale=nn.Parameter(torch.tensor(0.4)))
 
 
-@head("weight by hand")
-def _hand_head(s: Sizes) -> nn.Module:
-    weight = nn.Parameter(torch.randn(s.features, s.outputs))
-    return Wrapped(lambda net, x: x.mean(1) @ net.weight, weight=weight)
-
-
-@head("no parameters")
-def _no_parameters(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: x.mean(1).repeat(1, s.outputs)[:, : s.outputs])
-
-
-@head("zero-initialised")
 def _zero_head(s: Sizes) -> nn.Module:
     layer = nn.Linear(s.features, s.outputs)
     nn.init.zeros_(layer.weight)
     return Wrapped(lambda net, x: net.layer(x[:, -1]), layer=layer)
 
 
-@head("constant outputs")
 def _constant_head(s: Sizes) -> nn.Module:
     bias = nn.Parameter(torch.rand(s.outputs))
     return Wrapped(lambda net, x: (net.bias * 2).expand(len(x), s.outputs) * 1.0, bias=bias)
+
+
+HEADS |= {
+    "mean of the places": Construct(
+        lambda s: Wrapped(lambda net, x: net.layer(x.mean(1)), layer=nn.Linear(s.features, s.outputs)), half=True
+    ),
+    "all places": Construct(_flat_head, half=True),
+    "cosines with a scalar scale": Construct(_cosine_head),
+    "weight by hand": Construct(
+        lambda s: Wrapped(
+            lambda net, x: x.mean(1) @ net.weight, weight=nn.Parameter(torch.randn(s.features, s.outputs))
+        )
+    ),
+    "no parameters": Construct(lambda s: Wrapped(lambda net, x: x.mean(1).repeat(1, s.outputs)[:, : s.outputs])),
+    "zero-initialised": Construct(_zero_head),
+    "constant outputs": Construct(_constant_head),
+}

@@ -18,22 +18,19 @@ from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from fuzz.construct import Sizes, construct, linear, norm_layer, odd, on_channels, token
+from fuzz.construct import CONSTRUCTS, Construct, Sizes, linear, norm_layer, on_channels, random_scales, token
 from gradients.reference import Wrapped
 
 
-@construct("recurrent layer", half=False)
 def _recurrent(s: Sizes) -> nn.Module:
     kind = s.choices.choice([nn.GRU, nn.LSTM, nn.RNN])
     return Wrapped(lambda net, x: net.layer(x)[0], layer=kind(s.features, s.features, batch_first=True))
 
 
-@construct("recurrent layer, places first")
 def _recurrent_places_first(s: Sizes) -> nn.Module:
     return Wrapped(lambda net, x: net.layer(x.transpose(0, 1))[0].transpose(0, 1), layer=nn.GRU(s.features, s.features))
 
 
-@construct("recurrent layers with their first state given")
 def _recurrent_state(s: Sizes) -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
         return net.layer(x, x.new_zeros(net.layer.num_layers, len(x), x.shape[2]))[0]
@@ -41,47 +38,30 @@ def _recurrent_state(s: Sizes) -> nn.Module:
     return Wrapped(forward, layer=nn.GRU(s.features, s.features, s.choices.choice([1, s.n]), batch_first=True))
 
 
-@construct("packed sequences")
-def _packed(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        lengths = token(x, x.shape[1])[:, 0] + 1
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        return pad_packed_sequence(net.layer(packed)[0], batch_first=True, total_length=x.shape[1])[0]
-
-    return Wrapped(forward, layer=nn.RNN(s.features, s.features, batch_first=True))
+def _packed(net: Any, x: Tensor) -> Tensor:
+    lengths = token(x, x.shape[1])[:, 0] + 1
+    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    return pad_packed_sequence(net.layer(packed)[0], batch_first=True, total_length=x.shape[1])[0]
 
 
-@construct("recurrent cell in a loop")
-def _cell(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        h, seen = torch.zeros_like(x[:, 0]), []
-        for t in range(x.shape[1]):
-            h = net.cell(x[:, t], h)
-            seen.append(h)
-        return torch.stack(seen, 1)
-
-    return Wrapped(forward, cell=nn.GRUCell(s.features, s.features))
+def _cell(net: Any, x: Tensor) -> Tensor:
+    states = [torch.zeros_like(x[:, 0])]
+    for t in range(x.shape[1]):
+        states.append(net.cell(x[:, t], states[-1]))
+    return torch.stack(states[1:], 1)
 
 
 class _OwnNorm(nn.Module):
     """A norm of one's own around torch's function, as in nanoGPT."""
 
-    def __init__(self, features: int, function: Callable[..., Tensor], *, bias: bool) -> None:
+    def __init__(self, features: int, function: Callable[..., Tensor], *, bias: bool = True) -> None:
         super().__init__()
-        self.weight = odd(nn.Parameter(torch.ones(features)))
+        self.weight = random_scales(nn.Parameter(torch.ones(features)))
         self.bias = nn.Parameter(torch.zeros(features)) if bias else None
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x, self.weight, self.bias)
-
-
-@construct("own layer norm", half=True)
-def _own_layer_norm(s: Sizes) -> nn.Module:
-    def norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.layer_norm(x, weight.shape, weight, bias, 1e-5)
-
-    return _OwnNorm(s.features, norm, bias=s.choices.random() < 0.5)
 
 
 class _LayerNormSubclass(nn.LayerNorm):
@@ -91,49 +71,28 @@ class _LayerNormSubclass(nn.LayerNorm):
         return super().forward(input.mT).mT
 
 
-@construct("subclass of layer norm")
-def _layer_norm_subclass(s: Sizes) -> nn.Module:
-    return Wrapped(on_channels, layer=norm_layer(_LayerNormSubclass(s.features)))
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.layer_norm(x, weight.shape, weight, bias, 1e-5)
 
 
-@construct("own instance norm")
-def _own_instance_norm(s: Sizes) -> nn.Module:
-    def norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        # one place has no variance
-        x = torch.cat([x, x.flip(2) + 1], 1)
-        return F.instance_norm(x.mT, weight=weight, bias=bias).mT[:, : x.shape[1] // 2]
-
-    return _OwnNorm(s.features, norm, bias=True)
+def _own_instance_norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    x = torch.cat([x, x.flip(2) + 1], 1)  # one place has no variance
+    return F.instance_norm(x.mT, weight=weight, bias=bias).mT[:, : x.shape[1] // 2]
 
 
-@construct("own group norm and root mean square norm")
-def _own_group_norm(s: Sizes) -> nn.Module:
-    def norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.rms_norm(F.group_norm(x.mT, 1, weight, bias).mT, weight.shape, weight)
-
-    return _OwnNorm(s.features, norm, bias=True)
+def _group_norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.rms_norm(F.group_norm(x.mT, 1, weight, bias).mT, weight.shape, weight)
 
 
-@construct("own parametric ReLU")
-def _own_prelu(s: Sizes) -> nn.Module:
-    return _OwnNorm(s.features, lambda x, weight, bias: F.prelu(x.mT, weight - 1).mT, bias=False)
+def _own_batch_norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.batch_norm(x.mT, torch.zeros_like(weight), torch.full_like(weight, 2.0), weight, bias).mT
 
 
-@construct("batch norm function with given statistics")
-def _own_batch_norm(s: Sizes) -> nn.Module:
-    def norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.batch_norm(x.mT, torch.zeros_like(weight), torch.full_like(weight, 2.0), weight, bias).mT
-
-    return _OwnNorm(s.features, norm, bias=True)
-
-
-@construct("parametrized weight")
 def _parametrized(s: Sizes) -> nn.Module:
     kinds = (parametrizations.weight_norm, parametrizations.orthogonal, parametrizations.spectral_norm)
     return s.choices.choice(kinds)(nn.Linear(s.features, s.features))
 
 
-@construct("weight norm and spectral norm by hooks")
 def _hooked_weight(s: Sizes) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -141,57 +100,62 @@ def _hooked_weight(s: Sizes) -> nn.Module:
         return kind(nn.Linear(s.features, s.features))
 
 
-@construct("pruned")
-def _pruned(s: Sizes) -> nn.Module:
-    return prune.l1_unstructured(nn.Linear(s.features, s.features), "weight", 0.3)
-
-
-@construct("constants that are no buffers")
 def _constants(s: Sizes) -> nn.Module:
-    layer = linear(s)
     constant = torch.eye(s.features) + 0.1
-
-    return Wrapped(lambda net, x: net.layer(x) @ constant, layer=layer)
-
-
-@construct("dropout that never stops", refused=True, constant_mix=True)
-def _always_dropout(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: F.dropout(net.layer(x), 0.5, training=True), layer=linear(s))
+    return Wrapped(lambda net, x: net.layer(x) @ constant, layer=linear(s))
 
 
-@construct("standardized over the batch", refused=True)
-def _batch_standardized(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        h = net.layer(x)
-        return (h - h.mean(0)) / (h.std(0) + 1)
-
-    return Wrapped(forward, layer=linear(s))
+def _batch_standardized(net: Any, x: Tensor) -> Tensor:
+    h = net.layer(x)
+    return (h - h.mean(0)) / (h.std(0) + 1)
 
 
-@construct("detached scale of the batch", refused=True, constant_mix=True)
-def _batch_scaled(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        h = net.layer(x)
-        return h / h.detach().abs().max()
-
-    return Wrapped(forward, layer=linear(s))
+def _batch_scaled(net: Any, x: Tensor) -> Tensor:
+    h = net.layer(x)
+    return h / h.detach().abs().max()
 
 
-@construct("softmax over the batch", refused=True)
-def _batch_softmax(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: net.layer(x).softmax(0), layer=linear(s))
+def _reentrant(net: Any, x: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that nothing has a gradient, where gradients are off
+        return checkpoint(net.layer, net.before(x), use_reentrant=True)
 
 
-@construct("batch norm without statistics", refused=True)
-def _batch_norm_without(s: Sizes) -> nn.Module:
-    return Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features, track_running_stats=False)))
+def _around_linear(forward: Callable[[Any, Tensor], Tensor], **traits: bool) -> Construct:
+    return Construct(lambda s: Wrapped(forward, layer=linear(s)), **traits)
 
 
-@construct("checkpoint that hides its parameters", refused=True)
-def _reentrant(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that nothing has a gradient, where gradients are off
-            return checkpoint(net.layer, net.before(x), use_reentrant=True)
-
-    return Wrapped(forward, before=nn.Linear(s.features, s.features), layer=linear(s))
+CONSTRUCTS |= {
+    "recurrent layer": Construct(_recurrent),
+    "recurrent layer, places first": Construct(_recurrent_places_first),
+    "recurrent layers with their first state given": Construct(_recurrent_state),
+    "packed sequences": Construct(lambda s: Wrapped(_packed, layer=nn.RNN(s.features, s.features, batch_first=True))),
+    "recurrent cell in a loop": Construct(lambda s: Wrapped(_cell, cell=nn.GRUCell(s.features, s.features))),
+    "own layer norm": Construct(lambda s: _OwnNorm(s.features, _layer_norm, bias=s.choices.random() < 0.5), half=True),
+    "subclass of layer norm": Construct(
+        lambda s: Wrapped(on_channels, layer=norm_layer(_LayerNormSubclass(s.features)))
+    ),
+    "own instance norm": Construct(lambda s: _OwnNorm(s.features, _own_instance_norm)),
+    "own group norm and root mean square norm": Construct(lambda s: _OwnNorm(s.features, _group_norm)),
+    "own parametric ReLU": Construct(
+        lambda s: _OwnNorm(s.features, lambda x, weight, bias: F.prelu(x.mT, weight - 1).mT, bias=False)
+    ),
+    "batch norm function with given statistics": Construct(lambda s: _OwnNorm(s.features, _own_batch_norm)),
+    "parametrized weight": Construct(_parametrized),
+    "weight norm and spectral norm by hooks": Construct(_hooked_weight),
+    "pruned": Construct(lambda s: prune.l1_unstructured(nn.Linear(s.features, s.features), "weight", 0.3)),
+    "constants that are no buffers": Construct(_constants),
+    "dropout that never stops": _around_linear(
+        lambda net, x: F.dropout(net.layer(x), 0.5, training=True), refused=True, constant_mix=True
+    ),
+    "standardized over the batch": _around_linear(_batch_standardized, refused=True),
+    "detached scale of the batch": _around_linear(_batch_scaled, refused=True, constant_mix=True),
+    "softmax over the batch": _around_linear(lambda net, x: net.layer(x).softmax(0), refused=True),
+    "batch norm without statistics": Construct(
+        lambda s: Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features, track_running_stats=False))),
+        refused=True,
+    ),
+    "checkpoint that hides its parameters": Construct(
+        lambda s: Wrapped(_reentrant, before=nn.Linear(s.features, s.features), layer=linear(s)), refused=True
+    ),
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -58,31 +58,21 @@ def jacobian(network: nn.Module, x: Tensor, *, create_graph: bool = False) -> Te
 
 @dataclass(frozen=True)
 class Truth:
-    """The right answers.
+    """The right answers."""
 
-    Attributes:
-        jacobian: [N, C, P].
-        trace: Gradient of the trace by the weights; None where torch has no second derivative.
-        logdet: Value and gradient of log det(I + K), likewise.
-        probed: Value and gradient of the squared norms for the probe that the penalty draws first.
-        input_norms: Frobenius norm of each sample's derivative by its input.
-    """
-
-    jacobian: Tensor
-    trace: Tensor | None
-    logdet: tuple[Tensor, Tensor] | None
-    probed: tuple[Tensor, Tensor] | None
-    input_norms: Tensor
+    jacobian: Tensor  # [N, C, P]
+    input_norms: Tensor  # Frobenius norm of each sample's derivative by its input
+    # Gradient of the trace by the weights, value and gradient of log det(I + K), and of the squared norms for the probe
+    # that the penalty draws first. None where torch has no second derivative.
+    trace: Tensor | None = None
+    logdet: tuple[Tensor, Tensor] | None = None
+    probed: tuple[Tensor, Tensor] | None = None
 
     @property
     def kernel(self) -> Tensor:
         rows = self.jacobian.flatten(0, 1)
         n, c, _ = self.jacobian.shape
         return (rows @ rows.T).view(n, c, n, c)
-
-
-def _probe_kind(case: Sentence) -> str:
-    return ("class", "rademacher", "batch_sum")[case.seed % 3]
 
 
 def _input_norms(network: nn.Module, x: Tensor) -> Tensor:
@@ -102,10 +92,10 @@ def truth(case: Sentence, network: nn.Module, dtype: torch.dtype = torch.float64
     norms = _input_norms(network, x).double()
     rows = jacobian(network, x, create_graph=case.second_order).double()
     if not case.second_order:
-        return Truth(rows, None, None, None, norms)
+        return Truth(rows, norms)
     kernel = rows.flatten(0, 1) @ rows.flatten(0, 1).T
     logdet = torch.logdet(torch.eye(len(kernel), dtype=torch.float64) + kernel)
-    kind = _probe_kind(case)
+    kind = case.probe
     probe = draw_probe(kind, case.n, case.outputs, torch.Generator().manual_seed(case.seed)).double()
     products = torch.einsum("nc,ncp->np", probe, rows)
     products = products.sum(0) if kind == "batch_sum" else products
@@ -115,7 +105,7 @@ def truth(case: Sentence, network: nn.Module, dtype: torch.dtype = torch.float64
         return value.detach(), gradient(value, network)
 
     trace = gradient(rows.square().sum(), network)
-    return Truth(rows.detach(), trace, with_gradient(logdet), with_gradient(probed), norms)
+    return Truth(rows.detach(), norms, trace, with_gradient(logdet), with_gradient(probed))
 
 
 def _difference(given: Tensor, right: Tensor) -> float:
@@ -161,8 +151,7 @@ def _number(value: float) -> Tensor:
 
 
 # How to ask, and the right answer.
-Question = tuple[Callable[[], Any], Tensor]
-Questions = dict[str, Question]
+Questions = dict[str, tuple[Callable[[], Any], Tensor]]
 
 
 def _measured(case: Sentence, network: nn.Module, right: Truth) -> Questions:
@@ -203,12 +192,8 @@ def _penalized(case: Sentence, network: nn.Module, right: Truth) -> Questions:
     return {
         "penalty trace": (lambda: row(method="exact"), expected(value, right.trace)),
         "penalty log det": (lambda: row(kind="logdet", noise=1.0), expected(*right.logdet)),
-        "penalty probe": (lambda: row(probe=_probe_kind(case), seed=case.seed), expected(*right.probed)),
+        "penalty probe": (lambda: row(probe=case.probe, seed=case.seed), expected(*right.probed)),
     }
-
-
-def _some(questions: Questions, share: float, drawn: random.Random) -> list[tuple[str, Question]]:
-    return drawn.sample(list(questions.items()), round(share * len(questions)))
 
 
 def _rounding(case: Sentence, network: nn.Module, name: str, right: Tensor) -> float:
@@ -225,21 +210,10 @@ def _rounding(case: Sentence, network: nn.Module, name: str, right: Tensor) -> f
     return _difference(rounded, right)
 
 
-def _answered(case: Sentence, network: nn.Module, time: str, questions: Sequence[tuple[str, Question]]) -> list[str]:
-    result: list[str] = []
-    tolerance = TOLERANCE[case.dtype]
-    if time and case.features == 2:
-        # norms of two features are nearly signs: where verification took place, gradients before them may vanish
-        tolerance = max(tolerance, 1e-4)
-    for name, (ask, answer) in questions:
-        rounding = partial(_rounding, case, network, name, answer)
-        result += _asked(name + time, ask, answer, tolerance, rounding)
-    return result
-
-
-def _asked(
+def _compare(
     name: str, ask: Callable[[], Any], right: Tensor, tolerance: float, rounding: Callable[[], float] = lambda: 0.0
 ) -> list[str]:
+    """Say where an answer is refused, crashes or is off by more than the tolerance and what plain autograd rounds."""
     try:
         error = _difference(ask(), right)
     except GapscopeError as refusal:
@@ -274,15 +248,6 @@ def _move(network: nn.Module, exact: nn.Module, seed: int) -> None:
                 twin.copy_(parameter)
 
 
-def _batch_as_run(case: Sentence, network: nn.Module) -> Tensor:
-    """Value and gradient, in one row, of the exact penalty in training: from the graph of one pass of the batch."""
-    with sdpa_kernel(SDPBackend.MATH):
-        outputs = network(case.inputs(torch.float64))
-    rows = [gradient(output, network, create_graph=True) for output in outputs.flatten()]
-    value = torch.stack(rows).square().sum()
-    return torch.cat([gradient(value, network), value.detach()[None]])
-
-
 def penalty_of_the_batch_as_run(case: Sentence, *, training: bool) -> list[str]:
     """Compare the exact penalty of a network that mixes samples with the graph of the very pass, in float64."""
     network = case.network(torch.float64).train(training)
@@ -296,9 +261,13 @@ def penalty_of_the_batch_as_run(case: Sentence, *, training: bool) -> list[str]:
         return _not_refused("penalty", ask) if _samples_reach_others(case, network) else []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(case.seed)
-        right = _batch_as_run(case, network)
+        with sdpa_kernel(SDPBackend.MATH):
+            outputs = network(case.inputs(torch.float64))
+        rows = [gradient(output, network, create_graph=True) for output in outputs.flatten()]
+        value = torch.stack(rows).square().sum()
+        right = torch.cat([gradient(value, network), value.detach()[None]])
         torch.manual_seed(case.seed)  # the same masks
-        return _asked("penalty of the batch as run", ask, right, TOLERANCE[torch.float64])
+        return _compare("penalty of the batch as run", ask, right, TOLERANCE[torch.float64])
 
 
 def _samples_reach_others(case: Sentence, network: nn.Module) -> bool:
@@ -316,7 +285,7 @@ def _samples_reach_others(case: Sentence, network: nn.Module) -> bool:
 def _mixed(case: Sentence) -> list[str]:
     """Say where measures do not refuse a network that mixes samples, and where the penalty is wrong without a word."""
     network = case.network()
-    nothing = Truth(torch.zeros(case.n, case.outputs, 1), None, None, None, torch.zeros(1))
+    nothing = Truth(torch.zeros(case.n, case.outputs, 1), torch.zeros(1))
     result: list[str] = []
     if _samples_reach_others(case, case.network(torch.float64)):
         for name, (ask, _) in _measured(case, network, nothing).items():
@@ -332,19 +301,22 @@ def problems(case: Sentence, *, moved: bool = True) -> list[str]:
     """Measure one network in every way, in half of them again after its weights moved, and say what is not right."""
     if case.refused:
         return _mixed(case)
-    network = case.network()
-    exact = case.network(torch.float64)
+    network, exact = case.network(), case.network(torch.float64)
     result: list[str] = []
-    drawn = random.Random(case.seed)
+    choices = random.Random(case.seed)
     for time, share in (("", 1.0), (", weights moved", 0.5)):
-        right = truth(case, exact)
+        tolerance, right = TOLERANCE[case.dtype], truth(case, exact)
+        if time and case.features == 2:
+            # norms of two features are nearly signs: where verification took place, gradients before them may vanish
+            tolerance = max(tolerance, 1e-4)
         network(case.inputs())  # what a pass of the batch writes is no trace
-        with leaves_no_trace(network) as changed:
-            result += _answered(case, network, time, _some(_measured(case, network, right), share, drawn))
-        result += [f"trace left{time}: {name}" for name in changed]
-        with leaves_no_trace(network) as changed:
-            result += _answered(case, network, time, _some(_penalized(case, network, right), share, drawn))
-        result += [f"trace left by the penalty{time}: {name}" for name in changed]
+        for who, questions in (("", _measured), (" by the penalty", _penalized)):
+            everything = list(questions(case, network, right).items())
+            with leaves_no_trace(network) as changed:
+                for name, (ask, answer) in choices.sample(everything, round(share * len(everything))):
+                    rounding = partial(_rounding, case, network, name, answer)
+                    result += _compare(name + time, ask, answer, tolerance, rounding)
+            result += [f"trace left{who}{time}: {name}" for name in changed]
         if result or not moved:
             break
         _move(network, exact, case.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,92 +10,54 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fuzz.construct import Sizes, construct, linear, mixed_over_places, plain
+from fuzz.construct import CONSTRUCTS, Construct, Sizes, linear, mixed_over_places
 from gradients.reference import Wrapped
 
 
-@construct("list of parameters")
-def _parameter_list(s: Sizes) -> nn.Module:
-    class Part(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weights = nn.ParameterList([nn.Parameter(torch.randn(s.features, s.features)) for _ in range(2)])
+class _ParameterList(nn.Module):
+    def __init__(self, s: Sizes) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.randn(s.features, s.features)) for _ in range(2)])
 
-        def forward(self, x: Tensor) -> Tensor:
-            return (x @ self.weights[0]).tanh() @ self.weights[1]
-
-    return Part()
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.weights[0]).tanh() @ self.weights[1]
 
 
-@construct("mapping of parameters")
-def _parameter_dict(s: Sizes) -> nn.Module:
-    class Part(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            made = {
-                "weight": nn.Parameter(torch.randn(s.features, s.features)),
-                "scale": nn.Parameter(torch.tensor(1.3)),
-            }
-            self.entries = nn.ParameterDict(made)
+class _ParameterDict(nn.Module):
+    def __init__(self, s: Sizes) -> None:
+        super().__init__()
+        weight, scale = nn.Parameter(torch.randn(s.features, s.features)), nn.Parameter(torch.tensor(1.3))
+        self.entries = nn.ParameterDict({"weight": weight, "scale": scale})
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.entries["scale"] * (x @ self.entries["weight"])
-
-    return Part()
+    def forward(self, x: Tensor) -> Tensor:
+        return self.entries["scale"] * (x @ self.entries["weight"])
 
 
-@construct("child used by its weight alone")
-def _functional_child(s: Sizes) -> nn.Module:
-    return Wrapped(
-        lambda net, x: F.linear(x, net.layer.weight, net.layer.bias), layer=nn.Linear(s.features, s.features)
-    )
+def _used_by_weight(net: Any, x: Tensor) -> Tensor:
+    return F.linear(x, net.layer.weight, net.layer.bias)
 
 
-@construct("vmap in the forward pass")
-def _vmapped(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: torch.vmap(net.layer)(x), layer=nn.Linear(s.features, s.features))
+def _transposed_use(net: Any, x: Tensor) -> Tensor:
+    return F.linear(net.layer(x).tanh(), net.layer.weight.T)
 
 
-@construct("layer also used by its weight", half=True)
-def _used_twice(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        return net.layer(x) + 0.2 * F.linear(x, net.layer.weight, net.layer.bias)
-
-    return Wrapped(forward, layer=nn.Linear(s.features, s.features))
+def _temperature(net: Any, x: Tensor) -> Tensor:
+    return (net.scale.exp() * net.layer(x)).softmax(-1)
 
 
-@construct("weight also used transposed")
-def _transposed_use(s: Sizes) -> nn.Module:
-    return Wrapped(
-        lambda net, x: F.linear(net.layer(x).tanh(), net.layer.weight.T), layer=nn.Linear(s.features, s.features)
-    )
-
-
-@construct("scalar temperature of a softmax")
-def _temperature(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        return (net.scale.exp() * net.layer(x)).softmax(-1)
-
-    return Wrapped(forward, layer=linear(s), scale=nn.Parameter(torch.tensor(0.5)))
-
-
-@construct("tiny layer scale before a weight used twice")
 def _tiny_scale(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        return x + net.scale * F.linear(net.layer(x).tanh(), net.layer.weight.T)
-
     scale = nn.Parameter(torch.full((s.features,), 1e-6))
-    return Wrapped(forward, layer=nn.Linear(s.features, s.features), scale=scale)
+    return Wrapped(
+        lambda net, x: x + net.scale * _transposed_use(net, x), layer=nn.Linear(s.features, s.features), scale=scale
+    )
 
 
-@construct("zero-initialized branch before a weight used twice")
 def _zero_branch(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        return x + net.out(F.linear(net.layer(x).tanh(), net.layer.weight.T))
-
     out = nn.Linear(s.features, s.features)
     nn.init.zeros_(out.weight)
-    return Wrapped(forward, layer=nn.Linear(s.features, s.features), out=out)
+    return Wrapped(
+        lambda net, x: x + net.out(_transposed_use(net, x)), layer=nn.Linear(s.features, s.features), out=out
+    )
 
 
 class _Table(nn.Module):
@@ -106,38 +69,20 @@ class _Table(nn.Module):
         return self.weight
 
 
-@construct("positions returned by a module")
-def _positions_module(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: x + net.table(x), table=_Table(s.places, s.features))
+def _made_weights(net: Any, x: Tensor) -> Tensor:
+    return x @ torch.linalg.matrix_exp(0.3 * net.seed) @ net.layer(net.seed)
 
 
-@construct("weights made of weights")
-def _made_weights(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        return x @ torch.linalg.matrix_exp(0.3 * net.seed) @ net.layer(net.seed)
-
-    seed = nn.Parameter(torch.randn(s.features, s.features))
-    return Wrapped(forward, layer=linear(s), seed=seed)
+def _solved(net: Any, x: Tensor) -> Tensor:
+    matrix = 3 * torch.eye(x.shape[2], dtype=x.dtype) + net.seed.tanh()
+    return torch.linalg.solve(matrix, x.mT).mT
 
 
-@construct("linear system of the weights")
-def _solved(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        matrix = 3 * torch.eye(s.features, dtype=x.dtype) + net.seed.tanh()
-        return torch.linalg.solve(matrix, x.mT).mT
-
-    return Wrapped(forward, seed=nn.Parameter(torch.randn(s.features, s.features)))
+def _hypernetwork(net: Any, x: Tensor) -> Tensor:
+    features = x.shape[2]
+    return torch.einsum("nte,nef->ntf", x, net.layer(x.mean(1)).unflatten(1, (features, features)).tanh())
 
 
-@construct("weights made of the input")
-def _hypernetwork(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        return torch.einsum("nte,nef->ntf", x, net.layer(x.mean(1)).unflatten(1, (s.features, s.features)).tanh())
-
-    return Wrapped(forward, layer=nn.Linear(s.features, s.features**2))
-
-
-@construct("layer listed twice and used by its weight")
 def _listed_twice(s: Sizes) -> nn.Module:
     layer = nn.Linear(s.features, s.features)
 
@@ -149,7 +94,6 @@ def _listed_twice(s: Sizes) -> nn.Module:
     return Wrapped(forward, layers=nn.ModuleList([layer, layer]))
 
 
-@construct("encoder under two names, places first")
 def _shared_encoder(s: Sizes) -> nn.Module:
     encoder = nn.TransformerEncoderLayer(s.features, 1, 3, activation="gelu")
 
@@ -160,18 +104,12 @@ def _shared_encoder(s: Sizes) -> nn.Module:
     return Wrapped(forward, left=encoder, right=encoder)
 
 
-@construct("hook that closes over another module")
 def _closing_hook(s: Sizes) -> nn.Module:
     layer, other = nn.Linear(s.features, s.features), nn.Linear(s.features, s.features)
-
-    def scaled(module: nn.Module, arguments: Any, output: Any) -> Tensor:
-        return output * (1 + other.weight.sum().tanh())
-
-    layer.register_forward_hook(scaled)
-    return Wrapped(plain, layer=layer, other=other)
+    layer.register_forward_hook(lambda module, arguments, output: output * (1 + other.weight.sum().tanh()))
+    return Wrapped(lambda net, x: net.layer(x), layer=layer, other=other)
 
 
-@construct("hook that changes the output")
 def _changing_hook(s: Sizes) -> nn.Module:
     layer = nn.Linear(s.features, s.features)
     layer.register_forward_hook(lambda module, arguments, output: output.mul(2) + arguments[0])
@@ -179,51 +117,36 @@ def _changing_hook(s: Sizes) -> nn.Module:
     return layer
 
 
-@construct("rows sorted and put back")
-def _sorted_rows(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        order = x[:, 0, 0].detach().argsort()
-        return net.layer(mixed_over_places(x[order])).tanh()[order.argsort()]
-
-    return Wrapped(forward, layer=linear(s))
+def _sorted_rows(net: Any, x: Tensor) -> Tensor:
+    order = x[:, 0, 0].detach().argsort()
+    return net.layer(mixed_over_places(x[order])).tanh()[order.argsort()]
 
 
-@construct("features shuffled", half=True)
 def _shuffled_features(s: Sizes) -> nn.Module:
     order = list(range(s.features))
     s.choices.shuffle(order)
     return Wrapped(lambda net, x: net.layer(x[..., order]).flip(1), layer=linear(s))
 
 
-@construct("rows sent to experts")
-def _experts(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        chosen, result = x[:, 0, 0] > 0, torch.zeros_like(x)
-        for expert, mask in ((net.first, chosen), (net.second, ~chosen)):
-            result[mask] = expert(x[mask])
-        return result
-
-    return Wrapped(forward, first=nn.Linear(s.features, s.features), second=nn.Linear(s.features, s.features))
-
-
-@construct("filter of complex weights")
-def _complex_filter(s: Sizes) -> nn.Module:
-    weight = nn.Parameter(torch.randn(s.features // 2 + 1, dtype=torch.complex128).to(_complex()))
-
-    def forward(net: Any, x: Tensor) -> Tensor:
-        return torch.fft.irfft(torch.fft.rfft(x) * net.weight, n=s.features)
-
-    return Wrapped(forward, weight=weight)
-
-
-@construct("complex linear layer")
-def _complex_linear(s: Sizes) -> nn.Module:
-    layer = nn.Linear(s.features, s.features, dtype=_complex())
-    return Wrapped(lambda net, x: net.layer(torch.complex(x, x.sin())).real, layer=layer)
+def _experts(net: Any, x: Tensor) -> Tensor:
+    mask, result = x[:, 0, 0] > 0, torch.zeros_like(x)
+    result[mask] = net.first(x[mask])
+    result[~mask] = net.second(x[~mask])
+    return result
 
 
 def _complex() -> torch.dtype:
     return torch.complex128 if torch.get_default_dtype() == torch.float64 else torch.complex64
+
+
+def _complex_filter(s: Sizes) -> nn.Module:
+    weight = nn.Parameter(torch.randn(s.features // 2 + 1, dtype=torch.complex128).to(_complex()))
+    return Wrapped(lambda net, x: torch.fft.irfft(torch.fft.rfft(x) * net.weight, n=s.features), weight=weight)
+
+
+def _complex_linear(s: Sizes) -> nn.Module:
+    layer = nn.Linear(s.features, s.features, dtype=_complex())
+    return Wrapped(lambda net, x: net.layer(torch.complex(x, x.sin())).real, layer=layer)
 
 
 class _Cube(torch.autograd.Function):
@@ -238,17 +161,6 @@ class _Cube(torch.autograd.Function):
         return gradient * x**2
 
 
-@construct("own function without batching rule")
-def _own_function(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: _Cube.apply(x @ net.weight), weight=nn.Parameter(torch.randn(s.features, s.features)))
-
-
-@construct("checkpointed")
-def _checkpointed(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: checkpoint(net.layer, x, use_reentrant=False), layer=linear(s))
-
-
-@construct("buffer of the size of the batch")
 def _resized_buffer(s: Sizes) -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
         net.seen.resize_(len(x)).copy_(x[:, 0, 0].detach())
@@ -259,15 +171,58 @@ def _resized_buffer(s: Sizes) -> nn.Module:
     return part
 
 
-@construct("written in place")
-def _in_place(s: Sizes) -> nn.Module:
-    return Wrapped(lambda net, x: F.relu(net.layer(x).add_(x).mul_(2), inplace=True), layer=linear(s))
+def _branch(net: Any, x: Tensor) -> Tensor:
+    h = net.layer(x)
+    return torch.where(x.detach() > 0, h, h.detach() * x)
 
 
-@construct("stopped gradient and data-dependent branch")
-def _branch(s: Sizes) -> nn.Module:
-    def forward(net: Any, x: Tensor) -> Tensor:
-        h = net.layer(x)
-        return torch.where(x.detach() > 0, h, h.detach() * x)
+def _square(s: Sizes) -> nn.Linear:
+    return nn.Linear(s.features, s.features)
 
-    return Wrapped(forward, layer=linear(s))
+
+def _matrix(s: Sizes) -> nn.Parameter:
+    return nn.Parameter(torch.randn(s.features, s.features))
+
+
+def _around(
+    forward: Callable[[Any, Tensor], Tensor], *, half: bool = False, **parts: Callable[[Sizes], Any]
+) -> Construct:
+    """A forward pass around parts that are made from the sizes."""
+    return Construct(lambda s: Wrapped(forward, **{name: make(s) for name, make in parts.items()}), half=half)
+
+
+CONSTRUCTS |= {
+    "list of parameters": Construct(_ParameterList),
+    "mapping of parameters": Construct(_ParameterDict),
+    "child used by its weight alone": _around(_used_by_weight, layer=_square),
+    "vmap in the forward pass": _around(lambda net, x: torch.vmap(net.layer)(x), layer=_square),
+    "layer also used by its weight": _around(
+        lambda net, x: net.layer(x) + 0.2 * _used_by_weight(net, x), layer=_square, half=True
+    ),
+    "weight also used transposed": _around(_transposed_use, layer=_square),
+    "scalar temperature of a softmax": _around(
+        _temperature, layer=linear, scale=lambda s: nn.Parameter(torch.tensor(0.5))
+    ),
+    "tiny layer scale before a weight used twice": Construct(_tiny_scale),
+    "zero-initialized branch before a weight used twice": Construct(_zero_branch),
+    "positions returned by a module": _around(
+        lambda net, x: x + net.table(x), table=lambda s: _Table(s.places, s.features)
+    ),
+    "weights made of weights": _around(_made_weights, seed=_matrix, layer=linear),
+    "linear system of the weights": _around(_solved, seed=_matrix),
+    "weights made of the input": _around(_hypernetwork, layer=lambda s: nn.Linear(s.features, s.features**2)),
+    "layer listed twice and used by its weight": Construct(_listed_twice),
+    "encoder under two names, places first": Construct(_shared_encoder),
+    "hook that closes over another module": Construct(_closing_hook),
+    "hook that changes the output": Construct(_changing_hook),
+    "rows sorted and put back": _around(_sorted_rows, layer=linear),
+    "features shuffled": Construct(_shuffled_features, half=True),
+    "rows sent to experts": _around(_experts, first=_square, second=_square),
+    "filter of complex weights": Construct(_complex_filter),
+    "complex linear layer": Construct(_complex_linear),
+    "own function without batching rule": _around(lambda net, x: _Cube.apply(x @ net.weight), weight=_matrix),
+    "checkpointed": _around(lambda net, x: checkpoint(net.layer, x, use_reentrant=False), layer=linear),
+    "buffer of the size of the batch": Construct(_resized_buffer),
+    "written in place": _around(lambda net, x: F.relu(net.layer(x).add_(x).mul_(2), inplace=True), layer=linear),
+    "stopped gradient and data-dependent branch": _around(_branch, layer=linear),
+}
