@@ -30,98 +30,89 @@ from gapscope_studies.kit.claims import (
 )
 from gapscope_studies.kit.guard import REGULARIZED
 from gapscope_studies.kit.page import CLAIM_COLUMNS, claim_row
+from gapscope_studies.kit.statistics import pearson
 
 RISES = [0.10, 0.12, 0.09, 0.11, 0.13, 0.08, 0.10]
-LEARNT = ComparisonArm(name="BN", train_accuracy=0.98, chance=0.1, finished=True)
+FITTED = ComparisonArm(name="BN", train_accuracy=0.98, chance=0.1, finished=True)
+UNKNOWN = replace(FITTED, train_accuracy=None)
+LOSS = replace(FITTED, train_loss=0.0007), replace(FITTED, name="BN 16", train_loss=0.43)
+OPPOSITE = "the opposite, or out of the claimed range"
 
 
 def grows(values: list[float] | None = None, **more: Any) -> Claim:
     return claim(
         "Fig. 2f", "validation loss grows with the batch size", "slope a doubling", values or RISES,
-        **{"above": 0.0, "compared": (LEARNT,), **more},
+        **{"above": 0.0, "compared": (FITTED,), **more},
     )  # fmt: skip
 
 
-def test_a_clear_sign_over_enough_units_holds() -> None:
-    assert grows().evaluate == (HELD, "")
-    assert grows([-value for value in RISES]).evaluate == (NOT_HELD, "the opposite, or out of the claimed range")
+def arm(name: str, accuracy: float, **more: Any) -> ComparisonArm:
+    return replace(FITTED, name=name, train_accuracy=accuracy, **more)
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome", "reason"),
+    [
+        ({}, HELD, ""),
+        ({"values": [-value for value in RISES]}, NOT_HELD, OPPOSITE),
+        ({"values": [-0.3, 0.4, 0.2, -0.1, 0.3, -0.2, 0.1]}, OPEN, "the interval holds both answers"),
+        # training accuracy unknown: the loss counts; guessing is log 10 = 2.30
+        ({"compared": (FITTED, UNKNOWN)}, OPEN, "no training accuracy or loss was kept of BN"),
+        ({"compared": (FITTED, replace(UNKNOWN, train_loss=0.5))}, HELD, ""),
+        ({"compared": (FITTED, replace(UNKNOWN, train_loss=2.29))}, OPEN, "did not learn"),
+        # unequal training, with and without a reason for it
+        ({"compared": (FITTED, arm("BN 128", 0.36))}, OPEN,
+         "did not learn alike: training accuracy 0.36 (BN 128) against 0.98 (BN)"),
+        ({"compared": (FITTED, arm("BN 128", 0.36)), **REGULARIZED}, HELD, ""),
+        ({"compared": (FITTED, arm("BN 128", 0.36)), "reach": math.inf}, OPEN, ""),
+        ({"compared": (FITTED, arm("BN 128", 0.9))}, HELD, ""),
+        ({"compared": LOSS}, OPEN, "did not learn alike: training loss 0.0007 (BN) against 0.43 (BN 16)"),
+        ({"compared": [replace(one, chance=0.0) for one in LOSS]}, HELD, ""),  # regression
+        ({"compared": (FITTED, arm("Loss gradient", 0.98, failed="in 2 of 40 scenarios"))}, OPEN,
+         "did not learn: Loss gradient in 2 of 40 scenarios"),
+        # no networks, and what stands in their place
+        ({"compared": ()}, OPEN, "no networks are named for the guard"),
+        ({"compared": (), "untrained": "simulated students"}, HELD, ""),
+        *(({"values": RISES[:n]}, OPEN, f"{n} independent seeds, fewer than 6") for n in (1, 2, 5)),
+        ({"values": RISES[:6]}, HELD, ""),
+    ],
+)  # fmt: skip
+def test_the_guard_and_the_interval_decide(fields: dict[str, Any], outcome: str, reason: str) -> None:
+    result = grows(**fields)
+    assert result.outcome == outcome and result.evaluate[1].startswith(reason)
+    assert Claim.from_dict(json.loads(to_json(result.to_dict()))) == result
 
 
 @pytest.mark.parametrize("accuracy", [0.1, 0.109, 0.149, 0.05, math.nan])
 def test_a_network_that_did_not_learn_leaves_it_open(accuracy: float) -> None:
-    lazy = ComparisonArm(name="WN + dropout", train_accuracy=accuracy, chance=0.1, finished=True)
+    lazy = arm("WN + dropout", accuracy)
     for values in (RISES, [-value for value in RISES]):  # neither answer is believed
-        outcome, reason = grows(values, compared=(LEARNT, lazy)).evaluate
+        outcome, reason = grows(values, compared=(FITTED, lazy)).evaluate
         assert outcome == OPEN and reason.startswith(f"did not learn: WN + dropout (training accuracy {accuracy:.2f})")
-
-
-def test_an_unknown_training_accuracy_leaves_it_open_unless_the_loss_is_known() -> None:
-    unknown = ComparisonArm(name="BN", train_accuracy=None, chance=0.1, finished=True)
-    result = grows(compared=(LEARNT, unknown))
-    assert result.evaluate == (OPEN, "no training accuracy or loss was kept of BN")
-    assert Claim.from_dict(json.loads(to_json(result.to_dict()))) == result
-    for loss, outcome in ((0.5, HELD), (2.29, OPEN)):  # guessing: log 10 = 2.30
-        assert grows(compared=(LEARNT, replace(unknown, train_loss=loss))).outcome == outcome
-
-
-def test_unequal_training_leaves_it_open_unless_a_reason_is_given() -> None:
-    slow = ComparisonArm(name="BN 128", train_accuracy=0.36, chance=0.1, finished=True)
-    outcome, reason = grows(compared=(LEARNT, slow)).evaluate
-    assert outcome == OPEN
-    assert reason == "did not learn alike: training accuracy 0.36 (BN 128) against 0.98 (BN)"
-    assert grows(compared=(LEARNT, slow), **REGULARIZED).outcome == HELD
-    assert grows(compared=(LEARNT, slow), reach=math.inf).outcome == OPEN  # no reason
-    near = ComparisonArm(name="b", train_accuracy=0.9, chance=0.1, finished=True)
-    assert grows(compared=(LEARNT, near)).outcome == HELD
-
-
-def test_training_losses_are_limited_too() -> None:
-    fits, fits_less = replace(LEARNT, train_loss=0.0007), replace(LEARNT, name="BN 16", train_loss=0.43)
-    outcome, reason = grows(compared=(fits, fits_less)).evaluate
-    assert outcome == OPEN and reason == "did not learn alike: training loss 0.0007 (BN) against 0.43 (BN 16)"
-    regression = [replace(arm, chance=0.0) for arm in (fits, fits_less)]
-    assert grows(compared=regression).outcome == HELD
-
-
-def test_a_scenario_in_which_nothing_is_learned_leaves_it_open() -> None:
-    failed = replace(LEARNT, name="Loss gradient", failed="in 2 of 40 scenarios")
-    assert grows(compared=(LEARNT, failed)).evaluate == (OPEN, "did not learn: Loss gradient in 2 of 40 scenarios")
-
-
-def test_without_networks_or_what_stands_in_their_place_nothing_is_decided() -> None:
-    assert grows(compared=()).evaluate == (OPEN, "no networks are named for the guard")
-    assert grows(compared=(), untrained="simulated students").outcome == HELD
+    several = grows(RISES[:3], compared=(replace(lazy, finished=False),))
+    assert several.evaluate[1].count(";") == 2  # all doubts are named
 
 
 def test_the_end_of_training_is_judged_on_the_training_loss() -> None:
     falls, flat = tuple(1 - 0.02 * i for i in range(40)), (*(1 - 0.02 * i for i in range(30)), *[0.4] * 10)
-    arm = ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=flat, falling=True)
-    assert arm.done is True
-    assert replace(arm, loss_curve=falls).done is False and replace(arm, loss_curve=flat).done is True
-    rising = replace(arm, curve=tuple(reversed(falls)))
+    curved = ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=flat, falling=True)
+    assert curved.done is True
+    assert replace(curved, loss_curve=falls).done is False and replace(curved, loss_curve=flat).done is True
+    rising = replace(curved, curve=tuple(reversed(falls)))
     assert rising.done is None and replace(rising, train_accuracy=0.99).done is True
 
 
 def test_a_stored_curve_is_judged_and_no_curve_is_no_verdict() -> None:
-    grown = [0.1 + 0.02 * i for i in range(40)]
-    flat = [*grown, *[0.88] * 20]
-    for curve, outcome in ((downsample_curve([flat]), HELD), (downsample_curve([grown]), OPEN), ((), OPEN)):
+    rising = [0.1 + 0.02 * i for i in range(40)]
+    flat = [*rising, *[0.88] * 20]
+    for curve, outcome, reason in (
+        (downsample_curve([flat]), HELD, ""), (downsample_curve([rising]), OPEN, "not finished: BN"),
+        ((), OPEN, "no curve of the training loss was kept of BN"),
+    ):  # fmt: skip
         result = grows(compared=(ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=curve),))
-        assert result.outcome == outcome
+        assert result.outcome == outcome and result.evaluate[1].startswith(reason)
         read = Claim.from_dict(json.loads(to_json(result.to_dict())))
         assert read == result and read.evaluate == result.evaluate
-    assert grows(compared=(ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1),)).evaluate == (
-        OPEN, "no curve of the training loss was kept of BN",
-    )  # fmt: skip
-    falls = ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=tuple(-y for y in grown), falling=True)
-    assert grows(compared=(falls,)).evaluate[1].startswith("not finished: BN")
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 5])
-def test_fewer_than_six_units_leave_it_open(n: int) -> None:
-    outcome, reason = claim("Fig. 1", "grows", "slope", RISES[:n], above=0.0, compared=(), untrained="numbers").evaluate
-    assert outcome == OPEN and reason == f"{n} independent seeds, fewer than 6"
-    assert grows(RISES[:6]).outcome == HELD
 
 
 def test_networks_that_share_a_cluster_count_once() -> None:
@@ -131,21 +122,12 @@ def test_networks_that_share_a_cluster_count_once() -> None:
     assert grows(values).outcome == HELD
 
 
-def test_an_interval_that_holds_both_answers_leaves_it_open() -> None:
-    assert grows([-0.3, 0.4, 0.2, -0.1, 0.3, -0.2, 0.1]).evaluate == (OPEN, "the interval holds both answers")
-
-
-def test_several_doubts_are_all_named() -> None:
-    lazy = ComparisonArm(name="a", train_accuracy=0.1, chance=0.1, finished=False)
-    assert grows(RISES[:3], compared=(lazy,)).evaluate[1].count(";") == 2
-
-
 def test_a_reversed_sign_is_not_agreement_in_size() -> None:
     # zhao2022, Fig. 4: the paper's kappa falls with the gap (-.967), ours rises (.95)
     x = np.arange(12.0)
     guard: Any = {"paper": -0.967, "compared": (), "untrained": "numbers"}
     kappa = relation("Fig. 4", "kappa falls with the gap", "Pearson", pearson, x, x + np.sin(x), **guard)
-    assert kappa.value > 0.9 and kappa.evaluate == (NOT_HELD, "the opposite, or out of the claimed range")
+    assert kappa.value > 0.9 and kappa.evaluate == (NOT_HELD, OPPOSITE)
     assert relation("Fig. 4", "it falls", "Pearson", pearson, x, -x - np.sin(x), **guard).outcome == HELD
 
 
@@ -156,16 +138,12 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
         (0.19, (HELD, "")),
         (1.0, (NOT_HELD, "the sign is right, the size 0.1 of the paper's")),
         (0.21, (OPEN, "the sign is right, the interval of the size holds both answers")),
-        (-0.1, (NOT_HELD, "the opposite, or out of the claimed range")),
+        (-0.1, (NOT_HELD, OPPOSITE)),
     ],
 )
 def test_size_is_judged_together_with_sign(paper: float, judged: tuple[str, str]) -> None:
     values = [0.09, 0.11, 0.1, 0.08, 0.12, 0.1, 0.1]
     assert claim("Table 1", "so much", "lead", values, paper=paper, compared=(), untrained="numbers").evaluate == judged
-
-
-def pearson(x: np.ndarray, y: np.ndarray) -> float:
-    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) and np.ptp(y) else math.nan
 
 
 def test_two_clusters_far_apart_are_two_units() -> None:
@@ -193,8 +171,8 @@ def test_what_was_not_run_says_why() -> None:
     assert gone.sentence == "Fig. 3: on ImageNet: cannot be run here (the data are not here)."
 
 
-def test_a_claim_survives_its_json_and_is_judged_anew() -> None:
-    for one in (grows(), grows(RISES[:1]), grows(paper=0.1, reach=0.2), not_run("a", "b", "c"), grows(ours=True)):
+def test_a_claim_survives_its_json_and_is_judged_again() -> None:
+    for one in (grows(RISES[:1]), grows(paper=0.1, reach=0.2), not_run("a", "b", "c"), grows(ours=True)):
         content = json.loads(to_json(one.to_dict()))
         assert (content["outcome"], content["reason"]) == one.evaluate
         assert Claim.from_dict(content) == one or math.isnan(one.value)
