@@ -19,6 +19,8 @@ GUIDES = [
     for page in sorted((ROOT / "docs").glob("*.md"))
     if not page.stem.startswith("add-a-") and page.stem != "measures"  # these have tests of their own
 ]
+OWN_NETWORKS = ROOT / "docs" / "own-networks.md"
+WITH_CODE = [page for page in GUIDES if "```python\n" in page.read_text() and page != OWN_NETWORKS]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def pages() -> ModuleType:
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("page", [page for page in GUIDES if "```python\n" in page.read_text()], ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.stem)
 def test_code_of_page_runs(page: Path, pages: ModuleType, tmp_path: Path) -> None:
     for package in NEEDS.get(page.stem, ()):
         pytest.importorskip(package)
@@ -40,11 +42,10 @@ def test_code_of_page_runs(page: Path, pages: ModuleType, tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_own_networks_on_the_command_line(pages: ModuleType, tmp_path: Path) -> None:
-    page = ROOT / "docs" / "own-networks.md"
-    pages.run(page, folder=str(tmp_path))
+def test_own_networks_in_python_and_on_the_command_line(pages: ModuleType, tmp_path: Path) -> None:
+    pages.run(OWN_NETWORKS, folder=str(tmp_path))
     assert len(list((tmp_path / "pool" / "runs").iterdir())) == 30
-    (block,) = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    (block,) = re.findall(r"```sh\n(.*?)```", OWN_NETWORKS.read_text(), re.DOTALL)
     shutil.rmtree(tmp_path / "pool")
     gapscope = Path(sys.executable).with_name("gapscope")
     for line in block.splitlines():

@@ -94,37 +94,26 @@ def _places(content: Any, depth: int) -> Iterator[tuple[Any, ...]]:
             yield from ((key, *rest) for rest in _places(content[key], depth - 1))
 
 
-def _changed(path: Path, change: Callable[[Any], None], *, lines: bool) -> None:
-    text = path.read_text()
-    contents = [json.loads(line) for line in text.splitlines()] if lines else [json.loads(text)]
-    change(contents[-1])
-    path.write_text("\n".join(json.dumps(content) for content in contents) + "\n")
-
-
 def json_damages(path: Path, *, depth: int, lines: bool = False) -> dict[str, Damage]:
-    """Every value in turn taken out, or replaced by each of `VALUES`; of JSON lines those of the last.
+    """Every value down to a depth taken out, or replaced by each of `VALUES`; of JSON lines those of the last."""
 
-    Args:
-        path: A whole file of the kind.
-        depth: How deep tables within tables are looked at.
-        lines: Whether each line holds a document.
-
-    Returns:
-        Damages by what they do.
-    """
-    text = path.read_text()
-    content = json.loads(text.splitlines()[-1] if lines else text)
-    result: dict[str, Damage] = {}
+    def read(path: Path) -> list[Any]:
+        text = path.read_text()
+        return [json.loads(line) for line in text.splitlines()] if lines else [json.loads(text)]
 
     def at(place: tuple[Any, ...], act: Callable[[Any, Any], None]) -> Damage:
-        def change(document: Any) -> None:
+        def damage(path: Path) -> None:
+            documents = read(path)
+            table = documents[-1]
             for key in place[:-1]:
-                document = document[key]
-            act(document, place[-1])
+                table = table[key]
+            act(table, place[-1])
+            path.write_text("\n".join(json.dumps(document) for document in documents) + "\n")
 
-        return lambda path: _changed(path, change, lines=lines)
+        return damage
 
-    for place in _places(content, depth):
+    result: dict[str, Damage] = {}
+    for place in _places(read(path)[-1], depth):
         name = ".".join(map(str, place))
         result[f"without {name}"] = at(place, lambda table, key: table.__delitem__(key))
         for what, value in VALUES.items():
@@ -133,16 +122,8 @@ def json_damages(path: Path, *, depth: int, lines: bool = False) -> dict[str, Da
 
 
 def tensor_damages(path: Path) -> dict[str, Damage]:
-    """Whole safetensors files with other tensors or facts, and no checksum that would tell.
-
-    Args:
-        path: A whole file of the kind.
-
-    Returns:
-        Damages by what they do.
-    """
+    """Whole safetensors files with other tensors or facts, and no checksum that would tell."""
     names = sorted(load(path.read_bytes()))
-    some = [names[0], names[len(names) // 2], names[-1]]
     acts: dict[str, Callable[[Tensor], Tensor | None]] = {
         "taken out": lambda tensor: None,
         "of eight bits": lambda tensor: (100 * tensor.double()).char(),
@@ -150,7 +131,7 @@ def tensor_damages(path: Path) -> dict[str, Damage]:
         "with a row more": lambda tensor: tensor.new_zeros(tensor.numel() + 1),
         "empty": lambda tensor: tensor.new_zeros(0),
     }
-    facts: dict[str, str] = {
+    facts = {
         "no JSON": "{",
         "null": "null",
         "a list": "[1]",
@@ -162,29 +143,21 @@ def tensor_damages(path: Path) -> dict[str, Damage]:
         "spec of unknown settings": '{"spec": {"dat": 1}, "corruption": {}}',
     }
     result: dict[str, Damage] = {}
-    for name in dict.fromkeys(some):
+    for name in dict.fromkeys([names[0], names[len(names) // 2], names[-1]]):
         for what, act in acts.items():
-            result[f"{name} {what}"] = lambda path, name=name, act=act: _with_tensor(path, name, act)
+            result[f"{name} {what}"] = lambda path, name=name, act=act: _change_tensor(path, name, act)
     for what, text in facts.items():
-        result[f"facts: {what}"] = lambda path, text=text: _with_facts(path, text)
+        result[f"facts: {what}"] = _rewritten(lambda content, text=text: save(load(content), metadata={"facts": text}))
     return result
 
 
-def _facts_of(content: bytes) -> str:
-    size = int.from_bytes(content[:8], "little")
-    return json.loads(content[8 : 8 + size])["__metadata__"]["facts"]
-
-
-def _with_tensor(path: Path, name: str, act: Callable[[Tensor], Tensor | None]) -> None:
+def _change_tensor(path: Path, name: str, act: Callable[[Tensor], Tensor | None]) -> None:
     content = path.read_bytes()
-    facts = json.loads(_facts_of(content))
+    size = int.from_bytes(content[:8], "little")
+    facts = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["facts"])
     facts.pop("crc32")
     tensors = load(content)
     changed = act(tensors.pop(name))
     if changed is not None:
         tensors[name] = changed
     path.write_bytes(save(tensors, metadata={"facts": json.dumps(facts)}))
-
-
-def _with_facts(path: Path, text: str) -> None:
-    path.write_bytes(save(load(path.read_bytes()), metadata={"facts": text}))

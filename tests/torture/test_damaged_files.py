@@ -19,9 +19,10 @@ import pytest
 
 from commands import Done, gapscope
 from gapscope.base.errors import GapscopeError
-from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool
+from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.training.loop import train
 from torture.damages import BYTES, Damage, json_damages, tensor_damages
 
 GRID = """
@@ -56,21 +57,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     GapEstimator(features=tuple(readings.columns.astype(str))).fit(readings, rng.random(8)).save(
         folder / "two" / "estimator.json"
     )
-    _interrupt(folder, next(iter(Grid.from_toml(folder / "grid.toml"))))
-    return folder
-
-
-def _interrupt(folder: Path, spec: RunSpec) -> None:
-    from gapscope.pools.from_spec import network_from_spec, prepared
-    from gapscope.training.loop import train
-
+    spec = next(iter(Grid.from_toml(folder / "grid.toml")))
     problem, _ = prepared(spec, None)
     short = spec.replace({"training.epochs": 2}).training
-    kept = folder / "kept"
-    kept.mkdir()
-    train(network_from_spec(spec, problem), problem.train, short, seed=spec.seed, test=problem.test, folder=kept)
-    shutil.copy(kept / "checkpoint.safetensors", folder / "checkpoint.safetensors")
-    shutil.copy(kept / "history.jsonl", folder / "history.jsonl")
+    train(network_from_spec(spec, problem), problem.train, short, seed=spec.seed, test=problem.test, folder=folder)
+    return folder
 
 
 def damages_of(file: str, whole: Path) -> dict[str, Damage]:
@@ -149,16 +140,12 @@ def tortured(whole: Path, folder: Path, cases: list[tuple[str, str]]) -> tuple[C
             if outcome.startswith("raw"):
                 wrong.append(f"{file}, {name}, {command}: {outcome}")
         other = max((torture.pool / "runs").iterdir(), key=lambda run: run != torture.run)
-        if torture.victim.name != "pool.json" and other.name not in readable(torture.pool):
-            wrong.append(f"{file}, {name}: the other network is hidden")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            if torture.victim.name != "pool.json" and other.name not in {record.id for record in Pool(torture.pool)}:
+                wrong.append(f"{file}, {name}: the other network is hidden")
         shutil.rmtree(place, ignore_errors=True)
     return counts, wrong
-
-
-def readable(folder: Path) -> set[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return {record.id for record in Pool(folder)}
 
 
 @pytest.fixture(scope="module")

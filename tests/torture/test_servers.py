@@ -122,10 +122,6 @@ def endless(head: tuple[str, ...], what: bytes, pause: float = 0.0) -> Behaviour
     return behave
 
 
-def raw(content: bytes) -> Behaviour:
-    return lambda ask: ask.send(content)
-
-
 def silent(ask: Ask) -> None:
     ask.stop.wait(DEADLINE)
 
@@ -136,7 +132,7 @@ def redirect(where: str, status: str = "302 Found") -> Behaviour:
 
 SPOILT = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
 LENGTH = f"Content-Length: {len(CONTENT)}"
-# "whole": the file must arrive; "sentence": it cannot; a third entry marks those that wait for the client's patience.
+# "whole": the file must arrive; "sentence": it cannot.
 SERVERS: dict[str, tuple[Behaviour, str]] = {
     "healthy": (Ask.healthy, "whole"),
     "cut once": (first_then(cut(50_000)), "whole"),
@@ -159,15 +155,15 @@ SERVERS: dict[str, tuple[Behaviour, str]] = {
     "redirect once": (first_then(redirect("/other", "307 Temporary Redirect")), "whole"),
     "a range that was not asked for": (answering("206 Partial Content", "Content-Range: bytes 5-9/200000",
                                                  "Content-Length: 5", body=b"wrong"), "sentence"),
-    "garbage": (raw(b"\x00\xff\x00\xff" * 500), "sentence"),
-    "closed at once": (raw(b""), "sentence"),
+    "garbage": (lambda ask: ask.send(b"\x00\xff\x00\xff" * 500), "sentence"),
+    "closed at once": (lambda ask: None, "sentence"),
     "reset in the middle for ever": (lambda ask: (ask.healthy(60_000), ask.reset()), "sentence"),
     "1,000 headers": (answering("200 OK", *[f"X-{i}: 1" for i in range(1000)], LENGTH, body=CONTENT), "sentence"),
     "endless file": (endless((), b"x" * 2**16), "sentence"),
     "endless file in chunks": (endless(("Transfer-Encoding: chunked",), b"4\r\nabcd\r\n"), "sentence"),
 }  # fmt: skip
 # These continue until the time-out.
-PATIENCE: dict[str, tuple[Behaviour, str]] = {
+SILENT: dict[str, tuple[Behaviour, str]] = {
     "silent": (silent, "sentence"),
     "silent after the header": (lambda ask: (ask.head("200 OK", LENGTH), silent(ask)), "sentence"),
     "silent in the middle": (lambda ask: (ask.healthy(50_000), silent(ask)), "sentence"),
@@ -206,20 +202,13 @@ def outcome(behave: Behaviour, folder: Path) -> str:
     return result if final.exists() == (result == "whole") else f"{result}, and the file is not what it says"
 
 
-def check(name: str, behave: Behaviour, expected: str, folder: Path) -> None:
-    result = outcome(behave, folder)
-    assert result == expected or (expected == "either" and result in ("whole", "sentence")), f"{name}: {result}"
-    assert outcome(Ask.healthy, folder) == "whole", f"{name}: not even a healthy server helps afterwards"
-    assert {path.name for path in folder.iterdir()} == {"file.bin"}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", [
+    *(pytest.param(name, marks=pytest.mark.thorough) for name in SERVERS),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in SILENT),
+])  # fmt: skip
 def test_a_server_that_misbehaves(name: str, tmp_path: Path) -> None:
-    check(name, *SERVERS[name], tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PATIENCE)
-def test_a_server_that_never_comes_to_an_end(name: str, tmp_path: Path) -> None:
-    check(name, *PATIENCE[name], tmp_path)
+    behave, expected = (SERVERS | SILENT)[name]
+    result = outcome(behave, tmp_path)
+    assert result == expected or (expected == "either" and result in ("whole", "sentence"))
+    assert outcome(Ask.healthy, tmp_path) == "whole", "not even a healthy server helps afterwards"
+    assert {path.name for path in tmp_path.iterdir()} == {"file.bin"}
