@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,20 +58,20 @@ def test_every_rule_is_frozen_in_one_of_few_settings_and_plays_on_any_recording(
         assert result is None or 0 <= result.at < T
 
 
-def test_a_drop_by_hand() -> None:
-    values = [0.1, 0.5, 0.45, 0.3, 0.5, 0.3, 0.3]
-    assert first_drop(values, fall=0.1, patience=1, window=1) == Stop(3, 1)
-    assert first_drop(values, fall=0.1, patience=2, window=1) == Stop(6, 1)
-    assert first_drop(values, fall=0.25, patience=1, window=1) is None
+@pytest.mark.parametrize(("options", "stop"), [
+    ({"fall": 0.1, "patience": 1, "window": 1}, Stop(3, 1)), ({"fall": 0.1, "patience": 2, "window": 1}, Stop(6, 1)),
+    ({"fall": 0.25, "patience": 1, "window": 1}, None),
     # means of two: .1 .3 .475 .375 .4 .4 .3
-    assert first_drop(values, fall=0.09, patience=1, window=2) == Stop(3, 2)
+    ({"fall": 0.09, "patience": 1, "window": 2}, Stop(3, 2)),
+])  # fmt: skip
+def test_a_drop_by_hand(options: dict[str, Any], stop: Stop | None) -> None:
+    assert first_drop([0.1, 0.5, 0.45, 0.3, 0.5, 0.3, 0.3], **options) == stop
 
 
-def test_a_plateau_by_hand() -> None:
+@pytest.mark.parametrize(("growth", "patience", "stop"), [(0.05, 1, Stop(3, 3)), (0.05, 2, Stop(4, 4)), (0.0, 1, None)])
+def test_a_plateau_by_hand(growth: float, patience: int, stop: Stop | None) -> None:
     values = [0.1, 0.5, 0.8, 0.82, 0.83, 0.9]
-    assert first_plateau(values, growth=0.05, patience=1, window=1) == Stop(3, 3)
-    assert first_plateau(values, growth=0.05, patience=2, window=1) == Stop(4, 4)
-    assert first_plateau(values, growth=0.0, patience=1, window=1) is None
+    assert first_plateau(values, growth=growth, patience=patience, window=1) == stop
 
 
 RISES_AND_FALLS = [0.1, 0.5, 0.8, 0.9, 0.7, 0.5, 0.4, 0.4, 0.4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +24,15 @@ STUDY = Study(
     name="toy2000",
     title="A toy",
     reference="Nobody 2000.",
-    parts=tuple(Part(name, f"Part {name}", lambda setting: None, f"{name} grows") for name in ("new", "old", "gone")),  # type: ignore[arg-type,return-value]
+    parts=tuple(Part(name, f"Part {name}", pytest.fail, f"{name} grows") for name in ("new", "old", "gone")),
     untested=(not_run("Sec. 1", "it is beautiful", "no part"),),
 )
 VALUES = [1.0, 1.1, 0.9, 1.0, 1.2, 0.8]
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def row_of(values: list[float]) -> dict[str, Any]:
+    return claim("Fig. 1", "it grows", "slope", values, above=0.0, compared=(), untrained="numbers").to_dict()
 
 
 def write(results: Path, scale: str, part: str, **more: Any) -> None:
@@ -37,7 +43,7 @@ def write(results: Path, scale: str, part: str, **more: Any) -> None:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    row = claim("Fig. 1", "it grows", "slope", VALUES, above=0.0, compared=(), untrained="numbers").to_dict()
+    row = row_of(VALUES)
     stands = [{"what": "data", "paper": "CIFAR-10", "here": "digits"}, {"what": "seeds", "paper": "", "here": "6"}]
     write(tmp_path, "small", "new", claims=[row | {"outcome": "not held"}], stands_in_for=stands)
     write(tmp_path, "small", "old", claims=[])
@@ -45,7 +51,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_stored_claims_are_judged_anew_and_the_rest_says_why_not(results: Path) -> None:
+def test_stored_claims_are_judged_again_and_the_rest_says_why_not(results: Path) -> None:
     rows = rows_of(STUDY, results)
     assert [row.claim.evaluate for row in rows] == [
         ("held", ""), ("not run", "no result at small or paper scale"), ("not run", "no part"),
@@ -55,10 +61,7 @@ def test_stored_claims_are_judged_anew_and_the_rest_says_why_not(results: Path) 
 
 
 def test_the_larger_scale_counts(results: Path) -> None:
-    row = claim(
-        "Fig. 1", "it grows", "slope", [-value for value in VALUES], above=0.0, compared=(), untrained="numbers"
-    ).to_dict()
-    write(results, "paper", "new", claims=[row])
+    write(results, "paper", "new", claims=[row_of([-value for value in VALUES])])
     assert rows_of(STUDY, results)[0].claim.outcome == "not held"
 
 
@@ -71,14 +74,13 @@ def test_the_section_has_counts_and_a_row_a_claim(results: Path) -> None:
 
 
 def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) -> None:
-    message = Finding("new", "it gr", held="It grows by {value:.1f} [{low:.2f}, {high:.2f}] over {units} {unit}.")
+    growth = Finding("new", "it gr", held="It grows by {value:.1f} [{low:.2f}, {high:.2f}] over {units} {unit}.")
     missing = Finding("gone", "it vanishes", held="-")
-    study = replace(STUDY, findings=(message, missing))
+    study = replace(STUDY, findings=(growth, missing))
     assert findings(study, results) == [
         ("held", "It grows by 1.0 [0.85, 1.15] over 6 seeds. [Fig. 1](toy2000/small/new.md)")
     ]
-    few = claim("Fig. 1", "it grows", "slope", VALUES[:3], above=0.0, compared=(), untrained="numbers").to_dict()
-    write(results, "small", "new", claims=[few])
+    write(results, "small", "new", claims=[row_of(VALUES[:3])])
     assert findings(study, results) == [
         ("open", "Fig. 1: it grows: open (3 independent seeds, fewer than 6); slope 1 [0.752, 1.25], 3 seeds.")
     ]
@@ -87,41 +89,35 @@ def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) 
 
 
 def test_every_finding_of_the_studies_names_a_stored_claim() -> None:
-    results = Path(__file__).parents[2] / "results"
-    message = [finding for name in available() for finding in findings(load_study(name), results)]
-    assert len(message) >= 10 and {outcome for outcome, _ in message} <= set(OUTCOMES)
+    sentences = [finding for name in available() for finding in findings(load_study(name), RESULTS)]
+    assert len(sentences) >= 10 and {outcome for outcome, _ in sentences} <= set(OUTCOMES)
 
 
 def test_every_stored_page_is_what_its_json_says_today() -> None:
     """Made again they are the same: no verdict on a page is older than the guard."""
-    results = Path(__file__).parents[2] / "results"
     for name in available():
-        for scale in SCALES:
-            for part in load_study(name).parts:
-                path = results / name / scale / f"{part.name}.md"
-                if path.exists():
-                    text = path.read_text()
-                    body = text.split(BODY)[1].split(MADE)[0]
-                    assert text == page_of(json.loads(path.with_suffix(".json").read_text()), body), path
+        for scale, part in itertools.product(SCALES, load_study(name).parts):
+            path = RESULTS / name / scale / f"{part.name}.md"
+            if path.exists():
+                text = path.read_text()
+                body = text.split(BODY)[1].split(MADE)[0]
+                assert text == page_of(json.loads(path.with_suffix(".json").read_text()), body), path
 
 
 def test_no_stored_network_at_chance_carries_a_verdict() -> None:
-    results = Path(__file__).parents[2] / "results"
-    judged = []
-    for path in sorted(results.glob("*/*/*.json")):
-        content = json.loads(path.read_text())
-        judged += [c for c in stored_claims(content) if c.compared]
-    assert judged
-    for result in judged:
+    contents = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/*/*.json"))]
+    claims = [claim for content in contents for claim in stored_claims(content) if claim.compared]
+    assert claims
+    for result in claims:
         if any(c.train_accuracy is not None and c.train_accuracy - c.chance <= 0.05 for c in result.compared):
             assert result.outcome == "open"
 
 
 def test_the_overview_opens_with_findings_by_outcome_and_counts_with_links(monkeypatch: pytest.MonkeyPatch) -> None:
     toy: Any = SimpleNamespace(name="toy", title="A Toy: two")
-    message = [("open", "It may shrink."), ("held", "It grows.")]
+    sentences = [("open", "It may shrink."), ("held", "It grows.")]
     monkeypatch.setattr(overview, "tally", lambda study, results, ours: [0] * 5 if ours else [1, 0, 2, 0, 0])
-    monkeypatch.setattr(overview, "findings", lambda study, results: message)
+    monkeypatch.setattr(overview, "findings", lambda study, results: sentences)
     assert overview._tally([toy], Path())[-2:] == ["| [toy](#a-toy-two) | 1 | 0 | 2 | 0 | 0 |", ""]
     held, still_open = ["## What holds", "", "- It grows. (toy)", ""], ["- It may shrink. (toy)", ""]
     assert overview._findings([toy], Path()) == [*held, "## What is still open", "", *still_open]

@@ -9,7 +9,7 @@ import numpy
 import pandas
 
 from gapscope.base.specs import RunSpec
-from gapscope.prediction.columns import FIT, SENSITIVITIES, default_readings, wide_columns
+from gapscope.prediction.columns import FIT, SENSITIVITIES, default_readings, spans_a_decade
 from gapscope.prediction.correlations import correlations
 from gapscope.prediction.cross_validation import baselines, cross_val_predict
 from gapscope.prediction.gap_estimator import GapEstimator
@@ -161,7 +161,8 @@ def depth(setting: RunSettings) -> Outcome:
 
 def _model(table: Table, features: Sequence[str], kind: str = "ridge") -> GapEstimator:
     """Like `suggested_estimator`: wide readings by their logarithm."""
-    return GapEstimator(kind=kind, features=list(features), log_features=wide_columns(table, features))
+    wide = [name for name in features if spans_a_decade(table[name].tolist())]
+    return GapEstimator(kind=kind, features=list(features), log_features=wide)
 
 
 def candidates(table: Table) -> dict[str, GapEstimator]:
