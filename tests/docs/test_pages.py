@@ -65,3 +65,13 @@ def test_outputs_are_filled() -> None:
 def test_lines_are_short(page: Path) -> None:
     prose = re.sub(r"```text\n.*?```", "", page.read_text(), flags=re.DOTALL)
     assert not [line for line in prose.splitlines() if len(line) > 130 and not line.startswith("|")]
+
+
+def test_a_table_stands_in_lines_of_its_own() -> None:
+    beside_text = [
+        f"{page.name}: {line}"
+        for page in (ROOT / "docs").rglob("*.md")
+        for line in page.read_text().splitlines()
+        if "{{ tables." in line and not re.fullmatch(r"\{\{ tables\.\w+ \}\}", line)
+    ]
+    assert beside_text == []
