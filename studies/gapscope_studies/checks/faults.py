@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -77,11 +78,8 @@ def build(family: str, data: Data, seed: int) -> nn.Module:
     if family == "batch norm":
         return gs.build_network("small_cnn", depth=2, width_multiplier=0.25, batch_norm=True, **options)
     width = 64 if is_table else 12
-
-    def layer() -> nn.Module:
-        return nn.Linear(width, width) if is_table else nn.Conv2d(width, width, 3, padding=1)
-
     first = nn.Linear(x.shape[1], width) if is_table else nn.Conv2d(x.shape[1], width, 3, stride=2, padding=1)
+    layer = partial(nn.Linear, width, width) if is_table else partial(nn.Conv2d, width, width, 3, padding=1)
     layers: list[tuple[str, nn.Module]] = [("first", first), ("relu", nn.ReLU())]
     layers += [(f"block{i}", Residual(nn.Sequential(layer(), nn.ReLU(), layer()))) for i in range(2)]
     layers += [] if is_table else [("flatten", nn.Flatten())]

@@ -1,4 +1,4 @@
-"""How many planted faults each check finds, and how often it reports one where there is none.
+"""Hit rates of the checks on planted faults, and false-alarm rates on clean cases.
 
     python -m gapscope_studies.checks.planted_faults results/checks/planted_faults.json --scale small
 
@@ -9,9 +9,10 @@ Every unit of work is a file: a run that was stopped resumes.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,8 @@ from gapscope_studies.checks.faults import FAMILIES, IMAGES, TABLES, Data, build
 from gapscope_studies.checks.summary import summarize
 from gapscope_studies.kit.provenance import commit
 
-FIRST_SEEDS = {"smoke": 500, "development": 0, "small": 1001}
-SCALES = {
-    "smoke": {"datasets": ("digits",), "families": ("fully connected", "batch norm"), "seeds": 1, "n": 120},
-    "development": {"datasets": IMAGES + TABLES, "families": FAMILIES, "seeds": 2, "n": faults.N},
-    "small": {"datasets": IMAGES + TABLES, "families": FAMILIES, "seeds": 10, "n": faults.N},
-}
-DATA_CODES = ["GS101", "GS102", "GS104", "GS105"]
+# The first seed and the number of seeds: thresholds are chosen on the first scale, and judged on the second.
+SCALES = {"development": (0, 2), "small": (1001, 10)}
 TRAINED = gs.TrainingSpec(epochs=30, learning_rate=0.05, momentum=0.9)
 SHORT = gs.TrainingSpec(epochs=10, learning_rate=0.001)
 
@@ -45,7 +41,8 @@ def _accuracy(network: nn.Module, data: Data) -> float:
         return float((network.eval()(data[0]).argmax(1) == data[1]).double().mean())
 
 
-def _exact_duplicates(data: Data) -> bool:
+def _repeats(data: Data) -> bool:
+    """Whether 2 % of the samples are exact repeats."""
     return len(data[0]) - len(data[0].unique(dim=0)) >= 0.02 * len(data[0])
 
 
@@ -63,11 +60,11 @@ def _logistic_disagreement(data: Data) -> bool:
     return float((predicted[np.arange(len(y)), y] < 0.1).mean()) >= 0.1
 
 
-def _falling(history: Sequence[Mapping[str, Any]]) -> bool:
+def _falls(history: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the mean training loss of the last fifth of epochs is a tenth below that of the fifth before."""
     losses = [row["train_loss"] for row in history]
     k = max(2, len(losses) // 5)
-    before, after = sum(losses[-2 * k : -k]) / k, sum(losses[-k:]) / k
-    return before - after > 0.1 * before
+    return sum(losses[-k:]) < 0.9 * sum(losses[-2 * k : -k])
 
 
 def _case(code: str, kind: str, is_fault: bool, result: Any, baseline: bool | None = None) -> dict[str, Any]:
@@ -86,7 +83,7 @@ def data_cases(family: str, train: Data, seed: int) -> Iterator[dict[str, Any]]:
     generator, network = torch.Generator().manual_seed(seed), build(family, train, seed)
     repeated = faults.duplicates(train, generator, exact=seed % 2 == 0)
     for code, faulty, baseline in (
-        ("GS101", repeated, _exact_duplicates),
+        ("GS101", repeated, _repeats),
         ("GS102", faults.flipped(train, generator), _logistic_disagreement),
     ):
         for data in (train, faulty):
@@ -123,12 +120,17 @@ def trained_cases(family: str, train: Data, more: Data, test: Data, seed: int) -
             network, data, initial_state=initial, monitor=monitor, history=history, batch_size=50, time_budget=None
         )
         if kind != "noisy":
-            yield _case("GS302", kind, kind == "short", result, _falling(history))
+            yield _case("GS302", kind, kind == "short", result, _falls(history))
             yield from _worse_than_possible(kind, network, data, test, result)  # test samples have clean labels
         if kind != "short":
             yield _case("GS301", kind, kind == "noisy", result)
         if kind == "trained":
-            yield from _planted_after_training(network, data, initial, result, generator)
+            options: dict[str, Any] = {"initial_state": initial, "batch_size": 50, "time_budget": None}
+            yield from _both("GS403", result, faults.with_dead_units(network, generator), data, **options)
+            wiggly = faults.Wiggly(network, data[0], generator)
+            yield from _both("GS404", result, wiggly, data, history=({"epoch": 1},))
+            if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules()):
+                yield from _both("GS203", result, faults.with_stale_statistics(network), data, **options)
             forecast = gs.check(network, data, only=["GS103"])
             bigger = build(family, more, seed)
             gs.train(bigger, more, spec, seed=seed)
@@ -151,27 +153,15 @@ def _worse_than_possible(
         yield _case("GS401", kind, accuracy <= best - 0.05, result, hold_out <= best - 0.05)
 
 
-def _planted_after_training(
-    network: nn.Module, data: Data, initial: dict[str, Any], clean: Any, generator: torch.Generator
-) -> Iterator[dict[str, Any]]:
-    options = {"initial_state": initial, "batch_size": 50, "time_budget": None}
-    yield from _both("GS403", clean, faults.with_dead_units(network, generator), data, **options)
-    yield from _both("GS404", clean, faults.Wiggly(network, data[0], generator), data, history=({"epoch": 1},))
-    if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules()):
-        yield from _both("GS203", clean, faults.with_stale_statistics(network), data, **options)
-
-
 def units(scale: str) -> Iterator[tuple[int, str, str]]:
     """Seed, data set and family of every unit of work, one seed of everything first."""
-    settings = SCALES[scale]
-    for seed in range(settings["seeds"]):
-        for data in settings["datasets"]:
-            for family in settings["families"]:
-                yield FIRST_SEEDS[scale] + seed, data, family
+    first, number = SCALES[scale]
+    return itertools.product(range(first, first + number), IMAGES + TABLES, FAMILIES)
 
 
-def run_unit(seed: int, name: str, family: str, n: int) -> list[dict[str, Any]]:
-    """All cases of one unit."""
+def run_unit(seed: int, name: str, family: str, n: int = faults.N) -> dict[str, Any]:
+    """All cases of one unit, and its CPU seconds."""
+    start = time.process_time()
     more, test = draw(name, seed, 2 * n)
     train = (more[0][:n], more[1][:n])
     many = draw(name, seed, 3 * n + 50)[0]
@@ -180,12 +170,8 @@ def run_unit(seed: int, name: str, family: str, n: int) -> list[dict[str, Any]]:
         untrained_cases(family, train, seed),
         trained_cases(family, train, more, test, seed),
     )
-    return [{"data": name, "family": family, "seed": seed, **case} for part in parts for case in part]
-
-
-def _timed(unit: Callable[[], Any]) -> dict[str, Any]:
-    start = time.process_time()
-    return {"cases": unit(), "cpu_seconds": time.process_time() - start}
+    cases = [{"data": name, "family": family, "seed": seed, **case} for part in parts for case in part]
+    return {"cases": cases, "cpu_seconds": time.process_time() - start}
 
 
 def main() -> None:
@@ -194,16 +180,16 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--scale", choices=sorted(SCALES), default="small")
     parser.add_argument("--work", type=Path, default=Path("study-work/checks"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    n, expected = SCALES[given.scale]["n"], list(units(given.scale))
-    jobs = {" ".join(map(str, unit)): partial(_timed, partial(run_unit, *unit, n=n)) for unit in expected}
-    result = run_cached(jobs, given.work / given.scale, workers=1).values()
+    plan = list(units(arguments.scale))
+    jobs = {" ".join(map(str, unit)): partial(run_unit, *unit) for unit in plan}
+    result = run_cached(jobs, arguments.work / arguments.scale, workers=1).values()
     content = {
         "environment": environment(),
-        "scale": given.scale,
-        "samples": n,
-        "seeds": sorted({seed for seed, _, _ in expected}),
+        "scale": arguments.scale,
+        "samples": faults.N,
+        "seeds": sorted({seed for seed, _, _ in plan}),
         "cpu_seconds": sum(unit["cpu_seconds"] for unit in result),
         "thresholds": (
             "chosen on seeds 0 and 1 (scale development), fixed in this commit before the seeds above were drawn; "
@@ -212,8 +198,8 @@ def main() -> None:
         "commit": commit(),
         "codes": summarize([case for unit in result for case in unit["cases"]]),
     }
-    given.path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(given.path, to_json(content, indent=1) + "\n")
+    arguments.path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(arguments.path, to_json(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

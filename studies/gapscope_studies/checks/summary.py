@@ -24,19 +24,18 @@ def wilson(successes: int, n: int) -> list[float] | None:
 
 def _rates(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     faulty, clean = ([case["outcome"] for case in cases if case["fault"] is kind] for kind in (True, False))
-    result, alarms = faulty.count("finding"), clean.count("finding")
-    missing = [outcomes.count("not checked") for outcomes in (faulty, clean)]
-    answered, answered_clean = len(faulty) - missing[0], len(clean) - missing[1]
+    hits, alarms = faulty.count("finding"), clean.count("finding")
+    answers, clean_answers = (len(outcomes) - outcomes.count("not checked") for outcomes in (faulty, clean))
     return {
         "faults": len(faulty),
         "clean": len(clean),
-        "hits": wilson(result, len(faulty)),
+        "hits": wilson(hits, len(faulty)),
         "false alarms": wilson(alarms, len(clean)),
-        "answered faults": answered,
-        "answered clean": answered_clean,
-        "hits of answered": wilson(result, answered),
-        "false alarms of answered": wilson(alarms, answered_clean),
-        "not checked": sum(missing),
+        "answered faults": answers,
+        "answered clean": clean_answers,
+        "hits of answered": wilson(hits, answers),
+        "false alarms of answered": wilson(alarms, clean_answers),
+        "not checked": len(cases) - answers - clean_answers,
     }
 
 
@@ -44,18 +43,18 @@ def summarize(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row per code: rates, whether the bar is met, the baseline, and rates per data set and family."""
     rows = []
     for code in sorted({case["code"] for case in cases}):
-        own = [case for case in cases if case["code"] == code]
-        rates = _rates(own)
+        of_code = [case for case in cases if case["code"] == code]
+        rates = _rates(of_code)
         # a fault without an answer is not found, but a clean case without an answer is no evidence of silence
         hits, alarms = rates["hits"], rates["false alarms of answered"]
         enough = rates["faults"] >= MIN_CASES and rates["answered clean"] >= MIN_CASES
         passed = hits is not None and alarms is not None and hits[0] >= BAR_HITS and alarms[0] <= BAR_FALSE_ALARMS
         row: dict[str, Any] = {"code": code, **rates, "enough cases": enough, "meets the bar": passed}
         outcomes = {True: "finding", False: "fine"}
-        known = [case for case in own if case["baseline"] is not None]
-        row["baseline"] = _rates([case | {"outcome": outcomes[case["baseline"]]} for case in known])
-        for key in ("data", "family", "kind"):
-            names = sorted({case[key] for case in own})
-            row[f"by {key}"] = {name: _rates([case for case in own if case[key] == name]) for name in names}
+        baseline = [case | {"outcome": outcomes[case["baseline"]]} for case in of_code if case["baseline"] is not None]
+        row["baseline"] = _rates(baseline)
+        for key in ("data", "family"):
+            names = sorted({case[key] for case in of_code})
+            row[f"by {key}"] = {name: _rates([case for case in of_code if case[key] == name]) for name in names}
         rows.append(row)
     return rows
