@@ -172,18 +172,6 @@ def test_the_table_holds_the_networks_as_they_are(setting: RunSettings) -> None:
     assert table["train_accuracy"].iloc[0] == pytest.approx(float(right))
 
 
-def test_other_layers_are_measured_by_name(setting: RunSettings) -> None:
-    pool, specs = first_pool(setting)
-    result = grids.measure_layers(setting, pool, specs[1].id, 60)
-    network, problem = trained(setting, pool, specs[1].id)
-    assert problem.train.targets is not None
-    x, y = problem.train.inputs[:60], problem.train.targets[:60]
-    assert result["zeta, fully connected"] == unit_sparsity(network, x, y, layers="fc1_relu").zeta
-    assert result["kappa, first third"] == unit_sparsity(network, x, y, layers="conv1_relu").kappa
-    assert result["zeta, last convolution"] == unit_sparsity(network, x, y).zeta
-    assert len({round(value, 12) for value in result.values()}) > 4
-
-
 def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
     setting = RunSettings(scale="smoke", work=tmp_path)
     (spec,) = next(iter(grids.models(setting).values()))

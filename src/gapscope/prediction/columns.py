@@ -113,7 +113,7 @@ WIDE = 10.0
 # 40 networks of the demo these erred by a third of what the sensitivities below did
 FROM_THE_KERNEL = ("kernel_leave_one_out.initial.accuracy", "gradient_neighbours.agreement", "accuracy")
 # with tens of networks these, with the median margins and the fit to the training data, err least on networks that were
-# left out of the fit (study zhao2022, part "worth")
+# left out of the fit
 SENSITIVITIES = ("output_sensitivity", "input_jacobian_norm", "ntk_trace")
 FIT = ("loss", "accuracy")
 FAMILIES = ("network.name", "network.options.batch_norm", "network.options.normalization")

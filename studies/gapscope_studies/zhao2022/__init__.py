@@ -1,4 +1,4 @@
-"""Zhao, Zhang and Hu 2022: the generalization gap from the sparsity of units, and what that estimate is worth."""
+"""Zhao, Zhang and Hu 2022: the generalization gap from the sparsity of units."""
 
 from __future__ import annotations
 
@@ -40,11 +40,6 @@ STUDY = Study(
              "The same with ResNet-34; the linear fit leaves an SSR of .122."),
         Part("conditions", "When zeta and kappa go with the gap", pools.conditions,
              "Not in the paper: the two in subsets of three pools in which more is varied.", ours=True),
-        Part("depth", "Which layer is ablated", pools.depth, "The deeper the layer, the more it tells."),
-        Part("worth", "What an estimate is worth within a pool", pools.estimation_error,
-             "Not in the paper: errors on networks that were left out, beside plain baselines.", ours=True),
-        Part("transfer", "What an estimate is worth on another pool", pools.transfer,
-             "The coefficients carry over to other networks (the paper fits each architecture again)."),
     ),
     untested=(
         cannot_run("Figs. 1 to 3", "the same of VGG-16 on all of CIFAR-100", "20 of its classes are here, and no GPU"),

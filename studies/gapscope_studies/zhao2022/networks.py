@@ -6,11 +6,7 @@ import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
-
-import torch
-from torch import nn
 
 from gapscope.base.specs import DataSpec, RunSpec
 from gapscope.data import prepare
@@ -189,43 +185,22 @@ def sparsity(setting: RunSettings, pool: str, spec: RunSpec) -> UnitSparsity:
     return unit_sparsity(network, problem.train.inputs, problem.train.targets)
 
 
-def measure_layers(setting: RunSettings, pool: str, spec_id: str, n_samples: int) -> dict[str, float]:
-    """Zeta and kappa of the default layer and of others, on the first training samples.
-
-    The others are the activations at a third and two thirds of the convolutions, and the one behind the last.
-    """
-    network, problem = trained(setting, pool, spec_id)
-    samples = problem.train.subset(torch.arange(min(n_samples, len(problem.train))))
-    assert samples.targets is not None
-    result = {"last convolution": unit_sparsity(network, samples.inputs, samples.targets)}
-    names = [name for name, module in network.named_modules() if isinstance(module, nn.ReLU)]
-    last = names.index(result["last convolution"].layer)
-    places = {"first third": last // 3, "second third": round(2 * last / 3), "fully connected": last + 1}
-    for label, place in places.items():
-        if place != last and place < len(names) and list(places.values()).count(place) == 1:
-            result[label] = unit_sparsity(network, samples.inputs, samples.targets, layers=names[place])
-    return {f"{number}, {label}": value for label, item in result.items() for number, value in item.scalars().items()}
-
-
 def finished(setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
     """Train and measure what is missing. The records of the networks that finished, in the order of the specs."""
     return [record for record in setting.train(pool, specs, **options) if record.status == "finished"]
 
 
-def networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec], *, layer_samples: int = 0) -> Table:
-    """One row a finished network, indexed by id: settings, scores, gap and readings of `records_to_pandas`, and more.
+def networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec]) -> Table:
+    """One row per finished network, indexed by id: settings, scores, gap and readings, and further columns.
 
-    `corruption`, `batch_norm`, `fitted` (training accuracy at least 0.97, the paper's condition), `family`
-    (architecture and normalization), `chance` (accuracy of guessing), `curve` (test accuracies), and, where
-    `layer_samples` is not 0, zeta and kappa of further layers.
+    `fitted` is the paper's condition, `family` the architecture with its normalization, `chance` the accuracy of
+    guessing, `curve` the test accuracies.
     """
-    import pandas
-
     records = finished(setting, pool, specs)
     table: Table = records_to_pandas(records)
     tensors = [load_tensors(weights_of(setting, pool, record.id))[0] for record in records]
     norm = [any(name.endswith("running_mean") for name in there) for there in tensors]
-    table = table.assign(
+    return table.assign(
         corruption=table["data.label_noise"].astype(float),
         batch_norm=norm,
         fitted=table["train_accuracy"] >= MIN_TRAIN_ACCURACY,
@@ -233,8 +208,3 @@ def networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec], *, layer
         chance=1 / prepared(specs[0], setting.data_root)[0].n_outputs,
         curve=[[float(row["test_accuracy"]) for row in record.history] for record in records],
     )
-    if layer_samples:
-        jobs = {key: partial(measure_layers, setting, pool, key, layer_samples) for key in table.index}
-        extra: Any = setting.cached("layers", jobs)
-        table = table.join(pandas.DataFrame.from_dict(extra, orient="index").astype(float))
-    return table
