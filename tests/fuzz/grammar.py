@@ -84,7 +84,7 @@ class Sentence:
 
     @property
     def refused(self) -> bool:
-        """Whether measures must refuse it."""
+        """Return whether measures must refuse it."""
         return any(construct.refused for construct in self.constructs)
 
     @property
@@ -100,10 +100,10 @@ class Sentence:
             return built.eval()
         # weights of the lowest precision, so that the float64 network is the very same function
         with _seeded(self.seed, torch.float64):
-            drawn = self._built()
+            source = self._built()
         with torch.no_grad():
-            for to, given in ((built.parameters(), drawn.parameters()), (built.buffers(), drawn.buffers())):
-                for tensor, entries in zip(to, given, strict=True):
+            for to, origin in ((built.parameters(), source.parameters()), (built.buffers(), source.buffers())):
+                for tensor, entries in zip(to, origin, strict=True):
                     tensor.copy_(_rounded(entries, self.dtype))
         if dtype == torch.bfloat16:
             built = built.to(dtype)
@@ -142,14 +142,14 @@ def sentence(
     half = dtype is None and choices.random() < 0.06
     known = [word for word in sorted(CONSTRUCTS) if CONSTRUCTS[word].half or not half]
     # one construct goes by the seed, so that as many seeds as there are constructs show them all
-    drawn_words = [known[seed % len(known)], *choices.choices(known, k=choices.choice([0, 1, 2]))]
-    choices.shuffle(drawn_words)
-    drawn_head = choices.choice([name for name in sorted(HEADS) if HEADS[name].half or not half])
-    words, chosen = tuple(drawn_words) if words is None else words, drawn_head if head is None else head
-    constructs = [*(CONSTRUCTS[name] for name in words), HEADS[chosen]]
+    random_words = [known[seed % len(known)], *choices.choices(known, k=choices.choice([0, 1, 2]))]
+    choices.shuffle(random_words)
+    random_head = choices.choice([name for name in sorted(HEADS) if HEADS[name].half or not half])
+    words, head = words or tuple(random_words), head or random_head
+    constructs = [*(CONSTRUCTS[name] for name in words), HEADS[head]]
     if any(construct.refused for construct in constructs):
         # one sample mixes with none; constant outputs and zeros hide what is mixed
-        n, chosen = max(n, 3), "mean of the places"
+        n, head = max(n, 3), "mean of the places"
     return Sentence(
         seed=seed,
         n=n,
@@ -158,7 +158,7 @@ def sentence(
         outputs=choices.randint(1, 3),
         words=words,
         residual=tuple(choices.random() < 0.5 for _ in words),
-        head=chosen,
+        head=head,
         alias=(choices.random() < 0.2) if alias is None else alias,
         dtype=dtype or (torch.bfloat16 if half else choices.choice(3 * [torch.float64] + [torch.float32])),
         chunk_size=choices.choice([None, None, 1, 2, 3]) if not any(c.refused for c in constructs) else None,

@@ -1,4 +1,4 @@
-"""What is right, by plain autograd in float64, one sample and one output at a time; and what the library says."""
+"""Right answers by plain autograd in float64, one sample and one output at a time, against the library's."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ def truth(case: Sentence, network: nn.Module, dtype: torch.dtype = torch.float64
     return Truth(rows.detach(), norms, trace, with_gradient(logdet), with_gradient(probed))
 
 
-def _difference(given: Tensor, right: Tensor) -> float:
-    if given.shape != right.shape or given.is_complex():
+def _difference(answer: Tensor, right: Tensor) -> float:
+    if answer.shape != right.shape or answer.is_complex():
         return float("inf")
-    error = (given.double() - right).abs().max() / right.abs().max().clamp(min=1e-3)
+    error = (answer.double() - right).abs().max() / right.abs().max().clamp(min=1e-3)
     return float(error) if torch.isfinite(error) else float("inf")
 
 
@@ -155,7 +155,7 @@ Questions = dict[str, tuple[Callable[[], Any], Tensor]]
 
 
 def _measured(case: Sentence, network: nn.Module, right: Truth) -> Questions:
-    """What each measure must give: how to ask for it, and the answer."""
+    """Questions to the measures, with their answers."""
     x, chunk = case.inputs(), case.chunk_size
     traced = torch.einsum("ncmc->nm", right.kernel)
     eigenvalues = torch.linalg.eigvalsh(right.kernel.flatten(2).flatten(0, 1))
@@ -197,7 +197,7 @@ def _penalized(case: Sentence, network: nn.Module, right: Truth) -> Questions:
 
 
 def _rounding(case: Sentence, network: nn.Module, name: str, right: Tensor) -> float:
-    """How far plain autograd is off in the precision of the network.
+    """Return the error of plain autograd in the precision of the network.
 
     A derivative that is nearly zero is nothing but rounding (the norm of two features is nearly a sign), and so is
     half of a second derivative that is huge.
@@ -271,7 +271,7 @@ def penalty_of_the_batch_as_run(case: Sentence, *, training: bool) -> list[str]:
 
 
 def _samples_reach_others(case: Sentence, network: nn.Module) -> bool:
-    """Whether more than rounding flows from sample to sample: nothing does behind norms of two features, mere signs."""
+    """Return whether more than rounding flows from sample to sample; behind norms of two features nothing does."""
     x = case.inputs(torch.float64).requires_grad_()
     outputs = network(x)
     try:

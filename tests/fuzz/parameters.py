@@ -106,7 +106,11 @@ def _shared_encoder(s: Sizes) -> nn.Module:
 
 def _closing_hook(s: Sizes) -> nn.Module:
     layer, other = nn.Linear(s.features, s.features), nn.Linear(s.features, s.features)
-    layer.register_forward_hook(lambda module, arguments, output: (1 + other.weight.sum().tanh()).mul(output))
+
+    def scale(module: nn.Module, arguments: Any, output: Any) -> Tensor:
+        return output * (1 + other.weight.sum().tanh())
+
+    layer.register_forward_hook(scale)
     return Wrapped(lambda net, x: net.layer(x), layer=layer, other=other)
 
 

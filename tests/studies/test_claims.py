@@ -132,7 +132,7 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("paper", "judged"),
+    ("paper", "verdict"),
     [
         (0.1, (HELD, "")),
         (0.19, (HELD, "")),
@@ -141,9 +141,11 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
         (-0.1, (NOT_HELD, OPPOSITE)),
     ],
 )
-def test_size_is_judged_together_with_sign(paper: float, judged: tuple[str, str]) -> None:
+def test_size_is_judged_together_with_sign(paper: float, verdict: tuple[str, str]) -> None:
     values = [0.09, 0.11, 0.1, 0.08, 0.12, 0.1, 0.1]
-    assert claim("Table 1", "so much", "lead", values, paper=paper, compared=(), untrained="numbers").evaluate == judged
+    assert (
+        claim("Table 1", "so much", "lead", values, paper=paper, compared=(), untrained="numbers").evaluate == verdict
+    )
 
 
 def test_two_clusters_far_apart_are_two_units() -> None:

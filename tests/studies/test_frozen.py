@@ -63,9 +63,9 @@ def _is_prose(value: Any) -> bool:
 def slim(value: Any) -> Any:
     """Plain values without wall times, verdicts and prose."""
     if isinstance(value, dict):
-        left_out = ("share_of_training", "outcome")
-        kept = {key: item for key, item in value.items() if "seconds" not in key and key not in left_out}
-        return {key: slim(item) for key, item in kept.items() if not _is_prose(item)}
+        skip = ("share_of_training", "outcome")
+        rest = {key: item for key, item in value.items() if "seconds" not in key and key not in skip}
+        return {key: slim(item) for key, item in rest.items() if not _is_prose(item)}
     return [slim(item) for item in value if not _is_prose(item)] if isinstance(value, list) else value
 
 
@@ -82,28 +82,28 @@ def _same_claim(a: Any, b: Any, numbers: bool) -> bool:
     return all(_close(float(a[name]), float(b[name])) for name in compared)
 
 
-def changed(frozen: Any, found: Any, where: str = "", *, numbers: bool = True) -> Iterator[str]:
-    """Where a frozen value is missing or another (or without `numbers`, is missing or another text)."""
-    if isinstance(frozen, dict) and isinstance(found, dict):
+def changes(frozen: Any, result: Any, where: str = "", *, numbers: bool = True) -> Iterator[str]:
+    """Places at which a frozen value is missing or another (or without `numbers`, is missing or another text)."""
+    if isinstance(frozen, dict) and isinstance(result, dict):
         for key, value in frozen.items():
             if key == "claims":  # there may be others, and other words; their numbers stand
-                kept = [row for row in value if not any(_same_claim(row, other, numbers) for other in found[key])]
-                yield from (f"{where}/claims has no more {row}" for row in kept)
-            elif key not in found:
+                rows = [row for row in value if not any(_same_claim(row, other, numbers) for other in result[key])]
+                yield from (f"{where}/claims has no more {row}" for row in rows)
+            elif key not in result:
                 yield f"{where}/{key} is missing"
             elif numbers or key not in CHOSEN:
-                yield from changed(value, found[key], f"{where}/{key}", numbers=numbers)
-    elif isinstance(frozen, list) and isinstance(found, list):
-        if len(frozen) != len(found):
-            yield f"{where} has {len(found)} items, had {len(frozen)}"
-        for number, pair in enumerate(zip(frozen, found, strict=False)):
-            yield from changed(*pair, f"{where}/{number}", numbers=numbers)
-    elif not _close(frozen, found, numbers):
-        yield f"{where} is {found!r}, was {frozen!r}"
+                yield from changes(value, result[key], f"{where}/{key}", numbers=numbers)
+    elif isinstance(frozen, list) and isinstance(result, list):
+        if len(frozen) != len(result):
+            yield f"{where} has {len(result)} items, had {len(frozen)}"
+        for number, pair in enumerate(zip(frozen, result, strict=False)):
+            yield from changes(*pair, f"{where}/{number}", numbers=numbers)
+    elif not _close(frozen, result, numbers):
+        yield f"{where} is {result!r}, was {frozen!r}"
 
 
 def numbers_of(content: Any) -> Any:
-    """What a part computed; claims as rows, as they were kept among the numbers."""
+    """Numbers of a part, with its claims as rows."""
     rows = [
         {"source": c["source"], "the paper says": c["says"], "quantity": c["quantity"], "ours": c["value"],
          "low": c["low"], "high": c["high"], "seeds": c["units"]}
@@ -121,7 +121,7 @@ def test_a_part_gives_the_frozen_numbers(study: str, part: str, smoke: Callable[
     assert page.count("![") == len(list(smoke(study).results.glob(f"{part}-*.svg")))
     result = numbers_of(content)
     same_processor = (FOLDER / "rounding").read_text().strip() == rounding()
-    assert not [*changed(FROZEN[study][part], result, part, numbers=same_processor)][:10]
+    assert not [*changes(FROZEN[study][part], result, part, numbers=same_processor)][:10]
 
 
 def test_every_study_is_frozen_and_every_frozen_part_exists() -> None:
@@ -131,15 +131,15 @@ def test_every_study_is_frozen_and_every_frozen_part_exists() -> None:
 
 def test_a_change_is_seen() -> None:
     frozen = {"a": [1.0, {"b": "x"}], "c": "NaN"}
-    assert not [*changed(frozen, {"a": [1.0 + 1e-9, {"b": "x", "new": 1}], "c": "NaN"})]
-    assert [*changed(frozen, {"a": [1.001, {"b": "y"}]})] == [
+    assert not [*changes(frozen, {"a": [1.0 + 1e-9, {"b": "x", "new": 1}], "c": "NaN"})]
+    assert [*changes(frozen, {"a": [1.001, {"b": "y"}]})] == [
         "/a/0 is 1.001, was 1.0", "/a/1/b is 'y', was 'x'", "/c is missing",
     ]  # fmt: skip
-    assert [*changed([1], [1, 2])] == [" has 2 items, had 1"]
-    assert [*changed({"a": 1.0, "b": "x", "c": 0}, {"a": 2.0, "b": "y"}, numbers=False)] == [
+    assert [*changes([1], [1, 2])] == [" has 2 items, had 1"]
+    assert [*changes({"a": 1.0, "b": "x", "c": 0}, {"a": 2.0, "b": "y"}, numbers=False)] == [
         "/b is 'y', was 'x'", "/c is missing",
     ]  # fmt: skip
     claims = [{"ours": "NaN", "low": "-Infinity", "high": "Infinity", "seeds": 1}]
-    assert not [*changed({"claims": claims}, {"claims": claims})]
-    assert [*changed({"claims": claims}, {"claims": [claims[0] | {"ours": 0.5}]})]
+    assert not [*changes({"claims": claims}, {"claims": claims})]
+    assert [*changes({"claims": claims}, {"claims": [claims[0] | {"ours": 0.5}]})]
     assert slim({"a_seconds": 1, "b": ["x" * 61, 2], "outcome": "held"}) == {"b": [2]}

@@ -1,4 +1,4 @@
-"""What results/ stores stays light, and light forms hold the same numbers and figures."""
+"""Sizes of stored results, and light forms that hold the same numbers and figures."""
 
 from __future__ import annotations
 

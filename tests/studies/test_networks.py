@@ -40,12 +40,12 @@ def test_networks_are_a_table_and_their_probes_another(setting: RunSettings) -> 
     assert (
         result["widest"].tolist() == [max(p.shape[0] for p in trained(setting, "toy", SPECS[0].id)[0].parameters())] * 2
     )
-    kept = {path: path.stat().st_mtime_ns for path in (setting.work / "toy-widest").iterdir()}
-    assert len(kept) == 2 and evaluate_networks(setting, "toy", widest, table.index).equals(result)
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    times = {path: path.stat().st_mtime_ns for path in (setting.work / "toy-widest").iterdir()}
+    assert len(times) == 2 and evaluate_networks(setting, "toy", widest, table.index).equals(result)
+    assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
-def test_how_well_networks_learnt_is_read_from_their_records(setting: RunSettings) -> None:
+def test_how_well_networks_learned_is_read_from_their_records(setting: RunSettings) -> None:
     records = setting.train("toy", SPECS, measures=("accuracy",))
     result = compared("short", records, 10)
     assert result.train_accuracy == pytest.approx(sum(r.scores["train_accuracy"] for r in records) / 2)

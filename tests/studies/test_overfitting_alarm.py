@@ -50,11 +50,11 @@ def test_pools_have_nothing_in_common_and_enough_runs(tmp_path: Path) -> None:
 
 
 def test_every_rule_is_frozen_in_one_of_few_settings_and_plays_on_any_recording() -> None:
-    default, chosen = study.frozen(RunSettings(scale="smoke", work=Path()))
-    assert set(chosen) == {rule.name for rule in RULES} and default in chosen
+    default, settings = study.frozen(RunSettings(scale="smoke", work=Path()))
+    assert set(settings) == {rule.name for rule in RULES} and default in settings
     for rule in RULES:
-        assert chosen[rule.name] in rule.settings() and len(rule.settings()) in (9, 24, 36, 40)
-        result = rule.stops(made_up(RISES_AND_FALLS), **chosen[rule.name])
+        assert settings[rule.name] in rule.settings() and len(rule.settings()) in (9, 24, 36, 40)
+        result = rule.stops(made_up(RISES_AND_FALLS), **settings[rule.name])
         assert result is None or 0 <= result.at < T
 
 
@@ -81,7 +81,7 @@ def made_up(accuracy: list[float], kind: str = "made up", noise: float = 0.5, **
     case = Case(kind=kind, spec=RunSpec(), n=N, test=9, noise=noise, pairwise=False, classes=None, quartiles=False)
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(W) % K
-    given = {
+    recording = {
         "predicted": torch.zeros(T, N, dtype=torch.int16),
         "outputs": torch.randn(T, W, K, generator=generator),
         "neighbours": (torch.arange(W)[:, None] + torch.arange(1, 4)).remainder(W).expand(T, W, 3).short(),
@@ -100,7 +100,7 @@ def made_up(accuracy: list[float], kind: str = "made up", noise: float = 0.5, **
                  "evidence": [-1.0] * T},
         split={"test_accuracy": [0.5 * value for value in accuracy], "loss": constant, "accuracy": [0.5] * T},
         with_canaries={"test_accuracy": accuracy},
-        tensors=given | tensors,
+        tensors=recording | tensors,
         seconds={name: 1.0 for names in study.TIMED.values() for name in names} | {"training": 10.0},
         date="",
     )  # fmt: skip
@@ -198,7 +198,7 @@ def test_watching_changes_no_training(watched: tuple[RunSettings, list[runs.Run]
     assert run.split["test_accuracy"] != run.columns["test_accuracy"] != run.with_canaries["test_accuracy"]
 
 
-def test_watched_runs_are_kept(watched: tuple[RunSettings, list[runs.Run]]) -> None:
+def test_watched_runs_are_read_again(watched: tuple[RunSettings, list[runs.Run]]) -> None:
     setting, [first, second] = watched
     [again] = runs.runs(setting, [second.case])
     assert again.columns == second.columns and again.date == second.date
@@ -215,10 +215,10 @@ def test_watched_runs_are_kept(watched: tuple[RunSettings, list[runs.Run]]) -> N
 def test_wrong_labels_are_those_that_a_case_says(watched: tuple[RunSettings, list[runs.Run]]) -> None:
     _, [clean, noisy] = watched
     same = dataclasses.replace(noisy.case, noise=0.0)
-    given, wrong = (runs.problem_of(case, None).train.targets for case in (same, noisy.case))
-    assert given is not None and wrong is not None
-    changed = given != wrong
-    assert int(changed.sum()) == 48 and torch.equal(wrong[changed], (given[changed] + 1) % 10)
+    clean_labels, wrong = (runs.problem_of(case, None).train.targets for case in (same, noisy.case))
+    assert clean_labels is not None and wrong is not None
+    changed = clean_labels != wrong
+    assert int(changed.sum()) == 48 and torch.equal(wrong[changed], (clean_labels[changed] + 1) % 10)
     few = dataclasses.replace(clean.case, classes=(3, 4), n=50)
     labels = runs.problem_of(few, None).train.targets
     assert labels is not None and labels.unique().tolist() == [0, 1, 2, 3]

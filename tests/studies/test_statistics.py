@@ -41,15 +41,15 @@ def test_the_bootstrap_is_that_of_scipy() -> None:
 
 
 def test_rows_of_a_cluster_stay_together() -> None:
-    seen: list[np.ndarray] = []
+    picks: list[np.ndarray] = []
 
-    def kept(rows: np.ndarray) -> float:
-        seen.append(rows)
+    def average(rows: np.ndarray) -> float:
+        picks.append(rows)
         return float(VALUES[rows].mean())
 
-    result = bootstrap(kept, 6, ["a", "b", "a", "b", "c", "c"], draws=50)
+    result = bootstrap(average, 6, ["a", "b", "a", "b", "c", "c"], draws=50)
     assert result.units == 3
-    for rows in seen:
+    for rows in picks:
         count = np.bincount(rows, minlength=6)
         assert (count[0], count[1], count[4]) == (count[2], count[3], count[5])
     assert bootstrap(lambda rows: 1.0, 4, ["a"] * 4).low == -math.inf
@@ -84,7 +84,7 @@ def test_both_ways_covers_rows_and_repeats() -> None:
 
 
 def _rejections_of_a_true_null(clusters: int, rows: int, between: float, trials: int = 400) -> tuple[float, float]:
-    """How often the correlation of unrelated x and y is found, by percentiles and by widened percentiles.
+    """Rates at which unrelated x and y seem correlated, by percentiles and by widened percentiles.
 
     Moments of whole clusters stand for their rows, which makes 600 resamples one product of matrices.
     """

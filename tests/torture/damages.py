@@ -1,4 +1,4 @@
-"""What may have happened to a stored file: cut off, corrupted, another thing in its place, JSON of another form."""
+"""Damages of a stored file: cut off, corrupted, another thing in its place, JSON of another form."""
 
 from __future__ import annotations
 

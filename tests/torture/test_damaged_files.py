@@ -109,7 +109,7 @@ class Torture:
         }
 
     def outcome(self, command: str) -> str:
-        """What a command made of it: "works", "clear" (one sentence) or "raw" with what came through."""
+        """Result of a command: "works", "clear" (one sentence) or "raw" with what came through."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             try:

@@ -42,12 +42,12 @@ def _accuracy(network: nn.Module, data: Data) -> float:
 
 
 def _repeats(data: Data) -> bool:
-    """Whether 2 % of the samples are exact repeats."""
+    """Return whether 2 % of the samples are exact repeats."""
     return len(data[0]) - len(data[0].unique(dim=0)) >= 0.02 * len(data[0])
 
 
 def _logistic_disagreement(data: Data) -> bool:
-    """Whether five folds of logistic regression give 10 % of the labels a probability below 0.1."""
+    """Return whether five folds of logistic regression give 10 % of the labels a probability below 0.1."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import KFold, cross_val_predict
 
@@ -61,7 +61,7 @@ def _logistic_disagreement(data: Data) -> bool:
 
 
 def _falls(history: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the mean training loss of the last fifth of epochs is a tenth below that of the fifth before."""
+    """Return whether the mean training loss of the last fifth of epochs is a tenth below that of the fifth before."""
     losses = [row["train_loss"] for row in history]
     k = max(2, len(losses) // 5)
     return sum(losses[-k:]) < 0.9 * sum(losses[-2 * k : -k])

@@ -28,20 +28,20 @@ def main() -> None:
     parser.add_argument("what", choices=(*ranking.SCALES, "targets", "hard_clean", "embeddings"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--cells", type=Path, default=Path("study-work/labels"), help="folder of finished cells")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)  # CPU seconds are those of one thread
-    if given.what in ("hard_clean", "embeddings"):
-        content = getattr(noise_rates, given.what)()
+    if arguments.what in ("hard_clean", "embeddings"):
+        content = getattr(noise_rates, arguments.what)()
     else:
-        jobs = targets.jobs() if given.what == "targets" else ranking.jobs(given.what)
-        cells = [*run_cached(jobs, given.cells, workers=1, on_done=lambda *done: print(*done, flush=True)).values()]
-        if given.what == "targets":
+        jobs = targets.jobs() if arguments.what == "targets" else ranking.jobs(arguments.what)
+        cells = [*run_cached(jobs, arguments.cells, workers=1, on_done=lambda *done: print(*done, flush=True)).values()]
+        if arguments.what == "targets":
             content = {"commit": commit(), **targets.summarize(cells)}
         else:
-            content = {"commit": commit(), "scale": given.what, **summary.summarize(cells)}
+            content = {"commit": commit(), "scale": arguments.what, **summary.summarize(cells)}
     content = {"environment": environment(), **content}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(given.out, light_json(to_json(content)))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(arguments.out, light_json(to_json(content)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which labels are wrong: gapscope before training and from one training run, next to cleanlab's method.
+"""Rankings of wrong labels: gapscope before training and from one run, next to cleanlab's method.
 
 Rules were chosen on image sets, three kinds of noise and other samples (seed 100). The scale "small" evaluates them
 with tables and class-similar noise too. The rate from one training run was far too high there on hard tables, and

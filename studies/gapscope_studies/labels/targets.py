@@ -1,4 +1,4 @@
-"""Which regression targets are wrong, and how many: gapscope next to cleanlab's method for regression.
+"""Rankings and rates of wrong regression targets: gapscope next to cleanlab's method.
 
 Errors are planted into three tables: gross ones (2 to 5 standard deviations are added or subtracted), swapped targets,
 and targets in another unit (10 times or a tenth). cleanlab's `CleanLearning` is given a random forest and linear

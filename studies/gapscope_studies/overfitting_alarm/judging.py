@@ -68,7 +68,7 @@ def _final(accuracy: np.ndarray) -> float:
 
 
 def evaluate_rule(rule: Rule, settings: Settings, run: Run) -> Verdict:
-    """Return what the rule says of a run."""
+    """Verdict of the rule on a run."""
     accuracy, stop = accuracies(run, rule.network), rule.stops(run, **settings)
     final, best = _final(accuracy), int(accuracy.argmax())
     return Verdict(

@@ -56,7 +56,7 @@ def _replay(alarm: Alarm, looks: Iterable[object]) -> Stop | None:
 
 
 def first_fall(values: Iterable[float], *, window: float, fall: float, patience: float, skip: float = 0) -> Stop | None:
-    """Where the mean over `window` values has fallen; the first `skip` values are ignored."""
+    """First index at which the mean over `window` values has fallen, without the first `skip` values."""
     alarm = ReplayedAlarm(window=int(window), fall=fall, patience=int(patience))
     return _replay(alarm, (alarm.follow(value, i) for i, value in enumerate(values) if i >= skip))
 

@@ -148,7 +148,11 @@ def _gains(ours: pandas.Series, others: pandas.DataFrame, result: Sequence[Run])
 
 
 def _claims(
-    default: str, result: Sequence[Run], verdicts: Sequence[Verdict], kept: pandas.DataFrame, gains: dict[str, Any]
+    default: str,
+    result: Sequence[Run],
+    verdicts: Sequence[Verdict],
+    accuracies: pandas.DataFrame,
+    gains: dict[str, Any],
 ) -> list[Claim]:
     """All ours. Runs of a kind are one unit."""
     arms = []  # rules are judged on when they end training
@@ -165,7 +169,8 @@ def _claims(
     hits, alarms = (
         _over_kinds(STATISTICS[name], verdicts, [v.kind for v in verdicts]) for name in ("hit rate", "false alarms")
     )
-    back = _gains(kept[f"{default}, rolled back"], kept[[default]], result)[default]["all runs"]
+    rolled_back = accuracies[f"{default}, rolled back"]
+    back = _gains(rolled_back, accuracies[[default]], result)[default]["all runs"]
     quantity = "test accuracy kept, difference"
     rows = [
         ("the default alarm hits three of four", "hit rate", hits, {"above": 0.75}),
@@ -218,9 +223,9 @@ def judge(setting: RunSettings, plan: Sequence[Case], result: Sequence[Run]) -> 
         statistics[name] = {key: _over_kinds(statistic, items, kinds) for key, statistic in STATISTICS.items()}
         spent = sum(run.seconds[alarm] for run in result for alarm in TIMED.get(name, ()))
         shares[name] = spent / training if name in TIMED else math.nan
-    kept = _accuracies(result, settings, verdicts)
-    gains = _gains(kept[default], kept, result)
-    by_noise = kept.assign(noise=noises).groupby("noise").mean()
+    accuracies = _accuracies(result, settings, verdicts)
+    gains = _gains(accuracies[default], accuracies, result)
+    by_noise = accuracies.assign(noise=noises).groupby("noise").mean()
     by_noise.insert(0, "runs", pandas.Series(noises).value_counts())
     by_noise = by_noise.reset_index()
     by_kind = {kind: [v for v in verdicts[default] if v.kind == kind] for kind in dict.fromkeys(kinds)}
@@ -237,15 +242,15 @@ def judge(setting: RunSettings, plan: Sequence[Case], result: Sequence[Run]) -> 
                 name: {key: _ends(interval) for key, interval in row.items()} | {"cpu_share": shares[name]}
                 for name, row in statistics.items()
             },
-            "kept": kept.mean().to_dict(),
+            "kept": accuracies.mean().to_dict(),
             "default_beyond": {name: {g: _ends(i) for g, i in row.items()} for name, row in gains.items()},
             "by_noise": by_noise.to_dict("records"),
             "runs": [
                 {"kind": run.case.kind, "noise": run.case.noise, "pairwise": run.case.pairwise} | row
-                for run, row in zip(result, kept.to_dict("records"), strict=True)
+                for run, row in zip(result, accuracies.to_dict("records"), strict=True)
             ],
         },
-        claims=_claims(default, result, verdicts[default], kept, gains),
+        claims=_claims(default, result, verdicts[default], accuracies, gains),
         tables={
             "All rules, with 95 % intervals over kinds": pandas.DataFrame(
                 {"rule": name} | {key: str(interval) for key, interval in row.items()}
