@@ -14,25 +14,6 @@ from fuzz.construct import CONSTRUCTS, Construct, Sizes, linear, mixed_over_plac
 from gradients.reference import Wrapped
 
 
-class _ParameterList(nn.Module):
-    def __init__(self, s: Sizes) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList([nn.Parameter(torch.randn(s.features, s.features)) for _ in range(2)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x @ self.weights[0]).tanh() @ self.weights[1]
-
-
-class _ParameterDict(nn.Module):
-    def __init__(self, s: Sizes) -> None:
-        super().__init__()
-        weight, scale = nn.Parameter(torch.randn(s.features, s.features)), nn.Parameter(torch.tensor(1.3))
-        self.entries = nn.ParameterDict({"weight": weight, "scale": scale})
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.entries["scale"] * (x @ self.entries["weight"])
-
-
 def _used_by_weight(net: Any, x: Tensor) -> Tensor:
     return F.linear(x, net.layer.weight, net.layer.bias)
 
@@ -196,8 +177,14 @@ def _around(
 
 
 CONSTRUCTS |= {
-    "list of parameters": Construct(_ParameterList),
-    "mapping of parameters": Construct(_ParameterDict),
+    "list of parameters": _around(
+        lambda net, x: (x @ net.weights[0]).tanh() @ net.weights[1],
+        weights=lambda s: nn.ParameterList([_matrix(s), _matrix(s)]),
+    ),
+    "mapping of parameters": _around(
+        lambda net, x: net.entries["scale"] * (x @ net.entries["weight"]),
+        entries=lambda s: nn.ParameterDict({"weight": _matrix(s), "scale": nn.Parameter(torch.tensor(1.3))}),
+    ),
     "child used by its weight alone": _around(_used_by_weight, layer=_square),
     "vmap in the forward pass": _around(lambda net, x: torch.vmap(net.layer)(x), layer=_square),
     "layer also used by its weight": _around(

@@ -27,34 +27,22 @@ EPOCH_OF_SPLIT = "all data, at the split's best epoch"
 STOP_OF_SPLIT = "all data, stopped where the split's loss says"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One rule on one run, by the test accuracy of the network that the rule watches (`final`: of its last epochs)."""
+    """One rule on one run, by the test accuracy of the network that the rule watches. See DEFINITIONS."""
 
     kind: str
     noise: float
     best: float
-    final: float
+    final: float  # mean of the last three epochs
     kept: float
     rolled_back: float  # accuracy at the epoch that the rule calls the best one
+    overfits: bool
+    stays: bool
     raised: bool
     premature: bool
+    hit: bool
     delay: float  # epochs from the (first) best one to the alarm
-
-    @property
-    def overfits(self) -> bool:
-        """Return whether accuracy ends more than four points below its best."""
-        return self.best - self.final > OVERFITS
-
-    @property
-    def stays(self) -> bool:
-        """Return whether accuracy ends less than two points below its best."""
-        return self.best - self.final < STAYS
-
-    @property
-    def hit(self) -> bool:
-        """Raised, not prematurely, and in time to keep at least half of what was about to be lost."""
-        return self.raised and not self.premature and self.kept >= (self.best + self.final) / 2
 
 
 def accuracies(run: Run, network: str) -> np.ndarray:
@@ -70,17 +58,23 @@ def _final(accuracy: np.ndarray) -> float:
 def evaluate_rule(rule: Rule, settings: Settings, run: Run) -> Verdict:
     """Verdict of the rule on a run."""
     accuracy, stop = accuracies(run, rule.network), rule.stops(run, **settings)
-    final, best = _final(accuracy), int(accuracy.argmax())
+    final, peak = _final(accuracy), int(accuracy.argmax())
+    best = float(accuracy[peak])
+    kept = final if stop is None else float(accuracy[stop.at])
+    premature = stop is not None and bool(accuracy[stop.at :].max() > accuracy[: stop.at + 1].max() + LATER_GAIN)
     return Verdict(
         kind=run.case.kind,
         noise=run.case.noise,
-        best=float(accuracy[best]),
+        best=best,
         final=final,
-        kept=final if stop is None else float(accuracy[stop.at]),
+        kept=kept,
         rolled_back=final if stop is None else float(accuracy[stop.peak]),
+        overfits=best - final > OVERFITS,
+        stays=best - final < STAYS,
         raised=stop is not None,
-        premature=stop is not None and bool(accuracy[stop.at :].max() > accuracy[: stop.at + 1].max() + LATER_GAIN),
-        delay=float("nan") if stop is None else float(stop.at - best),
+        premature=premature,
+        hit=stop is not None and not premature and kept >= (best + final) / 2,
+        delay=float("nan") if stop is None else float(stop.at - peak),
     )
 
 
