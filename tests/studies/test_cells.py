@@ -6,15 +6,17 @@ import torch
 from torch import nn
 
 from gapscope.functional import empirical_ntk
-from gapscope_studies.expected_accuracy.cell_ranking import (
+from gapscope_studies.expected_accuracy.cells import (
     TRUTH,
     activation_patterns,
+    build_cell_network,
+    complexity,
     gradient_norm,
+    longest_path,
     rank_correlation,
     regret,
     sampled_kernel,
 )
-from gapscope_studies.expected_accuracy.cells import build_cell_network, complexity, longest_path
 
 LARGEST = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|nor_conv_3x3~0|nor_conv_3x3~1|nor_conv_3x3~2|"
 EMPTY = "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"

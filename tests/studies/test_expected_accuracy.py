@@ -9,8 +9,8 @@ import pytest
 
 from gapscope.data import load_dataset
 from gapscope.prediction.accuracy_estimator import load_default
-from gapscope_studies.expected_accuracy.baselines import all_baselines, refused
 from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, plainest
+from gapscope_studies.expected_accuracy.judged import FOLDS, HOLD_OUT, SHIPPED, estimates, refusals
 from gapscope_studies.expected_accuracy.pools import (
     ADAM,
     FIRST_JUDGED,
@@ -22,7 +22,7 @@ from gapscope_studies.expected_accuracy.pools import (
     judged_in_turn,
     load_rows,
 )
-from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, probed
+from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, read_network
 from gapscope_studies.expected_accuracy.study import STUDY
 from gapscope_studies.kit.study import RunSettings
 
@@ -57,23 +57,13 @@ def test_wrong_labels_meet_wrong_predictions_by_chance() -> None:
     assert on_equally_noisy(0.4, 0.0, 10) == 0.4
 
 
-def test_rivals_train_the_same_recipe() -> None:
+def test_baselines_train_the_same_recipe() -> None:
     recipe = TrainingConfig("fully_connected", {"n_hidden": 1, "width": 16}, ADAM | {"epochs": 40})
     asked = Configuration("test", "digits", 100, 0.0, recipe, 1)
     assert has_cross_validation(asked)
-    result = probed(asked, rivals=True)
+    result = read_network(asked)
     assert 0.3 < result["cross_validation"] <= 1 and 0 <= result["hold_out"] <= 1
     assert result["test_score_like_training"] == result["test_score"] > 0.3
-
-
-@pytest.mark.usefixtures("few_resamples")
-def test_first_pool_at_smoke_scale(tmp_path: Path) -> None:
-    setting = RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
-    outcome = STUDY.part("first_pool").run(setting)
-    assert outcome.numbers["errors"]["all"]["n"] == 6
-    assert outcome.claims[0].outcome in ("held", "not held", "open")
-    value, low, high = outcome.numbers["errors"]["all"]["left-out accuracy, RMSE"]
-    assert low <= value <= high
 
 
 @pytest.mark.usefixtures("few_resamples")
@@ -93,7 +83,7 @@ def test_the_shipped_corrections_are_fitted_to_the_networks_of_the_card() -> Non
     card = load_default().card
     table = fitted_table().head(card["fitted_on"]["networks"])
     for target, column in COLUMNS.items():
-        again = Candidate(card[target]["kind"], tuple(card[target]["readings"])).unfitted()
+        again = Candidate(card[target]["kind"], tuple(card[target]["readings"])).estimator()
         again.fit(table, table[column] - table["left_out"])
         assert again.predict(table) == pytest.approx(load_default().corrections[target].predict(table), abs=1e-9)
 
@@ -130,23 +120,22 @@ def test_the_judgement_of_what_is_kept_needs_no_data(tmp_path: Path) -> None:
     networks = [known[item.job] for item in judged_in_turn() if item.job in known]
     assert sum(numbers["trained"].values()) == len(networks) <= numbers["drawn"]
     rows = {row["method"]: row for row in numbers["judged"]["all that were answered"]}
-    table: Any = as_table([row for row in networks if row["pool"] != "judged_regression"])
-    answered = table[~refused(load_default(), table)]
+    table: Any = as_table(networks)
+    answered = table[~refusals(load_default(), table)]
     message = [answer.value for answer in load_default().predict(answered)["like_training"]]
     errors = message - answered["test_score_like_training"]
-    assert rows["**shipped estimate**"]["error"][0] == pytest.approx(float((errors**2).mean()) ** 0.5)
+    assert rows[SHIPPED]["error"][0] == pytest.approx(float((errors**2).mean()) ** 0.5)
     held = answered["hold_out"] - answered["test_score_like_training"]
-    assert rows["10 % hold-out"]["error"][0] == pytest.approx(float((held**2).mean()) ** 0.5)
+    assert rows[HOLD_OUT]["error"][0] == pytest.approx(float((held**2).mean()) ** 0.5)
 
 
-def test_rivals_say_what_they_are_known_to_say() -> None:
+def test_baselines_have_closed_forms() -> None:
     fitted = fitted_table()
-    ways = {way.name: way for way in all_baselines(fitted, load_default())}
-    asked = fitted.head(3).assign(hold_out=[0.0, 0.5, 1.0], samples=100.0, cross_validation=float("nan"))
-    message = ways["10 % hold-out"].predict(asked)
+    networks = fitted.head(3).assign(hold_out=[0.0, 0.5, 1.0], samples=100.0, cross_validation=float("nan"))
+    result = estimates(networks, fitted, load_default())
     half = 1.645 * (0.5 * 0.5 / 10) ** 0.5
-    assert message.iloc[1].tolist() == pytest.approx([0.5, 0.5 - half, 0.5 + half])
-    assert message["value"].tolist() == [0.0, 0.5, 1.0] and message.iloc[0]["high"] > 0.1
+    assert result[HOLD_OUT].iloc[1].tolist() == pytest.approx([0.5, 0.5 - half, 0.5 + half])
+    assert result[HOLD_OUT]["value"].tolist() == [0.0, 0.5, 1.0] and result[HOLD_OUT].iloc[0]["high"] > 0.1
     gap = (fitted["train_accuracy"] - fitted["test_score_like_training"]).mean()
-    assert ways["mean gap"].predict(asked)["value"].tolist() == pytest.approx((asked["train_accuracy"] - gap).tolist())
-    assert ways["5-fold cross-validation"].predict(asked)["value"].isna().all()
+    assert result["mean gap"]["value"].tolist() == pytest.approx((networks["train_accuracy"] - gap).tolist())
+    assert result[FOLDS]["value"].isna().all()

@@ -10,26 +10,14 @@ import pandas
 
 import gapscope as gs
 from gapscope.prediction.correlations import kendall_tau
-from gapscope_studies.expected_accuracy.pools import ADAM, Configuration, TrainingConfig
-from gapscope_studies.expected_accuracy.rows import behind, error_claim, plain, root_mean_square, shown
-from gapscope_studies.expected_accuracy.runs import data_of, score, untrained
+from gapscope_studies.expected_accuracy.pools import ADAM, Configuration, TrainingConfig, recipes
+from gapscope_studies.expected_accuracy.rows import error_claim, provenance, to_numbers, to_table
+from gapscope_studies.expected_accuracy.runs import accuracy, build, data_of
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.statistics import bootstrap
-from gapscope_studies.kit.study import Outcome, RunSettings, Table
+from gapscope_studies.kit.study import Outcome, RunSettings
 
-# no batch norm and no dropout: sensitivity before training cannot see them, and is to be given its best case
-ARCHITECTURES = (
-    *(
-        TrainingConfig("fully_connected", {"n_hidden": depth, "width": width})
-        for depth in (1, 2, 3, 4)
-        for width in (32, 128)
-    ),
-    *(TrainingConfig("fully_connected", {"n_hidden": depth, "width": 512}) for depth in (1, 2)),
-    *(TrainingConfig("small_cnn", {"width_multiplier": width}) for width in (0.125, 0.25, 0.375, 0.5)),
-    *(TrainingConfig("plain_cnn", {"n_conv": depth, "channels": width}) for depth in (2, 3, 4, 5) for width in (8, 16)),
-    TrainingConfig("fully_connected", {"n_hidden": 6, "width": 128}),
-    TrainingConfig("lenet5"),
-)
+ARCHITECTURES = recipes("architectures")
 # architectures are the units; a second seed was planned and cut, for time, before any accuracy was looked at
 DATA, SEEDS, SAMPLES = ("fashion_mnist", "cifar10"), 1, 400
 # larger predicts a more accurate network, but for the sensitivity
@@ -45,7 +33,7 @@ def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
     """One architecture with one seed: what is known before training, and the accuracy that training reached."""
     train, test, outputs = data_of(configuration, root)
     recipe = configuration.recipe
-    network = untrained(configuration, train, outputs)
+    network = build(configuration, train, outputs)
     assert train.targets is not None
     before = gs.functional.kernel_leave_one_out(network, train.inputs, train.targets).accuracy
     spec = gs.NetworkSpec(name=recipe.network, options=recipe.options)
@@ -55,8 +43,8 @@ def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
         "expected": before,
         "sensitivity": ranked.sensitivity,
         "parameters": ranked.parameters,
-        "train_score": score(network, train),
-        "test_score": score(network, test),
+        "train_score": accuracy(network, train),
+        "test_score": accuracy(network, test),
     }
 
 
@@ -75,47 +63,37 @@ def _jobs(setting: RunSettings) -> list[Configuration]:
 
 def architectures(setting: RunSettings) -> Outcome:
     """Kendall's tau-b with the reached accuracy, of each way, on each data set."""
-    drawn = _jobs(setting)
-    result = setting.cached("architectures", {item.job: partial(one, item, setting.data_root) for item in drawn})
+    jobs = _jobs(setting)
+    result = setting.cached("architectures", {item.job: partial(one, item, setting.data_root) for item in jobs})
     table = pandas.DataFrame(result.values())
-    means: dict[str, Table] = {
-        str(name): pandas.DataFrame(part.groupby("recipe").mean(numeric_only=True))
-        for name, part in table.groupby("data")
-    }
-    rows, claims, spread = [], [], {}
-    for name, part in means.items():
+    rows, claims, points = [], [], {}
+    figure, axes = plots.panels(1)
+    for name, networks in table.groupby("data"):
+        part = networks.groupby("recipe").mean(numeric_only=True)
         truth = part["test_score"].to_numpy(dtype=float)
+        columns = {way: sign * part[column].to_numpy(dtype=float) for way, (column, sign) in WAYS.items()}
 
-        def kendall(rows: np.ndarray, way: str, part: Table = part, truth: np.ndarray = truth) -> float:
-            column, sign = WAYS[way]
-            return kendall_tau(sign * part[column].to_numpy(dtype=float)[rows], truth[rows])
+        def tau(i: np.ndarray, way: str, columns: Any = columns, truth: np.ndarray = truth) -> float:
+            return kendall_tau(columns[way][i], truth[i])
 
         rows += [
             {"data": name, "known before training": way, "architectures": len(part),
-             "tau": bootstrap(partial(kendall, way=way), len(part))}
+             "tau": bootstrap(partial(tau, way=way), len(part))}
             for way in WAYS
         ]  # fmt: skip
-        lead = bootstrap(lambda i, k=kendall: k(i, OURS) - k(i, "parameter count"), len(part))
+        lead = bootstrap(lambda i, tau=tau: tau(i, OURS) - tau(i, "parameter count"), len(part))
         says = f"on {name}, left-out accuracy before training ranks architectures better than their size"
         quantity = "Kendall's tau minus that of the parameter count"
         claims.append(error_claim(says, quantity, lead, unit="architectures", above=0.0))
-        # how much there is to rank, and the error of what was expected of all
-        spread[name] = {
-            "worst": float(truth.min()),
-            "best": float(truth.max()),
-            "lowest_training_accuracy": float(part["train_score"].min()),
-            "error": root_mean_square(part["expected"] - part["test_score"]),
-        }
-    figure, axes = plots.panels(1)
-    points = {name: (part["expected"].tolist(), part["test_score"].tolist()) for name, part in means.items()}
+        points[str(name)] = (part["expected"].tolist(), truth.tolist())
     plots.scatter(axes[0], points)
     plots.named(axes[0], xlabel="left-out accuracy, initial weights", ylabel="accuracy after training")
     plots.legend(figure)
     return Outcome(
-        numbers={"tau": [plain(row) for row in rows], "networks": table.to_dict("records"), "spread": spread},
+        numbers={"tau": to_numbers(rows), "networks": table.to_dict("records")},
         claims=claims,
-        tables={"Kendall's tau": pandas.DataFrame(map(shown, rows))},
+        tables={"Kendall's tau": to_table(rows)},
         figures={"scatter": figure},
         verdict="Architectures are the units; those of a data set share their samples.",
-        **behind(setting, [item.facts() for item in drawn]),
+        **provenance(setting, [item.facts() for item in jobs]),
     )

@@ -18,27 +18,21 @@ from gapscope.base.randomness import derive_seed
 from gapscope.prediction.subset_designs import CONTINUED_ERROR, folds, quarter_and_halves
 from gapscope.prediction.subset_runs import continued_predictions, move_towards_kernel
 from gapscope.statistics.baselines import feature_matrix, rbf_ridge
-from gapscope_studies.expected_accuracy.pools import IMAGES, TABLE, UNSEEN, Configuration, Plan, spread_evenly
+from gapscope_studies.expected_accuracy.pools import Configuration, plans, spread_evenly
 from gapscope_studies.expected_accuracy.rows import (
-    behind,
     error_claim,
-    plain,
+    provenance,
     rms_difference,
     rms_error,
     root_mean_square,
-    shown,
+    to_numbers,
+    to_table,
 )
-from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, score, stored_or_read, untrained
+from gapscope_studies.expected_accuracy.runs import accuracy, build, data_of, on_equally_noisy, stored_or_read
 from gapscope_studies.kit.statistics import bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
-NOISES = (0.2, 0.4)
-FRESH = (
-    Plan("third_cifar_batch_norm", {"cifar10": UNSEEN, "cifar100": UNSEEN}, (120, 250, 400), NOISES, 24, 21),
-    Plan("third_images", {"mnist": IMAGES, "fashion_mnist": IMAGES}, (120, 250, 400), NOISES, 34, 22),
-    Plan("third_table", {"concrete_quartiles": TABLE, "boston_quartiles": TABLE}, (100, 150, 250), NOISES, 24, 23),
-    Plan("third_regression", {"california_housing": TABLE, "concrete": TABLE}, (150, 300), (), 12, 24),
-)
+FRESH = plans("third_cifar_batch_norm", "third_images", "third_table")
 SHARES = {"long": 1.0, "short": 0.25}
 HOLD_OUT, FOLDS, SHORT, LONG = "20 % hold-out", "five folds", "short continued halves", "continued halves"
 COSTS = {"RBF ridge": 0.0, SHORT: 0.5, HOLD_OUT: 1.0, "two halves as scored": 2.0, LONG: 2.0, FOLDS: 5.0}
@@ -55,124 +49,98 @@ def _random(configuration: Configuration, purpose: str) -> np.random.Generator:
     return np.random.default_rng(derive_seed(configuration.seed, f"{configuration.pool} {purpose}"))
 
 
-def _reseeded(configuration: Configuration, name: str) -> Configuration:
+def _reseed(configuration: Configuration, name: str) -> Configuration:
     return dataclasses.replace(configuration, seed=derive_seed(configuration.seed, name) % 2**31)
 
 
-def _trained(
+def _train(
     configuration: Configuration, part: gs.Samples, outputs: int, name: str, full: int, share: float = 1.0
-) -> tuple[nn.Module, int]:
-    """Network trained on a part with (a share of) the optimizer steps of all samples, and its steps."""
+) -> nn.Module:
+    """Network trained on a part with (a share of) the optimizer steps of all samples."""
     training = dict(configuration.recipe.training)
-    n, batch = len(part), training["batch_size"]
-    batches, batches_of_all = (math.ceil(size / min(batch, full)) for size in (n, full))
+    batches, batches_of_all = (math.ceil(size / min(training["batch_size"], full)) for size in (len(part), full))
     training["epochs"] = max(1, round(share * training["epochs"] * batches_of_all / batches))
-    other = _reseeded(configuration, name)
-    network = untrained(other, part, outputs)
-    result = gs.train(network, part, gs.TrainingSpec.from_dict(training), seed=other.seed)
-    return network.eval(), len(result.history) * batches
+    other = _reseed(configuration, name)
+    network = build(other, part, outputs)
+    gs.train(network, part, gs.TrainingSpec.from_dict(training), seed=other.seed)
+    return network.eval()
 
 
-def _right(predictions: torch.Tensor, samples: gs.Samples) -> np.ndarray:
-    """1 or 0 per sample, for regression what it adds to R2 (of targets with variance 1)."""
-    assert samples.targets is not None
-    if samples.is_classification:
-        return (predictions.argmax(1) == samples.targets).double().numpy()
-    return (1 - (predictions - samples.targets.double()).square().mean(1)).numpy()
-
-
-def _outputs(network: nn.Module, samples: gs.Samples) -> torch.Tensor:
+def _right(network: nn.Module, samples: gs.Samples) -> np.ndarray:
+    """1 or 0 per sample."""
     with torch.no_grad():
-        return network(samples.inputs).double()
+        return (network(samples.inputs).argmax(1) == samples.targets).double().numpy()
 
 
-def halves(configuration: Configuration, train: gs.Samples, outputs: int) -> dict[str, Any]:
+def halves(configuration: Configuration, train: gs.Samples, classes: int) -> dict[str, Any]:
     """Scores of both halves, as trained and continued, for all and for a quarter of the steps; kernel readings."""
-    n = len(train)
-    labels, classes = train.targets, outputs if train.is_classification else None
+    n, labels = len(train), train.targets
     assert labels is not None
     features = feature_matrix(train.inputs)
-    right = _right(rbf_ridge(features, labels, n_classes=classes).predictions, train)
-    _, first, second = quarter_and_halves(np.arange(n), _random(configuration, "halves"))
+    _, *splits = quarter_and_halves(np.arange(n), _random(configuration, "halves"))
     half_scores = []
-    for split in (first, second):
-        a = torch.from_numpy(split.trained)
-        half = rbf_ridge(features[a], labels[a], n_classes=classes)
-        half_scores.append(_right(half.predictions, train.subset(a)))
-    result: dict[str, Any] = {"rbf": float(right.mean()), "rbf_half": float(np.concatenate(half_scores).mean())}
+    for split in splits:
+        rows = torch.from_numpy(split.trained)
+        half_scores.append(rbf_ridge(features[rows], labels[rows], n_classes=classes).score)
+    result: dict[str, Any] = {
+        "rbf": rbf_ridge(features, labels, n_classes=classes).score,
+        "rbf_half": float(np.average(half_scores, weights=[len(split.trained) for split in splits])),
+    }
     for name, share in SHARES.items():
         readings = []
-        for split in (first, second):
+        for split in splits:
             seen, unseen = (train.subset(torch.from_numpy(part)) for part in (split.trained, split.scored))
             start = time.process_time()
-            network, steps = _trained(configuration, seen, outputs, f"{name} {split.name}", n, share)
+            network = _train(configuration, seen, classes, f"{name} {split.name}", n, share)
             seconds = time.process_time() - start
-            raw, fit = (_right(_outputs(network, part), part) for part in (unseen, seen))
-            kernel_of_unseen, kernel_of_seen = right[split.scored], right[split.trained]
-            row_of_split = {
-                "raw": raw.mean(), "continued": _right(continued_predictions(network, unseen), unseen).mean(),
-                "fit": fit.mean(), "steps": steps, "seconds": seconds,
-            }  # fmt: skip
-            if train.is_classification:
-                row_of_split |= {
-                    "wrong_if_kernel_right": ((1 - raw) * kernel_of_unseen).mean(),
-                    "right_if_kernel_wrong": (raw * (1 - kernel_of_unseen)).mean(),
-                    "fit_if_kernel_wrong": (fit * (1 - kernel_of_seen)).mean(),
-                }
-            readings.append(row_of_split)
+            continued = (continued_predictions(network, unseen).argmax(1) == unseen.targets).double().mean()
+            readings.append({"raw": _right(network, unseen).mean(), "continued": float(continued), "seconds": seconds})
         result |= {f"{name}.{key}": float(np.mean([each[key] for each in readings])) for key in readings[0]}
-        result |= {f"{name}.{key}_one": float(readings[0][key]) for key in ("raw", "continued")}
-    if train.is_classification:
-        try:
-            noise = gs.estimate_label_noise(None, train)
-            result |= {"noise_rate": noise.rate, "noise_low": noise.low, "noise_high": noise.high}
-        except GapscopeError:
-            result["noise_rate"] = None
     return result
 
 
-def rivals(configuration: Configuration, train: gs.Samples, test: gs.Samples, outputs: int) -> dict[str, Any]:
+def baselines(configuration: Configuration, train: gs.Samples, test: gs.Samples, classes: int) -> dict[str, Any]:
     """Network trained on everything, five folds, and validation accuracy on the folds' networks."""
     n = len(train)
 
-    def validated(network: nn.Module, held: gs.Samples, seen: gs.Samples) -> list[float]:
-        truth = on_equally_noisy(score(network, test), configuration.noise, outputs)
-        one = gs.validated_accuracy(network, held, seen)
+    def validate(network: nn.Module, held_out: gs.Samples, seen: gs.Samples) -> list[float]:
+        truth = on_equally_noisy(accuracy(network, test), configuration.noise, classes)
+        one = gs.validated_accuracy(network, held_out, seen)
         values = one.score, one.low, one.high, one.plain_score, one.plain_low, one.plain_high
         return [value - truth for value in values]
 
     start = time.process_time()
-    network, steps = _trained(configuration, train, outputs, "all", n)
-    seconds, clean = time.process_time() - start, score(network, test)
-    result: dict[str, Any] = {
-        "seconds": seconds, "steps": steps, "clean_truth": clean,
-        "truth": on_equally_noisy(clean, configuration.noise, outputs), "train_score": score(network, train),
-    }  # fmt: skip
-    scores, fold_steps, start, networks = [], 0, time.process_time(), []
+    network = _train(configuration, train, classes, "all", n)
+    seconds, clean = time.process_time() - start, accuracy(network, test)
+    scores, networks, start = [], [], time.process_time()
     for split in folds(np.arange(n), 5, _random(configuration, "folds")):
         seen, unseen = (train.subset(torch.from_numpy(part)) for part in (split.trained, split.scored))
-        part, steps = _trained(configuration, seen, outputs, split.name, n)
-        fold_steps += steps
-        scores.append(_right(_outputs(part, unseen), unseen))
-        networks.append((part, seen, unseen))
-    result |= {"folds": float(np.concatenate(scores).mean()), "hold_out": float(scores[0].mean()),
-              "folds.steps": fold_steps, "folds.seconds": time.process_time() - start}  # fmt: skip
-    fifth = [validated(part, unseen, seen) for part, seen, unseen in networks]
-    tenth = [
-        validated(part, unseen.subset(few), seen)
-        for part, seen, unseen in networks
-        for few in torch.arange(len(unseen)).tensor_split([len(unseen) // 2])
-    ]
-    return result | {"validated.fifth": fifth, "validated.tenth": tenth}
+        part = _train(configuration, seen, classes, split.name, n)
+        scores.append(_right(part, unseen))
+        networks.append((part, unseen, seen))
+    return {
+        "seconds": seconds,
+        "clean_truth": clean,
+        "truth": on_equally_noisy(clean, configuration.noise, classes),
+        "train_score": accuracy(network, train),
+        "folds": float(np.concatenate(scores).mean()),
+        "hold_out": float(scores[0].mean()),
+        "folds.seconds": time.process_time() - start,
+        "validated.fifth": [validate(*each) for each in networks],
+        "validated.tenth": [
+            validate(part, unseen.subset(few), seen)
+            for part, unseen, seen in networks
+            for few in torch.arange(len(unseen)).tensor_split([len(unseen) // 2])
+        ],
+    }
 
 
-def estimates(configuration: Configuration, train: gs.Samples, outputs: int) -> dict[str, Any]:
+def estimates(configuration: Configuration, train: gs.Samples, classes: int) -> dict[str, Any]:
     """`estimate_accuracy` of the network trained on everything, with and without its initial weights."""
-    network, _ = _trained(configuration, train, outputs, "all", len(train))
-    before = untrained(_reseeded(configuration, "all"), train, outputs)
+    network = _train(configuration, train, classes, "all", len(train))
+    before = build(_reseed(configuration, "all"), train, classes)
     result: dict[str, Any] = {}
     for name, state in (("given", before.state_dict()), ("resampled", None)):
-        start = time.process_time()
         try:
             one = gs.estimate_accuracy(network, train, initial_state=state)
         except GapscopeError as error:
@@ -181,18 +149,15 @@ def estimates(configuration: Configuration, train: gs.Samples, outputs: int) -> 
         for line in LINES:
             answer = getattr(one, line)
             result[f"estimate.{name}.{line}"] = None if answer is None else [answer.value, answer.low, answer.high]
-        result[f"estimate.{name}.seconds"] = time.process_time() - start
-        result[f"estimate.{name}.noise"] = one.label_noise
-        result[f"estimate.{name}.abstained"] = (*one.abstained_because, one.clean_abstained_because)[0][:80]
     return result
 
 
 def read(configuration: Configuration, root: str | None = None) -> dict[str, Any]:
     """Everything of one fresh network; JSON-serializable values."""
-    train, test, outputs = data_of(configuration, root)
-    result = configuration.facts() | {"name": configuration.job, "classes": outputs}
-    result |= halves(configuration, train, outputs) | rivals(configuration, train, test, outputs)
-    return result | (estimates(configuration, train, outputs) if train.is_classification else {})
+    train, test, classes = data_of(configuration, root)
+    result = configuration.facts() | {"name": configuration.job, "classes": classes}
+    result |= halves(configuration, train, classes) | baselines(configuration, train, test, classes)
+    return result | estimates(configuration, train, classes)
 
 
 # --- judging all of them
@@ -281,24 +246,20 @@ def curves(setting: RunSettings) -> Outcome:
     order = expected = spread_evenly(FRESH)
     if setting.scale == "smoke":
         expected = [item for item in order if item.pool == "third_table"][:3]
-    result = stored_or_read(
-        setting, expected, "curves", read, stored=setting.scale != "smoke", train=setting.scale != "small"
-    )
-    every = pandas.DataFrame(result)
-    table = every[every["pool"] != "third_regression"]
+    networks = stored_or_read(setting, expected, "curves", read)
+    table = pandas.DataFrame(networks)
     groups: dict[str, Table] = {
         "all classifiers": table,
         "clean labels": table[table["noise"] == 0],
         "20 and 40 % label noise": table[table["noise"] > 0],
         "CNNs with batch norm": table[table["recipe"].str.contains("cnn") & table["recipe"].str.contains("batch_norm")],
-        "regression, R2": every[every["pool"] == "third_regression"],
     }
     rows = {name: _errors(part, name) for name, part in groups.items() if len(part)}
     validated, lines = _validated(table), _estimates(table)
     return Outcome(
         numbers={
-            "errors": {name: [plain(row) for row in part] for name, part in rows.items()},
-            "validated": [plain(row) for row in validated],
+            "errors": {name: to_numbers(part) for name, part in rows.items()},
+            "validated": to_numbers(validated),
             "estimates": lines,
             "networks": len(table),
             "drawn": len(order),
@@ -309,13 +270,13 @@ def curves(setting: RunSettings) -> Outcome:
             for row in rows["all classifiers"] if row["method"] in (SHORT, LONG)
         ],
         tables={
-            **{name: pandas.DataFrame(map(shown, part)) for name, part in rows.items()},
-            "Validation accuracy with control variates": pandas.DataFrame(map(shown, validated)),
-            "estimate_accuracy": pandas.DataFrame(map(shown, lines)),
+            **{name: to_table(part) for name, part in rows.items()},
+            "Validation accuracy with control variates": to_table(validated),
+            "estimate_accuracy": to_table(lines),
         },
         verdict=(
-            f"{len(result)} of {len(order)} drawn networks were trained, after the rule had been committed. Intervals "
-            "are over data sets. The rival from a cost of two trainings is five folds, else the hold-out."
+            f"{len(networks)} of {len(order)} drawn networks were trained, after the rule had been committed. "
+            "Intervals are over data sets. The rival from a cost of two trainings is five folds, else the hold-out."
         ),
-        **behind(setting, result),
+        **provenance(setting, networks),
     )  # fmt: skip

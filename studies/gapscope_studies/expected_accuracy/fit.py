@@ -22,7 +22,7 @@ from gapscope.prediction.accuracy_estimator import (
     with_features,
 )
 from gapscope.prediction.gap_estimator import GapEstimator
-from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, in_random_order, load_rows
+from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, Configuration, in_random_order, load_rows
 from gapscope_studies.expected_accuracy.rows import root_mean_square
 from gapscope_studies.kit.study import Table, commit
 
@@ -45,6 +45,7 @@ READINGS: tuple[tuple[str, ...], ...] = (
     ("left_out", "residual", "leverage", "fit", "log_samples"),
     ("left_out", "residual", "leverage", "agreement", "fit", "log_samples"),
 )
+# names that stored networks have -> names that the estimator takes
 _NAMES = {
     **{f"initial.{name}": f"{LEFT_OUT}.{name}"
        for name in ("accuracy", "squared_error", "explained", "effective_dimension", "largest_leverage")},
@@ -57,16 +58,20 @@ _NAMES = {
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     """Networks as the estimator takes them."""
-    table = pandas.DataFrame(list(rows))
-    lacking = {name: np.nan for name in _NAMES if name not in table}
-    return with_features(pandas.DataFrame(table.assign(**lacking).rename(columns=_NAMES)), SPREAD)
+    table = pandas.DataFrame(list(rows)).rename(columns=_NAMES)
+    return with_features(table.assign(**{name: np.nan for name in _NAMES.values() if name not in table}), SPREAD)
+
+
+def fitted_items() -> list[Configuration]:
+    """The networks of the first judging pools and of the fitted pool that were trained, each in its random order."""
+    known = load_rows("networks")
+    return [item for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan) if item.job in known]
 
 
 def fitted_table() -> pandas.DataFrame:
-    """The networks of the first judging pools and of the fitted pool that were trained, each in its random order."""
+    """The networks that the shipped estimator is fitted to."""
     known = load_rows("networks")
-    names = [item.job for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan)]
-    return as_table([known[name] for name in names if name in known])
+    return as_table([known[item.job] for item in fitted_items()])
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,10 @@ class Candidate:
     kind: str
     readings: tuple[str, ...]
 
-    def unfitted(self) -> GapEstimator:
-        """Its estimator; intervals from data sets that are left out."""
-        return GapEstimator(kind=self.kind, features=self.readings, clusters=("data",), error_scale="expected_error")
+    def estimator(self, **options: Any) -> GapEstimator:
+        """Its estimator before the fit; intervals from data sets that are left out."""
+        settings: dict[str, Any] = {"clusters": ("data",), "error_scale": "expected_error"} | options
+        return GapEstimator(kind=self.kind, features=self.readings, **settings)
 
 
 def left_out_errors(candidate: Candidate, table: Table, target: str) -> pandas.Series:
@@ -87,8 +93,8 @@ def left_out_errors(candidate: Candidate, table: Table, target: str) -> pandas.S
     errors = pandas.Series(np.nan, index=table.index)
     for name in sorted(set(table["data"])):
         held = table["data"] == name
-        fitted = candidate.unfitted().set_params(interval="none", clusters=()).fit(table[~held], offset[~held])
-        errors[held] = fitted.predict(table[held]) - offset[held]
+        estimator = candidate.estimator(interval="none", clusters=()).fit(table[~held], offset[~held])
+        errors[held] = estimator.predict(table[held]) - offset[held]
     return errors
 
 
@@ -104,12 +110,8 @@ def plainest(squares: Mapping[Candidate, pandas.Series]) -> Candidate:
     difference of squared errors over the networks.
     """
     best = min(squares.values(), key=lambda each: float(each.mean()))
-
-    def level(each: pandas.Series) -> bool:
-        behind = each - best
-        return float(behind.mean()) <= float(behind.sem())  # type: ignore[arg-type]
-
-    usable = [candidate for candidate, each in squares.items() if level(each)]
+    excess = {candidate: each - best for candidate, each in squares.items()}
+    usable = [candidate for candidate, each in excess.items() if float(each.mean()) <= float(each.sem())]  # type: ignore[arg-type]
     return min(usable, key=lambda each: (len(each.readings), KINDS.index(each.kind)))
 
 
@@ -121,46 +123,15 @@ def error_parts(errors: pandas.Series, table: Table) -> ErrorParts:
     return ErrorParts(max(between, 0.0) ** 0.5, within**0.5)
 
 
-def coverage(candidate: Candidate, table: Table, target: str) -> dict[str, float]:
-    """Share covered and mean width of intervals, each data set by a fit to the others and their own intervals."""
-    offset = table[COLUMNS[target]] - table["left_out"]
-    inside, widths = [], []
-    for name in sorted(set(table["data"])):
-        held = table["data"] == name
-        ends = candidate.unfitted().fit(table[~held], offset[~held]).predict_interval(table[held], LEVEL)
-        inside += ((ends[:, 0] <= offset[held]) & (offset[held] <= ends[:, 1])).tolist()
-        widths += (ends[:, 1] - ends[:, 0]).tolist()
-    return {"covered": float(np.mean(inside)), "width": float(np.mean(widths))}
-
-
 def fit(table: Table) -> AccuracyEstimator:
     """Choose and fit both corrections, and write the card."""
-    corrections, parts, card = {}, {}, {}
-    for target, column in COLUMNS.items():
-        # without readings only a mean correction is left, the same for both kinds
-        tried = [Candidate(kind, names) for kind in KINDS for names in READINGS if names or kind == "ridge"]
-        errors = {each: left_out_errors(each, table, target) for each in tried}
-        best = plainest({each: result**2 for each, result in errors.items()})
-        corrections[target] = best.unfitted().fit(table, table[column] - table["left_out"])
-        parts[target] = error_parts(errors[best], table)
-        card[target] = {
-            "kind": best.kind,
-            "readings": list(best.readings),
-            "error_on_data_sets_left_out": _errors(errors[best], table),
-            "left_out_accuracy_alone": (alone := _errors(table["left_out"] - table[column], table)),
-            "intervals_on_data_sets_left_out": coverage(best, table, target),
-            "compared": [{"kind": "none", "readings": "", **alone}]
-            + [
-                {"kind": each.kind, "readings": ", ".join(each.readings), **_errors(result, table)}
-                for each, result in errors.items()
-            ],
-        }
-    result = Limits(
+    corrections, parts = {}, {}
+    limits = Limits(
         alignment=float(table["kernel_leave_one_out.alignment"].min()),
         leverage=min(float(table["leverage"].max()), LARGEST_LEVERAGE),
         samples=int(table["samples"].min()),
     )
-    facts = {
+    card: dict[str, Any] = {
         "fitted_on": {
             "networks": len(table),
             "data_sets": {str(name): int(count) for name, count in table["data"].value_counts().sort_index().items()},
@@ -169,16 +140,35 @@ def fit(table: Table) -> AccuracyEstimator:
             "recipes": sorted(set(table["recipe"])),
         },
         "refuses": {
-            "alignment_below": result.alignment,
-            "mean_leverage_above": result.leverage,
-            "samples_below": result.samples,
+            "alignment_below": limits.alignment,
+            "mean_leverage_above": limits.leverage,
+            "samples_below": limits.samples,
             "left_out_accuracy": "not two standard errors above the fraction of the most frequent label",
             "readings": "outside the region of the fitted networks",
         },
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    return AccuracyEstimator(corrections, SPREAD, result, facts | card, parts)
+    # without readings only a mean correction is left, the same for both kinds
+    candidates = [Candidate(kind, names) for kind in KINDS for names in READINGS if names or kind == "ridge"]
+    for target, column in COLUMNS.items():
+        errors = {each: left_out_errors(each, table, target) for each in candidates}
+        best = plainest({each: result**2 for each, result in errors.items()})
+        corrections[target] = best.estimator().fit(table, table[column] - table["left_out"])
+        parts[target] = error_parts(errors[best], table)
+        alone = _errors(table["left_out"] - table[column], table)
+        compared = {each: _errors(result, table) for each, result in errors.items()}
+        card[target] = {
+            "kind": best.kind,
+            "readings": list(best.readings),
+            "error_on_data_sets_left_out": compared[best],
+            "left_out_accuracy_alone": alone,
+            "compared": [
+                {"kind": "none", "readings": "", **alone},
+                *({"kind": each.kind, "readings": ", ".join(each.readings), **row} for each, row in compared.items()),
+            ],
+        }
+    return AccuracyEstimator(corrections, SPREAD, limits, card, parts)
 
 
 if __name__ == "__main__":

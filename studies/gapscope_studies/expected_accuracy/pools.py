@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import random
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-ADAM = {"optimizer": "adam", "learning_rate": 0.002, "batch_size": 50, "epochs": 60, "stop_at_train_loss": 0.01}
-SGD = {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "batch_size": 50, "epochs": 60,
-       "stop_at_train_loss": 0.01}  # fmt: skip
-WEIGHTS = ({"name": "weight", "options": {"strength": 0.002}},)
+SETTINGS = tomllib.loads(Path(__file__).with_name("pools.toml").read_text(encoding="utf-8"))
+ADAM: dict[str, Any] = SETTINGS["training"]["adam"]
 
 
 @dataclass(frozen=True)
@@ -36,47 +35,15 @@ class TrainingConfig:
         )
 
 
-FLAT = (
-    TrainingConfig("fully_connected", {"n_hidden": 1, "width": 256}),
-    TrainingConfig("fully_connected", {"n_hidden": 3, "width": 128}),
-    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128, "batch_norm": True}),
-    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 256, "dropout": 0.3}),
-    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"penalties": WEIGHTS}),
-    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128}, SGD),
-    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"epochs": 5}),
-)
-CONVOLUTIONAL = (
-    TrainingConfig("small_cnn", {"width_multiplier": 0.25}),
-    TrainingConfig("small_cnn", {"width_multiplier": 0.25, "batch_norm": True}),
-    TrainingConfig("small_cnn", {"width_multiplier": 0.25, "dropout": 0.3}),
-    TrainingConfig("small_cnn", {"width_multiplier": 0.25}, ADAM | {"penalties": WEIGHTS}),
-    TrainingConfig("small_cnn", {"width_multiplier": 0.25}, ADAM | {"epochs": 8}),
-    TrainingConfig("small_cnn", {"width_multiplier": 0.25, "batch_norm": True}, SGD),
-)
-AUGMENTED = (TrainingConfig("small_cnn", {"width_multiplier": 0.25, "batch_norm": True},
-                    ADAM | {"augmentation": "flip_shift_rotate"}),)  # fmt: skip
-LENET = (
-    TrainingConfig("lenet5"),
-    TrainingConfig("lenet5", {}, SGD | {"learning_rate": 0.02}),
-    TrainingConfig("lenet5", {}, ADAM | {"epochs": 8}),
-)
-# only in judging pools: families that the fitted pool does not hold, as small as two busy cores can pay for
-UNSEEN = (
-    TrainingConfig("plain_cnn", {"n_conv": 3, "channels": 8, "batch_norm": True}, ADAM | {"epochs": 40}),
-    TrainingConfig("small_cnn", {"width_multiplier": 0.125, "batch_norm": True}, ADAM | {"epochs": 40}),
-    TrainingConfig("plain_cnn", {"n_conv": 4, "channels": 8, "batch_norm": True}, SGD | {"epochs": 40}),
-    TrainingConfig(
-        "small_cnn", {"width_multiplier": 0.125, "batch_norm": True}, ADAM | {"augmentation": "flip_shift_rotate"}
-    ),
-)
-TABLE = (
-    TrainingConfig("fully_connected", {"n_hidden": 1, "width": 64}),
-    TrainingConfig("fully_connected", {"n_hidden": 3, "width": 64}),
-    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128, "batch_norm": True}),
-    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128, "dropout": 0.3}),
-    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128}, SGD | {"learning_rate": 0.02}),
-    TrainingConfig("fully_connected", {"n_hidden": 2, "width": 128}, ADAM | {"penalties": WEIGHTS}),
-)
+def recipes(name: str) -> tuple[TrainingConfig, ...]:
+    """The training configurations of one list in `pools.toml`."""
+    result = []
+    for entry in SETTINGS["recipes"][name]:
+        training = SETTINGS["training"][entry.get("base", "adam")] | entry.get("training", {})
+        # names of jobs show penalties as a tuple
+        training = {key: tuple(value) if isinstance(value, list) else value for key, value in training.items()}
+        result.append(TrainingConfig(entry["network"], entry.get("options", {}), training))
+    return tuple(result)
 
 
 @dataclass(frozen=True)
@@ -145,30 +112,19 @@ def in_random_order(plan: Plan) -> list[Configuration]:
     return drawn
 
 
-SIZES = (100, 200, 400, 600)
-NOISES = (0.1, 0.2, 0.4, 0.6)
-IMAGES = (*FLAT, *CONVOLUTIONAL, *AUGMENTED, *LENET)
+def plans(*names: str) -> tuple[Plan, ...]:
+    """Pools of `pools.toml`."""
+    result = []
+    for name in names:
+        entry = SETTINGS["pools"][name]
+        data = {key: [item for part in parts for item in recipes(part)] for key, parts in entry["data"].items()}
+        result.append(Plan(name, **{**entry, "data": data}))
+    return tuple(result)
 
-FITTED = Plan(
-    "fitted",
-    {"digits": (*FLAT, *CONVOLUTIONAL), "mnist": IMAGES, "fashion_mnist": IMAGES, "cifar10": IMAGES},
-    SIZES, NOISES, networks=40, seed=0,
-)  # fmt: skip
-# judged the first estimator (its figures stand in PROTOCOL.md); what was trained of them is in the second one's fit
-FIRST_JUDGED = (
-    Plan("judged_cifar_batch_norm", {"cifar10": UNSEEN, "cifar100": UNSEEN}, (150, 300, 450), (0.1, 0.3, 0.5), 20, 1),
-    Plan("judged_images", {"mnist": IMAGES, "fashion_mnist": IMAGES}, (150, 300, 450), (0.15, 0.3, 0.5), 20, 2),
-    Plan("judged_table", {"california_quartiles": TABLE}, (150, 300, 700), (0.1, 0.3), 40, 3),
-)
-REGRESSION = Plan(
-    "judged_regression", {"california_housing": TABLE, "concrete": TABLE}, (150, 300, 700), (), 20, 4
-)  # nothing is fitted to it, so that it continues judging
-JUDGED = (
-    Plan("second_cifar_batch_norm", {"cifar10": UNSEEN, "cifar100": UNSEEN}, (120, 250, 500), (0.05, 0.2, 0.4), 20, 11),
-    Plan("second_images", {"mnist": IMAGES, "fashion_mnist": IMAGES}, (120, 250, 500), (0.05, 0.2, 0.4), 20, 12),
-    Plan("second_table", {"concrete_quartiles": TABLE, "boston_quartiles": TABLE}, (100, 150, 250), (0.1, 0.3), 20, 13),
-    REGRESSION,
-)
+
+(FITTED,) = plans("fitted")
+FIRST_JUDGED = plans("judged_cifar_batch_norm", "judged_images", "judged_table")
+JUDGED = plans("second_cifar_batch_norm", "second_images", "second_table")
 
 
 def judged_in_turn() -> list[Configuration]:

@@ -29,7 +29,14 @@ from gapscope.base.samples import Samples
 from gapscope.prediction.correlations import kendall_tau
 from gapscope.prediction.ranking_result import instantiate
 from gapscope_studies.expected_accuracy.pretrained_networks import NETWORKS, build_pretrained, normalized
-from gapscope_studies.expected_accuracy.rows import error_claim, hash_of, plain, rms_error, root_mean_square, shown
+from gapscope_studies.expected_accuracy.rows import (
+    error_claim,
+    hash_of,
+    rms_error,
+    root_mean_square,
+    to_numbers,
+    to_table,
+)
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
@@ -206,21 +213,21 @@ def pretrained(setting: RunSettings) -> Outcome:
     rows = sorted((_row(table, score) for score in SCORES), key=lambda row: -row["tau"].value)
     covered = (table["low"] <= table[TRUTH]) & (table[TRUTH] <= table["high"])
     forecast = next(row for row in rows if row["score"] == "forecast")
-    tables = {"Scores before a fine-tune": pandas.DataFrame(map(shown, rows)).fillna("")}
+    tables = {"Scores before a fine-tune": to_table(rows)}
     errors = [
         {"target": target, **{reading: root_mean_square(part[reading] - part[TRUTH]) for reading in OURS}}
         for target, part in table.groupby("target")
     ]
-    tables["Root mean squared error by target"] = pandas.DataFrame(map(shown, errors))
+    tables["Root mean squared error by target"] = to_table(errors)
     diagnosis = diagnosed(readings, rates) if 300 in sizes else []
     if diagnosis:
-        tables["Fine-tunes whose learning rate is wrong"] = pandas.DataFrame(map(shown, diagnosis))
+        tables["Fine-tunes whose learning rate is wrong"] = to_table(diagnosis)
     return Outcome(
         numbers={
-            "rows": [plain(row) for row in rows],
+            "rows": to_numbers(rows),
             "coverage": float(covered.mean()),
             "errors": errors,
-            "diagnosis": [plain(row) for row in diagnosis],
+            "diagnosis": to_numbers(diagnosis),
             "networks": table.round(4).to_dict("list"),
             "rates": {name: answer["rate"] for name, answer in rates.items()},
         },

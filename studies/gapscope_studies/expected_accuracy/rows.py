@@ -1,4 +1,4 @@
-"""Rows of this study's tables, errors of estimates with intervals, claims about them, and what stands behind a part."""
+"""Rows of this study's tables, errors of estimates with intervals, claims about them, and facts about the networks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas
 
 from gapscope.base.errors import DataNotFound
 from gapscope.data import load_dataset
-from gapscope_studies.expected_accuracy.runs import QUARTILES
 from gapscope_studies.kit.claims import Claim, measured
 from gapscope_studies.kit.pool import digest, in_words
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import RunSettings
+
+# name of a table whose target is cut at its quartiles -> its data set
+QUARTILES = {"california_quartiles": "california_housing", "concrete_quartiles": "concrete",
+             "boston_quartiles": "boston_housing"}  # fmt: skip
 
 
 def root_mean_square(values: Any) -> float:
@@ -21,10 +25,10 @@ def root_mean_square(values: Any) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
 
-def rms_error(errors: Any, clusters: Sequence[Hashable] | None = None, **options: Any) -> Interval:
+def rms_error(errors: Any, clusters: Sequence[Hashable] | None = None) -> Interval:
     """Root mean squared error with its interval over clusters."""
     values = np.asarray(errors, dtype=float)
-    return bootstrap(lambda rows: root_mean_square(values[rows]), len(values), clusters, **options)
+    return bootstrap(lambda rows: root_mean_square(values[rows]), len(values), clusters)
 
 
 def rms_difference(first: Any, second: Any, clusters: Sequence[Hashable] | None = None) -> Interval:
@@ -33,46 +37,43 @@ def rms_difference(first: Any, second: Any, clusters: Sequence[Hashable] | None 
     return bootstrap(lambda rows: root_mean_square(a[rows]) - root_mean_square(b[rows]), len(a), clusters)
 
 
-def error_claim(says: str, quantity: str, found: Interval, *, unit: str = "data sets", **bounds: float) -> Claim:
-    """A claim of ours about errors of estimates: no network need have learned for it."""
+def error_claim(says: str, quantity: str, interval: Interval, *, unit: str = "data sets", **bounds: float) -> Claim:
+    """Claim of ours about errors of estimates: no network need have learned for it."""
     what = "errors of estimates; networks of any accuracy count"
-    return measured("ours", says, quantity, found, ours=True, unit=unit, compared=(), untrained=what, **bounds)
+    return measured("ours", says, quantity, interval, ours=True, unit=unit, compared=(), untrained=what, **bounds)
 
 
-def shown(row: Mapping[str, Any]) -> dict[str, str]:
-    """The row with three digits."""
-    return {name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in row.items()}
+def to_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Table of rows with three digits."""
+    text = [{key: f"{v:.3f}" if isinstance(v, float) else str(v) for key, v in row.items()} for row in rows]
+    return pandas.DataFrame(text).fillna("")
 
 
-def plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with intervals as [value, low, high]."""
-    return {
-        name: [value.value, value.low, value.high] if isinstance(value, Interval) else value
-        for name, value in row.items()
-    }
+def to_numbers(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with intervals as [value, low, high]."""
+    return [{key: [v.value, v.low, v.high] if isinstance(v, Interval) else v for key, v in row.items()} for row in rows]
 
 
-def behind(setting: RunSettings, networks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Fields of an outcome that say at what scale it was run, from facts of each network."""
-    columns = {name: [network[name] for network in networks] for name in ("data", "samples", "noise", "recipe", "seed")}
-    here = {
-        "data": ", ".join(sorted(set(columns["data"]))),
-        "training samples": in_words(columns["samples"]),
-        "share of wrong labels": in_words(columns["noise"]),
-        "network": "; ".join(sorted(set(columns["recipe"]))),
+def provenance(setting: RunSettings, networks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Fields of an outcome that state its scale, from facts of each network."""
+    table = pandas.DataFrame(networks, columns=["data", "samples", "noise", "recipe", "seed"])
+    facts = {
+        "data": ", ".join(sorted(set(table["data"]))),
+        "training samples": in_words(table["samples"].tolist()),
+        "share of wrong labels": in_words(table["noise"].tolist()),
+        "network": "; ".join(sorted(set(table["recipe"]))),
         "networks": str(len(networks)),
-        "seeds": str(len(set(columns["seed"]))),
+        "seeds": str(table["seed"].nunique()),
     }
-    names = sorted({str(QUARTILES.get(name, name)) for name in columns["data"]})
     return {
-        "stands_in_for": [{"what": what, "paper": "", "here": value} for what, value in here.items()],
-        "seeds": sorted(set(columns["seed"])),
-        "data": {name: hash_of(name, setting) for name in names},
+        "stands_in_for": [{"what": what, "paper": "", "here": value} for what, value in facts.items()],
+        "seeds": sorted({int(seed) for seed in table["seed"]}),
+        "data": {name: hash_of(name, setting) for name in sorted({QUARTILES.get(d, d) for d in table["data"]})},
     }
 
 
 def hash_of(name: str, setting: RunSettings) -> str:
-    """The hash of a whole data set. Stored networks are judged without their data, and the page says so."""
+    """Hash of a whole data set. Stored networks are evaluated without their data, and the page says so."""
     try:
         return digest(load_dataset(name, root=setting.data_root))
     except DataNotFound:

@@ -15,51 +15,34 @@ import gapscope as gs
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.statistics.baselines import feature_matrix, rbf_ridge
 from gapscope.statistics.kernel_ridge import select_ridge, spectrum
-from gapscope_studies.expected_accuracy.pools import ADAM, SGD, Configuration, Plan, TrainingConfig, spread_evenly
-from gapscope_studies.expected_accuracy.rows import behind, error_claim, plain, rms_difference, rms_error, shown
+from gapscope_studies.expected_accuracy.pools import Configuration, plans, spread_evenly
+from gapscope_studies.expected_accuracy.rows import (
+    error_claim,
+    provenance,
+    rms_difference,
+    rms_error,
+    to_numbers,
+    to_table,
+)
 from gapscope_studies.expected_accuracy.runs import (
+    FOLDS,
+    accuracy,
+    build,
+    build_and_train,
     data_of,
     fold_order,
     held_out_scores,
     on_equally_noisy,
-    score,
     stored_or_read,
-    trained,
-    untrained,
 )
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 NODES = 32  # error of the inverse Laplace transform: 1e-10
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-FOLDS = 5
 SAMPLES_PER_PASS = 50
 RULE, SHIPPED, HOLD_OUT = "mean of flow and NTK", "`forecast_accuracy` (mean of RBF and NTK)", "20 % hold-out"
 COSTS = {HOLD_OUT: 1, "five folds": 5}
-
-
-def _flat(width: int, layers: int, epochs: int, training: dict[str, Any] = ADAM, **options: Any) -> TrainingConfig:
-    return TrainingConfig(
-        "fully_connected", {"n_hidden": layers, "width": width, **options}, training | {"epochs": epochs}
-    )
-
-
-_CNN = {"width_multiplier": 0.25}
-SHORT_IMAGES = (
-    _flat(256, 1, 3),
-    _flat(128, 2, 5, SGD),
-    _flat(128, 2, 5, batch_norm=True),
-    TrainingConfig("lenet5", {}, ADAM | {"epochs": 8}),
-    TrainingConfig("lenet5", {}, SGD | {"epochs": 12, "learning_rate": 0.02}),
-    TrainingConfig("small_cnn", _CNN, ADAM | {"epochs": 12}),
-    TrainingConfig("small_cnn", _CNN | {"batch_norm": True}, ADAM | {"epochs": 3}),
-    TrainingConfig("small_cnn", _CNN | {"batch_norm": True}, SGD | {"epochs": 5}),
-)
-SHORT_TABLE = (_flat(64, 1, 8), _flat(64, 3, 5), _flat(128, 2, 3, batch_norm=True), _flat(128, 2, 12, SGD))
-FRESH = (
-    Plan("short_images", dict.fromkeys(("mnist", "fashion_mnist", "cifar10"), SHORT_IMAGES), (120, 250), (), 8, 31),
-    Plan("short_noise", dict.fromkeys(("mnist", "fashion_mnist"), SHORT_IMAGES[1::2]), (120, 250), (0.3,), 4, 32),
-    Plan("short_table", dict.fromkeys(("concrete_quartiles", "boston_quartiles"), SHORT_TABLE), (100, 250), (), 4, 33),
-)  # fmt: skip
+FRESH = plans("short_images", "short_noise", "short_table")
 
 
 def flow_residuals(kernel: Tensor, residuals: Tensor, time: float) -> Tensor:
@@ -133,7 +116,7 @@ def kernel_scores(configuration: Configuration, train: gs.Samples, classes: int)
     assert y is not None
     training = dict(configuration.recipe.training)
     start = time.process_time()
-    network = untrained(configuration, train, classes)
+    network = build(configuration, train, classes)
     plain, scaled = preconditioned_kernels(network, x, y, training["batch_size"])
     labels = nn.functional.one_hot(y, classes).double()
     kernel = scaled if training["optimizer"] == "adam" else plain
@@ -155,10 +138,10 @@ def read(configuration: Configuration, root: str | None = None) -> dict[str, Any
     train, test, classes = data_of(configuration, root)
     result = configuration.facts() | {"name": configuration.job} | kernel_scores(configuration, train, classes)
     start = time.process_time()
-    network = trained(configuration, train, classes)
+    network = build_and_train(configuration, train, classes)
     result["training_seconds"] = time.process_time() - start
-    result["truth"] = on_equally_noisy(score(network, test), configuration.noise, classes)
-    result["train_score"] = score(network, train)
+    result["truth"] = on_equally_noisy(accuracy(network, test), configuration.noise, classes)
+    result["train_score"] = accuracy(network, train)
     scores = held_out_scores(configuration, train, classes, fold_order(configuration, len(train)).chunk(FOLDS))
     return result | {"hold_out": scores[0], "folds": sum(scores) / len(scores)}
 
@@ -187,9 +170,7 @@ def short_training(setting: RunSettings) -> Outcome:
     order = spread_evenly(FRESH)
     if setting.scale == "smoke":
         order = [item for item in order if item.pool == "short_table"][:3]
-    rows = stored_or_read(
-        setting, order, "short_training", read, stored=setting.scale != "smoke", train=setting.scale != "small"
-    )
+    rows = stored_or_read(setting, order, "short_training", read)
     table = pandas.DataFrame(rows)
     flat = table["recipe"].str.startswith("fully_connected")
     groups: dict[str, Table] = {"all": table, "fully connected": table[flat], "convolutional": table[~flat]}
@@ -197,7 +178,7 @@ def short_training(setting: RunSettings) -> Outcome:
     by_method = {row["method"]: row for row in result["all"]}
     return Outcome(
         numbers={
-            "errors": {name: [plain(row) for row in part] for name, part in result.items()},
+            "errors": {name: to_numbers(part) for name, part in result.items()},
             "networks": len(table),
             "flow_seconds": float(table["flow_seconds"].mean()),
             "training_seconds": float(table["training_seconds"].mean()),
@@ -208,11 +189,11 @@ def short_training(setting: RunSettings) -> Outcome:
                 "root mean squared error minus the forecast's", by_method[RULE]["minus forecast_accuracy"], below=0.0,
             )
         ],
-        tables={name: pandas.DataFrame(map(shown, part)) for name, part in result.items()},
+        tables={name: to_table(part) for name, part in result.items()},
         verdict=(
             "The rule was committed before these networks were trained. The flow does not describe convolutional "
             "networks, whose kernel grows while they train. One hold-out of the same short training errs less and "
             "costs less than the kernel, so that `forecast_accuracy` has no option for short training."
         ),
-        **behind(setting, rows),
+        **provenance(setting, rows),
     )  # fmt: skip

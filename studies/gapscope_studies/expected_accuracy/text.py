@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.randomness import derive_seed
 from gapscope.measures.kernel_leave_one_out import loo_from_kernel
-from gapscope_studies.expected_accuracy.rows import error_claim, plain, rms_error, shown
+from gapscope_studies.expected_accuracy.rows import error_claim, rms_error, to_numbers, to_table
 from gapscope_studies.kit.study import Outcome, RunSettings
 
 PACKAGES = ("numpy", "scipy", "pandas", "sklearn", "matplotlib")
@@ -220,14 +220,14 @@ def text(setting: RunSettings) -> Outcome:
     forecast = next(row for row in rows if row["prediction before the fine-tune"] == "forecast")
     return Outcome(
         numbers={
-            "rows": [plain(row) for row in rows], "reached": reached, "networks": table.round(4).to_dict("list"),
+            "rows": to_numbers(rows), "reached": reached, "networks": table.round(4).to_dict("list"),
             "rates": rates,
         },
         claims=[
             error_claim("the forecast before a fine-tune of text errs by less than a tenth of the accuracy",
                         "root mean squared error", forecast["error"], below=0.1, unit="draws of lines")
         ],
-        tables={"Predictions before a fine-tune": pandas.DataFrame(map(shown, rows))},
+        tables={"Predictions before a fine-tune": to_table(rows)},
         verdict="Accuracy reached, mean: " + ", ".join(f"{way} {value:.3f}" for way, value in reached.items()) + ".",
         stands_in_for=[
             {"what": "text", "paper": "", "here": "source lines of " + ", ".join(PACKAGES)},
