@@ -17,6 +17,7 @@ from gapscope_studies.kit.claims import (
     NOT_HELD,
     NOT_RUN,
     OPEN,
+    REGULARIZED,
     Claim,
     ComparisonArm,
     cannot_run,
@@ -28,7 +29,6 @@ from gapscope_studies.kit.claims import (
     not_run,
     relation,
 )
-from gapscope_studies.kit.guard import REGULARIZED
 from gapscope_studies.kit.page import CLAIM_COLUMNS, claim_row
 from gapscope_studies.kit.statistics import pearson
 

@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from gapscope_studies.kit.light import light_svg, simplified
+from gapscope_studies.kit.light import light_svg
 from gapscope_studies.kit.page import stored_facts
 
 matplotlib.use("Agg")
@@ -20,15 +20,6 @@ MAX_BYTES = 4 * 2**20
 def test_the_stored_results_of_studies_take_less_than_four_megabytes() -> None:
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < MAX_BYTES
-
-
-def test_a_simplified_line_is_nowhere_farther_than_the_tolerance() -> None:
-    x = np.linspace(0, 100, 2001)
-    line = np.stack([x, 20 * np.sin(x / 8)], 1)
-    corners = simplified(line, 0.4)
-    assert len(corners) < 200
-    assert np.abs(np.interp(x, *corners.T) - line[:, 1]).max() < 2.0
-    assert (corners[0] == line[0]).all() and (corners[-1] == line[-1]).all()
 
 
 def test_a_light_figure_is_valid_smaller_and_shows_its_words() -> None:

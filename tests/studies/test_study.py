@@ -187,7 +187,7 @@ def test_every_study_loads_under_its_name(name: str) -> None:
 def test_wrong_names_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"study must be one of .*; got 'forouzes'"):
         load_study("forouzes")
-    with pytest.raises(InvalidInput, match=r"Study toy2000 has no part 'onne'; it has one, two. Did you mean 'one'"):
+    with pytest.raises(InvalidInput, match=r"part of study toy2000 must be .*; got 'onne'. Did you mean 'one'"):
         study([]).part("onne")
     with pytest.raises(InvalidInput, match="scale must be one of"):
         run_study(study([]), RunSettings(scale="large", work=Path()), Path())

@@ -13,7 +13,7 @@ import pytest
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
 from gapscope.cli.study import available, load_study
-from gapscope_studies.kit import overview
+from gapscope_studies.kit import summary
 from gapscope_studies.kit.claims import OUTCOMES, claim, not_run
 from gapscope_studies.kit.page import BODY, MADE, page_of
 from gapscope_studies.kit.study import Part, Study
@@ -78,11 +78,11 @@ def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) 
     missing = Finding("gone", "it vanishes", held="-")
     study = replace(STUDY, findings=(growth, missing))
     assert findings(study, results) == [
-        ("held", "It grows by 1.0 [0.85, 1.15] over 6 seeds. [Fig. 1](toy2000/small/new.md)")
+        ("held", "It grows by 1.0 [0.85, 1.15] over 6 seeds. [Fig. 1](toy2000/small/new.md)", "")
     ]
     write(results, "small", "new", claims=[row_of(VALUES[:3])])
     assert findings(study, results) == [
-        ("open", "Fig. 1: it grows: open (3 independent seeds, fewer than 6); slope 1 [0.752, 1.25], 3 seeds.")
+        ("open", "Fig. 1: it grows: open (3 independent seeds, fewer than 6); slope 1 [0.752, 1.25], 3 seeds.", "")
     ]
     with pytest.raises(InvalidInput, match="must name one claim; new: 'it falls' names 0"):
         findings(replace(STUDY, findings=(Finding("new", "it falls"),)), results)
@@ -90,7 +90,7 @@ def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) 
 
 def test_every_finding_of_the_studies_names_a_stored_claim() -> None:
     sentences = [finding for name in available() for finding in findings(load_study(name), RESULTS)]
-    assert len(sentences) >= 10 and {outcome for outcome, _ in sentences} <= set(OUTCOMES)
+    assert len(sentences) >= 10 and {outcome for outcome, *_ in sentences} <= set(OUTCOMES)
 
 
 def test_every_stored_page_is_what_its_json_says_today() -> None:
@@ -115,17 +115,17 @@ def test_no_stored_network_at_chance_carries_a_verdict() -> None:
 
 def test_the_overview_opens_with_findings_by_outcome_and_counts_with_links(monkeypatch: pytest.MonkeyPatch) -> None:
     toy: Any = SimpleNamespace(name="toy", title="A Toy: two")
-    sentences = [("open", "It may shrink."), ("held", "It grows.")]
-    monkeypatch.setattr(overview, "tally", lambda study, results, ours: [0] * 5 if ours else [1, 0, 2, 0, 0])
-    monkeypatch.setattr(overview, "findings", lambda study, results: sentences)
-    assert overview._tally([toy], Path())[-2:] == ["| [toy](#a-toy-two) | 1 | 0 | 2 | 0 | 0 |", ""]
+    sentences = [("open", "It may shrink.", ""), ("held", "It grows.", "")]
+    monkeypatch.setattr(summary, "tally", lambda study, results, ours: [0] * 5 if ours else [1, 0, 2, 0, 0])
+    monkeypatch.setattr(summary, "findings", lambda study, results: sentences)
+    assert summary._tally([toy], Path())[-2:] == ["| [toy](#a-toy-two) | 1 | 0 | 2 | 0 | 0 |", ""]
     held, still_open = ["## What holds", "", "- It grows. (toy)", ""], ["- It may shrink. (toy)", ""]
-    assert overview._findings([toy], Path()) == [*held, "## What is still open", "", *still_open]
-    assert overview._findings([], Path()) == ["No findings yet.", ""]
+    assert summary._findings([toy], Path()) == [*held, "## What is still open", "", *still_open]
+    assert summary._findings([], Path()) == ["No findings yet.", ""]
 
 
 def test_false_discoveries_are_adjusted_over_all_tested_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """Benjamini-Hochberg of .03 among three p-values: .03 * 3 / 2."""
-    monkeypatch.setattr(overview, "tested", lambda claims: [(0.03, True), (0.5, False), (0.001, True)])
-    sentence = overview._discoveries([], Path())[0]
+    monkeypatch.setattr(summary, "tested", lambda claims: [(0.03, True), (0.5, False), (0.001, True)])
+    sentence = summary._discoveries([], Path())[0]
     assert sentence.startswith("2 decided claims") and "at most 4.5%; 0 of them" in sentence

@@ -60,10 +60,10 @@ def relation(table: Table, x: str, y: str = "test_loss") -> Found:
     pair = pair[numpy.isfinite(pair).all(axis=1) & (pair > 0).all(axis=1)]
     if len(pair) < 3:
         return {"n": len(pair)} | {name + end: math.nan for name in ("rho", "rho_raw", "slope") for end in ENDS}
-    logs = log_log(pair[x], pair[y])
+    correlation, slope = log_log(pair[x], pair[y])
     raw: Any = correlations(pair, [x], target=y, baseline=None).loc[x]
     result = {f"rho_raw{end}": float(raw[f"pearson{end}"]) for end in ENDS}
-    return {"n": len(pair), **_ends("rho", logs.pearson), **result, **_ends("slope", logs.slope)}
+    return {"n": len(pair), **_ends("rho", correlation), **result, **_ends("slope", slope)}
 
 
 def number_rows(numbers: Any, name: str = "") -> Rows:
@@ -238,7 +238,7 @@ def related(source: str, says: str, table: Table, x: str, y: str = "test_loss", 
     if clusters is None:
         free = compared_relations(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
         return replace(free, low=max(free.low, -1.0), high=min(free.high, 1.0))
-    result = log_log(table[x], table[y], clusters).pearson.within(-1.0, 1.0)
+    result = log_log(table[x], table[y], clusters)[0]
     return measured(source, says, quantity, result, above=0.0, compared=learnt(table), **LOGITS, **more)
 
 

@@ -1,7 +1,7 @@
 """Claims as data: what a paper says beside our number, and the one place that decides whether it held.
 
-A claim is "held" or "not held" only if the guard (`kit.guard`) has no doubts and the interval holds one answer alone.
-Else it is "open", with the reason.
+A claim is "held" or "not held" only if the guard has no doubts and the interval holds one answer alone: networks that
+are compared learned, equally well, to the end, and there are enough of them. Else it is "open", with the reason.
 """
 
 from __future__ import annotations
@@ -14,34 +14,131 @@ from typing import Any
 
 import numpy as np
 
-from gapscope_studies.kit.guard import MIN_UNITS, REACH, ComparisonArm, doubts, downsample_curve, finished
 from gapscope_studies.kit.statistics import Interval, Values, bootstrap, mean
-
-__all__ = [
-    "BOTH_ANSWERS",
-    "CANNOT",
-    "HELD",
-    "MIN_UNITS",
-    "NOT_HELD",
-    "NOT_RUN",
-    "OPEN",
-    "OUTCOMES",
-    "Claim",
-    "ComparisonArm",
-    "cannot_run",
-    "claim",
-    "computed",
-    "counts",
-    "downsample_curve",
-    "finished",
-    "measured",
-    "not_run",
-    "relation",
-]  # fmt: skip
 
 HELD, NOT_HELD, OPEN, NOT_RUN, CANNOT = "held", "not held", "open", "not run", "cannot be run here"
 OUTCOMES = (HELD, NOT_HELD, OPEN, NOT_RUN, CANNOT)
 BOTH_ANSWERS = "the interval holds both answers"
+
+ABOVE_CHANCE = 0.05
+MIN_UNITS = 6
+LAST_PART, RISE = 0.2, 0.05
+CURVE_DIGITS = 3  # of a stored curve
+# largest difference of training accuracies, and of training losses in nats, between the networks that are compared
+REACH = 0.1
+# training accuracy from which on the samples count as fitted, so that training has little left to do
+FITTED = 0.97
+# of claims about penalties and dropout: fields that allow unequal training, with the reason
+REGULARIZED: dict[str, Any] = {
+    "reach": math.inf,
+    "loss_reach": math.inf,
+    "unequal": "a regularizer acts by limiting what is fitted",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonArm:
+    """One of the things that a claim compares: how well its networks learned, so that the guard can judge it."""
+
+    name: str
+    # median over its networks at the end, so that one which learned does not speak for others at chance (for regression
+    # R^2, whose chance is 0); None: not stored. The loss is judged if the accuracy is not stored
+    train_accuracy: float | None
+    chance: float
+    train_loss: float | None = None
+    curve: tuple[float, ...] = ()  # the compared score along training (see `downsample_curve`)
+    falling: bool = False  # a good score is a small one
+    loss_curve: tuple[float, ...] = ()  # whether training was finished is judged on it where it is stored
+    finished: bool | None = None  # known without a curve: True where a stop rule ended training, False: cut off
+    failed: str = ""  # of several scenarios those in which it learned nothing: "in 2 of 40 scenarios"
+
+    @property
+    def done(self) -> bool | None:
+        """Return whether training was finished. None where that is not known.
+
+        Judged on the training loss. Results older than its curves are judged on the compared score, but a loss that
+        rises says nothing of the end of training unless the training samples are fitted.
+        """
+        if self.finished is not None:
+            return self.finished
+        if self.loss_curve:
+            return finished((self.loss_curve,), falling=True)
+        if not self.curve:
+            return None
+        if self.falling and self.curve[-1] > min(self.curve) + RISE * float(np.ptp(self.curve)):
+            return True if (self.train_accuracy or 0.0) >= FITTED else None
+        return finished((self.curve,), falling=self.falling)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serializable values, those without a default and those that differ from it.
+
+        Left out are curves on which the end of training is not judged: all of them where it is known without a curve,
+        that of the compared score where that of the training loss is kept.
+        """
+        always = ("name", "train_accuracy", "chance")
+        left_out: tuple[str, ...] = ("curve", "falling") if self.loss_curve else ()
+        if self.finished is not None:
+            left_out = ("curve", "falling", "loss_curve")
+        content = {
+            item.name: getattr(self, item.name) for item in fields(self)
+            if item.name not in left_out and (item.name in always or getattr(self, item.name) != item.default)
+        }  # fmt: skip
+        if "loss_curve" in content:
+            content["loss_curve"] = tuple(float(f"{value:.{CURVE_DIGITS}g}") for value in self.loss_curve)
+        return content
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> ComparisonArm:
+        """Read an arm from a result's JSON, which writes what is not finite as strings."""
+        known: dict[str, Any] = {item.name: content[item.name] for item in fields(cls) if item.name in content}
+        for name in ("curve", "loss_curve"):
+            known[name] = tuple(float(value) for value in content.get(name, ()))
+        for name in ("train_accuracy", "train_loss"):
+            known[name] = None if content.get(name) is None else float(content[name])
+        return cls(**known)
+
+
+def downsample_curve(curves: Sequence[Sequence[float]], most: int = 40) -> tuple[float, ...]:
+    """Mean over runs of a score along training, at no more than `most` epochs spread evenly, the last one included.
+
+    >>> downsample_curve([[0.0, 0.5, 1.0], [0.0, 0.7]])
+    (0.0, 0.6)
+    """
+    shortest = min((len(curve) for curve in curves), default=0)
+    epochs = np.unique(np.linspace(0, shortest - 1, min(most, shortest)).round().astype(int)) if shortest else []
+    return tuple(round(float(np.mean([curve[epoch] for curve in curves])), 5) for epoch in epochs)
+
+
+def finished(curves: Sequence[Sequence[float]], *, falling: bool = False) -> bool:
+    """Return whether a score has stopped improving: over the last fifth of the epochs it gains no more than noise.
+
+    The gain is that of the straight line through the mean over runs; it counts where it is larger than two of its
+    standard errors and than a twentieth of the score's whole range. A run of fewer than five epochs has not.
+
+    >>> finished([[0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]]), finished([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
+    (True, False)
+    """
+    shortest = min((len(curve) for curve in curves), default=0)
+    if shortest < 5:
+        return False
+    score = np.mean([curve[:shortest] for curve in curves], axis=0) * (-1 if falling else 1)
+    last = score[-max(5, math.ceil(LAST_PART * shortest)) :]
+    if not np.isfinite(score).all():
+        return True
+    epochs = np.arange(len(last)) - (len(last) - 1) / 2
+    slope = float((epochs * last).sum() / (epochs**2).sum())
+    rest = last - last.mean() - slope * epochs
+    error = math.sqrt(float((rest**2).sum()) / (len(last) - 2) / float((epochs**2).sum()))
+    return slope <= 2 * error or slope * (len(last) - 1) <= RISE * float(np.ptp(score))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The names, three of many.
+
+    >>> _listed(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    return ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +192,19 @@ class Claim:
 
     @property
     def doubts(self) -> list[str]:
-        """Return why the guard allows no verdict. Empty if it does."""
-        return doubts(self)
+        """Every reason for which the guard allows no verdict."""
+        if not self.compared and not self.untrained:
+            return ["no networks are named for the guard"]
+        reasons = _did_not_learn(self)
+        cut_off = [arm.name for arm in self.compared if arm.done is False]
+        unknown = [arm.name for arm in self.compared if arm.done is None]
+        if cut_off:
+            reasons.append(f"not finished: {_listed(cut_off)} still improving at the last epoch")
+        if unknown:
+            reasons.append(f"no curve of the training loss was kept of {_listed(unknown)}")
+        if not self.exact and self.units < MIN_UNITS:
+            reasons.append(f"{self.units} independent {self.unit}, fewer than {MIN_UNITS}")
+        return reasons
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -144,6 +252,35 @@ class Claim:
         return cls(**known)
 
 
+def _did_not_learn(claim: Claim) -> list[str]:
+    """The first doubt about what networks learned: not stored, at chance, or too unequal without a reason."""
+    unknown = [arm.name for arm in claim.compared if arm.train_accuracy is None and arm.train_loss is None]
+    if unknown:
+        return [f"no training accuracy or loss was kept of {_listed(unknown)}"]
+    lazy = []
+    for arm in claim.compared:
+        if arm.train_accuracy is None:
+            if not float(arm.train_loss or 0) < (1 - ABOVE_CHANCE) * -math.log(arm.chance):
+                lazy.append(f"{arm.name} (training loss {arm.train_loss:.2f})")
+        elif not arm.train_accuracy > arm.chance + ABOVE_CHANCE:
+            lazy.append(f"{arm.name} (training accuracy {arm.train_accuracy:.2f})")
+    lazy = lazy or [f"{arm.name} {arm.failed}" for arm in claim.compared if arm.failed]
+    if lazy:
+        return [f"did not learn: {_listed(lazy)}"]
+    for what, reach, values in (
+        ("accuracy", claim.reach, [(arm.train_accuracy, arm.name) for arm in claim.compared]),
+        # of regression, whose chance is 0, the loss has a unit of its own
+        ("loss", claim.loss_reach, [(arm.train_loss, arm.name) for arm in claim.compared if arm.chance > 0]),
+    ):
+        known = [(float(value), name) for value, name in values if value is not None]
+        if len(known) < 2 or (math.isinf(reach) and claim.unequal):
+            continue
+        if not max(known)[0] - min(known)[0] <= (reach if math.isfinite(reach) else REACH):
+            (low, least), (high, most) = min(known), max(known)
+            return [f"did not learn alike: training {what} {low:.2g} ({least}) against {high:.2g} ({most})"]
+    return []
+
+
 def _size(ours: Interval, paper: float, within: float) -> tuple[str, str]:
     """Return whether our number lies between the paper's over and times `within`. Its sign is known to be right."""
     least, most = sorted((paper / within, paper * within))
@@ -189,12 +326,12 @@ def relation(
 
 
 def measured(
-    source: str, says: str, quantity: str, found: Interval, *, compared: Sequence[ComparisonArm], **more: Any
+    source: str, says: str, quantity: str, number: Interval, *, compared: Sequence[ComparisonArm], **more: Any
 ) -> Claim:
     """A claim about a number whose interval is known."""
     return Claim(
-        source=source, statement=says, quantity=quantity, value=found.value, low=found.low, high=found.high,
-        units=found.units, compared=tuple(compared), **more,
+        source=source, statement=says, quantity=quantity, value=number.value, low=number.low,
+        high=number.high, units=number.units, compared=tuple(compared), **more,
     )  # fmt: skip
 
 

@@ -7,12 +7,8 @@ import re
 from collections import Counter
 from typing import Any
 
-import numpy as np
-
 DIGITS, DEEPEST = 5, 2
-TOLERANCE = 0.4  # points; less than a line is wide
 _NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
-_POINT = re.compile(r"[ML] (-?[\d.e-]+) (-?[\d.e-]+)")
 
 
 def _rounded(value: Any) -> Any:
@@ -50,43 +46,6 @@ def light_json(text: str) -> str:
     return lines(_rounded(json.loads(text)), 0) + "\n"
 
 
-def simplified(points: np.ndarray, tolerance: float = TOLERANCE) -> np.ndarray:
-    """The corners [n, 2] of a line from which none that is left out is farther than the tolerance (Douglas-Peucker).
-
-    >>> simplified(np.array([[0.0, 0.0], [1.0, 0.01], [2.0, 0.0], [3.0, 5.0]])).tolist()
-    [[0.0, 0.0], [2.0, 0.0], [3.0, 5.0]]
-    """
-    corners, parts = np.zeros(len(points), dtype=bool), [(0, len(points) - 1)]
-    corners[[0, -1]] = True
-    while parts:
-        first, last = parts.pop()
-        if last - first < 2:
-            continue
-        start, chord = points[first], points[last] - points[first]
-        away, length = points[first + 1 : last] - start, float(np.hypot(*chord))
-        distance = np.abs(away[:, 0] * chord[1] - away[:, 1] * chord[0]) / length if length else np.hypot(*away.T)
-        farthest = int(distance.argmax())
-        if distance[farthest] > tolerance:
-            middle = first + 1 + farthest
-            corners[middle] = True
-            parts += [(first, middle), (middle, last)]
-    return points[corners]
-
-
-def _piece(text: str) -> str:
-    points = simplified(np.array(_POINT.findall(text), dtype=float))
-    return " ".join(f"{'L' if place else 'M'}{x:.1f} {y:.1f}" for place, (x, y) in enumerate(points))
-
-
-def _path(match: re.Match[str]) -> str:
-    text = match[1]
-    if re.search("[A-KN-Ya-y]", text.replace("z", "").replace("e-", "")):  # curves stay
-        return f'd="{_tenths(text)}"'
-    pieces = [piece for piece in re.split(r"(?=M )", text) if piece.strip()]
-    closed = [" z" if "z" in piece else "" for piece in pieces]
-    return 'd="' + " ".join(_piece(piece) + end for piece, end in zip(pieces, closed, strict=True)) + '"'
-
-
 def _tenths(text: str) -> str:
     return " ".join(_NUMBER.sub(lambda number: f"{float(number[0]):.1f}", text).split())
 
@@ -108,28 +67,14 @@ def _short_names(text: str) -> str:
     return re.sub(r'(href="|url\()#([\w.-]+)', lambda m: f"{m[1]}#{names[m[2]]}", text)
 
 
-def _without_empty_groups(text: str) -> str:
-    """The same without groups that have no attribute: they change nothing."""
-    opened: list[bool] = []
-
-    def kept(tag: re.Match[str]) -> str:
-        if tag[0] != "</g>":
-            opened.append(tag[0] != "<g>")
-            return tag[0] if opened[-1] else ""
-        return tag[0] if opened.pop() else ""
-
-    return re.sub(r"<g(?: [^>]*)?>|</g>", kept, text)
-
-
 def light_svg(text: str) -> str:
-    """The same figure: lines without points that cannot be seen, numbers to tenths, styles written once."""
+    """The same figure: numbers to tenths, styles written once."""
     if "<style>.s0{" in text:  # light already
         return text
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\bd="([^"]*)"', _path, text)
+    text = re.sub(r'\bd="([^"]*)"', lambda m: f'd="{_tenths(m[1])}"'.replace("L ", "L"), text)
     text = re.sub(r'\b(x|y|x1|y1|x2|y2)="(-?\d+\.\d+)"', lambda m: f'{m[1]}="{float(m[2]):.1f}"', text)
     text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
     text = re.sub(r"(translate\()([^)]*)\)", lambda m: f"{m[1]}{_tenths(m[2])})", text)
     text = re.sub(r"font(-family)?: ([\d.]+px )?'[^;\"]*sans-serif[^;\"]*", r"font\1: \2sans-serif", text)
-    text = _without_empty_groups(_short_names(text))
-    return _classes(re.sub(r"\s*\n\s*", "\n", text))
+    return _classes(re.sub(r"\s*\n\s*", "\n", _short_names(text)))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+    from gapscope_studies.kit.study import Study
+
 # between these two lines stands what only the run itself can write; all else is made of the JSON
 BODY, MADE = "<!-- tables and figures -->", "<!-- how it was made -->"
 CLAIM_COLUMNS = ("what is claimed", "the paper", "ours", "verdict")
@@ -89,7 +91,9 @@ def _save(figure: Figure, path: Path) -> None:
     """Write a figure as SVG with its text as text: small, and the same bytes for the same numbers."""
     import matplotlib
 
-    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
+    # points of a line that are nearer to it than 0.4 of a dot cannot be seen
+    style = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "path.simplify_threshold": 0.4}
+    with matplotlib.rc_context(style):
         text = StringIO()
         figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
     write_atomically(path, light_svg(text.getvalue()))
@@ -176,15 +180,15 @@ def rewrite(folder: Path, part: str) -> None:
     write_atomically(path, page_of(read_json(folder / f"{part}.json"), body))
 
 
-def write_index(folder: Path, title: str, reference: str, scale: str, parts: Mapping[str, str]) -> None:
+def write_index(folder: Path, study: Study, scale: str) -> None:
     """Write the index of a study's parts at one scale, from their JSON files."""
-    lines = [f"# {title}", "", reference, "", f"Scale: {scale}.", ""]
-    for name, part_title in parts.items():
-        path = folder / f"{name}.json"
+    lines = [f"# {study.title}", "", study.reference, "", f"Scale: {scale}.", ""]
+    for part in study.parts:
+        path = folder / f"{part.name}.json"
         if not path.exists():
-            lines += [f"- {part_title}: not run at this scale yet"]
+            lines += [f"- {part.title}: not run at this scale yet"]
             continue
         content = read_json(path)
         claims = [Claim.from_dict(row) for row in content["claims"]]
-        lines += [f"- [{part_title}]({name}.md): {counts(claims) or content['verdict']}"]
+        lines += [f"- [{part.title}]({part.name}.md): {counts(claims) or content['verdict']}"]
     write_atomically(folder / "README.md", "\n".join(lines) + "\n")

@@ -100,42 +100,34 @@ def in_words(values: Iterable[Any]) -> str:
     return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in result)
 
 
-def _data_in_words(problem: Problem) -> str:
-    shape = " x ".join(map(str, problem.input_shape))
-    kind = f"{problem.n_outputs} classes" if problem.task == "classification" else f"{problem.n_outputs} targets"
-    return f"{problem.name}, {len(problem.train):,} training and {len(problem.test):,} test samples, {kind}, {shape}"
-
-
-def _networks_in_words(specs: Sequence[RunSpec]) -> str:
-    """Every architecture with the values of its options."""
-    options: dict[str, dict[str, list[Any]]] = {}
-    for spec in specs:
-        there = options.setdefault(spec.network.name, {})
-        for name, value in spec.network.options.items():
-            there.setdefault(name, []).append(value)
-    return "; ".join(
-        name + (f" ({', '.join(f'{key} {in_words(values)}' for key, values in there.items())})" if there else "")
-        for name, there in options.items()
-    )
-
-
 def scale_substitutions(
     setting: RunSettings, specs: Sequence[RunSpec], paper: Mapping[str, str] | None = None
 ) -> list[dict[str, str]]:
-    """Rows "what", "paper", "here", generated from the specs that were run.
+    """Rows "what", "paper", "here", generated from all specs behind a part.
 
-    Args:
-        setting: Where the data lie.
-        specs: All networks that stand behind a part.
-        paper: What the paper had of "data", "network", "batch size", "epochs", "networks", "seeds"; further entries
-            are rows of their own.
+    `paper` is what the paper had of "data", "network", "batch size", "epochs", "networks", "seeds"; further entries are
+    rows of their own.
     """
     from gapscope.pools.from_spec import prepared
 
+    data = []
+    for problem in (prepared(spec, setting.data_root)[0] for spec in _distinct(specs)):
+        outputs = f"{problem.n_outputs} {'classes' if problem.task == 'classification' else 'targets'}"
+        sizes = f"{len(problem.train):,} training and {len(problem.test):,} test samples"
+        data.append(f"{problem.name}, {sizes}, {outputs}, {' x '.join(map(str, problem.input_shape))}")
+    options: dict[str, dict[str, list[Any]]] = {}  # of every architecture, with all their values
+    for spec in specs:
+        of_network = options.setdefault(spec.network.name, {})
+        for name, value in spec.network.options.items():
+            of_network.setdefault(name, []).append(value)
+    network = [
+        name + (f" ({', '.join(f'{key} {in_words(values)}' for key, values in of_network.items())})" * bool(of_network))
+        for name, of_network in options.items()
+    ]
     paper = dict(paper or {})
     here = {
-        "data": "; ".join(_data_in_words(prepared(spec, setting.data_root)[0]) for spec in _distinct(specs)),
-        "network": _networks_in_words(specs),
+        "data": "; ".join(data),
+        "network": "; ".join(network),
         "batch size": in_words(spec.training.batch_size for spec in specs),
         "epochs": in_words(spec.training.epochs for spec in specs),
         "networks": str(len({spec.id for spec in specs})),
@@ -168,8 +160,8 @@ def data_hashes(setting: RunSettings, specs: Sequence[RunSpec]) -> dict[str, str
 
 def outcome(
     setting: RunSettings, specs: Sequence[RunSpec], paper: Mapping[str, str] | None = None, *,
-    also: Sequence[Mapping[str, str]] = (), **found: Any,
+    also: Sequence[Mapping[str, str]] = (), **more: Any,
 ) -> Outcome:  # fmt: skip
     """An outcome with the networks behind it: what they stand in for (and `also`, rows of this), seeds, data."""
     facts = {"seeds": sorted({spec.seed for spec in specs}), "data": data_hashes(setting, specs)}
-    return Outcome(stands_in_for=[*scale_substitutions(setting, specs, paper), *also], **{**facts, **found})
+    return Outcome(stands_in_for=[*scale_substitutions(setting, specs, paper), *also], **{**facts, **more})

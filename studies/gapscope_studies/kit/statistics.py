@@ -143,19 +143,11 @@ def pearson(x: Values, y: Values) -> float:
     return float(np.corrcoef(x, y)[0, 1]) if varies else math.nan
 
 
-@dataclass(frozen=True)
-class LogLog:
-    """Straight line through log y over log x: Pearson's correlation and the slope."""
-
-    pearson: Interval
-    slope: Interval
-
-
-def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None) -> LogLog:
+def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None) -> tuple[Interval, Interval]:
     """Pearson and least-squares slope of log y over log x with bootstrap intervals. Rows that are not positive are out.
 
-    >>> line = log_log([1.0, 4.0, 9.0, 16.0], [1.0, 2.0, 3.0, 4.0])
-    >>> round(line.pearson.value, 9), round(line.slope.value, 9), line.slope.units
+    >>> correlation, slope = log_log([1.0, 4.0, 9.0, 16.0], [1.0, 2.0, 3.0, 4.0])
+    >>> round(correlation.value, 9), round(slope.value, 9), slope.units
     (1.0, 0.5, 4)
     """
     pairs = np.array([x, y], dtype=float)
@@ -163,7 +155,7 @@ def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None) ->
     numbers = _numbered(None if clusters is None else [clusters[i] for i in kept.tolist()], len(kept))
     units = int(numbers.max(initial=-1)) + 1
     if len(kept) < 3:
-        return LogLog(*[Interval(math.nan, -math.inf, math.inf, units)] * 2)
+        return (Interval(math.nan, -math.inf, math.inf, units),) * 2
     a, b = np.log(pairs[:, kept])
     counts = np.random.default_rng(0).multinomial(units, np.full(units, 1 / units), size=2000)
     weights = np.concatenate([np.ones((1, units)), counts])[:, numbers]
@@ -175,4 +167,4 @@ def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None) ->
     pearson = np.where(varies, ab / np.sqrt(np.where(varies, aa * bb, 1.0)), np.nan)
     slope = np.where(aa > 1e-12, ab / np.where(aa > 1e-12, aa, 1.0), np.nan)
     correlation, slopes = (_with_percentiles(float(drawn[0]), drawn[1:], units) for drawn in (pearson, slope))
-    return LogLog(correlation.within(-1.0, 1.0), slopes)
+    return correlation.within(-1.0, 1.0), slopes

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.environment import environment
-from gapscope.base.errors import InvalidInput, check_choice, did_you_mean
+from gapscope.base.errors import check_choice
 from gapscope.base.files import read_json
 from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool
@@ -142,13 +142,9 @@ class Study:
 
     def part(self, name: str) -> Part:
         """The part of this name. Where there is none, InvalidInput names the nearest."""
-        for part in self.parts:
-            if part.name == name:
-                return part
-        names = [part.name for part in self.parts]
-        raise InvalidInput(
-            f"Study {self.name} has no part {name!r}; it has {', '.join(names)}.{did_you_mean(name, names)}"
-        )
+        parts = {part.name: part for part in self.parts}
+        check_choice(f"part of study {self.name}", name, list(parts))
+        return parts[name]
 
     def claims(self, results: Path) -> list[tuple[str, str, bool]]:
         """Outcome, sentence, and whether it is ours, of every claim, from the results that are stored."""
@@ -164,50 +160,20 @@ class Study:
             for name in stored:
                 rewrite(folder, name)
             if stored:
-                self.write_index(folder, scale)
+                write_index(folder, self, scale)
 
     @staticmethod
     def write_overview(studies: Sequence[Study], results: Path) -> None:
-        """Write the pages about all studies (see `gapscope_studies.kit.overview`)."""
-        from gapscope_studies.kit.overview import write_overview
+        """Write the pages about all studies."""
+        from gapscope_studies.kit.summary import write_overview
 
         write_overview(studies, results)
-
-    def write_index(self, folder: Path, scale: str) -> None:
-        """Write the index of the parts that are stored in the folder of one scale."""
-        write_index(folder, self.title, self.reference, scale, {part.name: part.title for part in self.parts})
 
     def run(
         self, results: Path, *, scale: str, work: Path, parts: Sequence[str] = (), again: bool = False, **options: Any
     ) -> list[Path]:
         """Run the parts that have no result yet. See `run_study`. `options` are further fields of Setting."""
         return run_study(self, RunSettings(scale=scale, work=work, **options), results, parts=parts, again=again)
-
-
-def _facts(study: Study, part: Part, setting: RunSettings, outcome: Outcome, seconds: float) -> dict[str, Any]:
-    return {
-        "study": study.name,
-        "part": part.name,
-        "title": part.title,
-        "scale": setting.scale,
-        "commit": commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seeds": list(outcome.seeds),
-        "seconds": round(seconds, 1),
-        "runs": len(setting.spent),
-        "seconds_of_runs": round(sum(setting.spent.values()), 1),
-        "workers": setting.workers,
-        "device": setting.device,
-        "stack": setting.stack,
-        "data": dict(outcome.data),
-        "settings": settings_history(setting.settings),
-        "environment": environment(),
-        "says": part.says,
-        "stands_in_for": [dict(row) for row in outcome.stands_in_for],
-        "claims": [claim.to_dict() for claim in outcome.claims],
-        "verdict": outcome.verdict,
-        "numbers": outcome.numbers,
-    }
 
 
 def run_study(
@@ -232,8 +198,30 @@ def run_study(
         setting.spent.clear()
         setting.settings.clear()
         outcome = part.run(setting)
-        facts = _facts(study, part, setting, outcome, spent + time.perf_counter() - start)
+        facts = {
+            "study": study.name,
+            "part": part.name,
+            "title": part.title,
+            "scale": setting.scale,
+            "commit": commit(),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seeds": list(outcome.seeds),
+            "seconds": round(spent + time.perf_counter() - start, 1),
+            "runs": len(setting.spent),
+            "seconds_of_runs": round(sum(setting.spent.values()), 1),
+            "workers": setting.workers,
+            "device": setting.device,
+            "stack": setting.stack,
+            "data": dict(outcome.data),
+            "settings": settings_history(setting.settings),
+            "environment": environment(),
+            "says": part.says,
+            "stands_in_for": [dict(row) for row in outcome.stands_in_for],
+            "claims": [claim.to_dict() for claim in outcome.claims],
+            "verdict": outcome.verdict,
+            "numbers": outcome.numbers,
+        }
         write_part(folder, facts, outcome.tables, outcome.figures)
-        study.write_index(folder, setting.scale)
+        write_index(folder, study, setting.scale)
         written.append(path)
     return written

@@ -1,17 +1,23 @@
-"""Every claim of a study from its stored results alone, judged by the guard of today: rows of one honest page."""
+"""Claims and findings of all studies from their stored results alone, judged by the guard of today.
+
+Written are `results/README.md` (all claims) and `results/RUN-MORE.md` (what is left to run).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scipy.stats import false_discovery_control
+
 from gapscope.base.errors import InvalidInput
-from gapscope.base.files import read_json
+from gapscope.base.files import read_json, write_atomically
 from gapscope_studies.kit.claims import HELD, MIN_UNITS, NOT_HELD, OPEN, OUTCOMES, Claim, counts, not_run
 from gapscope_studies.kit.page import claim_row, markdown_table, scale_in_words
-from gapscope_studies.kit.power import MAX_UNITS, hours_needed, units_needed
+from gapscope_studies.kit.power import MAX_UNITS, hours_needed, tested, units_needed
 
 if TYPE_CHECKING:
     from gapscope_studies.kit.study import Part, Study
@@ -48,9 +54,9 @@ class Finding:
 
     def render(self, rows: Sequence[Row]) -> tuple[str, str]:
         """Outcome, and the sentence with its numbers. The claim's own words where there is none for this outcome."""
-        there = [row for row in rows if row.part == self.part]
-        result = [row for row in there if row.claim.statement == self.says]
-        result = result or [row for row in there if row.claim.statement.startswith(self.says)]
+        of_part = [row for row in rows if row.part == self.part]
+        result = [row for row in of_part if row.claim.statement == self.says]
+        result = result or [row for row in of_part if row.claim.statement.startswith(self.says)]
         if len(result) != 1:
             raise InvalidInput(f"A finding must name one claim; {self.part}: {self.says!r} names {len(result)}.")
         claim, (outcome, reason) = result[0].claim, result[0].claim.evaluate
@@ -91,32 +97,14 @@ def rows_of(study: Study, results: Path) -> list[Row]:
     return [*rows, *(Row(claim) for claim in study.untested)]
 
 
-def findings(study: Study, results: Path) -> list[tuple[str, str]]:
-    """The study's findings, outcomes with sentences. Those of parts without a result are left out."""
-    rows = rows_of(study, results)
-    run = {row.part for row in rows if row.page}
-    return [finding.render(rows) for finding in study.findings if finding.part in run]
-
-
-def pictured(study: Study, results: Path) -> list[tuple[str, str]]:
-    """Sentences of the findings that have a picture, with the picture's path from the folder of results."""
+def findings(study: Study, results: Path) -> list[tuple[str, str, str]]:
+    """The study's findings: outcome, sentence, path of a picture ("" for none). Parts without a result are left out."""
     rows = rows_of(study, results)
     folders = {row.part: row.page.rsplit("/", 1)[0] for row in rows if row.page}
     return [
-        (finding.render(rows)[1], f"{folders[finding.part]}/{finding.part}-{finding.picture}.svg")
-        for finding in study.findings if finding.picture and finding.part in folders
+        (*item.render(rows), f"{folders[item.part]}/{item.part}-{item.picture}.svg" if item.picture else "")
+        for item in study.findings if item.part in folders
     ]  # fmt: skip
-
-
-def decided_per_hour(study: Study, results: Path) -> tuple[int, float, float]:
-    """Decided rows of the parts whose processor time is known, the hours of their runs, and rows per hour."""
-    decided = seconds = 0.0
-    for part in study.parts:
-        _, content = _stored(study, part, results)
-        if content.get("seconds_of_runs"):
-            seconds += float(content["seconds_of_runs"])
-            decided += sum(claim.outcome in (HELD, NOT_HELD) for claim in stored_claims(content))
-    return int(decided), seconds / 3600, 3600 * decided / seconds if seconds else 0.0
 
 
 def tally(study: Study, results: Path, *, ours: bool) -> list[int]:
@@ -165,19 +153,156 @@ def open_rows(study: Study, results: Path) -> str:
     return f"## {study.name}\n\n{markdown_table(columns, cells)}" if cells else ""
 
 
-def _cells(row: Row, run: str = "") -> list[str]:
-    says, *rest = claim_row(row.claim)
-    return [says, *rest, f"[{run or row.part}]({row.page})" if row.page else ""]
-
-
 def section(study: Study, results: Path) -> str:
     """The study's part of the claims page, as Markdown: counts, a row a claim that is decided, and the rest folded."""
     rows = sorted(rows_of(study, results), key=lambda row: (OUTCOMES.index(row.claim.outcome), row.claim.ours))
-    decided = [_cells(row, row.run) for row in rows if row.claim.outcome in (HELD, NOT_HELD)]
-    rest = [_cells(row) for row in rows if row.claim.outcome not in (HELD, NOT_HELD)]
+    decided, rest = [], []
+    for row in rows:
+        is_decided = row.claim.outcome in (HELD, NOT_HELD)
+        link = f"[{(is_decided and row.run) or row.part}]({row.page})" if row.page else ""
+        (decided if is_decided else rest).append([*claim_row(row.claim), link])
     lines = [f"## {study.title}", "", study.reference, "", f"Claims {counts([row.claim for row in rows])}.", ""]
     lines += [markdown_table(COLUMNS, decided)] if decided else []
     if rest:
         summary = f"<summary>Not decided: {len(rest)} claims, with the reason of each</summary>"
         lines += ['<details markdown="1">', summary, "", markdown_table(COLUMNS, rest), "</details>", ""]
     return "\n".join(lines)
+
+
+# --- the two pages about all studies
+
+PAGE_OPENS = """# What holds, and what does not
+
+Which claims of four papers hold when they are run again, with our numbers and their 95 % intervals: first the findings
+in sentences, then how many, then one row per claim. Our own claims are counted apart. Made from the JSON files by
+`gapscope study claims --write`; no number of it is typed.
+"""
+PAGE_RULES = """A claim **held** or did **not hold** only where every network compared learned (training accuracy more
+than five points above chance; accuracies and losses within .1 of each other unless the claim is about unequal
+training), its training was finished, six or more independent units stand behind it, and the interval holds one answer
+alone. Intervals are Student's over units; bootstrap percentiles of fewer than ten units are widened to hold 5 %. Where
+no network is compared, what stands behind the number is named. Else it is **open**, with the reason. What no part tests
+was **not run**; what lacks data or a machine **cannot be run here**. Units that share something say so: "seeds (same
+images)" differ in weights and order alone, "configurations (same images)" in depth, width or kind. All but one part
+were run at the scale "small": smaller networks on fewer images than the papers', as each page says.
+
+Two settings of these rules are choices. Networks of zhao2022 count as fitted from a training accuracy of .97 on, where
+the authors' own code stops training. Claims of forouzesh2021 limit the training accuracies of the compared networks,
+not their losses: from standard normal weights logits are in the thousands, one misfitted sample costs thousands of
+nats, and a limit of .1 nats would leave open what equal accuracies decide. Units were added once, in parts that each
+page names, where the first result said how many would decide; one such look at the data raises the risk of a wrong
+verdict from 5 to about 8 %.
+"""
+MORE_OPENS = """# What is left to run
+
+Generated from the reasons of the open claims by `gapscope study claims --write`. Where an interval holds both answers,
+the units are those that would find the present effect in four of five cases at 5 %; times are those of the stored runs,
+per unit, on one core. Resume with `gapscope study run STUDY --only PART --again`: networks that exist are used again.
+"""
+MORE_ENDS = """
+## On a GPU
+
+`--scale paper --device cuda` trains the networks of pools there; these times have not been measured. The data of
+the papers are needed: all of CIFAR-10 and CIFAR-100, MNIST, and ImageNet in folders. Parts: zhao2022 fig3ab, fig4;
+luo2019 fig2ab, fig3; forouzesh2021 table1; szolnoky2022 bench.
+"""
+PAGE_ENDS = """
+## Run more
+
+[What is left to run](RUN-MORE.md): what would settle the open claims, for how many hours, and what needs a GPU.
+"""
+FINDINGS = {"held": "What holds", "not held": "What does not hold", "open": "What is still open"}
+
+
+def _tally(studies: Sequence[Study], results: Path) -> list[str]:
+    """Return a table of the outcomes of claims, one row per paper, then ours."""
+    lines = ["| paper | " + " | ".join(OUTCOMES) + " |", "|" + " --- |" * (1 + len(OUTCOMES))]
+    for ours in (False, True):
+        for study in studies:
+            result = tally(study, results, ours=ours)
+            if any(result):
+                anchor = re.sub(r"[^\w\- ]", "", study.title.lower()).replace(" ", "-")
+                name = f"[{study.name}](#{anchor}){', ours' if ours else ''}"
+                lines.append(f"| {name} | " + " | ".join(map(str, result)) + " |")
+    return ["## How many", "", PAGE_RULES, *lines, ""]
+
+
+def _discoveries(studies: Sequence[Study], results: Path) -> list[str]:
+    """Return the false-discovery rate of decided claims: their largest adjusted p-value among all tested claims."""
+    tests = tested([row.claim for study in studies for row in rows_of(study, results)])
+    adjusted = false_discovery_control([p_value for p_value, _ in tests]) if tests else []
+    rates = [rate for rate, (_, is_decided) in zip(adjusted, tests, strict=True) if is_decided]
+    decided, rate, above = len(rates), max(rates, default=0.0), sum(rate > 0.05 for rate in rates)
+    return [
+        f"{decided} decided claims rest on an interval. Their false-discovery rate (Benjamini-Hochberg, over all "
+        f"claims that were tested) is at most {rate:.1%}; {above} of them have an adjusted p-value above 5 %.",
+        "",
+    ]
+
+
+def _first(studies: Sequence[Study], results: Path) -> list[str]:
+    """Return the findings that have a picture."""
+    lines = ["## The three most important findings", ""]
+    for study in studies:
+        for _, sentence, picture in findings(study, results):
+            lines += [sentence, "", f"![{study.title}]({picture})", ""] if picture else []
+    return lines if len(lines) > 2 else []
+
+
+def _progress(studies: Sequence[Study], results: Path) -> list[str]:
+    """Return decided rows before the last round of runs and now, and those per hour of one core."""
+    path = results / "earlier_counts.json"
+    if not path.exists():
+        return []
+    earlier = read_json(path)
+    lines = [
+        f"At commit {earlier['commit']} ({earlier['date']}) and now: held, not held, open. Rows decided per hour of "
+        "one core: those of parts whose time is known.",
+        "",
+        "| paper | before | now | rows decided per hour |",
+        "| --- | --- | --- | --- |",
+    ]
+    for ours in (False, True):
+        for study in studies:
+            name, now = f"{study.name}{', ours' if ours else ''}", tally(study, results, ours=ours)
+            if not any(now):
+                continue
+            timed = [row for row in (_stored(study, part, results)[1] for part in study.parts)
+                     if row.get("seconds_of_runs")]  # fmt: skip
+            hours = sum(float(row["seconds_of_runs"]) for row in timed) / 3600
+            rows = sum(claim.outcome in (HELD, NOT_HELD) for row in timed for claim in stored_claims(row))
+            cell = f"{rows / hours:.1f} ({rows} in {hours:.1f} h)" if hours and not ours else ""
+            before = earlier["counts"].get(name, [0, 0, 0])
+            counts_of = (", ".join(map(str, each[:3])) for each in (before, now))
+            lines.append(f"| {name} | {' | '.join(counts_of)} | {cell} |")
+    return [*lines, ""]
+
+
+def _findings(studies: Sequence[Study], results: Path) -> list[str]:
+    """Return sentences by outcome, those that are decided first."""
+    rows = [(*finding, study.name) for study in studies for finding in findings(study, results)]
+    lines = []
+    for outcome, title in FINDINGS.items():
+        sentences = [f"- {sentence} ({name})" for result, sentence, _, name in rows if result == outcome]
+        lines += [f"## {title}", "", *sentences, ""] if sentences else []
+    return lines or ["No findings yet.", ""]
+
+
+def write_overview(studies: Sequence[Study], results: Path) -> None:
+    """Write both pages from the stored results, studies of papers first, and the pages of all parts."""
+    studies = sorted(studies, key=lambda study: not any(tally(study, results, ours=False)))
+    for study in studies:
+        study.rewrite_pages(results)
+    page = [
+        PAGE_OPENS,
+        *_first(studies, results),
+        *_findings(studies, results),
+        *_tally(studies, results),
+        *_progress(studies, results),
+        *_discoveries(studies, results),
+        *(section(study, results) for study in studies),
+        PAGE_ENDS,
+    ]
+    write_atomically(results / "README.md", "\n".join(page).rstrip() + "\n")
+    more = [MORE_OPENS, *filter(None, (open_rows(study, results) for study in studies)), MORE_ENDS]
+    write_atomically(results / "RUN-MORE.md", "\n".join(more).rstrip() + "\n")

@@ -13,9 +13,8 @@ import pandas
 from gapscope.base.specs import DataSpec, RunSpec
 from gapscope.data import load_dataset
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import claim
+from gapscope_studies.kit.claims import REGULARIZED, claim
 from gapscope_studies.kit.data import image_folder
-from gapscope_studies.kit.guard import REGULARIZED
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
 from gapscope_studies.luo2019.networks import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gapscope_studies.kit.claims import Claim, claim
-from gapscope_studies.kit.guard import REGULARIZED
+from gapscope_studies.kit.claims import REGULARIZED, Claim, claim
 from gapscope_studies.kit.plots import heat_map, named, panels, points
 from gapscope_studies.kit.statistics import Interval
 from gapscope_studies.kit.study import Outcome, RunSettings, Table

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from scipy import stats
 
-from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, relation
-from gapscope_studies.kit.guard import REGULARIZED
+from gapscope_studies.kit.claims import REGULARIZED, Claim, ComparisonArm, claim, downsample_curve, relation
 from gapscope_studies.kit.plots import legend, lines, named, panels
 from gapscope_studies.kit.statistics import bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings, Table

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.specs import RunSpec
-from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve
-from gapscope_studies.kit.guard import ABOVE_CHANCE, REGULARIZED
+from gapscope_studies.kit.claims import ABOVE_CHANCE, REGULARIZED, Claim, ComparisonArm, claim, downsample_curve
 from gapscope_studies.kit.plots import legend, lines, named, panels
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import t_interval
