@@ -44,13 +44,12 @@ TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 def answer(issues: LabelIssues, wrong: Tensor) -> dict[str, Any]:
     """Rate, interval, cut and its precision; the precision of cuts at five expected precisions."""
-    facts: dict[str, Any] = {"method": issues.method, "rate": None, "cut": [issues.n_flagged, None, None]}
-    if issues.noise is None or issues.flagged is None:
-        return facts | {"note": issues.note}
-    facts |= {"rate": issues.noise.rate, "low": issues.noise.low, "high": issues.noise.high}
-    facts["bound"] = issues.noise.is_upper_bound
+    noise = issues.noise
+    if noise is None or issues.flagged is None:
+        return {"rate": None, "low": None}
     cuts = [issues, *(issues.with_precision(target) for target in TARGETS)]
     rows = [[cut.n_flagged, cut.expected_precision, int(wrong[cut.indices[: cut.n_flagged]].sum())] for cut in cuts]
+    facts = {"rate": noise.rate, "low": noise.low, "high": noise.high, "bound": noise.is_upper_bound}
     return facts | {"cut": rows[0], "cuts": rows[1:]}
 
 

@@ -245,10 +245,6 @@ def judge(setting: RunSettings, plan: Sequence[Case], result: Sequence[Run]) -> 
             "kept": accuracies.mean().to_dict(),
             "default_beyond": {name: {g: _ends(i) for g, i in row.items()} for name, row in gains.items()},
             "by_noise": by_noise.to_dict("records"),
-            "runs": [
-                {"kind": run.case.kind, "noise": run.case.noise, "pairwise": run.case.pairwise} | row
-                for run, row in zip(result, accuracies.to_dict("records"), strict=True)
-            ],
         },
         claims=_claims(default, result, verdicts[default], accuracies, gains),
         tables={
