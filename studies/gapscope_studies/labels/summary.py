@@ -51,7 +51,7 @@ def scores(suspicion: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str
 def flatten(cells: Sequence[dict[str, Any]]) -> Table:
     """One row per cell and method."""
     return pandas.DataFrame(
-        {"cell": number, **{key: value for key, value in cell.items() if key != "methods"}, "method": method, **answer}
+        {**cell, **answer, "cell": number, "method": method}  # cells of old runs have answers with a "method"
         for number, cell in enumerate(cells)
         for method, answer in cell["methods"].items()
     )
