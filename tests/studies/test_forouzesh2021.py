@@ -14,7 +14,7 @@ import torch
 from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope_studies.forouzesh2021 import STUDY, figures, tables
-from gapscope_studies.forouzesh2021.analysis import over_predicted, related, relation
+from gapscope_studies.forouzesh2021.analysis import over_predicted, relation, relation_claim
 from gapscope_studies.forouzesh2021.networks import (
     Grids,
     by_draw,
@@ -166,7 +166,7 @@ def table_of(rows: list[dict[str, Any]], draws: int = 6) -> Any:
     )
 
 
-def learnt_table(accuracies: dict[str, float], n: int = 7, draws: int = 6) -> Any:
+def points_of(accuracies: dict[str, float], n: int = 7, draws: int = 6) -> Any:
     return table_of(
         [{"family": family, "s_after": 10.0 ** (k + (family != "none")), "test_loss": 3.0**k,
           "train_accuracy": accuracy, "parameters": 100.0 * k}
@@ -178,7 +178,7 @@ def learnt_table(accuracies: dict[str, float], n: int = 7, draws: int = 6) -> An
     ("n", "draws", "units"), [(3, 6, "3 independent configurations"), (7, 2, "2 independent draws of weights")]
 )
 def test_few_configurations_or_few_draws_decide_nothing(n: int, draws: int, units: str) -> None:
-    few = related("Fig.", "L rises", learnt_table({"none": 1.0}, n, draws), "s_after")
+    few = relation_claim("Fig.", "L rises", points_of({"none": 1.0}, n, draws), "s_after")
     assert few.outcome == "open" and few.evaluate[1].startswith(units)
 
 
@@ -192,7 +192,7 @@ def test_draws_that_a_configuration_lacks_are_left_out() -> None:
     ("accuracy", "reason"), [(1.0, ""), (0.13, "did not learn: dropout"), (0.25, "did not learn alike")]
 )
 def test_a_regularization_is_judged_only_where_it_trains(accuracy: float, reason: str) -> None:
-    claims = figures.shifts(learnt_table({"dropout": accuracy, "none": 1.0}), "Fig. 2(d)")
+    claims = figures.shifts(points_of({"dropout": accuracy, "none": 1.0}), "Fig. 2(d)")
     s, loss = claims
     assert reason in s.sentence and s.outcome == ("open" if reason else "not held")
     assert loss.statement == "dropout lowers L" and loss.outcome == ("open" if reason else "not held")
@@ -204,7 +204,7 @@ def test_the_nearest_products_are_compared() -> None:
         [{"family": f"{depth}", "n_hidden": depth, "width": width, "s_after": s, "test_loss": loss,
           "train_accuracy": 1.0} for depth, width, s, loss in shapes], draws=1,
     )  # fmt: skip
-    claims = figures.equal_products(table)
+    claims = figures.depth_and_width(table)
     assert [10**claim.value for claim in claims] == pytest.approx([1.5, 0.25])
     assert claims[0].quantity == "log10 of S of 2 layers of 8 over 1 layers of 32" and claims[0].outcome == "open"
 

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from gapscope_studies.forouzesh2021.temperature_scaling import fit_temperature
+from gapscope_studies.forouzesh2021.networks import fit_temperature
 
 
 def sampled(sharpness: float, n: int = 400, k: int = 5) -> tuple[Tensor, Tensor]:

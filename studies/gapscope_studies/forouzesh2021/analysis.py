@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rows = list[dict[str, Any]]
-Found = dict[str, float]
+Numbers = dict[str, float]
 Columns = Mapping[str, numpy.ndarray]
 DRAWS = "draws of weights and images"
 LABELS = {
@@ -41,11 +41,11 @@ LABELS = {
 ENDS = ("", "_low", "_high")
 
 
-def _ends(name: str, found: Interval) -> Found:
+def _ends(name: str, found: Interval) -> Numbers:
     return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
-def relation(table: Table, x: str, y: str = "test_loss") -> Found:
+def relation(table: Table, x: str, y: str = "test_loss") -> Numbers:
     """Return how two columns go together over configurations. Rows where one is not positive and finite are left out.
 
     Pearson's correlation of the logarithms (`rho`) and of the numbers themselves (`rho_raw`), and the least-squares
@@ -85,23 +85,18 @@ def fitted(table: Table) -> Table:
     return kept if len(kept) >= 3 else table
 
 
-def loss_over_eq_9(table: Table) -> list[float]:
-    """Test loss over eq. (9) of every configuration."""
-    return [
+def over_predicted(table: Table) -> dict[str, float]:
+    """Smallest, median and largest ratio of the test loss to eq. (9), over configurations."""
+    ratios = [
         entry.test_loss
         / predicted_loss(entry.s_after, n_outputs=int(entry.outputs), input_second_moment=entry.mean_square_input)
         for entry in table.itertuples()
         if entry.s_after > 0
     ]
+    return dict(zip(("smallest", "median", "largest"), numpy.quantile(ratios, [0.0, 0.5, 1.0]).tolist(), strict=True))
 
 
-def over_predicted(table: Table) -> dict[str, float]:
-    """Smallest, median and largest of these ratios."""
-    low, middle, high = numpy.quantile(loss_over_eq_9(table), [0.0, 0.5, 1.0]).tolist()
-    return {"smallest": low, "median": middle, "largest": high}
-
-
-def by_family(table: Table) -> dict[str, Found]:
+def by_family(table: Table) -> dict[str, Numbers]:
     """Relation of loss and S within each family."""
     return {str(family): relation(group, "s_after") for family, group in table.groupby("family", sort=False)}
 
@@ -197,7 +192,7 @@ def part(setting: RunSettings, *, grid: str, find: Callable[[Measured], Answer],
 LOGITS: dict[str, Any] = {"loss_reach": math.inf, "unequal": "initial weights set the size of the logits"}
 
 
-def learnt(table: Table) -> tuple[ComparisonArm, ...]:
+def arms_of(table: Table) -> tuple[ComparisonArm, ...]:
     """Return how well the networks of each family fit their data. A stop rule or the curve ends training."""
     regression = "train_accuracy" not in table
     score = "train_r2" if regression else "train_accuracy"
@@ -212,7 +207,7 @@ def learnt(table: Table) -> tuple[ComparisonArm, ...]:
     )  # fmt: skip
 
 
-def compared_relations(
+def relations_claim(
     source: str, says: str, quantity: str, statistic: Callable[[Columns], float], table: Table, *columns: str,
     **more: Any,
 ) -> Claim:  # fmt: skip
@@ -222,7 +217,7 @@ def compared_relations(
     result = bootstrap_both(lambda means: statistic(dict(zip(columns, means, strict=True))), values)
     unit = "configurations" if values.shape[1] < values.shape[2] else DRAWS
     return measured(
-        source, says, quantity, result, compared=learnt(table), **{"unit": unit, "above": 0.0, **LOGITS, **more}
+        source, says, quantity, result, compared=arms_of(table), **{"unit": unit, "above": 0.0, **LOGITS, **more}
     )
 
 
@@ -232,19 +227,19 @@ def log_pearson(columns: Columns, x: str, y: str = "test_loss") -> float:
     return pearson(*numpy.log(pair[:, (numpy.isfinite(pair) & (pair > 0)).all(0)]))
 
 
-def related(source: str, says: str, table: Table, x: str, y: str = "test_loss", **more: Any) -> Claim:
+def relation_claim(source: str, says: str, table: Table, x: str, y: str = "test_loss", **more: Any) -> Claim:
     """The claim that log y rises with log x over configurations. `clusters` says which of them count as one."""
     quantity, clusters = f"Pearson of log {y} and log {x}", more.pop("clusters", None)
     if clusters is None:
-        free = compared_relations(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
+        free = relations_claim(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
         return replace(free, low=max(free.low, -1.0), high=min(free.high, 1.0))
     result = log_log(table[x], table[y], clusters)[0]
-    return measured(source, says, quantity, result, above=0.0, compared=learnt(table), **LOGITS, **more)
+    return measured(source, says, quantity, result, above=0.0, compared=arms_of(table), **LOGITS, **more)
 
 
 def ratio_claim(source: str, says: str, first: Table, second: Table, column: str, what: str, **more: Any) -> Claim:
     """The claim about log10 of the first's values over the second's, averaged over configurations in each draw."""
     other = more.pop("over", column)
     values = numpy.log10(by_draw(first, column)[0] / by_draw(second, other)[0]).mean(0).tolist()
-    compared = (*learnt(first), *(() if second is first else learnt(second)))
+    compared = (*arms_of(first), *(() if second is first else arms_of(second)))
     return claim(source, says, f"log10 of {what}", values, unit=DRAWS, compared=compared, **LOGITS, **more)

@@ -17,7 +17,7 @@ from gapscope.theory.sensitivity import (
     fully_connected_layers,
     predicted_variance,
 )
-from gapscope_studies.forouzesh2021.analysis import DRAWS, LOGITS, Answer, Measured, by_draw, learnt, ratio_claim
+from gapscope_studies.forouzesh2021.analysis import DRAWS, LOGITS, Answer, Measured, arms_of, by_draw, ratio_claim
 from gapscope_studies.forouzesh2021.networks import outputs_of_runs
 from gapscope_studies.kit.claims import claim, computed
 from gapscope_studies.kit.study import Outcome, RunSettings
@@ -137,7 +137,7 @@ def equations(measured: Measured) -> Answer:
         claims.append(
             claim("Eq. 7", f"the variance of probabilities over networks is that predicted from S ({name})",
                   "log10 of the variance over eq. (7)", ratios.to_list(), unit="configurations", **TWICE,
-                  compared=learnt(group), **LOGITS)
+                  compared=arms_of(group), **LOGITS)
         )  # fmt: skip
     return Answer(
         numbers={"variance_over_eq_7": (table["variance_of_probabilities"] / table["predicted_variance"]).to_list()},
@@ -154,6 +154,6 @@ def random_labels(measured: Measured) -> Answer:
         excess[name] = numpy.log10(loss / numpy.sqrt(s)).mean(0)
     rises = claim("Sec. VI-B", "random labels raise the loss more than S tells",
                   "log10 of L over the root of S, random minus clean labels",
-                  excess["random labels"] - excess["clean"], unit=DRAWS, above=0.0, compared=learnt(table),
+                  excess["random labels"] - excess["clean"], unit=DRAWS, above=0.0, compared=arms_of(table),
                   **LOGITS)  # fmt: skip
     return Answer(numbers={}, claims=[rises], plots={"loss": ("s_after", "test_loss")}, predicted=True, points=table)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +17,15 @@ from gapscope_studies.forouzesh2021.analysis import (
     LOGITS,
     Answer,
     Measured,
+    arms_of,
     by_family,
-    compared_relations,
     fitted,
-    learnt,
     log_pearson,
     over_predicted,
     ratio_claim,
-    related,
     relation,
+    relation_claim,
+    relations_claim,
 )
 from gapscope_studies.forouzesh2021.networks import by_draw, outputs_of_runs
 from gapscope_studies.kit.claims import Claim, claim, computed
@@ -53,12 +54,17 @@ def _both(source: str, says: str, first: Table, second: Table, what: str, **more
     ]
 
 
+def _nearest(pairs: Iterable[tuple[Any, Any]], sizes: Any) -> tuple[Any, Any]:
+    """The pair of rows whose sizes have the ratio nearest to 1."""
+    return min(pairs, key=lambda pair: abs(sizes[pair[0]] / sizes[pair[1]] - 1))
+
+
 def convolutions_for_layers(table: Table) -> list[Claim]:
     """Fig. 2(a): a CNN against the fully connected network nearest in parameters; the largest against the smallest."""
     cnns = table[table["family"].str.startswith("CNN")]
     others, size = table[table["family"] == "FC, 2 hidden layers"], table["parameters"]
     pairs = [(cnn, (others["parameters"] - size[cnn]).abs().idxmin()) for cnn in cnns.index]
-    cnn, other = min(pairs, key=lambda pair: abs(size[pair[0]] / size[pair[1]] - 1))
+    cnn, other = _nearest(pairs, size)
     says = "at equal parameters a convolution instead of a layer lowers {}"
     claims = _both("Fig. 2(a)", says, table.loc[[cnn]], table.loc[[other]], "CNN over FC")
     cnn, other = cnns["parameters"].idxmax(), others["parameters"].idxmin()
@@ -70,28 +76,21 @@ def convolutions_for_layers(table: Table) -> list[Claim]:
 
 
 def depth_and_width(table: Table) -> list[Claim]:
-    """Fig. 2(b): equal (H/2)^M, and the narrower of the deepest networks against the widest of one layer less."""
-    deep, deeper = sorted(table["n_hidden"].unique())[-2:]
-    wide = table[table["n_hidden"] == deep].nlargest(1, "width")
-    product = (float(wide["width"].iloc[0]) / 2) ** deep
-    narrow = table[table["n_hidden"] == deeper]
-    narrow = narrow[(narrow["width"] / 2) ** deeper < 0.99 * product]
-    result = equal_products(table)
-    for width, one in narrow.groupby("width"):
-        says = f"{deeper:.0f} layers of {width:.0f} have a lower {{}} than {deep:.0f} layers of the largest width"
-        result += _both("Fig. 2(b)", says, one, wide, "narrow and deep over wide")
-    return result
-
-
-def equal_products(table: Table) -> list[Claim]:
-    """Fig. 2(b): two networks of the largest depths with nearly the same (H/2)^M. The paper finds the same S and L."""
+    """Fig. 2(b): equal (H/2)^M at the largest depths, and narrow networks of the deepest against the widest before."""
     product = (table["width"] / 2) ** table["n_hidden"]
-    deep, deeper = sorted(table["n_hidden"].unique())[-2:]
-    pairs = [(i, j) for i in table.index[table["n_hidden"] == deep] for j in table.index[table["n_hidden"] == deeper]]
-    i, j = min(pairs, key=lambda pair: abs(product[pair[0]] / product[pair[1]] - 1))
+    depth, deepest = sorted(table["n_hidden"].unique())[-2:]
+    shallow, deep = table[table["n_hidden"] == depth], table[table["n_hidden"] == deepest]
+    i, j = min(
+        itertools.product(shallow.index, deep.index), key=lambda pair: abs(product[pair[0]] / product[pair[1]] - 1)
+    )
     shapes = [f"{table.loc[k, 'n_hidden']:.0f} layers of {table.loc[k, 'width']:.0f}" for k in (j, i)]
     says = "equal (H/2)^M give the same {}"
-    return _both("Fig. 2(b)", says, table.loc[[j]], table.loc[[i]], " over ".join(shapes), **NEAR)
+    result = _both("Fig. 2(b)", says, table.loc[[j]], table.loc[[i]], " over ".join(shapes), **NEAR)
+    widest = shallow.nlargest(1, "width")
+    for width, one in deep[product[deep.index] < 0.99 * float(product[widest.index[0]])].groupby("width"):
+        says = f"{deepest:.0f} layers of {width:.0f} have a lower {{}} than {depth:.0f} layers of the largest width"
+        result += _both("Fig. 2(b)", says, one, widest, "narrow and deep over wide")
+    return result
 
 
 def deeper_cnns(table: Table) -> list[Claim]:
@@ -99,7 +98,7 @@ def deeper_cnns(table: Table) -> list[Claim]:
     at = {depth: group for depth, group in table.groupby("n_conv")}
     pairs = [(i, j) for i in table.index for j in table.index if table.loc[i, "n_conv"] > table.loc[j, "n_conv"]]
     size = table["parameters"]
-    i, j = min(pairs, key=lambda pair: abs(size[pair[0]] / size[pair[1]] - 1))
+    i, j = _nearest(pairs, size)
     first, second = sorted(at)[:2]
     narrow, wide = at[second]["channels"].idxmin(), at[first]["channels"].idxmax()
     result = []
@@ -107,9 +106,8 @@ def deeper_cnns(table: Table) -> list[Claim]:
         ("at equal parameters the deeper CNN, here the wider one, has the lower {}", i, j),
         ("a narrow CNN has a lower {} than a wide one of one convolution less", narrow, wide),
     ):
-        shapes = [
-            f"{table.loc[k, 'n_conv']:.0f} convolutions of {table.loc[k, 'channels']:.0f}" for k in (deep, shallow)
-        ]
+        pair = table.loc[[deep, shallow]]
+        shapes = (f"{row.n_conv:.0f} convolutions of {row.channels:.0f}" for row in pair.itertuples())
         result += _both("Fig. 2(c)", says, table.loc[[deep]], table.loc[[shallow]], " over ".join(shapes))
     return result
 
@@ -129,7 +127,7 @@ def xavier_alone(table: Table) -> list[Claim]:
     """Fig. 1 without its standard normal networks, whose outputs are larger by orders of magnitude."""
     alone = fitted(table[table["initialization"] != "standard_normal"])
     says = "L rises with S among the networks from Xavier uniform weights, one of two clusters nine decades apart"
-    return [related("Fig. 1", says, alone, "s_after", paper=0.9707)]
+    return [relation_claim("Fig. 1", says, alone, "s_after", paper=0.9707)]
 
 
 def initializations(table: Table) -> list[Claim]:
@@ -144,7 +142,7 @@ def initializations(table: Table) -> list[Claim]:
                         f"{label} of He normal over {rival}", below=0.0)
         )  # fmt: skip
     others = table[table["family"] != "standard_normal"]
-    return [*claims, related("Fig. 3", "L rises with S without the standard normal networks", others, "s_after")]
+    return [*claims, relation_claim("Fig. 3", "L rises with S without the standard normal networks", others, "s_after")]
 
 
 def loss_against_sensitivity(
@@ -164,7 +162,7 @@ def loss_against_sensitivity(
     if by_equation_9:
         numbers["loss_over_eq_9"] = over_predicted(used)
     more = {"clusters": used[clusters].to_list(), "unit": "clusters"} if clusters else {}
-    claims = [related(source, f"L rises with {LABELS[x]}", used, x, paper=rho, **more)]
+    claims = [relation_claim(source, f"L rises with {LABELS[x]}", used, x, paper=rho, **more)]
     claims += [] if check is None else check(table)
     if by_equation_9 and source in ("Fig. 1", "Fig. 2(a)", "Fig. 2(b)", "Fig. 3"):
         claims += near_equation_9(source, used)
@@ -175,8 +173,8 @@ def near_equation_9(source: str, table: Table) -> list[Claim]:
     """That the test loss is near eq. (9), whose slope in logarithms is 1/2."""
     return [
         claim(source, "L is that of eq. (9) within a factor of 2", "mean |log10 of L over eq. (9)|", _distances(table),
-              unit=DRAWS, below=math.log10(2), compared=learnt(table), **LOGITS),
-        compared_relations(source, "L rises with the root of S, as in eq. (9)", "slope of log L by log S",
+              unit=DRAWS, below=math.log10(2), compared=arms_of(table), **LOGITS),
+        relations_claim(source, "L rises with the root of S, as in eq. (9)", "slope of log L by log S",
                            lambda means: _log_slope(means["s_after"], means["test_loss"]), table, "s_after",
                            "test_loss", paper=0.5, within=1.2, above=0.0),
     ]  # fmt: skip
@@ -212,7 +210,7 @@ def figure_10(measured: Measured) -> Answer:
     gap = float((table["bias_and_variance"] / table["squared_error"] - 1).abs().max())
     # with a few runs a variance is hardly known, and the bias takes its share: the runs are the units that count
     n_runs = int(table["runs"].min())
-    close = related("Fig. 10(d)", "the variance over runs rises with S", table, "s_after", "variance",
+    close = relation_claim("Fig. 10(d)", "the variance over runs rises with S", table, "s_after", "variance",
                     clusters=table.index.to_list())  # fmt: skip
     claims = [
         computed("Fig. 10(c)", "the squared error is bias + variance (an identity: a check of the code)",
@@ -232,7 +230,7 @@ def figure_10(measured: Measured) -> Answer:
 def figure_11_amount(measured: Measured) -> Answer:
     """ResNet-18 and 34 on few and on many samples (Fig. 11a, b). The paper: a poor match, then a better one."""
     few, many = (group.reset_index(drop=True) for _, group in measured.points.groupby("family", sort=False))
-    better = compared_relations(
+    better = relations_claim(
         "Fig. 11(a, b)", "loss and S match better with many samples than with few",
         "Pearson of the logs with many minus with few",
         lambda columns: log_pearson(columns, "s_after") - log_pearson(columns, "few_s", "few_loss"),
@@ -264,7 +262,7 @@ def figure_11_stages(measured: Measured) -> Answer:
                   f"|log10 of L over eq. (9)| after {last['family'].iloc[0]} minus after {first['family'].iloc[0]}",
                   after - before, unit=DRAWS, below=0.0,
                   # stages of training are what is compared: none of them is meant to be its end
-                  compared=[replace(one, finished=True) for one in learnt(last)])
+                  compared=[replace(one, finished=True) for one in arms_of(last)])
         )  # fmt: skip
     return Answer(numbers={"relations": by_family(table) | ratios}, claims=claims,
                   plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
@@ -273,14 +271,14 @@ def figure_11_stages(measured: Measured) -> Answer:
 def figure_12(measured: Measured) -> Answer:
     """S of raw outputs and of probabilities, over all popular networks and initializations (Fig. 12)."""
     used = fitted(measured.points)
-    lost = compared_relations(
+    lost = relations_claim(
         "Fig. 12", "the relation is weaker behind the softmax", "Pearson of the logs, raw minus probabilities",
         lambda columns: log_pearson(columns, "s_after") - log_pearson(columns, "s_softmax"), used,
         "s_after", "s_softmax", "test_loss",
     )  # fmt: skip
     return Answer(
         numbers={"raw": relation(used, "s_after"), "probabilities": relation(used, "s_softmax")},
-        claims=[related("Fig. 12", "L rises with S of the raw outputs", used, "s_after"), lost],
+        claims=[relation_claim("Fig. 12", "L rises with S of the raw outputs", used, "s_after"), lost],
         plots={"raw": ("s_after", "test_loss"), "probabilities": ("s_softmax", "test_loss")},
     )
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy
 import torch
+from jaxtyping import Float, Int
+from scipy.optimize import brentq
 from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError
@@ -25,7 +27,6 @@ from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameters import parameter_count
 from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.training.checkpoints import load_tensors, set_weights
-from gapscope_studies.forouzesh2021.temperature_scaling import fit_temperature
 from gapscope_studies.kit.claims import downsample_curve
 from gapscope_studies.kit.pool import weights_of
 from gapscope_studies.kit.study import RunSettings, Table
@@ -259,6 +260,32 @@ def _timed(name: str, measure: Any, network: nn.Module, samples: Samples, **opti
     return {name: float(value), f"{name}_seconds": time.process_time() - start}
 
 
+def fit_temperature(logits: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> float:
+    r"""Temperature T > 0 that minimizes the mean negative log-likelihood of `softmax(logits / T)`.
+
+    Guo et al., On Calibration of Modern Neural Networks, 2017. The log-likelihood is concave in 1/T, so the minimum is
+    the only zero of its derivative, which is bracketed and found to rounding, in float64. NaN where the likelihood has
+    no maximum: all samples are predicted right, or right classes have no larger logits than the average class.
+    """
+    logits = logits.detach().double()
+    logits = logits - logits.max(1, keepdim=True).values
+    right = logits.gather(1, labels[:, None]).squeeze(1)
+
+    def slope(inverse: float) -> float:
+        """Return the derivative of the mean negative log-likelihood by the inverse temperature. It never decreases."""
+        return ((logits * inverse).softmax(1) * logits).sum(1).sub(right).mean().item()
+
+    if not bool((right < 0).any()) or slope(0.0) >= 0:
+        return math.nan
+    low = high = -1 / logits.mean().item()
+    while slope(low) >= 0:
+        low /= 2
+    while slope(high) <= 0:
+        high *= 2
+    logarithm = brentq(lambda s: slope(math.exp(s)), math.log(low), math.log(high), xtol=1e-14)
+    return math.exp(-float(logarithm))  # type: ignore[arg-type]
+
+
 def _behind_softmax(network: nn.Module, test: Samples, few: Samples) -> dict[str, float]:
     """Numbers of probabilities; the temperature from one half of the samples, error and loss of the other half."""
     labels: Any = test.targets
@@ -350,6 +377,6 @@ def points(table: Table) -> Table:
 
 def by_draw(table: Table, *columns: str) -> numpy.ndarray:
     """Values [columns, configurations, draws] of rows of `points`, for the draws that every one of them has."""
-    frames = [frame for frame in table["draws"]]
+    frames = list(table["draws"])
     seeds = sorted(set.intersection(*(set(frame.index) for frame in frames))) if frames else []
     return numpy.array([[frame.loc[seeds, column] for frame in frames] for column in columns], dtype=float)

@@ -17,10 +17,10 @@ from gapscope_studies.forouzesh2021.analysis import (
     Columns,
     Measured,
     Rows,
-    compared_relations,
     fitted,
     log_pearson,
     relation,
+    relations_claim,
 )
 from gapscope_studies.forouzesh2021.figures import SAME
 from gapscope_studies.forouzesh2021.networks import by_draw, measured_samples
@@ -64,7 +64,7 @@ def table_1(measured: Measured) -> Answer:
     numbers["S before softmax, per output, on all test inputs"] = relation(used, "s_per_output")
     times = all_runs["j_seconds"] / all_runs["s_few_seconds"]
     claims = [
-        compared_relations("Table I", "of J and S, before and after the softmax, S before it goes best with the loss",
+        relations_claim("Table I", "of J and S, before and after the softmax, S before it goes best with the loss",
                            "its Pearson minus the largest of the others", _lead, used, *TABLE_1, "test_loss"),
         claim("Sec. V", "J takes more than ten times the time of S", "processor time of J over that of S", times,
               clusters=all_runs["configuration"].to_list(), unit="configurations", above=10.0,
@@ -81,7 +81,7 @@ def table_2(measured: Measured) -> Answer:
     table = table.assign(s_calibrated=table["s_after"] / table["temperature"] ** 2)
     pairs = {"loss": ("loss_judged", "loss_calibrated"), "S": ("s_after", "s_calibrated")}
     claims = [
-        compared_relations(
+        relations_claim(
             "Table II", f"temperature scaling brings the {name} closer to the error",
             "Pearson of the logs after minus before",
             lambda columns, pair=pair: log_pearson(columns, pair[1], JUDGED) - log_pearson(columns, pair[0], JUDGED),
@@ -190,6 +190,6 @@ def ranking(measured: Measured) -> Answer:
         rows += _ranking_rows(networks, what)
         says = f"S before training ranks the losses better than counting parameters ({what})"
         quantity = "Kendall's tau of S minus that of the parameters"
-        claims.append(compared_relations("ranking", says, quantity, _tau_lead, networks, *RANKED, ours=True))
+        claims.append(relations_claim("ranking", says, quantity, _tau_lead, networks, *RANKED, ours=True))
     return Answer(numbers={"rankings": rows}, claims=claims, table=rows, points=table,
                   plots={"s": ("s_before", "test_loss"), "size": ("parameters", "test_loss")})  # fmt: skip

@@ -155,7 +155,8 @@ def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None) ->
     numbers = _numbered(None if clusters is None else [clusters[i] for i in kept.tolist()], len(kept))
     units = int(numbers.max(initial=-1)) + 1
     if len(kept) < 3:
-        return (Interval(math.nan, -math.inf, math.inf, units),) * 2
+        nothing = Interval(math.nan, -math.inf, math.inf, units)
+        return nothing, nothing
     a, b = np.log(pairs[:, kept])
     counts = np.random.default_rng(0).multinomial(units, np.full(units, 1 / units), size=2000)
     weights = np.concatenate([np.ones((1, units)), counts])[:, numbers]
