@@ -1,4 +1,4 @@
-"""Samples are checked once at the door."""
+"""Samples are checked once at the door; several inputs are packed as one tensor, and unpacked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import Samples, as_samples, slices
+from gapscope.base.samples import Samples, as_samples, pack_inputs, slices
 
 X, Y = torch.randn(7, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0])
 
@@ -88,3 +88,26 @@ def test_string_labels_of_batches_are_numbered_by_the_names_of_all() -> None:
         assert result is not None and result.tolist() == [1, 2, 0, 2]
     with pytest.raises(InvalidInput, match="some are strings"):
         as_samples([batches[0], {"x": torch.zeros(2, 3), "labels": torch.tensor([0, 1])}])
+
+
+def test_floats_of_one_type_lie_side_by_side() -> None:
+    left, right = torch.randn(5, 2, 3), torch.randn(5)
+    x, form = pack_inputs({"left": left, "right": right})
+    assert x.shape == (5, 7) and form.names == ("left", "right") and not form.columns
+    result = form.unpack(x[1:3])
+    assert torch.equal(result[0], left[1:3]) and torch.equal(result[1], right[1:3])
+
+
+def test_others_are_kept_whole_and_found_by_row() -> None:
+    ids, weights = torch.arange(10).reshape(5, 2), torch.randn(5, 4)
+    x, form = pack_inputs((ids, weights))
+    # row numbers are below 0, so that an embedding refuses them
+    assert x.tolist() == [[-1 - i] for i in range(5)] and form.names is None
+    result = form.unpack(x[torch.tensor([3, 0])])
+    assert torch.equal(result[0], ids[[3, 0]]) and torch.equal(result[1], weights[[3, 0]])
+
+
+def test_one_input_is_itself() -> None:
+    pixels = torch.randn(4, 3, 2, 2)
+    x, form = pack_inputs({"pixel_values": pixels})
+    assert x is pixels and form.unpack(x) == (pixels,)

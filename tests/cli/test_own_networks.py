@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,20 +21,35 @@ import torch
 from torch import nn
 
 X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
-Y = (X[:, 0] > 0).long()
 
 
-def made(width):
-    torch.manual_seed(width)
-    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 2)), (X, Y)
+class MyNet(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        torch.manual_seed(width)
+        self.layers = nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 2))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def load(path):
+    checkpoint = torch.load(path, weights_only=True)
+    network = MyNet(20)
+    network.load_state_dict(checkpoint["state"])
+    return network, (X, checkpoint["labels"])
+
+
+def test_data():
+    return X.flip(1), (X.flip(1)[:, 0] > 0).long()
 
 
 def small():
-    return made(10)
+    return MyNet(10), (X, (X[:, 0] > 0).long())
 
 
 def large():
-    return made(30)
+    return MyNet(30), small()[1]
 
 
 def nothing():
@@ -48,8 +64,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    import sys
-
     sys.modules.pop("own_networks", None)
 
 
@@ -138,61 +152,22 @@ def test_a_record_needs_targets() -> None:
         gs.record_network(nn.Linear(3, 2), torch.ones(4, 3), name="mine")
 
 
-LOADER = """
-import torch
-from torch import nn
-
-X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
-
-
-class MyNet(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 2))
-
-    def forward(self, x):
-        return self.layers(x)
-
-
-def load(path):
-    checkpoint = torch.load(path, weights_only=True)
-    network = MyNet(checkpoint["width"])
-    network.load_state_dict(checkpoint["state"])
-    return network, (X, checkpoint["labels"])
-
-
-def test_data():
-    return X.flip(1), (X.flip(1)[:, 0] > 0).long()
-
-
-def another():
-    torch.manual_seed(0)
-    return MyNet(12), (X, (X[:, 0] > 0).long())
-"""
-
-
 @pytest.fixture
-def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Files of torch.save, as own training runs leave them, and `my_loader` that reads them."""
-    import sys
-
-    (tmp_path / "my_loader.py").write_text(LOADER)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    import my_loader  # pyright: ignore[reportMissingImports]
+def checkpoints(own: Path) -> list[str]:
+    """Files of torch.save, as own training runs leave them."""
+    import own_networks  # pyright: ignore[reportMissingImports]
 
     for i in range(8):
+        network, (x, truth) = own_networks.MyNet(20), own_networks.small()[1]
         torch.manual_seed(i)
-        labels = torch.where(torch.rand(60) < 0.06 * i, torch.randint(0, 2, (60,)), (my_loader.X[:, 0] > 0).long())
-        network = my_loader.MyNet(20)
-        gs.train(network, (my_loader.X, labels), gs.TrainingSpec(epochs=20, batch_size=20, learning_rate=0.1))
-        torch.save({"width": 20, "labels": labels, "state": network.state_dict()}, f"net_{i}.pt")
-    yield [f"net_{i}.pt" for i in range(8)]
-    sys.modules.pop("my_loader", None)
+        labels = torch.where(torch.rand(60) < 0.06 * i, torch.randint(0, 2, (60,)), truth)
+        gs.train(network, (x, labels), gs.TrainingSpec(epochs=20, batch_size=20, learning_rate=0.1))
+        torch.save({"labels": labels, "state": network.state_dict()}, f"net_{i}.pt")
+    return [f"net_{i}.pt" for i in range(8)]
 
 
 def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(checkpoints: list[str]) -> None:
-    loading = ("--load", "my_loader:load", "--test", "my_loader:test_data")
+    loading = ("--load", "own_networks:load", "--test", "own_networks:test_data")
     named = [part for name in NAMES for part in ("--measure", name)]
     done = gapscope("pool", "add", "pool", *checkpoints, *loading, *named)
     assert done.returncode == 0 and "8 networks added to pool, which holds 8" in done.stdout, done.stderr
@@ -209,11 +184,11 @@ def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(checkp
     assert {row.measure for row in boards[0]} == {row.measure for row in boards[2]}
     assert gapscope("gap", "fit", "pool").returncode == 0
     # the family is that of the pool, whose networks have one in common
-    answer = json.loads(gapscope("gap", "predict", "pool", "my_loader:another", "--json").stdout)["answers"][0]
+    answer = json.loads(gapscope("gap", "predict", "pool", "own_networks:small", "--json").stdout)["answers"][0]
     assert "network.name" not in str(answer["reason"])
-    foreign = gapscope("gap", "predict", "pool", "my_loader:another", "--family", "elsewhere")
+    foreign = gapscope("gap", "predict", "pool", "own_networks:small", "--family", "elsewhere")
     assert foreign.returncode == 2 and "--family NAME" in foreign.stdout
-    refused = gapscope("gap", "predict", "pool", "my_loader:another", "--family", "elsewhere", "--json")
+    refused = gapscope("gap", "predict", "pool", "own_networks:small", "--family", "elsewhere", "--json")
     (row,) = json.loads(refused.stdout)["answers"]
     assert row["prediction"] is None or isinstance(row["prediction"], float)
     assert "NaN" not in refused.stdout
@@ -228,5 +203,5 @@ def test_a_file_of_torch_save_is_never_read_and_the_way_is_named(checkpoints: li
     state = torch.load("net_0.pt", weights_only=True)["state"]
     with pytest.raises(InvalidInput, match="mapping of 4 entries, as a state dictionary is"):
         gs.estimate_accuracy(state, (torch.randn(30, 6), torch.arange(30) % 2))
-    absent = gapscope("pool", "add", "pool", "absent.pt", "--load", "my_loader:load")
+    absent = gapscope("pool", "add", "pool", "absent.pt", "--load", "own_networks:load")
     assert absent.returncode == 1 and "absent.pt must be a file" in absent.stderr

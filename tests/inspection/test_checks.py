@@ -30,6 +30,7 @@ VERBS: dict[str, Callable[[Any, Tensor], Any]] = {
     "margin_signature": lambda network, x: gs.functional.margin_signature(network, x, Y),
     "expected_accuracy": lambda network, x: gs.forecast_accuracy(network, (x, Y)),
     "estimate_accuracy": lambda network, x: gs.estimate_accuracy(network, (x.repeat(10, 1), Y.repeat(10))),
+    "measure": lambda network, x: gs.measure(network, (x, Y)),
     "compare": lambda network, x: gs.compare({"one": network, "other": network}, (x, Y)),
 }
 

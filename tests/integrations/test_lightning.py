@@ -54,10 +54,16 @@ class Module(pl.LightningModule):
 
 
 def fit(
-    folder: Path, *callbacks: Any, epochs: int = 4, data: Any = None, resume: Path | None = None, **settings: Any
+    folder: Path,
+    *callbacks: Any,
+    epochs: int = 4,
+    data: Any = None,
+    resume: Path | None = None,
+    make: Any = Module,
+    **settings: Any,
 ) -> tuple[Any, Module]:
     torch.manual_seed(1)
-    module = Module()
+    module = make()
     trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
@@ -180,12 +186,8 @@ class Penalized(Module):
 def test_a_resumed_fit_goes_on_with_the_state_of_the_penalty(tmp_path: Path) -> None:
     def fitted(epochs: int, resume: Path | None = None) -> tuple[Any, GradientSimilarityPenalty]:
         penalty = GradientSimilarityPenalty(0.01, seed=4)
-        trainer = pl.Trainer(
-            max_epochs=epochs, accelerator="cpu", callbacks=[PenaltyCallback(penalty)], default_root_dir=tmp_path,
-            logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-        )  # fmt: skip
-        trainer.fit(Penalized(penalty), DataLoader(make_data(), batch_size=16), ckpt_path=resume)
-        return trainer, penalty
+        callback = PenaltyCallback(penalty)
+        return fit(tmp_path, callback, epochs=epochs, resume=resume, make=lambda: Penalized(penalty))[0], penalty
 
     fitted(1)[0].save_checkpoint(tmp_path / "one.ckpt")
     unbroken, resumed = fitted(2)[1], fitted(2, tmp_path / "one.ckpt")[1]

@@ -48,10 +48,18 @@ class Sentences(Dataset):
         return {"input_ids": TOKENS[index], "attention_mask": mask, "labels": LABELS[index]}
 
 
+def trainer_of(model: Any, folder: Path, *callbacks: Any, data: Any = None, save: bool = False, **options: Any) -> Any:
+    """A quiet Trainer, which writes a checkpoint after each epoch where asked."""
+    arguments = training_arguments(folder, **options)
+    if save:
+        arguments.save_strategy = transformers.trainer_utils.IntervalStrategy.EPOCH
+    data = Sentences() if data is None else data
+    return transformers.Trainer(model=model, args=arguments, train_dataset=data, callbacks=list(callbacks))
+
+
 def fit(folder: Path, *callbacks: Any) -> tuple[Any, Any]:
-    arguments = training_arguments(folder, num_train_epochs=3)
     model = bert_classifier()
-    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=Sentences(), callbacks=list(callbacks))
+    trainer = trainer_of(model, folder, *callbacks, num_train_epochs=3)
     trainer.train()
     return trainer, model
 
@@ -80,11 +88,6 @@ def test_the_data_of_the_trainer_are_those_of_the_monitor(tmp_path: Path) -> Non
         assert mine == pytest.approx(theirs, rel=1e-5)
 
 
-def trainer_of(model: Any, folder: Path, **options: Any) -> Any:
-    arguments = training_arguments(folder, max_steps=3, **options)
-    return transformers.Trainer(model=model, args=arguments, train_dataset=Sentences())
-
-
 def without_dropout(model: Any) -> Any:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -98,7 +101,7 @@ def test_a_penalty_adds_its_own_gradient_to_that_of_the_loss(tmp_path: Path, acc
     gradients = []
     for penalty in (None, GradientSimilarityPenalty(0.1, method="exact")):
         model = without_dropout(bert_classifier()).train()
-        trainer = trainer_of(model, tmp_path, gradient_accumulation_steps=accumulated)
+        trainer = trainer_of(model, tmp_path, max_steps=3, gradient_accumulation_steps=accumulated)
         if penalty is not None:
             add_penalty(trainer, penalty)
         trainer.current_gradient_accumulation_steps = accumulated
@@ -120,8 +123,7 @@ def test_a_penalty_trains_a_lora_adapter_and_leaves_the_rest(tmp_path: Path) -> 
     model = peft.get_peft_model(bert_classifier(), config)
     frozen = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
     monitor = Monitor(Sentences(), ("ntk_trace", "parameter_count", "accuracy"), n_samples=12)
-    trainer = trainer_of(model, tmp_path)
-    trainer.add_callback(MonitorCallback(monitor))
+    trainer = trainer_of(model, tmp_path, MonitorCallback(monitor), max_steps=3)
     add_penalty(trainer, GradientSimilarityPenalty(0.01))
     trainer.train()
     assert monitor.rows[0]["parameter_count"] == sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -130,7 +132,7 @@ def test_a_penalty_trains_a_lora_adapter_and_leaves_the_rest(tmp_path: Path) -> 
 
 
 def test_the_loss_of_evaluation_has_no_penalty(tmp_path: Path) -> None:
-    trainer = trainer_of(bert_classifier(), tmp_path)
+    trainer = trainer_of(bert_classifier(), tmp_path, max_steps=3)
     before = trainer.evaluate(Sentences())["eval_loss"]
     add_penalty(trainer, GradientSimilarityPenalty(10.0))
     assert trainer.evaluate(Sentences())["eval_loss"] == before
@@ -164,11 +166,7 @@ def test_a_resumed_training_resumes_the_monitor_and_its_alarm(tmp_path: Path) ->
         return Monitor((TOKENS, LABELS), ["accuracy"], n_samples=24, alarm="joint")
 
     def trained(monitor: Monitor, folder: Path, **resume: Any) -> None:
-        arguments = training_arguments(folder, num_train_epochs=3)
-        arguments.save_strategy = transformers.trainer_utils.IntervalStrategy.EPOCH
-        trainer = transformers.Trainer(
-            model=bert_classifier(), args=arguments, train_dataset=Sentences(), callbacks=[MonitorCallback(monitor)]
-        )
+        trainer = trainer_of(bert_classifier(), folder, MonitorCallback(monitor), save=True, num_train_epochs=3)
         trainer.train(**resume)
 
     unbroken, resumed = watched(), watched()
@@ -194,11 +192,7 @@ def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path
         data = canaries.dataset(rows)
         monitor = Monitor(data, [], n_samples=120, alarm=CanaryAlarm(canaries, restore=False))
         callback = MonitorCallback(monitor)
-        arguments = training_arguments(folder, num_train_epochs=3)
-        arguments.save_strategy = transformers.trainer_utils.IntervalStrategy.EPOCH
-        trainer = transformers.Trainer(
-            model=bert_classifier(), args=arguments, train_dataset=data, callbacks=[callback]
-        )
+        trainer = trainer_of(bert_classifier(), folder, callback, data=data, save=True, num_train_epochs=3)
         trainer.train(**resume)
         return callback
 
@@ -212,9 +206,7 @@ def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path
 @pytest.mark.thorough
 def test_a_resumed_training_goes_on_with_the_state_of_its_penalties(tmp_path: Path) -> None:
     def trained(folder: Path, **resume: Any) -> list[GradientSimilarityPenalty]:
-        arguments = training_arguments(folder, num_train_epochs=2)
-        arguments.save_strategy = transformers.trainer_utils.IntervalStrategy.EPOCH
-        trainer = transformers.Trainer(model=bert_classifier(), args=arguments, train_dataset=Sentences())
+        trainer = trainer_of(bert_classifier(), folder, save=True, num_train_epochs=2)
         penalties = [GradientSimilarityPenalty(strength, seed=4) for strength in (0.01, 0.02)]
         for penalty in penalties:
             add_penalty(trainer, penalty)

@@ -1,6 +1,6 @@
 """Measures that say nothing get no evidence, and one that says something is found: counted over simulated pools.
 
-The full counts are results/protocols/never_fooled.json; `pytest -m slow tests/estimation/test_never_fooled.py` counts
+The full counts are results/protocols/never_fooled.json; `pytest -m slow tests/leaderboard/test_never_fooled.py` counts
 them again. The smaller counts of every test run have fixed seeds.
 """
 

@@ -17,7 +17,7 @@ from gapscope.batch_norm.norm_layers import BATCH_NORMS
 from gapscope.data import Problem, prepare
 from gapscope.pools import Pool
 from gapscope.pools.from_spec import network_from_spec
-from gapscope.pools.loading import load_network
+from gapscope.pools.loading import load_with_initial
 from gapscope.pools.normalization import penalties_of, population, population_statistics
 from gapscope.pools.readings import RunOptions
 from gapscope.pools.run import run
@@ -78,7 +78,7 @@ def test_population_statistics_are_exact_after_training_and_measured_before_ever
     made = BASE.replace(DECAY)
     record = run(made, tmp_path / "run", RunOptions(measures=()))
     assert record.status == "finished" and all(row["penalty"] > 0 for row in record.history)
-    network, problem = load_network(tmp_path / "run" / "weights.safetensors")
+    network, _, problem = load_with_initial(tmp_path / "run" / "weights.safetensors")
     kept = {name: value.clone() for name, value in network.state_dict().items() if "running" in name}
     samples = population(made, problem.train)
     refresh_population(network, samples, samples=len(samples))
@@ -95,7 +95,7 @@ def test_a_network_with_batch_norm_is_trained_under_the_gradient_similarity_pena
         made = BASE.replace({"training.penalties": [item]})
         record = run(made, tmp_path / made.id, RunOptions(measures=()))
         assert record.status == "finished" and isinstance(
-            load_network(tmp_path / made.id / "weights.safetensors")[0].get_submodule("conv1_norm"), nn.BatchNorm2d
+            load_with_initial(tmp_path / made.id / "weights.safetensors")[0].get_submodule("conv1_norm"), nn.BatchNorm2d
         )
         traces[strength] = record.history[-1]["penalty"] / strength
     assert traces[0.003] < traces[0.0003] / 2

@@ -218,16 +218,6 @@ def _columns(inputs: Inputs) -> dict[str, Tensor]:
     return inputs if isinstance(inputs, dict) else {f"input {i}": part for i, part in enumerate(inputs)}
 
 
-def _check_masked(batches: Sequence[dict[str, Tensor]]) -> None:
-    """Raise if token batches of different lengths lack a padding mask among their names."""
-    tokens = [name for name, part in batches[0].items() if part.ndim == 2 and not part.is_floating_point()]
-    if len({batch[name].shape[1:] for batch in batches for name in tokens}) > 1 and "attention_mask" not in batches[0]:
-        raise InvalidInput(
-            "Batches of different lengths need an attention_mask, which marks the padding; got "
-            f"{', '.join(batches[0])}. Pad all samples to one length."
-        )
-
-
 def _joined(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
     parts: list[CollatedData] = []
     for batch in batches:
@@ -243,8 +233,13 @@ def _joined(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
             f"All batches must hold the same inputs; one has {', '.join(named[0])}, another {', '.join(other)}. Make "
             "the loader yield one form."
         )
-    if isinstance(first, dict):
-        _check_masked(named)
+    if isinstance(first, dict) and "attention_mask" not in first:
+        tokens = [name for name, part in named[0].items() if part.ndim == 2 and not part.is_floating_point()]
+        if len({batch[name].shape[1:] for batch in named for name in tokens}) > 1:
+            raise InvalidInput(
+                "Batches of different lengths need an attention_mask, which marks the padding; got "
+                f"{', '.join(first)}. Pad all samples to one length."
+            )
     columns = {name: _joined_columns([batch[name] for batch in named], name, 0) for name in named[0]}
     inputs = columns["x"] if isinstance(first, Tensor) else columns if isinstance(first, dict) else (*columns.values(),)
     targets, names = None, _same_classes(parts)

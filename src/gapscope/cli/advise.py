@@ -58,10 +58,10 @@ def batch_norm(
     """Estimate how much batch norm regularizes a network, and the effect of a new batch size."""
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
     from gapscope.cli.output import print_json, print_rows, print_text
-    from gapscope.pools.loading import load_network
+    from gapscope.pools.loading import load_with_initial
     from gapscope.training.checkpoints import load_tensors
 
-    loaded, problem = load_network(network, data_root)
+    loaded, _, problem = load_with_initial(network, data_root)
     advice = advise_batch_norm(
         loaded,
         problem.train.first(samples),

@@ -20,7 +20,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,58 +223,40 @@ def _row(record: Record) -> dict[str, Any]:
     }
 
 
-@dataclass
-class _NewRecords:
-    """Records that had to be read, and what was wrong with others."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    stamps: dict[str, Stamp] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    damaged: set[str] = field(default_factory=set)
-
-    def read(self, folder: Path, stamp: Stamp, settled: int) -> None:
-        try:
-            record, note = read_with_warning(folder)
-        except UnreadableFile as error:
-            self.unreadable[folder.name] = str(error)
-            if isinstance(error, DamagedFile):
-                self.damaged.add(folder.name)
-            return
-        if record.id != folder.name:
-            self.unreadable[folder.name] = misnamed(folder, record)
-            return
-        if note:
-            self.notes.append(note)
-        is_young = bool(note) or max(*stamp[1:3], *stamp[5:7]) > settled
-        self.rows.append(_row(record))
-        self.stamps[folder.name] = (0,) * len(stamp) if is_young else stamp
-
-
 def load_index(folder: Path) -> IndexedRecords:
-    """Return the records of a pool, opening only files that are new or changed.
-
-    Returns:
-        One row a readable record, and what is wrong with the others.
-    """
+    """Return the records of a pool, opening only files that are new or changed."""
     import pandas
 
     rows, known = _stored(folder / INDEX)
     settled = time.time_ns() - int(SECONDS_UNTIL_SETTLED * 1e9)
-    stamps, new = _stamps(folder), _NewRecords()
-    unchanged: list[str] = []
-    for name, stamp in stamps.items():
-        if known.get(name) == stamp:
-            unchanged.append(name)
-        else:
-            new.read(folder / "runs" / name, stamp, settled)
+    stamps = _stamps(folder)
+    unchanged = [name for name, stamp in stamps.items() if known.get(name) == stamp]
+    new: list[dict[str, Any]] = []
+    notes: list[str] = []
+    unreadable: dict[str, str] = {}
+    damaged: set[str] = set()
+    for name in [name for name, stamp in stamps.items() if known.get(name) != stamp]:
+        run, stamp = folder / "runs" / name, stamps[name]
+        try:
+            record, note = read_with_warning(run)
+            if record.id != name:
+                raise UnreadableFile(misnamed(run, record))
+        except UnreadableFile as error:
+            unreadable[name] = str(error)
+            if isinstance(error, DamagedFile):
+                damaged.add(name)
+            continue
+        new.append(_row(record))
+        if note:
+            notes.append(note)
+        if note or max(*stamp[1:3], *stamp[5:7]) > settled:  # read it again next time
+            stamps[name] = (0,) * len(stamp)
     gone = len(known) - len(unchanged)
-    if new.rows or gone:
+    if new or gone:
         parts = [rows.loc[unchanged]] if unchanged else []
-        parts += [pandas.DataFrame(new.rows).set_index("id")] if new.rows else []
+        parts += [pandas.DataFrame(new).set_index("id")] if new else []
         rows = pandas.concat(parts).sort_index().infer_objects() if parts else rows.loc[[]]
-        if max(len(new.rows), gone) > max(MIN_NEW, SHARE_NEW * len(rows)):
-            written = stamps | new.stamps
+        if max(len(new), gone) > max(MIN_NEW, SHARE_NEW * len(rows)):
             with suppress(GapscopeError, OSError):  # a pool that may only be read is read without an index
-                _write(folder / INDEX, rows, [written[name] for name in rows.index])
-    return IndexedRecords(rows, new.unreadable, new.notes, frozenset(new.damaged))
+                _write(folder / INDEX, rows, [stamps[name] for name in rows.index])
+    return IndexedRecords(rows, unreadable, notes, frozenset(damaged))

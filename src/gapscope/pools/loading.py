@@ -54,14 +54,8 @@ def _load(weights: Path, options: RunOptions) -> tuple[Record, nn.Module, dict[s
     return record, network, initial, problem
 
 
-def load_network(weights: Path, data_root: str | None = None) -> tuple[nn.Module, Problem]:
-    """Return a stored network on the CPU, and its problem with the training data as they were corrupted."""
-    network, _, problem = load_with_initial(weights, data_root)
-    return network, problem
-
-
 def load_with_initial(weights: Path, data_root: str | None = None) -> tuple[nn.Module, dict[str, Tensor], Problem]:
-    """Return network, weights before training (which the spec draws again), and problem."""
+    """Return a stored network on the CPU, its weights before training, and its problem with the corrupted data."""
     _, network, initial, problem = _load(weights, RunOptions(data_root=data_root))
     return network, initial, problem
 

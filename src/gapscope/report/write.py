@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from gapscope.prediction.gap_estimator import GapEstimator
 
 
-def _breakable(name: str) -> Markup:
-    """A dotted name that may be broken after each of its words, and nowhere else."""
-    return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
-
-
 @lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
     """The templates of all pages, with the functions that format their numbers."""
@@ -54,9 +49,13 @@ def environment() -> jinja2.Environment:
         # the style sheet and the script are ours, and must not be escaped
         return Markup(environment.get_template(name).render())
 
+    def breakable(name: str) -> Markup:
+        # a dotted name may be broken after each of its words, and nowhere else
+        return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
+
     names: Any = environment
     names.globals |= {"verbatim": verbatim, "correlation_strip": correlation_strip}
-    names.filters |= {"breakable": _breakable, "number": format_number, "fixed": format_fixed}
+    names.filters |= {"breakable": breakable, "number": format_number, "fixed": format_fixed}
     return environment
 
 

@@ -39,9 +39,9 @@ def weights_of(setting: RunSettings, pool: str, spec_id: str) -> Path:
 
 def trained(setting: RunSettings, pool: str, spec_id: str) -> tuple[nn.Module, Problem]:
     """A finished network in evaluation mode, with the data it was trained on."""
-    from gapscope.pools.loading import load_network
+    from gapscope.pools.loading import load_with_initial
 
-    network, problem = load_network(weights_of(setting, pool, spec_id), setting.data_root)
+    network, _, problem = load_with_initial(weights_of(setting, pool, spec_id), setting.data_root)
     return network.eval(), problem
 
 
