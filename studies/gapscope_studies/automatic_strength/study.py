@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import tomllib
+import re
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas
+import torch
+from torch import nn
 
+from gapscope.base.random_streams import make_generator
+from gapscope.base.samples import Samples
+from gapscope.base.specs import DataSpec, LossSpec, NetworkSpec, RunSpec, TrainingSpec
+from gapscope.data.corruptions import inject_label_noise
+from gapscope.inspection.losses import evaluate
+from gapscope.networks import build_network
+from gapscope.penalties.base import make_penalty
+from gapscope.pools.from_spec import prepared
 from gapscope.pools.jobs import run_cached
-from gapscope_studies.automatic_strength.runs import Method, Run, trained
+from gapscope.training.loop import train
 from gapscope_studies.kit.claims import Claim, claim, measured
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
@@ -28,100 +40,169 @@ OTHERS = {
     "nine tenths, best checkpoint": "nine tenths of the data and the best checkpoint on the rest",
 }
 NEAR = 0.015
+LAST = 5  # epochs whose test accuracy is averaged: single ones jump by some points
+
+
+# --- training runs
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way of dealing with wrong labels: name and options of a penalty, or of a loss; dropout; early stopping."""
+
+    name: str
+    penalty: Mapping[str, Any] | None = None
+    loss: Mapping[str, Any] | None = None
+    dropout: float = 0.0  # where the network has it
+    held_out: float = 0.0  # fraction of the samples that is not trained on and chooses the epoch whose weights are kept
+
+
+@dataclass(frozen=True)
+class Run:
+    """Settings of one training run."""
+
+    scenario: Mapping[str, Any]  # name, data (without noise), network, training (without penalties)
+    samples: int
+    test: int
+    noise: float  # fraction of wrong labels, alike among all classes
+    seed: int  # of samples, noise, weights and order
+    method: Method
+
+    @property
+    def name(self) -> str:
+        """Name of its job."""
+        return re.sub(r"[ ,]+", "_", f"{self.scenario['name']}-{self.noise:g}-{self.seed}-{self.method.name}")
 
 
 def fixed(strength: float) -> str:
-    """Return what a fixed strength is called."""
+    """Name of a fixed strength."""
     return f"{FIXED} {strength:g}"
 
 
-def runs_of(given: Mapping[str, Any]) -> list[Run]:
+def runs_of(settings: Mapping[str, Any]) -> list[Run]:
     """All training runs, seed by seed, first seeds of all scenarios early. Then those of the `last` ways.
 
     The ways of a scenario are none, its fixed strengths and the one tuned once, and those of the settings.
     """
-    ways = {}
-    for scenario in given["scenarios"]:
-        strengths = sorted({*scenario["strengths"], given["tuned"]})
+    methods = {}
+    for scenario in settings["scenarios"]:
+        strengths = sorted({*scenario["strengths"], settings["tuned"]})
         penalties = {fixed(s): {"name": "gradient_similarity", "options": {"strength": s}} for s in strengths}
-        others = [Method(**way) for way in given["ways"] if way["name"] not in scenario.get("without", ())]
-        ways[scenario["name"]] = [Method(NONE), *(Method(*each) for each in penalties.items()), *others]
+        others = [Method(**way) for way in settings["ways"] if way["name"] not in scenario.get("without", ())]
+        methods[scenario["name"]] = [Method(NONE), *(Method(*each) for each in penalties.items()), *others]
     return [
-        Run(scenario, given["samples"], given["test"], noise, seed, way)
+        Run(scenario, settings["samples"], settings["test"], noise, seed, method)
         for late in (False, True)
-        for seed in given["seeds"]
-        for scenario in given["scenarios"]
+        for seed in settings["seeds"]
+        for scenario in settings["scenarios"]
         for noise in scenario["noises"]
-        for way in ways[scenario["name"]]
-        if seed in scenario.get("seeds", given["seeds"]) and late == (way.name in given["last"])
+        for method in methods[scenario["name"]]
+        if seed in scenario.get("seeds", settings["seeds"]) and late == (method.name in settings["last"])
     ]
 
 
-def rows_of(given: Mapping[str, Any], work: Path, root: str | None) -> list[Row]:
-    """Return the stored rows of all training runs."""
-    jobs = {run.name: partial(trained, run, root) for run in runs_of(given)}
+def problem_of(run: Run, root: str | None) -> tuple[Samples, Samples, int]:
+    """Training samples with wrong labels among them, test samples, and the number of classes."""
+    problem = prepared(RunSpec(data=DataSpec.from_dict(run.scenario["data"])), root)[0]
+    train, test, classes = problem.train, problem.test, problem.n_outputs
+    assert train.targets is not None and test.targets is not None
+    if problem.task == "regression":
+        edges = train.targets[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
+        train, test = (replace(part, targets=torch.bucketize(part.targets[:, 0], edges)) for part in (train, test))  # type: ignore[index]
+        classes = 4
+    rows = torch.randperm(len(train), generator=make_generator(run.seed, "training subset"))[: run.samples]
+    train, test = train.subset(rows), test.subset(torch.arange(min(run.test, len(test))))
+    assert train.targets is not None
+    wrong = inject_label_noise(train.targets, run.noise, classes, make_generator(run.seed, "label noise"))
+    return replace(train, targets=wrong), test, classes
+
+
+def final_accuracy(accuracies: Sequence[float], held_out: Sequence[float]) -> float:
+    """Test accuracy of the last epochs, or that of the first epoch at which the held-out samples fare best."""
+    if held_out:
+        return accuracies[max(range(len(held_out)), key=held_out.__getitem__)]
+    return sum(accuracies[-LAST:]) / LAST if len(accuracies) >= LAST else (*accuracies, 0.0)[0]
+
+
+def train_run(run: Run, root: str | None) -> dict[str, Any]:
+    """Train, and return what is compared."""
+    samples, test, classes = problem_of(run, root)
+    spec, method = NetworkSpec.from_dict(run.scenario["network"]), run.method
+    options: dict[str, Any] = {**spec.options} | ({"dropout": method.dropout} if method.dropout else {})
+    shape, weights = tuple(samples.inputs.shape[1:]), make_generator(run.seed, "initial weights")
+    network = build_network(spec.name, input_shape=shape, n_outputs=classes, generator=weights, **options)
+    settings = TrainingSpec.from_dict(run.scenario["training"])
+    if method.loss is not None:
+        settings = replace(settings, loss=LossSpec(**method.loss))
+    penalties = [make_penalty(each["name"], each.get("options", {})) for each in [method.penalty] if each is not None]
+    held_out: list[float] = []
+    part, rest, n_out = samples, None, round(method.held_out * len(samples))
+    if n_out:
+        order = torch.randperm(len(samples), generator=make_generator(run.seed, "split"))
+        part, rest = samples.subset(order[n_out:]), samples.subset(order[:n_out])
+
+    def on_epoch(network: nn.Module, row: dict[str, Any]) -> None:
+        if rest is not None:
+            held_out.append(evaluate(network, rest)["accuracy"])
+
+    start = time.process_time()
+    result = train(network, part, settings, seed=run.seed, test=test, penalties=penalties, on_epoch=on_epoch)
+    seconds = time.process_time() - start
+    accuracies = [float(row["test_accuracy"]) for row in result.history]
+    return {
+        "scenario": run.scenario["name"], "noise": run.noise, "seed": run.seed, "way": method.name,
+        "status": result.status, "cpu_seconds": round(seconds, 2), "best": max(accuracies, default=0.0),
+        "final": final_accuracy(accuracies, held_out), "accuracies": [round(value, 4) for value in accuracies],
+    }  # fmt: skip
+
+
+def rows_of(settings: Mapping[str, Any], work: Path, root: str | None) -> list[Row]:
+    """The stored rows of all training runs."""
+    jobs = {run.name: partial(train_run, run, root) for run in runs_of(settings)}
     return list(run_cached(jobs, work, workers=1).values())
 
 
-def _scenario(name: str, noise: float, part: Any, tuned: float) -> dict[str, Any]:
-    finals = part.groupby("way", sort=False)["final"].mean()
-    strengths = finals[[way for way in finals.index if way == NONE or way.startswith(FIXED)]]
-    seconds = part.groupby("way")["cpu_seconds"].mean()
-    return {
-        "scenario": name,
-        "noise": noise,
-        "seeds": int(part["seed"].nunique()),
-        "ways": {str(way): float(value) for way, value in finals.items()},
-        "best fixed": float(strengths.max()),
-        "best fixed way": str(strengths.idxmax()),
-        "best epoch without": float(part[part["way"] == NONE]["best"].mean()),
-        "automatic minus best fixed": float(finals[AUTOMATIC] - strengths.max()),
-        "automatic minus tuned once": float(finals[AUTOMATIC] - finals[fixed(tuned)]),
-        "cost against none": float(seconds[AUTOMATIC] / seconds[NONE]),
-        "cost against tuned once": float(seconds[AUTOMATIC] / seconds[fixed(tuned)]),
-    }
+# --- comparison
 
 
-def _difference(first: Any, second: Any) -> dict[str, float]:
-    """Mean difference of two columns where both are known. Noises of a scenario and seed share samples and weights."""
-    differences = (first - second).dropna()
-    clusters = [f"{scenario} {seed}" for scenario, _, seed in differences.index]
-    values = differences.to_numpy(dtype=float)
-    result = bootstrap(lambda rows: float(values[rows].mean()), len(values), clusters)
-    return {"value": result.value, "low": result.low, "high": result.high, "trainings": len(values)}
+def compare(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
+    """Means per scenario and noise, and mean differences with intervals over independent samples and weights.
 
-
-def judged(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
-    """One row a scenario and noise, and mean differences with intervals over independent samples and weights.
-
-    Args:
-        rows: What every training gave.
-        tuned: The strength of the gradient similarity that was tuned once, beforehand.
-
-    Returns:
-        "scenarios", "differences" (test accuracy of each automatic strength less that of every other way in the same
-        scenarios, and less that of the best fixed strength of each; clusters are scenarios and seeds), "worst" (the
-        smallest mean difference to the best fixed strength in a scenario) and "collapsed" (training runs with the
-        automatic strength that end below half of what none reaches, or did not finish).
+    `tuned` is the strength that was tuned once. "differences" are of the test accuracy of the automatic strength, less
+    that of every other way in the same scenarios and of the best fixed strength of each; clusters are scenarios and
+    seeds. "collapsed" counts runs with the automatic strength that end below half of what none reaches, or not at all.
     """
     table = pandas.DataFrame(list(rows))
-    groups: Any = table.groupby(["scenario", "noise"], sort=False)
-    scenarios = [_scenario(str(key[0]), float(key[1]), part, tuned) for key, part in groups]
     wide: Any = table.pivot_table(index=["scenario", "noise", "seed"], columns="way", values="final", sort=False)
-    best = {(row["scenario"], row["noise"]): row["best fixed way"] for row in scenarios}
-    oracle = pandas.Series([wide.loc[index, best[index[:2]]] for index in wide.index], index=wide.index)
-    differences: dict[str, dict[str, Any]] = {}
-    for way in wide.columns[wide.columns.str.endswith("automatic")]:
-        together = [other for other in wide.columns if other != way and wide[[way, other]].notna().all(axis=1).any()]
-        differences[way] = {other: _difference(wide[way], wide[other]) for other in together}
-    differences[AUTOMATIC]["best fixed"] = _difference(wide[AUTOMATIC], oracle)
-    differences[AUTOMATIC]["tuned once"] = differences[AUTOMATIC][fixed(tuned)]
-    ended = table[(table["way"] == AUTOMATIC) & (table["status"] != "finished")]
+    scenarios, parts = [], []
+    for (scenario, noise), part in wide.groupby(level=["scenario", "noise"], sort=False):
+        finals = part.mean().dropna()
+        best = finals[[way for way in finals.index if way == NONE or way.startswith(FIXED)]].idxmax()
+        scenarios.append({
+            "scenario": scenario, "noise": float(noise), "seeds": len(part), "ways": finals.to_dict(),
+            "best fixed": float(finals[best]), "best fixed way": best,
+            "automatic minus best fixed": float(finals[AUTOMATIC] - finals[best]),
+            "automatic minus tuned once": float(finals[AUTOMATIC] - finals[fixed(tuned)]),
+        })  # fmt: skip
+        parts.append(part[best])
+    others = wide.drop(columns=AUTOMATIC).assign(
+        **{"best fixed": pandas.concat(parts), "tuned once": wide[fixed(tuned)]}
+    )
+    differences = {}
+    for way in others:
+        # noises of a scenario and seed share samples and weights
+        values = (wide[AUTOMATIC] - others[way]).dropna()
+        clusters, array = [f"{scenario} {seed}" for scenario, _, seed in values.index], values.to_numpy(dtype=float)
+        result = bootstrap(lambda rows, array=array: float(array[rows].mean()), len(array), clusters)
+        differences[way] = {
+            "value": result.value, "low": result.low, "high": result.high, "trainings": len(array),
+        }  # fmt: skip
+    unfinished = table[(table["way"] == AUTOMATIC) & (table["status"] != "finished")]
     return {
         "scenarios": scenarios,
-        "differences": differences,
+        "differences": {AUTOMATIC: differences},
         "worst": min(row["automatic minus best fixed"] for row in scenarios),
-        "collapsed": int((wide[AUTOMATIC] < 0.5 * wide[NONE]).sum()) + len(ended),
+        "collapsed": int((wide[AUTOMATIC] < 0.5 * wide[NONE]).sum()) + len(unfinished),
     }
 
 
@@ -131,35 +212,33 @@ def claims_of(numbers: Mapping[str, Any]) -> list[Claim]:
     # levels of noise share their samples and weights
     families = {row["scenario"]: row["seeds"] for row in rows}
     common: dict[str, Any] = {
-        "ours": True, "unit": f"seeds of {len(families)} families of data and network", "compared": (),
-        "untrained": "accuracies at the end of training, whatever was learned",
+        "ours": True, "compared": (), "untrained": "accuracies at the end of training, whatever was learned",
     }  # fmt: skip
-
-    def against(name: str, says: str, above: float) -> Claim:
-        result = differences[name]
-        interval = Interval(result["value"], result["low"], result["high"], sum(families.values()))
-        return measured("ours", f"on four families{says}", "test accuracy, difference", interval, above=above, **common)
-
+    texts = {name: (f", a penalty that sets its own strength ends better than {says}", 0.0)
+             for name, says in OTHERS.items()}  # fmt: skip
     # the best fixed strength is chosen by test accuracy: no method can know it
-    near = f" it loses less than {100 * NEAR:g} points to the best fixed strength of each"
+    texts["best fixed"] = (f" it loses less than {100 * NEAR:g} points to the best fixed strength of each", -NEAR)
+    claims = []
+    for name, (says, above) in texts.items():
+        if name in differences:
+            value, low, high = (differences[name][key] for key in ("value", "low", "high"))
+            claims.append(measured(
+                "ours", f"on four families{says}", "test accuracy, difference",
+                Interval(value, low, high, sum(families.values())), above=above,
+                unit=f"seeds of {len(families)} families of data and network", **common,
+            ))  # fmt: skip
     beyond = claim("ours", "on any family it ends better than the strength that was tuned once",
                    "test accuracy, difference", [row["automatic minus tuned once"] for row in rows],
-                   clusters=[row["scenario"] for row in rows], above=0.0,
-                   **{**common, "unit": "families of data and network"})  # fmt: skip
-    return [
-        *(against(name, f", a penalty that sets its own strength ends better than {says}", 0.0)
-          for name, says in OTHERS.items() if name in differences),
-        against("best fixed", near, -NEAR),
-        beyond,
-    ]  # fmt: skip
+                   clusters=[row["scenario"] for row in rows], above=0.0, unit="families of data and network",
+                   **common)  # fmt: skip
+    return [*claims, beyond]
 
 
 def judging(setting: RunSettings) -> Outcome:
     """Train what is missing and compare."""
-    scale = "smoke" if setting.scale == "smoke" else "small"
-    given = tomllib.loads(Path(__file__).with_name(f"{scale}.toml").read_text(encoding="utf-8"))
-    rows = rows_of(given, setting.work, setting.data_root)
-    numbers = judged(rows, given["tuned"]) | {"trainings": len(rows), "runs": rows}
+    settings = setting.read(__file__, "smoke" if setting.scale == "smoke" else "small")
+    rows = rows_of(settings, setting.work, setting.data_root)
+    numbers = compare(rows, settings["tuned"]) | {"trainings": len(rows), "runs": rows}
     return Outcome(
         numbers=numbers, claims=claims_of(numbers), seeds=sorted({int(row["seed"]) for row in rows}),
         verdict=f"Worst scenario against its best fixed strength: {numbers['worst']:+.3f}; "

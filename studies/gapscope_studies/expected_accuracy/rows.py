@@ -68,7 +68,9 @@ def provenance(setting: RunSettings, networks: Sequence[Mapping[str, Any]]) -> d
     return {
         "stands_in_for": [{"what": what, "paper": "", "here": value} for what, value in facts.items()],
         "seeds": sorted({int(seed) for seed in table["seed"]}),
-        "data": {name: hash_of(name, setting) for name in sorted({QUARTILES.get(d, d) for d in table["data"]})},
+        "data": {
+            name: hash_of(name, setting) for name in sorted({QUARTILES.get(d, d) for d in facts["data"].split(", ")})
+        },
     }
 
 

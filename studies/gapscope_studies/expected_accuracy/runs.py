@@ -26,7 +26,9 @@ def data_of(configuration: Configuration, root: str | None) -> tuple[gs.Samples,
     """Training samples with their (wrong) labels, clean test samples, number of classes."""
     table = QUARTILES.get(configuration.data)
     problem: Any = load_dataset(table or configuration.data, root=root)
-    train, test, classes = problem.train, problem.test, problem.n_outputs
+    train: Any = problem.train
+    test: Any = problem.test
+    classes = problem.n_outputs
     if table:  # the target as four classes, cut at the quartiles of the training split
         cuts = train.targets[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
         train, test = (gs.Samples(s.inputs, torch.bucketize(s.targets[:, 0], cuts)) for s in (train, test))

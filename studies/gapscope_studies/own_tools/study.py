@@ -42,10 +42,10 @@ def _share(source: str, says: str, quantity: str, count: int, total: int, **more
     return measured(source, says, quantity, Interval(value, low, high, total), compared=(), **more)
 
 
-def _better(content: Mapping[str, Any], own: str, other: str, says: str, units: int) -> Claim:
-    row = next(row for row in content["differences"] if (row["method"], row["minus"]) == (own, other))
+def _better(content: Mapping[str, Any], method: str, other: str, says: str, units: int) -> Claim:
+    row = next(row for row in content["differences"] if (row["method"], row["minus"]) == (method, other))
     value, low, high = row["average_precision"]
-    return measured("labels", says, f"average precision of {own} minus {other}", Interval(value, low, high, units),
+    return measured("labels", says, f"average precision of {method} minus {other}", Interval(value, low, high, units),
                     above=0.0, unit="data sets", compared=(),
                     untrained="rankings of labels, whatever was learned")  # fmt: skip
 
@@ -83,8 +83,8 @@ def curve_claims(benchmarks: Path) -> list[Claim]:
         ("half and quarter", "the default design, at 0.75 trainings,"),
         ("five folds and quarter", "the design of five folds, at 4.25 trainings,"),
     ):
-        own, other = ([abs(row[f"{each}.score"] - row["truth"]) for row in networks] for each in (design, "hold-out"))
-        differences = [a - b for a, b in zip(own, other, strict=True)]
+        differences = [abs(row[f"{design}.score"] - row["truth"]) - abs(row["hold-out.score"] - row["truth"])
+                       for row in networks]  # fmt: skip
         claims.append(claim("learning curve", f"{says} errs less than a hold-out of a tenth",
                             "absolute error, difference", differences, below=0.0, unit="networks",
                             compared=()))  # fmt: skip
@@ -110,7 +110,7 @@ def monitor_claims(benchmarks: Path) -> list[Claim]:
 
 
 def protocol_claims(stored: Path) -> list[Claim]:
-    """Return how often measures that know nothing get the verdict "evidence", and one that does."""
+    """Shares of pools in which measures that know nothing, and one that does, get the verdict "evidence"."""
     rows = read_json(stored / "protocols" / "never_fooled.json")["rows"]
     claims = []
     for kind, (says, bounds) in PROTOCOLS.items():

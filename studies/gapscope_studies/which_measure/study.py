@@ -54,23 +54,26 @@ SCORES: dict[str, Callable[[LeaderboardRow], float]] = {
 }
 
 
-def at_least(found: int, most: int, units: int) -> Interval:
-    """A count of what a test found: there may be more that it was too weak to find."""
-    return Interval(found, found, most, units)
-
-
 def _varying(table: pandas.DataFrame) -> list[str]:
-    return [str(name) for name in table.columns if str(name).startswith("hp.") and len(set(table[name].tolist())) > 1]
+    return [str(name) for name in table.columns if str(name).startswith("hp.") and table[name].nunique() > 1]
 
 
-def _judged(table: pandas.DataFrame, setting: RunSettings) -> Leaderboard:
+def _rank(table: pandas.DataFrame, setting: RunSettings) -> Leaderboard:
     draws = setting.choose(smoke=20, small=1000, paper=1000)
     return rank_measures(table, n_permutations=draws, n_bootstrap=2 * draws)
 
 
-def _arm(records: Sequence[Record], where: str) -> ComparisonArm:
+def _arm(records: Sequence[Record], pool: str) -> ComparisonArm:
     name = RunSpec.from_dict(records[0].spec).data.name
-    return compared(f"networks on {where} without wrong labels", records, CLASSES[name], stopped=True)
+    return compared(f"networks on {POOLS[pool]} without wrong labels", records, CLASSES[name], stopped=True)
+
+
+def _evidence_claim(
+    says: str, quantity: str, count: int, most: int, units: int, arms: Sequence[ComparisonArm]
+) -> Claim:
+    # the count is a lower bound: a test may be too weak for some measures
+    interval = Interval(count, count, most, units)
+    return measured("ours", says, quantity, interval, above=0.5, ours=True, compared=arms, unit="networks")
 
 
 # --- the networks as tables that `gapscope leaderboard` reads: gap, hyperparameters hp.*, measures m.*
@@ -155,20 +158,17 @@ def _pool(setting: RunSettings, pool: str) -> Outcome:
     clean, noisy = networks(setting, pool), networks(setting, pool + NOISE)
     table = table_of(setting, pool, clean)
     everything = pandas.concat([table, table_of(setting, pool + NOISE, noisy)])
-    board, together = _judged(table, setting), _judged(everything, setting)
-    compared_with = (_arm(clean, POOLS[pool]),)
-    trusted = len(board.trusted)
+    board, together = _rank(table, setting), _rank(everything, setting)
     return outcome(
         setting, [*specs_of(setting, pool), *specs_of(setting, pool + NOISE)],
         numbers={
             "clean": board.to_dict(), "with_noise": together.to_dict(),
             "runs": everything.reset_index().astype(object).to_dict("records"),
         },
-        claims=[measured(
-            "ours", f"{POOLS[pool]}: some measure predicts more of the gap than the hyperparameters do",
+        claims=[_evidence_claim(
+            f"{POOLS[pool]}: some measure predicts more of the gap than the hyperparameters do",
             "measures with evidence at 5 %, corrected, of those that there may be",
-            at_least(trusted, len(board.summary()), len(clean)), above=0.5, ours=True, compared=compared_with,
-            unit="networks",
+            len(board.trusted), len(board.summary()), len(clean), (_arm(clean, pool),),
         )],
         tables={
             "Without wrong labels, the baselines first": board.summary().reset_index(),
@@ -182,33 +182,34 @@ def _pool(setting: RunSettings, pool: str) -> Outcome:
 # --- what is found in one pool and judged in the other
 
 
-def _transferred(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]]:
-    rows, there = [], {row.measure: row for row in second}
+def _in_both(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]]:
+    """One row per measure: its verdict and its scores in both pools, the trusted measures first."""
+    rows, others = [], {row.measure: row for row in second}
     for row in first:
-        other = there.get(row.measure)
+        other = others.get(row.measure)
         if row.role != "measure" or other is None:
             continue
-        both = row.verdict == other.verdict == EVIDENCE and row.partial.value * other.partial.value > 0
+        agree = row.verdict == other.verdict == EVIDENCE and row.partial.value * other.partial.value > 0
         either = EVIDENCE in (row.verdict, other.verdict)
         rows.append(
             {
                 "measure": row.measure.removeprefix("m."),
-                "verdict": "trust" if both else "unsettled" if either else "no evidence",
+                "verdict": "trust" if agree else "unsettled" if either else "no evidence",
                 **{f"{name}, {where}": score(result) for name, score in SCORES.items()
                    for where, result in zip(POOLS.values(), (row, other), strict=True)},
             }
         )  # fmt: skip
-    order = {"trust": 0, "unsettled": 1, "no evidence": 2}
-    return sorted(rows, key=lambda row: (order[row["verdict"]], -abs(row["partial r, CIFAR-10"])))
+    order = ("trust", "unsettled", "no evidence")
+    return sorted(rows, key=lambda row: (order.index(row["verdict"]), -abs(row["partial r, CIFAR-10"])))
 
 
-def _prediction(board: Leaderboard, judge: pandas.DataFrame, arms: Sequence[ComparisonArm]) -> Claim:
+def _prediction(board: Leaderboard, second: pandas.DataFrame, arms: Sequence[ComparisonArm]) -> Claim:
     """Absolute errors of the size minus those of the measure, training configuration by training configuration."""
     rows = [row for row in board if row.role == "measure"]
     best = max(rows, key=lambda row: numpy.nan_to_num(row.r_squared.value, nan=-numpy.inf)).measure
-    gaps, each_alone = judge["gap"].to_numpy(dtype=float), numpy.arange(len(judge))
+    gaps, each_alone = second["gap"].to_numpy(dtype=float), numpy.arange(len(second))
     errors = {
-        name: numpy.abs(held_out_errors(judge[name].to_numpy(dtype=float), gaps, each_alone))
+        name: numpy.abs(held_out_errors(second[name].to_numpy(dtype=float), gaps, each_alone))
         for name in (best, SIZE_COLUMN)
     }
     return claim(
@@ -221,64 +222,62 @@ def _prediction(board: Leaderboard, judge: pandas.DataFrame, arms: Sequence[Comp
 def taus_within(table: pandas.DataFrame, measure: str, setting: str) -> list[float]:
     """Tau-b with the gap in every group of networks that differ in one setting alone, where it is defined."""
     others = [name for name in _varying(table) if name != setting]
-    groups = table.groupby(others, sort=False) if others else [((), table)]
-    taus = [
-        kendall_tau(rows[measure].to_numpy(dtype=float), rows["gap"].to_numpy(dtype=float))
-        for _, rows in groups
-        if len(set(rows[setting].tolist())) > 1
-    ]
-    return [tau for tau in taus if not numpy.isnan(tau)]
+    groups = [part for _, part in table.groupby(others, sort=False)] if others else [table]
+    columns = [part[[measure, "gap"]].to_numpy(dtype=float).T for part in groups if part[setting].nunique() > 1]
+    return [tau for tau in (kendall_tau(*pair) for pair in columns) if not numpy.isnan(tau)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(numpy.mean(values)) if values else numpy.nan
 
 
 def _one_setting(
     setting: str, first: pandas.DataFrame, second: pandas.DataFrame, arms: Sequence[ComparisonArm]
 ) -> tuple[Claim, dict[str, Any]]:
+    """Claim and row about the measure that orders best on CIFAR-10 where one setting changes."""
     names = [name for name in first.columns if name.startswith("m.") and name in second]
-    taus = {name: taus_within(first, name, setting) for name in names}
-    means = {name: float(numpy.mean(result)) for name, result in taus.items() if result}
-    best = max(means, key=lambda name: abs(means[name]))
+    means = {name: _mean(taus_within(first, name, setting)) for name in names}
+    best = max(means, key=lambda name: numpy.nan_to_num(abs(means[name]), nan=-1.0))
     sign = 1.0 if means[best] > 0 else -1.0
-    judged, of_size = (taus_within(second, name, setting) for name in (best, SIZE_COLUMN))
+    taus, taus_of_size = (taus_within(second, name, setting) for name in (best, SIZE_COLUMN))
     name, what = best.removeprefix("m."), setting.removeprefix("hp.").replace("_", " ")
     row = {
         "only this changes": what,
         "best on CIFAR-10": name,
         "tau, CIFAR-10": means[best],
-        "tau, CIFAR-100": float(numpy.mean(judged)) if judged else numpy.nan,
-        "tau of the size, CIFAR-100": float(numpy.mean(of_size)) if of_size else numpy.nan,
+        "tau, CIFAR-100": _mean(taus),
+        "tau of the size, CIFAR-100": _mean(taus_of_size),
     }
     says = f"where only {what} changes, {name}, which orders best on CIFAR-10, orders on CIFAR-100 too"
-    return claim("ours", says, "mean tau in the direction it has on CIFAR-10", [sign * tau for tau in judged],
+    return claim("ours", says, "mean tau in the direction it has on CIFAR-10", [sign * tau for tau in taus],
                  above=0.0, unit="groups", compared=arms, ours=True), row  # fmt: skip
 
 
 def both(setting: RunSettings) -> Outcome:
     """Return what holds in both pools, and what was chosen on CIFAR-10 and judged on CIFAR-100."""
     records = {pool: networks(setting, pool) for pool in POOLS}
-    tables = {pool: table_of(setting, pool, result) for pool, result in records.items()}
-    boards = {pool: _judged(table, setting) for pool, table in tables.items()}
-    arms = tuple(_arm(result, POOLS[pool]) for pool, result in records.items())
-    rows = _transferred(*boards.values())
-    first, second = tables.values()
+    first, second = (table_of(setting, pool, result) for pool, result in records.items())
+    boards = _rank(first, setting), _rank(second, setting)
+    arms = tuple(_arm(result, pool) for pool, result in records.items())
+    rows = _in_both(*boards)
     settings = [name for name in _varying(first) if name in _varying(second)]
     single = [_one_setting(name, first, second, arms[1:]) for name in settings]
-    found_first = len(boards["cifar10"].trusted)
     trusted = [row["measure"] for row in rows if row["verdict"] == "trust"]
-    claims = [
-        measured("ours", "some measure predicts more of the gap than the hyperparameters do in both pools",
-                 "measures with evidence and the same sign in both, of those that there may be",
-                 at_least(len(trusted), len(rows), len(first)), above=0.5, ours=True, compared=arms,
-                 unit="networks"),
-        _prediction(boards["cifar10"], second, arms[1:]),
-        *(each for each, _ in single),
-    ]  # fmt: skip
     return outcome(
         setting, [spec for pool in POOLS for spec in specs_of(setting, pool)],
         numbers={
             "measures": rows, "single_settings": [row for _, row in single],
-            "found_on_cifar10": found_first, "trusted": trusted,
+            "found_on_cifar10": len(boards[0].trusted), "trusted": trusted,
         },
-        claims=claims,
+        claims=[
+            _evidence_claim(
+                "some measure predicts more of the gap than the hyperparameters do in both pools",
+                "measures with evidence and the same sign in both, of those that there may be",
+                len(trusted), len(rows), len(first), arms,
+            ),
+            _prediction(boards[0], second, arms[1:]),
+            *(each for each, _ in single),
+        ],
         tables={
             "Both pools without wrong labels": pandas.DataFrame(rows),
             "Only one setting changes: chosen on CIFAR-10, judged on CIFAR-100": pandas.DataFrame(
@@ -287,7 +286,7 @@ def both(setting: RunSettings) -> Outcome:
         },
         verdict=(
             f"{len(trusted)} of {len(rows)} measures say more of the gap than the hyperparameters do in both pools"
-            f"{': ' + ', '.join(trusted) if trusted else ''}; on CIFAR-10 alone {found_first} do."
+            f"{': ' + ', '.join(trusted) if trusted else ''}; on CIFAR-10 alone {len(boards[0].trusted)} do."
         ),
     )  # fmt: skip
 
