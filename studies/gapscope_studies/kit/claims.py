@@ -219,16 +219,19 @@ class Claim:
         return Interval(self.value, self.low, self.high, self.units)
 
     @property
+    def number(self) -> str:
+        """Our number in words: with its interval and units, unless a formula gives it."""
+        return f"{self.value:.3g}" if self.exact else f"{self.interval}, {self.units} {self.unit}"
+
+    @property
     def sentence(self) -> str:
         """The claim in words: what the paper says, our number, what it decides and why."""
         outcome, reason = self.evaluate
         because = f" ({reason})" if reason else ""
         if self.status:
             return f"{self.source}: {self.statement}: {outcome}{because}."
-        number = f"{self.value:.3g}" if self.exact else f"{self.interval}"
-        count = "" if self.exact else f", {self.units} {self.unit}"
         paper = "" if self.paper is None else f"; the paper {self.paper:.3g}"
-        return f"{self.source}: {self.statement}: {outcome}{because}; {self.quantity} {number}{count}{paper}."
+        return f"{self.source}: {self.statement}: {outcome}{because}; {self.quantity} {self.number}{paper}."
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values with the outcome and its reason. `from_dict` reads them back, and judges again."""

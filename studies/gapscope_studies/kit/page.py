@@ -43,10 +43,7 @@ def claim_row(claim: Claim) -> list[str]:
     outcome, reason = claim.evaluate
     paper = "" if claim.paper is None else f"{claim.paper:.4g}"
     says = f"{claim.source}: {claim.statement}{' (ours)' if claim.ours else ''}"
-    number = ""
-    if not claim.status and not math.isnan(claim.value):
-        units = "" if claim.exact else f", {claim.units} {claim.unit}"
-        number = f"{claim.quantity}: {f'{claim.value:.3g}' if claim.exact else claim.interval}{units}"
+    number = "" if claim.status or math.isnan(claim.value) else f"{claim.quantity}: {claim.number}"
     return [says, paper, number, f"**{outcome}**{': ' if reason else ''}{reason}"]
 
 
@@ -92,7 +89,7 @@ def _save(figure: Figure, path: Path) -> None:
     import matplotlib
 
     # points of a line that are nearer to it than 0.4 of a dot cannot be seen
-    style = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "path.simplify_threshold": 0.4}
+    style: Any = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "path.simplify_threshold": 0.4}
     with matplotlib.rc_context(style):
         text = StringIO()
         figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})

@@ -60,7 +60,7 @@ def arms_of(table: Table) -> tuple[ComparisonArm, ...]:
     )
 
 
-def counted(table: Table, cluster: str = "corruption", unit: str = "noise levels") -> dict[str, Any]:
+def cluster_fields(table: Table, cluster: str = "corruption", unit: str = "noise levels") -> dict[str, Any]:
     """Return fields of a claim. Networks of one noise level share corrupted labels and most of their gap: one unit."""
     return {"clusters": table[cluster].to_list(), "unit": unit, "compared": arms_of(table)}
 
@@ -71,11 +71,11 @@ def of_sign(sign: int) -> dict[str, Any]:
 
 
 def sign_claims(source: str, table: Table, units: Mapping[str, str] | None = None, **more: Any) -> list[Claim]:
-    """That the gap rises with zeta and falls with kappa. `units` are options of `counted`."""
+    """That the gap rises with zeta and falls with kappa. `units` are options of `cluster_fields`."""
     return [
         relation(source, f"the gap {'rises' if sign > 0 else 'falls'} with {NAMES[name]}",
                  f"Pearson of the gap and {NAMES[name]}", pearson, table[name], table["gap"], **of_sign(sign),
-                 **counted(table, **units or {}), **more)
+                 **cluster_fields(table, **units or {}), **more)
         for name, sign in SIGNS.items()
     ]  # fmt: skip
 
@@ -87,7 +87,7 @@ def errs_less(
     """That one model errs less than another on a network that was not fitted on."""
     errors = [numpy.abs(each.fit(table, table["gap"]).residuals_) for each in (model, other)]
     return claim(source, says, "mean difference of absolute errors", errors[0] - errors[1], below=0.0,
-                 **counted(table, **units or {}), **more)  # fmt: skip
+                 **cluster_fields(table, **units or {}), **more)  # fmt: skip
 
 
 def scatters(table: Table, pairs: Sequence[tuple[str, str]]) -> Figure:

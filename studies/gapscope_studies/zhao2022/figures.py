@@ -22,7 +22,15 @@ from gapscope_studies.kit.statistics import bootstrap, pearson
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.zhao2022 import analysis
 from gapscope_studies.zhao2022 import networks as grids
-from gapscope_studies.zhao2022.analysis import KAPPA, ZETA, arms_of, counted, margin_model, mean_gap, sparsity_model
+from gapscope_studies.zhao2022.analysis import (
+    KAPPA,
+    ZETA,
+    arms_of,
+    cluster_fields,
+    margin_model,
+    mean_gap,
+    sparsity_model,
+)
 from gapscope_studies.zhao2022.networks import sparsity
 
 if TYPE_CHECKING:
@@ -80,10 +88,10 @@ def _quantities(item: UnitSparsity) -> dict[str, list[float]]:
     }
 
 
-def _means(found: Sparsities) -> Table:
+def _means(draw: Sparsities) -> Table:
     """Means over classes of every network, by corruption."""
     rows = []
-    for fraction, item in found.items():
+    for fraction, item in draw.items():
         row: dict[str, Any] = {"corruption": fraction, "training accuracy": item.accuracy}
         for name, values in _quantities(item).items():
             mean = bootstrap(lambda rows, values=values: float(numpy.mean(numpy.take(values, rows))), len(values))
@@ -92,10 +100,10 @@ def _means(found: Sparsities) -> Table:
     return pandas.DataFrame(rows)
 
 
-def _curves(found: Sparsities) -> Figure:
+def _curves(draw: Sparsities) -> Figure:
     """E and E_r of the first class in each network, their turning points and the area between them (Figs. 1, 2A)."""
-    figure, axes = panels(len(found), height=2.4)
-    for axis, (title, item) in zip(axes, found.items(), strict=True):
+    figure, axes = panels(len(draw), height=2.4)
+    for axis, (title, item) in zip(axes, draw.items(), strict=True):
         n, first, last = numpy.arange(item.n_units + 1), item.curves[0].numpy(), item.reversed_curves[0].numpy()
         axis.fill_between(n, first, last, color="0.88")
         for curve, point, colour, label in (
@@ -110,10 +118,10 @@ def _curves(found: Sparsities) -> Figure:
     return figure
 
 
-def _clouds(found: Sparsities) -> Figure:
+def _clouds(draw: Sparsities) -> Figure:
     """(zeta, kappa) of every class, one colour a network (Fig. 2B)."""
     figure, (axis,) = panels(1, width=4.6, height=3.6)
-    scatter(axis, {str(title): (item.class_zeta.numpy(), item.class_kappa.numpy()) for title, item in found.items()})
+    scatter(axis, {str(title): (item.class_zeta.numpy(), item.class_kappa.numpy()) for title, item in draw.items()})
     named(axis, xlabel="zeta of a class", ylabel="kappa of a class")
     axis.legend(fontsize=7, frameon=False)
     return figure
@@ -162,24 +170,24 @@ def figure_1(setting: RunSettings) -> Outcome:
     return outcome(setting, specs, PAPER, numbers=numbers, claims=claims, figures=figures)
 
 
-def _trend(found: Sparsities, name: str) -> float:
-    """Pearson of corruption and the mean over classes of a quantity, in one draw."""
-    means = [numpy.mean(_quantities(item)[name]) for item in found.values()]
-    return pearson(numpy.array([*found]), numpy.array(means))
-
-
 def _trend_claims(source: str, repeats: Sequence[Sparsities], records: Sequence[Record]) -> list[Claim]:
-    return [
-        claim(source, f"{name} {'rises' if sign > 0 else 'falls'} with corruption",
-              f"Pearson of {name} and the fraction of corrupted labels", [_trend(result, name) for result in repeats],
-              unit="draws of networks", compared=_arms(records, repeats[0]), **analysis.of_sign(sign))
-        for name, sign in TRENDS.items()
-    ]  # fmt: skip
+    claims = []
+    for name, sign in TRENDS.items():
+        trends = []  # Pearson of corruption and the mean over classes, by draw
+        for draw in repeats:
+            means = [numpy.mean(_quantities(item)[name]) for item in draw.values()]
+            trends.append(pearson(numpy.array([*draw]), numpy.array(means)))
+        claims.append(
+            claim(source, f"{name} {'rises' if sign > 0 else 'falls'} with corruption",
+                  f"Pearson of {name} and the fraction of corrupted labels", trends, unit="draws of networks",
+                  compared=_arms(records, repeats[0]), **analysis.of_sign(sign))
+        )  # fmt: skip
+    return claims
 
 
-def _class_correlation(found: Sparsities) -> float:
+def _class_correlation(draw: Sparsities) -> float:
     """Pearson of zeta and kappa over all classes of all networks of one draw."""
-    pairs = [numpy.array([item.class_zeta.numpy(), item.class_kappa.numpy()]) for item in found.values()]
+    pairs = [numpy.array([item.class_zeta.numpy(), item.class_kappa.numpy()]) for item in draw.values()]
     return pearson(*numpy.concatenate(pairs, axis=1))
 
 
@@ -215,7 +223,7 @@ def figure_3ab(setting: RunSettings) -> Outcome:
          for name, row in result.iterrows()]
     )  # fmt: skip
     falls = relation("Fig. 3(A)", "kappa falls with zeta", "Pearson of zeta and kappa", pearson, table[ZETA],
-                     table[KAPPA], below=0.0, **counted(table))  # fmt: skip
+                     table[KAPPA], below=0.0, **cluster_fields(table))  # fmt: skip
     return outcome(
         setting, specs, PAPER,
         numbers={"correlations": result.to_dict("index"), "networks": table[SHOWN].to_dict("records")},
@@ -237,36 +245,36 @@ def repeated_splits(estimator: GapEstimator, table: Table, n_splits: int = 100) 
         name: cross_val_predict(model, table, scheme="splits", n_splits=n_splits) for name, model in models.items()
     }
     squares = {name: (rows["prediction"] - rows["target"]) ** 2 for name, rows in result.items()}
-    own = result["estimator"]
-    sums = squares["estimator"].groupby(own["split"], sort=False).sum()
+    of_model = result["estimator"]
+    sums = squares["estimator"].groupby(of_model["split"], sort=False).sum()
     return {
         "n": len(table),
-        "held_out": int(own["split"].value_counts().iloc[0]),
+        "held_out": int(of_model["split"].value_counts().iloc[0]),
         "ssr": sums.tolist(),
         "median_ssr": float(sums.median()),
         "largest_ssr": float(sums.max()),
         "rmse": {name: float(numpy.sqrt(values.mean())) for name, values in squares.items()},
-        "fit_pearson": float(own.groupby("split", sort=False)["fit_pearson"].first().mean()),
+        "fit_pearson": float(of_model.groupby("split", sort=False)["fit_pearson"].first().mean()),
     }
 
 
-def _protocol_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
+def _protocol_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     """One row a model: what repeated splits gave."""
     return pandas.DataFrame(
         [{"model": name, "fitted on": each["n"] - each["held_out"], "held out": each["held_out"],
           "Pearson, fitted": each["fit_pearson"], "SSR, median": each["median_ssr"],
           "SSR, largest": each["largest_ssr"], **{f"error, {key}": value for key, value in each["rmse"].items()}}
-         for name, each in found.items()]
+         for name, each in results.items()]
     )  # fmt: skip
 
 
 def _one_split(estimator: GapEstimator, table: Table) -> dict[str, tuple[list[float], list[float]]]:
     """Gaps and estimates of the networks fitted on and of the held-out tenth, in the first split."""
     held: Table = cross_val_predict(estimator, table, scheme="splits", n_splits=1)
-    kept = table.drop(held.index)
-    estimate = estimator.fit(kept, kept["gap"]).predict(kept)
+    rest = table.drop(held.index)
+    estimate = estimator.fit(rest, rest["gap"]).predict(rest)
     return {
-        "fitted on": (kept["gap"].tolist(), estimate.tolist()),
+        "fitted on": (rest["gap"].tolist(), estimate.tolist()),
         "held out": (held["target"].tolist(), held["prediction"].tolist()),
     }
 
@@ -275,8 +283,8 @@ def _estimates(groups: Mapping[str, tuple[Sequence[float], Sequence[float]]]) ->
     """Estimated against true gaps, with the line of equality (Fig. 3C, E)."""
     figure, (axis,) = panels(1, width=3.8, height=3.4)
     scatter(axis, groups)
-    ends = [min(min(true) for true, _ in groups.values()), max(max(true) for true, _ in groups.values())]
-    axis.plot(ends, ends, "--", color="0.5", lw=1)
+    every = [gap for true, _ in groups.values() for gap in true]
+    axis.plot([min(every), max(every)], [min(every), max(every)], "--", color="0.5", lw=1)
     named(axis, xlabel="true generalization gap", ylabel="estimated gap")
     axis.legend(fontsize=7, frameon=False)
     return figure
@@ -296,7 +304,7 @@ def _histogram(sums: Mapping[str, Sequence[float]]) -> Figure:
 def fit_claim(source: str, table: Table, paper: float, units: Mapping[str, str] | None = None) -> Claim:
     """That the linear model fits the gap as closely as in the paper."""
     x = numpy.column_stack([table[[ZETA, KAPPA]].to_numpy(dtype=float), numpy.ones(len(table))])
-    gap, fields = table["gap"].to_numpy(dtype=float), counted(table, **units or {})
+    gap, fields = table["gap"].to_numpy(dtype=float), cluster_fields(table, **units or {})
 
     def of_fit(rows: numpy.ndarray) -> float:
         return pearson(x[rows] @ numpy.linalg.lstsq(x[rows], gap[rows], rcond=None)[0], gap[rows])
@@ -310,7 +318,7 @@ def ssr_claim(source: str, says: str, table: Table, model: GapEstimator, paper: 
     """That the sum of squared residuals of held-out networks, as many as the paper's, is the paper's."""
     residuals = model.fit(table, table["gap"]).residuals_
     return claim(source, says, f"sum of squared residuals of {HELD_OUT} left-out networks", HELD_OUT * residuals**2,
-                 paper=paper, **counted(table))  # fmt: skip
+                 paper=paper, **cluster_fields(table))  # fmt: skip
 
 
 def ssr_per_draw(model: GapEstimator, table: Table, draws: Sequence[Sequence[RunSpec]]) -> list[float]:
@@ -357,7 +365,7 @@ def figure_3e(setting: RunSettings) -> Outcome:
         ssr_claim("Fig. 3(E)", "eight left-out networks leave the margin signature an SSR of 0.5", table,
                   margin_model(), 0.5),
         relation("Fig. 3(E)", "the margin signature fits the gap with a Pearson of 0.75", "Pearson of the fit",
-                 pearson, estimate, table["gap"], paper=0.75, within=1.25, **counted(table)),
+                 pearson, estimate, table["gap"], paper=0.75, within=1.25, **cluster_fields(table)),
     ]  # fmt: skip
     return outcome(
         setting, specs, PAPER, numbers=result, claims=claims, tables={"Repeated splits": _protocol_table(result)},
@@ -370,7 +378,7 @@ def other_architecture(
     setting: RunSettings, *, pool: str, source: str, paper: Mapping[str, str], fit: float | None = None,
     ssr: float | None = None, **units: str,
 ) -> Outcome:  # fmt: skip
-    """Curves, pairs and the fit on all networks of an architecture (Figs. 3, 5 and 6), and held-out errors.
+    """Curves, pairs and the fit on all networks of an architecture (Figs. 3, 5 and 6).
 
     `fit` and `ssr` are the paper's Pearson and sum of squared residuals of the fit, where it gives them; `units` are
     the `cluster` of networks that count once and its `unit`, else draws of weights and images.
@@ -383,7 +391,6 @@ def other_architecture(
     curves, records = [result for result, _ in plain], [record for _, there in plain for record in there]
     means, gaps = _means(curves[0]), table["gap"].to_numpy(dtype=float)
     squares, spread = (ssr_per_draw(model, table, draws) for model in (sparsity_model(), mean_gap()))
-    splits = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
     # networks of one draw share their images
     units = units or {"cluster": "data.seed", "unit": DRAWS}
     claims = [
@@ -399,13 +406,12 @@ def other_architecture(
     estimate = sparsity_model().fit(table, gaps).predict(table)
     return outcome(
         setting, specs, {**PAPER, **paper},
-        numbers={"ssr": squares, "ssr_mean_gap": spread, "splits": splits, "by_corruption": means.to_dict("records"),
+        numbers={"ssr": squares, "ssr_mean_gap": spread, "by_corruption": means.to_dict("records"),
                  "networks": table[SHOWN].to_dict("records")},
         claims=claims,
         verdict=f"The fit to one draw leaves an SSR of {numpy.mean(squares):.3g} where the mean gap leaves "
                 f"{numpy.mean(spread):.3g}.",
-        tables={"Repeated splits": _protocol_table({"zeta and kappa": splits}), "Means over classes, first draw": means,
-                "Networks": table[SHOWN]},
+        tables={"Means over classes, first draw": means, "Networks": table[SHOWN]},
         figures={"curves": _curves(curves[0]), "pairs": analysis.scatters(table, [(ZETA, KAPPA)]),
                  "estimates": _estimates({"all networks": (gaps.tolist(), estimate.tolist())})},
     )  # fmt: skip

@@ -108,7 +108,7 @@ def repeats_of_plain(setting: RunSettings, specs: Sequence[RunSpec]) -> list[lis
     return draws_of(plain, content["plain_repeats"])
 
 
-# --- pools that vary what the paper kept fixed: data, sizes, clean labels, networks that do not fit their data
+# --- pools that vary what the paper rest fixed: data, sizes, clean labels, networks that do not fit their data
 
 
 def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
