@@ -47,14 +47,14 @@ def claim_row(claim: Claim) -> list[str]:
     return [says, paper, number, f"**{outcome}**{': ' if reason else ''}{reason}"]
 
 
-def found_in_words(claims: Sequence[Claim], most: int = 4) -> str:
+def claims_in_words(claims: Sequence[Claim], most: int = 4) -> str:
     """Return which claims came out how, the first of each outcome by name."""
     texts = []
     for outcome in OUTCOMES:
-        there = [f"{claim.statement}{' (ours)' if claim.ours else ''}" for claim in claims if claim.outcome == outcome]
-        if there:
-            more = f"; and {len(there) - most} more" if len(there) > most else ""
-            texts.append(f"{outcome.capitalize()} ({len(there)}): {'; '.join(there[:most])}{more}.")
+        says = [f"{claim.statement}{' (ours)' if claim.ours else ''}" for claim in claims if claim.outcome == outcome]
+        if says:
+            more = f"; and {len(says) - most} more" if len(says) > most else ""
+            texts.append(f"{outcome.capitalize()} ({len(says)}): {'; '.join(says[:most])}{more}.")
     return " ".join(texts)
 
 
@@ -102,7 +102,7 @@ def page_of(facts: Mapping[str, Any], body: str) -> str:
     page = [f"# {facts['title']}", ""]
     if facts["says"]:
         page += [f"**What the paper says.** {facts['says']}", ""]
-    page += [f"**What we found.** {' '.join(filter(None, (found_in_words(claims), facts['verdict'])))}", ""]
+    page += [f"**What we found.** {' '.join(filter(None, (claims_in_words(claims), facts['verdict'])))}", ""]
     page += [f"**At what scale.** {facts['scale'].capitalize()}: {scale_in_words(facts)}.", ""]
     page += [markdown_table(CLAIM_COLUMNS, [claim_row(claim) for claim in claims])] if claims else []
     if facts["stands_in_for"]:
