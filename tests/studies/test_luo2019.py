@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -21,8 +22,8 @@ from gapscope_studies import luo2019
 from gapscope_studies.kit.data import write_images
 from gapscope_studies.kit.provenance import DECLARED
 from gapscope_studies.kit.study import RunSettings
-from gapscope_studies.luo2019 import advice, convolutional, excess, fine_tuning, neurons
-from gapscope_studies.luo2019.networks import PLAIN, Method, differences, method, smaller
+from gapscope_studies.luo2019 import advice, convolutional, excess, fully_connected
+from gapscope_studies.luo2019.networks import PLAIN, Method, claims_of, method
 from gapscope_studies.luo2019.students import Plan, simulate_point
 from gapscope_studies.luo2019.theory import APPROACHES, largest_settling_rate, overlap_rate, printed_i2
 
@@ -77,10 +78,10 @@ def made_up(losses: list[float], accuracy: float = 1.0) -> Method:
 
 
 def test_differences_pair_seeds_and_leave_out_what_diverged() -> None:
-    one, other = made_up([1.0, 2.0, math.nan]), made_up([0.5, 3.0, 1.0])
-    assert differences(one, other, "test_loss") == [0.5, -1.0]
-    assert smaller("", "", one, other, "test_loss").values == (0.5, -1.0)
-    assert one.final("test_loss") == [1.0, 2.0]
+    methods = {"a": made_up([1.0, 2.0, math.nan]), "b": made_up([0.5, 3.0, 1.0])}
+    (claim,) = claims_of("", methods, [("", "a", "b", "smaller", "test_loss")])
+    assert claim.values == (0.5, -1.0) and (claim.above, claim.below) == (-math.inf, 0.0)
+    assert methods["a"].final("test_loss") == [1.0, 2.0]
 
 
 def test_folding_keeps_the_norms_that_act() -> None:
@@ -93,11 +94,11 @@ def test_folding_keeps_the_norms_that_act() -> None:
             if isinstance(layer, BATCH_KINDS):
                 layer.weight.uniform_(-2, 2)
     x = problem.train.inputs[:2]
-    folded = fine_tuning.replace_normalization(network.eval(), "none", inputs=x)
+    folded = convolutional.replace_batch_norm(network.eval(), "none", inputs=x)
     parameters = dict(folded.named_parameters())
-    plain = {name: float(parameters[f"{name}.weight"].detach().norm()) for name in fine_tuning.TUNED_LAYERS}
-    assert fine_tuning.effective_norms(network, x) == pytest.approx(plain, rel=1e-5)
-    assert fine_tuning.effective_norms(folded, x) == pytest.approx(plain, rel=1e-6)
+    plain = {name: float(parameters[f"{name}.weight"].detach().norm()) for name in convolutional.TUNED_LAYERS}
+    assert convolutional.effective_norms(network, x) == pytest.approx(plain, rel=1e-5)
+    assert convolutional.effective_norms(folded, x) == pytest.approx(plain, rel=1e-6)
 
 
 def test_images_are_written_so_that_they_are_read_back(tmp_path: Path) -> None:
@@ -129,18 +130,11 @@ def test_the_printed_decay_of_a_linear_unit_is_the_closed_form() -> None:
     assert row["shipped"] == pytest.approx(row["second_order"], rel=0.1)
 
 
-def test_ratios_and_targets_by_hand() -> None:
-    group = [{"measured": 1.0, "standard_error": 0.3, "p": 2.0}, {"measured": 2.0, "standard_error": 0.4, "p": 4.0}]
-    assert excess.ratio(group, "p") == (0.5, pytest.approx(0.5 / 6))
-    unsure = [row | {"p_error": 1.0} for row in group]
-    assert excess.ratio(unsure, "p") == (0.5, pytest.approx((0.25 + 0.25 * 2) ** 0.5 / 6))
-    assert excess.judged(excess.UNIT, 16, 1.07, 0.004) == "met"
-    assert excess.judged(excess.UNIT, 16, 1.09, 0.004) == "missed"
-    assert excess.judged(excess.FULLY_CONNECTED, 128, 1.03, 0.006) == "open"
-    assert excess.judged(excess.FULLY_CONNECTED, 64, 1.03, 0.006) == "-"
-    assert [excess.judged(excess.CONVOLUTION, 64, value, 0.1) for value in (1.2, 1.8, 0.3, 0.7)] == [
-        "met", "missed", "missed", "open",
-    ]  # fmt: skip
+def test_ratio_and_its_standard_error_by_hand() -> None:
+    rows = pandas.DataFrame({"measured": [1.0, 2.0], "standard_error": [0.3, 0.4], "shipped": [2.0, 4.0]})
+    assert excess.ratio(rows, "shipped") == 0.5
+    assert excess.standard_error(rows.assign(shipped_error=0.0)) == pytest.approx(0.5 / 6)
+    assert excess.standard_error(rows.assign(shipped_error=1.0)) == pytest.approx((0.25 + 0.25 * 2) ** 0.5 / 6)
 
 
 def test_simulated_ridge_students_lie_on_the_curve_and_batch_norm_goes_to_least_squares() -> None:
@@ -189,13 +183,15 @@ def test_single_neurons_are_measured_on_a_network_whose_neurons_are_known() -> N
         last.bias.copy_(torch.tensor([0.0, 0.1]))
     network = torch.nn.Sequential(first, torch.nn.ReLU(), last)
     inputs = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
-    (values,) = neurons.hidden_values(network, inputs).values()
+    (values,) = fully_connected.hidden_values(network, inputs).values()
     assert torch.equal(values[:, :2], inputs) and values[:, 2].eq(-1).all()
     samples = Samples(inputs, torch.tensor([0, 0, 0, 1]))
     problem = Problem("toy", "classification", samples, samples, 2)
-    assert neurons.reliance(network, problem) == pytest.approx(0.75)  # without the first neuron class 1 is said to all
-    assert neurons.correlation(values) == pytest.approx(1.0)
-    assert neurons.inequality(values) == pytest.approx(np.std([0.75, 0.25, 0.0], ddof=1) / (1 / 3))
+    assert fully_connected.reliance(network, problem) == pytest.approx(
+        0.75
+    )  # without the first neuron class 1 is said to all
+    assert fully_connected.correlation(values) == pytest.approx(1.0)
+    assert fully_connected.inequality(values) == pytest.approx(np.std([0.75, 0.25, 0.0], ddof=1) / (1 / 3))
     normal = torch.randn(200_000, 2, generator=torch.Generator().manual_seed(0))
-    assert neurons.kurtosis(normal) == pytest.approx(3, abs=0.05)
-    assert neurons.correlation(normal) == pytest.approx(0, abs=0.01)
+    assert fully_connected.kurtosis(normal) == pytest.approx(3, abs=0.05)
+    assert fully_connected.correlation(normal) == pytest.approx(0, abs=0.01)

@@ -8,17 +8,7 @@ from __future__ import annotations
 from gapscope_studies.kit.claims import cannot_run
 from gapscope_studies.kit.study import Study
 from gapscope_studies.kit.summary import Finding
-from gapscope_studies.luo2019 import (
-    advice,
-    constant_decay,
-    convolutional,
-    excess,
-    fine_tuning,
-    formulas,
-    neurons,
-    students,
-    theory,
-)
+from gapscope_studies.luo2019 import advice, convolutional, excess, formulas, fully_connected, students, theory
 
 STUDY = Study(
     name="luo2019",
@@ -31,9 +21,7 @@ STUDY = Study(
         *advice.PARTS,
         excess.PART,
         *convolutional.PARTS,
-        fine_tuning.PART,
-        neurons.PART,
-        constant_decay.PART,
+        *fully_connected.PARTS,
     ),
     untested=(
         cannot_run("Fig. 3", "on down-sampled ImageNet itself", "the data are not on this machine"),

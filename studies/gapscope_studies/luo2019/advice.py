@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas
 from matplotlib.figure import Figure
 from torch import nn
@@ -29,10 +27,12 @@ from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.results.estimate import Estimate
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import REGULARIZED, Claim, ComparisonArm, claim, downsample_curve
+from gapscope_studies.kit.claims import Claim, claim
+from gapscope_studies.kit.guard import REGULARIZED
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
+from gapscope_studies.luo2019.networks import arm_of
 
 REMEDIES = ("ghost batches", "dropout", "gamma decay")
 PASSES = 4
@@ -51,7 +51,9 @@ def _specs(world: Mapping[str, Any], batch_size: int) -> list[RunSpec]:
     return [RunSpec.from_dict(content | {"seed": seed}).replace({"data.seed": seed}) for seed in range(world["seeds"])]
 
 
-def _trained(spec: RunSpec, root: str | None, before: str = "", rate: float = 0.0) -> tuple[nn.Module, Problem, Row]:
+def _train_network(
+    spec: RunSpec, root: str | None, before: str = "", rate: float = 0.0
+) -> tuple[nn.Module, Problem, Row]:
     """The network of a spec, with dropout before a layer if asked, trained. Its problem. Its scores."""
     problem, _ = prepared(spec, root)
     network = network_from_spec(spec, problem)
@@ -85,7 +87,7 @@ def _apply_remedy(
         steps = max(1, len(prepared(spec, root)[0].train) // large)
         options = decay | {"every": steps, "draws": 2}
         spec = spec.replace({"training.penalties": [{"name": "gamma_decay", "options": options}]})
-    network, problem, result = _trained(spec, root, before if remedy == "dropout" else "", amount)
+    network, problem, result = _train_network(spec, root, before if remedy == "dropout" else "", amount)
     excess, more = _batch_norm_part(network, problem.train, size), 0.0
     if remedy == "dropout":
         more = float(DropoutLoss(network, problem.train, [before]).excess(amount))
@@ -95,9 +97,9 @@ def _apply_remedy(
     return {**result, "amount": amount, "regularization": [excess + more, excess.standard_error or 0.0]}
 
 
-def _asked(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) -> dict[str, Any]:
+def _ask(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) -> dict[str, Any]:
     """Train in small batches. Ask what other batch sizes would change and what would restore it."""
-    network, problem, result = _trained(spec, root)
+    network, problem, result = _train_network(spec, root)
     normal = spec.training.batch_size
     advice = advise_batch_norm(network, problem.train, batch_size=normal, new_batch_size=large, passes=PASSES)
     others = {size: _batch_norm_part(network, problem.train, size) for size in sizes if size != large}
@@ -111,169 +113,112 @@ def _asked(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) ->
     }
 
 
-def _follow(remedy: str, advice: Mapping[str, Any], normal: int) -> tuple[float, str] | None:
-    """Amount and layer of what the advice says. None where it has nothing to say."""
-    if remedy == "ghost batches":
-        return float(normal), ""
-    given = advice["dropout" if remedy == "dropout" else "decay_strength"]
-    before = advice["dropout_before"][0] if remedy == "dropout" else ""
-    return None if given is None else (given["value"], before)
-
-
-@dataclass(frozen=True)
-class AdviceOutcome:
-    """Runs of one method by seed, with the regularization that networks of small batches predict."""
-
-    name: str
-    predicted: Mapping[int, float]
-    runs: Mapping[int, dict[str, Any]]
-
-    def score(self, name: str) -> dict[int, float]:
-        """Scores by seed ("gap": train minus test accuracy, "measured": regularization)."""
-        if name == "gap":
-            return {seed: run["train_accuracy"] - run["test_accuracy"] for seed, run in self.runs.items()}
-        if name == "measured":
-            return {seed: run["regularization"][0] for seed, run in self.runs.items()}
-        return {seed: run[name] for seed, run in self.runs.items()}
-
-    def minus(self, other: AdviceOutcome, name: str) -> list[float]:
-        """Differences of a score, seed by seed, where both have one."""
-        theirs = other.score(name)
-        return [value - theirs[seed] for seed, value in self.score(name).items() if seed in theirs]
-
-    def learnt(self, chance: float) -> ComparisonArm:
-        """Return how well its networks learned, for the guard."""
-        return ComparisonArm(
-            name=self.name, train_accuracy=float(np.median([*self.score("train_accuracy").values()])), chance=chance,
-            train_loss=float(np.median([*self.score("train_loss").values()])),
-            curve=downsample_curve([run.get("curve", ()) for run in self.runs.values()]), falling=True,
-        )  # fmt: skip
-
-    @property
-    def ratios(self) -> list[float]:
-        """Measured over predicted regularization."""
-        return [value / self.predicted[seed] for seed, value in self.score("measured").items()]
-
-
-def _methods(setting: RunSettings, world: Mapping[str, Any]) -> list[AdviceOutcome]:
+def _methods(setting: RunSettings, world: Mapping[str, Any]) -> dict[str, Any]:
+    """Method -> table of its runs by seed, with the regularization that the networks of small batches predict."""
     normal, large, root = world["normal"], world["large"], setting.data_root
-    jobs = {spec.id: partial(_asked, root, spec, world["sizes"], large) for spec in _specs(world, normal)}
-    asked = dict(enumerate(setting.cached("asked", jobs).values()))
-    start = {seed: run["frozen"][str(normal)][0] for seed, run in asked.items()}
-    expected: dict[tuple[str, int], Any] = {}
-    for size in world["sizes"]:
+    jobs: dict[str, Any] = {spec.id: partial(_ask, root, spec, world["sizes"], large)
+                            for spec in _specs(world, normal)}  # fmt: skip
+    start = dict(enumerate(setting.cached("asked", jobs).values()))
+    remedies = [(f"batches of {size}", size, "") for size in world["sizes"]]
+    remedies += [(f"{large} with {remedy}", large, remedy) for remedy in REMEDIES]
+    jobs, names = {}, {}
+    for method, size, remedy in remedies:
         for spec in _specs(world, size):
-            expected[f"batches of {size}", spec.seed] = spec, ("", 0.0, "")
-    for remedy in REMEDIES:
-        for spec in _specs(world, large):
-            followed = _follow(remedy, asked[spec.seed]["advice"], normal)
-            if followed is not None:
-                expected[f"{large} with {remedy}", spec.seed] = spec, (remedy, *followed)
-    jobs = {
-        f"{spec.id}-{remedy.replace(' ', '-')}-{amount:.6g}": partial(
-            _apply_remedy, root, spec, normal, remedy, amount, before
-        )
-        for spec, (remedy, amount, before) in expected.values()
-    }
-    result = dict(zip(expected, setting.cached("advice", jobs).values(), strict=True))
-    methods = [AdviceOutcome(f"batches of {normal}", start, asked)]
-    for name in dict.fromkeys(name for name, _ in expected):
-        size = name.removeprefix("batches of ")
-        predicted = {s: r["frozen"][size][0] for s, r in asked.items()} if name.startswith("batches") else start
-        methods.append(
-            AdviceOutcome(name, predicted, {seed: run for (there, seed), run in result.items() if there == name})
-        )
-    return methods
+            advice, amount, before = start[spec.seed]["advice"], float(normal) if remedy else 0.0, ""
+            if remedy in ("dropout", "gamma decay"):
+                estimate = advice["dropout" if remedy == "dropout" else "decay_strength"]
+                if estimate is None:  # the advice has nothing to say
+                    continue
+                amount, before = estimate["value"], advice["dropout_before"][0] if remedy == "dropout" else ""
+            names[method, spec.seed] = name = f"{spec.id}-{remedy.replace(' ', '-')}-{amount:.6g}"
+            jobs[name] = partial(_apply_remedy, root, spec, normal, remedy, amount, before)
+    result = setting.cached("advice", jobs)
+    rows = [(f"batches of {normal}", seed, run) for seed, run in start.items()]
+    rows += [(method, seed, result[name]) for (method, seed), name in names.items()]
+    table = pandas.DataFrame(
+        {"method": method, "seed": seed, "run": run, "measured": run["regularization"][0]}
+        | {name: run[name] for name in ("amount", *SHOWN) if name != "gap"}
+        # remedies shall restore what batches of the normal size have
+        | {"predicted": start[seed]["frozen"][str(normal) if " with " in method else method.split()[-1]][0]}
+        for method, seed, run in rows
+    )
+    table["gap"] = table["train_accuracy"] - table["test_accuracy"]
+    table["ratio"] = table["measured"] / table["predicted"]
+    return {str(method): runs.set_index("seed") for method, runs in table.groupby("method", sort=False)}
 
 
-def _row(found: AdviceOutcome) -> dict[str, Any]:
-    amounts, measured = list(found.score("amount").values()), list(found.score("measured").values())
-    predicted = [found.predicted[seed] for seed in found.runs]
+def _row(method: str, runs: Any) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "method": found.name,
-        "amount": f"{np.mean(amounts):.3g}" if any(amounts) else "",
-        "predicted": str(mean(predicted)),
-        "measured": str(mean(measured)),
-        "measured over predicted": "" if measured == predicted else str(mean(found.ratios)),
+        "method": method,
+        "amount": f"{runs['amount'].mean():.3g}" if runs["amount"].any() else "",
+        "predicted": str(mean(runs["predicted"])),
+        "measured": str(mean(runs["measured"])),
+        "measured over predicted": "" if (runs["ratio"] == 1).all() else str(mean(runs["ratio"])),
     }
-    return row | {name.replace("_", " "): str(mean(list(found.score(name).values()))) for name in SHOWN}
+    return row | {name.replace("_", " "): str(mean(runs[name])) for name in SHOWN}
 
 
-def _figure(methods: Sequence[AdviceOutcome]) -> Figure:
+def _figure(methods: Mapping[str, Any]) -> Figure:
     figure, axes = plots.panels(3)
-    predicted = {m.name: mean([m.predicted[seed] for seed in m.runs]) for m in methods}
+    predicted = {name: mean(runs["predicted"]) for name, runs in methods.items()}
     plots.points(axes[0], predicted, shift=0.12, marker="s", color="C0", label="predicted from small batches")
-    for axis, score in zip(axes, ("measured", "gap", "test_loss"), strict=True):
-        result = {m.name: mean(list(m.score(score).values())) for m in methods}
-        label = "measured after training" if score == "measured" else None
-        plots.points(axis, result, shift=-0.12 if label else 0.0, color="C1" if label else "black", label=label)
-    for axis, title in zip(axes, ("regularization, in units of the loss", "gap of accuracy", "test loss"), strict=True):
+    titles = {"measured": "regularization, in units of the loss", "gap": "gap of accuracy", "test_loss": "test loss"}
+    for axis, (score, title) in zip(axes, titles.items(), strict=True):
+        style = {"shift": -0.12, "color": "C1", "label": "measured after training"} if score == "measured" else {}
+        plots.points(axis, {name: mean(runs[score]) for name, runs in methods.items()}, **style)
         plots.named(axis, title=title)
     plots.legend(figure)
     return figure
 
 
-def _claims(methods: Sequence[AdviceOutcome], world: Mapping[str, Any], chance: float) -> list[Claim]:
+def _claims(methods: Mapping[str, Any], world: Mapping[str, Any], chance: float) -> list[Claim]:
     """The advice is right if networks that follow it have the regularization it predicts, and a lower test loss."""
-    by_name = {result.name: result for result in methods}
-    small, alone = by_name[f"batches of {world['normal']}"], by_name[f"batches of {world['large']}"]
-    claims = [
-        claim("advice", f"{world['large']} alone have a larger test loss than {small.name}", "difference of test loss",
-              alone.minus(small, "test_loss"), above=0.0, ours=True,
-              compared=(alone.learnt(chance), small.learnt(chance)))
-    ]  # fmt: skip
-    for result in methods[1:]:
-        claims.append(
-            claim("advice", f"{result.name}: the predicted regularization is right within a factor of {RIGHT_WITHIN}",
-                  "measured over predicted", result.ratios, above=1 / RIGHT_WITHIN, below=RIGHT_WITHIN, ours=True,
-                  compared=(result.learnt(chance),))
-        )  # fmt: skip
-        if result.name.startswith(f"{world['large']} with"):
-            claims.append(
-                claim("advice", f"{result.name}: a lower test loss than {alone.name}", "difference of test loss",
-                      result.minus(alone, "test_loss"), below=0.0, ours=True,
-                      compared=(result.learnt(chance), alone.learnt(chance)), **REGULARIZED)
-            )  # fmt: skip
+    small, alone = f"batches of {world['normal']}", f"batches of {world['large']}"
+    arms = {name: arm_of(name, runs["run"], chance) for name, runs in methods.items()}
+
+    def difference(one: str, other: str, says: str, **more: Any) -> Claim:
+        values = (methods[one]["test_loss"] - methods[other]["test_loss"]).dropna()
+        return claim("advice", says, "difference of test loss", values, ours=True, compared=(arms[one], arms[other]),
+                     **more)  # fmt: skip
+
+    claims = [difference(alone, small, f"{world['large']} alone have a larger test loss than {small}", above=0.0)]
+    for name, runs in list(methods.items())[1:]:
+        says = f"{name}: the predicted regularization is right within a factor of {RIGHT_WITHIN}"
+        claims.append(claim("advice", says, "measured over predicted", runs["ratio"], above=1 / RIGHT_WITHIN,
+                            below=RIGHT_WITHIN, ours=True, compared=(arms[name],)))  # fmt: skip
+        if " with " in name:
+            says = f"{name}: a lower test loss than {alone}"
+            claims.append(difference(name, alone, says, below=0.0, **REGULARIZED))
     return claims
 
 
-def _tried_out(setting: RunSettings, name: str) -> Outcome:
+def _try_advice(setting: RunSettings, name: str) -> Outcome:
     """Ask networks of small batches, do in large ones what they advise, and compare."""
     world = setting.read(__file__)["advice"][name]
     methods = _methods(setting, world)
-    others = {m.name: m for m in methods}
     specs = [spec for size in (world["normal"], *world["sizes"]) for spec in _specs(world, size)]
-    against = [
-        {"method": result.name, "against": other}
-        | {score.replace("_", " "): str(mean(result.minus(others[other], score)))
-           for score in ("test_accuracy", "gap", "test_loss")}
-        for result in methods if " with " in result.name
-        for other in (f"batches of {world['large']}", f"batches of {world['normal']}")
-    ]  # fmt: skip
+    numbers = {
+        method: {"predicted": runs["predicted"].to_list(), "measured": runs["measured"].to_list(),
+                 "runs": runs["run"].to_list()}
+        for method, runs in methods.items()
+    }  # fmt: skip
     return outcome(
-        setting, specs,
-        numbers={
-            "methods": {
-                m.name: {"predicted": [m.predicted[seed] for seed in m.runs],
-                         "measured": list(m.score("measured").values()), "runs": list(m.runs.values())}
-                for m in methods
-            }
-        },
-        claims=_claims(methods, world, 1 / prepared(_specs(world, world["normal"])[0], setting.data_root)[0].n_outputs),
+        setting, specs, numbers={"methods": numbers},
+        claims=_claims(methods, world, 1 / prepared(specs[0], setting.data_root)[0].n_outputs),
         tables={
             "Predicted by the networks of small batches, and measured (mean over seeds, 95 % t interval)": (
-                pandas.DataFrame([_row(result) for result in methods])
+                pandas.DataFrame(_row(method, runs) for method, runs in methods.items())
             ),
-            "Differences, paired by seed": pandas.DataFrame(against),
         },
         figures={"advice": _figure(methods)},
     )  # fmt: skip
 
 
 PARTS = (
-    Part("advice", "Advice on batch norm, followed: fully connected networks", partial(_tried_out, name="advice"),
+    Part("advice", "Advice on batch norm, followed: fully connected networks", partial(_try_advice, name="advice"),
          "Ours: what a change of batch size does to the regularization of batch norm, and what restores it.",
          ours=True),
-    Part("advice_cnn", "Advice on batch norm, followed: CNN, wrong labels", partial(_tried_out, name="advice_cnn"),
+    Part("advice_cnn", "Advice on batch norm, followed: CNN, wrong labels",
+         partial(_try_advice, name="advice_cnn"),
          "Ours: as above, in a CNN on data with wrong labels.", ours=True),
 )  # fmt: skip

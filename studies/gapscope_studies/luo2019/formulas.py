@@ -29,11 +29,7 @@ LENGTH, TEMPERATURE, LOAD = 1.5, 0.1, 1.2  # of the saddle with a > 1
 
 
 def variance_of_batch_mean(values: Sequence[float], batch_size: int) -> float:
-    """Variance of the mean of a batch drawn from `values`, over all batches that there are.
-
-    >>> variance_of_batch_mean([0.0, 2.0], 2)
-    0.5
-    """
+    """Variance of the mean of a batch drawn from `values`, over all batches that there are."""
     return float(np.var([np.mean(batch) for batch in itertools.product(values, repeat=batch_size)]))
 
 
@@ -41,9 +37,6 @@ def variance_of_batch_std(batch_size: int, std: float) -> float:
     r"""Exact variance of the standard deviation of a batch of Gaussians, with the divisor M.
 
     $\sqrt M s / \sigma$ has the chi distribution of M - 1 degrees of freedom.
-
-    >>> round(variance_of_batch_std(2, 1.0), 6)  # |x - y| / 2
-    0.18169
     """
     variance: Any = stats.chi.var(batch_size - 1)
     return float(variance) * std**2 / batch_size
@@ -82,13 +75,7 @@ def population_and_weight_norm(scale: float = 0.3) -> float:
 
 
 def largest_stable_rate(zeta: float) -> float:
-    """Learning rate at which the overlap's flow at the fixed point has the derivative 0 by the overlap, times the gain.
-
-    Terms of order eta^2 included, at length 1: the effective rate of Table 1.
-
-    >>> round(largest_stable_rate(0.0), 9)
-    2.0
-    """
+    """Effective rate at which the overlap's flow at the fixed point has the derivative 0, with terms of order eta^2."""
     gamma = float(fixed_point(zeta=zeta).gamma)
 
     def derivative(rate: float) -> float:

@@ -7,10 +7,10 @@ as in the paper's section 5. What the scales change is said in their TOML files.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -18,15 +18,11 @@ from matplotlib.figure import Figure
 from gapscope.base.specs import RunSpec
 from gapscope.pools.from_spec import prepared
 from gapscope.results.records import Record
-from gapscope.training.checkpoints import load_tensors
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import Claim, ComparisonArm, claim
-from gapscope_studies.kit.pool import compared, outcome, weights_of
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve
+from gapscope_studies.kit.pool import compared, outcome
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, RunSettings
-
-if TYPE_CHECKING:
-    import pandas
 
 POOL = "networks"
 PLAIN = {"normalization": "none"}
@@ -39,7 +35,7 @@ SHOWN = {
     "train_accuracy": "train accuracy",
     "test_accuracy": "validation accuracy",
 }
-PANELS = {"train_loss": "train loss", "test_loss": "validation loss", "test_accuracy": "validation accuracy"}
+PANELS = ("train_loss", "test_loss", "test_accuracy")
 PAPER = {"data": "CIFAR-10, 50,000 training images, 10 classes, 3 x 32 x 32", "batch size": "128, 1,024"}
 
 
@@ -53,15 +49,9 @@ def epochs_of(scale: Mapping[str, Any], batch_size: int, epochs: int) -> int:
 
 
 def method(
-    setting: RunSettings,
-    architecture: str,
-    batch_size: int,
-    *,
-    epochs: int | None = None,
-    seeds: int | None = None,
-    options: Mapping[str, Any] | None = None,
-    **normalization: Any,
-) -> list[RunSpec]:
+    setting: RunSettings, architecture: str, batch_size: int, *, epochs: int | None = None, seeds: int | None = None,
+    options: Mapping[str, Any] | None = None, **normalization: Any,
+) -> list[RunSpec]:  # fmt: skip
     """Specs of one method, one per seed, which draws weights, order and training images.
 
     `options` are the network's, the rest fields of the normalization. `seeds` replaces the number of the scale.
@@ -107,11 +97,7 @@ class Method:
         """Scores at the end, in evaluation mode, of the runs that did not diverge."""
         return [record.scores[score] for record in self.finished]
 
-    def curve(self, column: str) -> np.ndarray:
-        """Values of the runs that did not diverge [runs, epochs]."""
-        return np.array([[float(row[column]) for row in record.history] for record in self.finished])
-
-    def learnt(self, score: str) -> ComparisonArm:
+    def arm(self, score: str) -> ComparisonArm:
         """Return how well it learned, for the guard."""
         return compared(self.name, self.records, self.n_classes, score=score)
 
@@ -121,22 +107,25 @@ class Method:
         return int(self.records[0].spec["training"]["batch_size"])
 
 
-def trained(setting: RunSettings, named: Mapping[str, Sequence[RunSpec]]) -> dict[str, Method]:
+def train_methods(setting: RunSettings, named: Mapping[str, Sequence[RunSpec]]) -> dict[str, Method]:
     """Train what is missing, seed by seed, so that a stopped study has whole seeds."""
-    specs = sorted((spec for result in named.values() for spec in result), key=lambda spec: spec.seed)
+    specs = sorted((spec for of_name in named.values() for spec in of_name), key=lambda spec: spec.seed)
     records = {record.id: record for record in setting.train(POOL, specs, measures=())}
     return {
-        name: Method(
-            name, tuple(records[spec.id] for spec in result), prepared(result[0], setting.data_root)[0].n_outputs
-        )
-        for name, result in named.items()
-    }
+        name: Method(name, tuple(records[spec.id] for spec in of_name),
+                     prepared(of_name[0], setting.data_root)[0].n_outputs)
+        for name, of_name in named.items()
+    }  # fmt: skip
 
 
-def gamma_squared(setting: RunSettings, record: Record, layer: str) -> float:
-    """Mean over channels of gamma^2 of a layer at the end."""
-    tensors, _ = load_tensors(weights_of(setting, POOL, record.id))
-    return tensors[f"{layer}.weight"].square().mean().item()
+def arm_of(name: str, runs: Iterable[Mapping[str, Any]], chance: float, curve: str = "curve") -> ComparisonArm:
+    """For the guard: how well runs (with scores and curves) learned. `curve`: which one, "accuracies" or a loss."""
+    runs = list(runs)
+    accuracy, loss = (float(np.median([run[score] for run in runs])) for score in ("train_accuracy", "train_loss"))
+    return ComparisonArm(
+        name=name, train_accuracy=accuracy, chance=chance, train_loss=loss, falling=curve == "curve",
+        curve=downsample_curve([run.get(curve, ()) for run in runs]),
+    )  # fmt: skip
 
 
 def by_seed(*methods: Method) -> list[tuple[Record, ...]]:
@@ -145,49 +134,41 @@ def by_seed(*methods: Method) -> list[tuple[Record, ...]]:
     return [records for records in together if all(record.status == "finished" for record in records)]
 
 
-def differences(one: Method, other: Method, score: str) -> list[float]:
-    """One minus the other, seed by seed, where neither diverged."""
-    return [a.scores[score] - b.scores[score] for a, b in by_seed(one, other)]
+def claims_of(source: str, methods: Mapping[str, Method], rows: Sequence[Sequence[Any]]) -> list[Claim]:
+    """Claims that one method has a larger or smaller score than another, seed by seed.
+
+    Rows are what is said, the two methods, "larger" or "smaller", the score, and further fields of the claim.
+    """
+    claims = []
+    for says, one, other, sign, score, *more in rows:
+        a, b = methods[one], methods[other]
+        values = [first.scores[score] - second.scores[score] for first, second in by_seed(a, b)]
+        bound = {"above": 0.0} if sign == "larger" else {"below": 0.0}
+        facts = {"source": source, "compared": (a.arm(score), b.arm(score)), **bound, **(more[0] if more else {})}
+        claims.append(claim(says=says, quantity=f"{SHOWN[score]} of {a.name} minus {b.name}", values=values, **facts))
+    return claims
 
 
-def larger(source: str, says: str, one: Method, other: Method, score: str, **more: Any) -> Claim:
-    """The claim that `one` has more of a score than `other`. With `below=0.0` in `more`, less."""
-    more = {"above": 0.0} | more if "below" not in more else more
-    return claim(
-        source, says, f"{SHOWN[score]} of {one.name} minus {other.name}", differences(one, other, score),
-        compared=(one.learnt(score), other.learnt(score)), **more,
-    )  # fmt: skip
-
-
-def smaller(source: str, says: str, one: Method, other: Method, score: str, **more: Any) -> Claim:
-    """The claim that `one` has less of a score than `other`."""
-    return larger(source, says, one, other, score, below=0.0, **more)
-
-
-def curves(methods: Mapping[str, Method]) -> Figure:
+def _curves(methods: Mapping[str, Method]) -> Figure:
     """Means over seeds along training, with bands from the smallest to the largest, a panel a score."""
     figure, axes = plots.panels(len(PANELS))
-    for axis, (column, title) in zip(axes, PANELS.items(), strict=True):
-        values = {name: result.curve(column) for name, result in methods.items()}
+    for axis, score in zip(axes, PANELS, strict=True):
+        values = {name: np.array([[float(row[score]) for row in record.history] for record in method.finished])
+                  for name, method in methods.items()}  # fmt: skip
         plots.lines(axis, values)
         highest = [v.mean(0)[v.shape[1] // 4 :].max() for v in values.values() if v.size]
-        if "loss" in column and highest:
+        if "loss" in score and highest:
             axis.set_ylim(0, 1.1 * max(highest))
-        plots.named(axis, title=title, xlabel="epoch")
+        plots.named(axis, title=SHOWN[score], xlabel="epoch")
     plots.legend(figure)
     return figure
 
 
 def compared_methods(
-    setting: RunSettings,
-    methods: Mapping[str, Method],
-    paper: Mapping[str, str],
-    *,
-    tables: Mapping[str, pandas.DataFrame] = MappingProxyType({}),
-    figures: Mapping[str, Figure] = MappingProxyType({}),
-    **found: Any,
-) -> Outcome:
-    """Return what a comparison of methods found. Its curves are drawn unless other `figures` have that name."""
+    setting: RunSettings, methods: Mapping[str, Method], paper: Mapping[str, str], *,
+    tables: Mapping[str, Any] = MappingProxyType({}), figures: Mapping[str, Figure] = MappingProxyType({}), **more: Any,
+) -> Outcome:  # fmt: skip
+    """Return an outcome that compares methods. Its curves are drawn unless other `figures` have that name."""
     import pandas
 
     specs = [RunSpec.from_dict(record.spec) for method in methods.values() for record in method.records]
@@ -204,5 +185,5 @@ def compared_methods(
     table = {"Methods at the end of training (mean over seeds, 95 % t interval)": rows}
     return outcome(
         setting, specs, {**PAPER, **paper}, numbers={"methods": numbers}, tables={**table, **tables},
-        figures=figures if "curves" in figures else {"curves": curves(methods), **figures}, **found,
+        figures=figures if "curves" in figures else {"curves": _curves(methods), **figures}, **more,
     )  # fmt: skip

@@ -39,6 +39,7 @@ METHODS = {"batch_norm": "batch norm", "batches": "SGD in batches"}
 GRID = np.linspace(0.02, 3.1, 617)
 ON_THE_CURVE = 0.1
 BEST_OF_BUDGETS = "the best of several budgets, and SGD without batch norm comes as near at its own (control open)"
+TASKS: dict[str, Any] = {"unit": "tasks", "compared": (), "untrained": "simulated students"}
 Point = dict[str, Any]
 
 
@@ -79,9 +80,8 @@ def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
     Real batch norm and its control run at a constant learning rate of 0.5 (in the units of `train_students`).
     """
     generator = np.random.default_rng([seed, round(1000 * load)])
-    task = draw_teacher_task(
-        load, n_inputs=plan.n_inputs, noise_variance=NOISE, students=plan.students, generator=generator
-    )
+    task = draw_teacher_task(load, n_inputs=plan.n_inputs, noise_variance=NOISE, students=plan.students,
+                             generator=generator)  # fmt: skip
     # SGD and weight norm with gamma decay to the end: by linear algebra where the student is linear, else by training
     if plan.student == "linear":
         plain, decayed = least_squares_students(task), least_squares_students(task, zeta=plan.zeta)
@@ -125,62 +125,49 @@ def _errors(points: Sequence[Point], method: str, epochs: int) -> list[list[floa
     return [point[method][str(epochs)] for point in points]
 
 
-def _best(distances: Sequence[Mapping[str, Any]], method: str) -> int:
-    """The budget at which a method comes nearest to gamma decay."""
-    return min((d for d in distances if d["method"] == METHODS[method]), key=lambda d: d["to_decay"])["epochs"]
-
-
-def _claims(plan: Plan, points: list[Point], distances: list[dict[str, Any]], decay: Sequence[float]) -> list[Claim]:
+def _claims(plan: Plan, points: list[Point], best: Mapping[str, int], decay: Sequence[float]) -> list[Claim]:
     """Claim that batch norm is on the curve of gamma decay, at the best budget and at the end."""
     source = "Fig. 1a" if plan.student == "linear" else "Fig. 1b"
-    best, control = _best(distances, "batch_norm"), _best(distances, "batches")
 
     def off(method: str, epochs: int, rows: Any) -> float:
         return _apart(_errors(points, method, epochs), decay, rows)
 
     def distance(says: str, function: Any, **more: Any) -> Claim:
-        result = bootstrap(function, plan.students, draws=500)
-        return measured(source, says, "largest relative distance over the loads", result, unit="tasks", compared=(),
-                        untrained="simulated students", **more)  # fmt: skip
+        return measured(source, says, "largest relative distance over the loads",
+                        bootstrap(function, plan.students, draws=500), **TASKS, **more)  # fmt: skip
 
-    on = {"below": ON_THE_CURVE}
     farther = distance(
         "SGD in the same batches is farther at its best budget: it is batch norm that puts them there",
-        lambda rows: off("batches", control, rows) - off("batch_norm", best, rows), above=0.0, ours=True,
+        lambda rows: off("batches", best["batches"], rows) - off("batch_norm", best["batch_norm"], rows),
+        above=0.0, ours=True,
     )  # fmt: skip
-    lie = distance(f"batch norm's students lie on gamma decay 1/{round(1 / plan.zeta)} (some budget: {best} epochs)",
-                   partial(off, "batch_norm", best), **on)  # fmt: skip
+    lie = distance(
+        f"batch norm's students lie on gamma decay 1/{round(1 / plan.zeta)} (some budget: {best['batch_norm']} epochs)",
+        partial(off, "batch_norm", best["batch_norm"]), below=ON_THE_CURVE,
+    )  # fmt: skip
     if lie.outcome == HELD and farther.outcome != HELD:
         lie = replace(lie, status=OPEN, why=BEST_OF_BUDGETS)
-    return [
-        lie,
-        distance(f"they lie on it after long training ({plan.longest} epochs)",
-                 partial(off, "batch_norm", plan.longest), **on),
-        farther,
-    ]  # fmt: skip
+    long = distance(f"they lie on it after long training ({plan.longest} epochs)",
+                    partial(off, "batch_norm", plan.longest), below=ON_THE_CURVE)  # fmt: skip
+    return [lie, long, farther]
 
 
 def _peak_claims(points: list[Point]) -> list[Claim]:
-    plain = [float(np.mean(point["plain"])) for point in points]
-    top = int(np.argmax(plain))
-    loads = [point["load"] for point in points]
+    """SGD's error peaks at P/N = 2, which gamma decay suppresses, and is the closed form below."""
+    top = int(np.argmax([np.mean(point["plain"]) for point in points]))
+    loads, plain = [point["load"] for point in points], np.array(points[top]["plain"])
     # the largest of a few loads says no more than that the peak lies between its neighbours
-    around = (loads[max(top - 1, 0)], loads[min(top + 1, len(loads) - 1)])
-    students: dict[str, Any] = {"compared": (), "untrained": "simulated students"}
-    ratios = np.array(points[top]["decayed"]) / np.array(points[top]["plain"])
-    below = [point for point in points if point["load"] < 2]
-    closed = [1 - load / 4 + load * NOISE / (2 * (2 - load)) for load in (point["load"] for point in below)]
-    off = bootstrap(lambda rows: _apart([point["plain"] for point in below], closed, rows), len(below[0]["plain"]),
-                    draws=500)  # fmt: skip
+    peak = Interval(loads[top], loads[max(top - 1, 0)], loads[min(top + 1, len(loads) - 1)], len(plain))
+    below = [point["plain"] for point in points if point["load"] < 2]
+    closed = [1 - load / 4 + load * NOISE / (2 * (2 - load)) for load in loads if load < 2]
+    off = bootstrap(lambda rows: _apart(below, closed, rows), len(below[0]), draws=500)
     return [
         measured("Eq. 25", "trained ReLU students err as the closed form says", "largest distance below P/N = 2",
-                 off, below=ON_THE_CURVE, unit="tasks", **students),
+                 off, below=ON_THE_CURVE, **TASKS),
         measured("Fig. 1b", "SGD's error has its peak at P/N = 2",
-                 "load with the largest error, between its neighbours",
-                 Interval(points[top]["load"], *around, len(points[top]["plain"])), above=1.9, below=2.1, unit="tasks",
-                 **students),
-        measured("Fig. 1b", "gamma decay suppresses that peak", "error there over SGD's", mean(ratios), below=1.0,
-                 unit="tasks", **students),
+                 "load with the largest error, between its neighbours", peak, above=1.9, below=2.1, **TASKS),
+        measured("Fig. 1b", "gamma decay suppresses that peak", "error there over SGD's",
+                 mean(np.array(points[top]["decayed"]) / plain), below=1.0, **TASKS),
     ]  # fmt: skip
 
 
@@ -199,7 +186,7 @@ def _linear_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> l
         computed("Fig. 1a", "SGD's error diverges at P/N = 1", "closed form at P/N = 1 - 1e-6",
                  float(plan.curve(1 - 1e-6, 0.0)), above=1e4),
         measured("Fig. 1a", "SGD's students err most at P/N = 1", "log of their error there over the larger beside it",
-                 mean(peak), above=0.0, unit="tasks", compared=(), untrained="simulated students"),
+                 mean(peak), above=0.0, **TASKS),
         computed("Fig. 1a", f"{name} overtrains around P/N = 1",
                  "its error at 1 minus the smallest at smaller loads", at_one - float(weak[grid < 1].min()), above=0.0),
         computed("Fig. 1a", f"{name} still errs less than SGD at every load", "largest error minus SGD's",
@@ -253,38 +240,36 @@ def _figure(plan: Plan, points: list[Point], best: int) -> Figure:
 
 def figure_1(setting: RunSettings, student: Student) -> Outcome:
     """Linear (a) or ReLU (b) students: are batch norm's points those of gamma decay?"""
-    chosen = setting.read(__file__)["theory"][student]
-    plan = Plan(**chosen | {"student": student, "loads": tuple(chosen["loads"])})
+    options = setting.read(__file__)["theory"][student]
+    plan = Plan(**options | {"student": student, "loads": tuple(options["loads"])})
     name = f"{student}-{plan.n_inputs}-{plan.students}-{plan.longest}-{plan.full_epochs}"
     jobs = {f"{name}-{load:g}": partial(simulate_point, plan, load) for load in plan.loads}
     points = list(setting.cached("students", jobs).values())
-    linear = student == "linear"
-    decay = [
-        float(plan.curve(point["load"], plan.zeta)) if linear else float(np.mean(point["decayed"])) for point in points
-    ]
-    end = [float(np.mean(point["plain"])) for point in points]
-    distances = [
+    end, decay = ([float(np.mean(point[kind])) for point in points] for kind in ("plain", "decayed"))
+    if student == "linear":
+        decay = [float(plan.curve(load, plan.zeta)) for load in plan.loads]
+    distances = pandas.DataFrame(
         {"method": title, "epochs": epochs, "to_decay": _apart(_errors(points, method, epochs), decay),
          "to_end": _apart(_errors(points, method, epochs), end)}
         for method, title in METHODS.items() for epochs in plan.budgets
-    ]  # fmt: skip
-    more = _linear_claims(plan, points, decay) if linear else _peak_claims(points)
+    )  # fmt: skip
+    # the budget at which each method comes nearest to gamma decay
+    nearest: Any = distances.loc[distances.groupby("method")["to_decay"].idxmin()].set_index("method")["epochs"]
+    best = {method: int(nearest[title]) for method, title in METHODS.items()}
+    more = _linear_claims(plan, points, decay) if student == "linear" else _peak_claims(points)
     return Outcome(
-        numbers={
-            "n_inputs": plan.n_inputs, "batch_size": plan.batch_size, "zeta": plan.zeta, "points": points,
-            "distances": distances,
-        },
-        claims=[*_claims(plan, points, distances, decay), *more],
+        numbers={"zeta": plan.zeta, "points": points, "distances": distances.to_dict("records")},
+        claims=[*_claims(plan, points, best, decay), *more],
         stands_in_for=[
-            {"what": "N", "paper": "4,096" if linear else "not said", "here": f"{plan.n_inputs:,}"},
+            {"what": "N", "paper": "4,096" if student == "linear" else "not said", "here": f"{plan.n_inputs:,}"},
             {"what": "tasks a load", "paper": "not said", "here": str(plan.students)},
             {"what": "epochs", "paper": "not said", "here": ", ".join(map(str, plan.budgets))},
         ],
         tables={
             "Errors, with 95 % intervals over tasks": _table(plan, points),
-            "Largest relative distance to gamma decay and to the end of SGD": pandas.DataFrame(distances),
+            "Largest relative distance to gamma decay and to the end of SGD": distances,
         },
-        figures={"errors": _figure(plan, points, _best(distances, "batch_norm"))},
+        figures={"errors": _figure(plan, points, best["batch_norm"])},
         seeds=[0],
     )  # fmt: skip
 

@@ -6,7 +6,6 @@ teacher of their own kind without label noise, t = (seen samples)/N.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,11 +52,8 @@ APPROACHES = (Approach("BN", "weight_norm", ZETA), Approach("WN", "weight_norm",
 
 
 def overlap_rate(approach: Approach, student: Student) -> float:
-    r"""Rate at which 1 - R decays near the fixed point, by the differential equations, per unit of $\eta t$.
-
-    From R = 1 - 1e-5 at a learning rate of 1e-8: the equations are linear there, and the terms in $\eta^2$, which make
-    the fixed point of batch norm drift, are below 1e-4 of the rest.
-    """
+    r"""Rate at which 1 - R decays near the fixed point, by the differential equations, per unit of $\eta t$."""
+    # the equations are linear there, and terms in eta^2, which make batch norm's fixed point drift, are below 1e-4
     path = learning_dynamics(
         np.array([1.0, 3.0]) / SLOW, learning_rate=SLOW, method=approach.method, student=student, zeta=approach.zeta,
         gamma=float(fixed_point(student=student, zeta=approach.zeta).gamma), overlap=1 - 1e-5,
@@ -82,44 +78,25 @@ def largest_settling_rate(student: Student, tolerance: float) -> float:
 
 def _row(until: float, approach: Approach, student: Student) -> Row:
     """Fixed point, learning rates and stability of one approach, closed forms beside what integration gives."""
-    zeta = approach.zeta
-    point = fixed_point(student=student, zeta=zeta)
-    path = learning_dynamics([until], learning_rate=RATE, method=approach.method, student=student, zeta=zeta)
+    common: Any = {"student": student, "zeta": approach.zeta}
+    path = learning_dynamics([until], learning_rate=RATE, method=approach.method, **common)
     gamma, overlap, length = (float(getattr(path, name)[-1]) for name in PARAMETERS)
-    closed = stability_eigenvalues(SLOW, student=student, zeta=zeta)
     return {
-        "student": student,
-        "approach": approach.name,
-        "zeta": zeta,
-        "γ0": float(point.gamma),
-        "γ at the end": gamma,
-        "R at the end": overlap,
-        "L at the end": length,
-        "largest rate": float(max_learning_rate(student=student, zeta=zeta)),
-        "effective rate at the end, over η": float(
-            effective_learning_rate(1.0, student=student, zeta=zeta, length=length)
-        ),
-        "λ_R / η, η → 0": float(closed.overlap) / SLOW,
+        "student": student, "approach": approach.name, "zeta": approach.zeta,
+        "γ0": float(fixed_point(**common).gamma),
+        "γ at the end": gamma, "R at the end": overlap, "L at the end": length,
+        "largest rate": float(max_learning_rate(**common)),
+        "effective rate at the end, over η": float(effective_learning_rate(1.0, length=length, **common)),
+        "λ_R / η, η → 0": float(stability_eigenvalues(SLOW, **common).overlap) / SLOW,
         "λ_R / η of the equations": overlap_rate(approach, student),
-    }
+    }  # fmt: skip
 
 
 def table_1(setting: RunSettings) -> Outcome:
-    """Fixed points, largest and effective learning rates: closed forms, equations integrated, students simulated."""
+    """Fixed points, largest and effective learning rates: closed forms, and the equations integrated."""
     scale = setting.read(__file__)["theory"]
     rows = [_row(scale["until"], approach, student) for student in STUDENTS for approach in APPROACHES]
     settling = {student: largest_settling_rate(student, scale["tolerance"]) for student in STUDENTS}
-    around = []
-    for student, rate in itertools.product(STUDENTS, (1.8, 2.2)):
-        path = simulate_learning(
-            [scale["around_two"]], learning_rate=rate, method="sgd", student=student, gamma=0.99, overlap=0.99,
-            generator=np.random.default_rng(SEED), **scale["simulated"],
-        )  # fmt: skip
-        result = mean(path.overlap[-1])
-        around.append({
-            "student": student, "rate": rate, "t": scale["around_two"], "R": result.value,
-            "half of 95 % interval": (result.high - result.low) / 2, "median γ": float(np.median(path.gamma[-1])),
-        })  # fmt: skip
     by_name = {(row["student"], row["approach"]): row for row in rows}
     gains = {s: by_name[s, "BN"]["largest rate"] - by_name[s, "SGD"]["largest rate"] for s in STUDENTS}
     apart = max(abs(row["γ at the end"] / row["γ0"] - 1) for row in rows)
@@ -136,17 +113,13 @@ def table_1(setting: RunSettings) -> Outcome:
                  "its rate at the end over eta, less SGD's (ReLU)", effective["BN"] - effective["SGD"], above=0.0),
     ]  # fmt: skip
     return Outcome(
-        numbers={"rows": rows, "largest_settling_rate_of_sgd": settling, "sgd_around_two": around, "gains": gains},
+        numbers={"rows": rows, "largest_settling_rate_of_sgd": settling, "gains": gains},
         claims=claims,
-        tables={
-            f"Table 1, BN with zeta = {ZETA:g}; the end is at η = {RATE:g}, from (γ, R, L) = (0.5, 0.2, 1)": (
-                pandas.DataFrame(rows)
-            ),
-            "Simulated SGD below and above its largest learning rate, 2": pandas.DataFrame(around),
-        },
+        tables={f"Table 1, BN with zeta = {ZETA:g}; the end is at η = {RATE:g}, from (γ, R, L) = (0.5, 0.2, 1)":
+                pandas.DataFrame(rows)},
         verdict="For zeta > 0 the printed point is fixed to first order in the learning rate alone: L grows.",
         seeds=[SEED],
-    )
+    )  # fmt: skip
 
 
 def _deviations(scale: Row) -> tuple[list[Row], Figure]:
@@ -158,16 +131,14 @@ def _deviations(scale: Row) -> tuple[list[Row], Figure]:
     for axis, (student, approach) in zip(axes, pairs, strict=True):
         rate = RATE if student == "relu" else 3 * RATE
         common: Any = {"learning_rate": rate, "method": approach.method, "student": student, "zeta": approach.zeta}
-        drawn = simulate_learning(times, generator=np.random.default_rng(SEED), **common, **scale["simulated"])
+        sample = simulate_learning(times, generator=np.random.default_rng(SEED), **common, **scale["simulated"])
         path = learning_dynamics(times, **common)
         row: Row = {"student": student, "approach": approach.name, "η": rate}
         for number, (name, label) in enumerate(PARAMETERS.items()):
-            axis.plot(times, getattr(path, name), color=f"C{number}", label=f"{label}, equations")
-            axis.plot(
-                times, getattr(drawn, name).mean(1), "o", color=f"C{number}", markersize=3, markerfacecolor="none",
-                label=f"{label}, simulated",
-            )  # fmt: skip
-            apart = getattr(drawn, name) - getattr(path, name)[:, None]
+            expected, simulated = getattr(path, name), getattr(sample, name)
+            axis.plot(times, expected, color=f"C{number}", label=f"{label}, equations")
+            axis.plot(times, simulated.mean(1), "o", color=f"C{number}", ms=3, mfc="none", label=f"{label}, simulated")
+            apart = simulated - expected[:, None]
             row[f"{name}: largest of the mean"] = float(np.abs(apart.mean(1)).max())
             row[f"{name}: one student, rms"] = float(np.sqrt((apart**2).mean()))
         rows.append(row)
@@ -180,28 +151,21 @@ def _deviations(scale: Row) -> tuple[list[Row], Figure]:
 def _rms_by_size(sizes: list[int], students: int, until: float) -> tuple[list[Row], list[float]]:
     """Root mean square deviation of single students from the equations over N, and its power of N by student."""
     times = np.linspace(0, until, 17)
-    path = learning_dynamics(times, learning_rate=RATE, zeta=ZETA)
-    each = np.empty((len(sizes), students))
-    for number, size in enumerate(sizes):
-        drawn = simulate_learning(
-            times, learning_rate=RATE, zeta=ZETA, n_inputs=size, students=students,
-            generator=np.random.default_rng([SEED, size]),
-        )  # fmt: skip
-        each[number] = np.sqrt(np.mean((drawn.overlap - path.overlap[:, None]) ** 2, axis=0))
-    rows = []
-    for size, values in zip(sizes, each, strict=True):
-        result = mean(values)
-        half = (result.high - result.low) / 2
-        rows.append({"N": size, "rms of R": result.value, "half of 95 % interval": half,
+    common: Any = {"learning_rate": RATE, "zeta": ZETA}
+    path = learning_dynamics(times, **common)
+    rows, each = [], []
+    for size in sizes:
+        generator = np.random.default_rng([SEED, size])
+        sample = simulate_learning(times, n_inputs=size, students=students, generator=generator, **common)
+        each.append(np.sqrt(np.mean((sample.overlap - path.overlap[:, None]) ** 2, axis=0)))
+        result = mean(each[-1])
+        rows.append({"N": size, "rms of R": result.value, "half of 95 % interval": (result.high - result.low) / 2,
                      "times √N": result.value * size**0.5})  # fmt: skip
     return rows, np.polyfit(np.log(sizes), np.log(each), 1)[0].tolist()
 
 
 def printed_step(size: int, until: float, students: int) -> Float[np.ndarray, " k"]:
-    """Standard deviation over the second half of training of each ReLU student's gain, moved by the printed step.
-
-    That is the learning rate, and not the learning rate over N.
-    """
+    """Deviation of each ReLU student's gain in the second half of training if its step is eta, not eta over N."""
     generator = np.random.default_rng(SEED)
     teachers = draw_teachers(size, students, generator)
     weights, gains, later = teachers + generator.standard_normal(teachers.shape), np.full(students, 0.5), []
@@ -215,11 +179,7 @@ def printed_step(size: int, until: float, students: int) -> Float[np.ndarray, " 
 
 
 def printed_i2(gamma: float, overlap: float) -> float:
-    """I2 of ReLU students as printed in eq. (15), with pi R in the place of pi in its middle term: wrong unless R = 1.
-
-    >>> printed_i2(1.0, 1.0)
-    0.0
-    """
+    """I2 of ReLU students as printed in eq. (15): its middle term has pi R for pi, wrong unless R = 1."""
     arc, root = float(np.arcsin(overlap)), float(np.sqrt(1 - overlap**2))
     middle = (np.pi * overlap + 2 * overlap * root + 2 * arc) / (4 * np.pi)
     last = gamma * (np.pi * overlap + 2 * root + 2 * overlap * arc) / (2 * np.pi)
@@ -233,16 +193,11 @@ def _integrals(draws: int) -> list[Row]:
     for gamma, overlap in ((0.5, -0.6), (0.7, 0.4), (0.9, 0.9), (1.0, 1.0)):
         student, teacher = gamma * first, overlap * first + np.sqrt(1 - overlap**2) * across
         squares = np.where(student > 0, (np.maximum(teacher, 0) - student) ** 2, 0.0)
-        rows.append(
-            {
-                "γ": gamma,
-                "R": overlap,
-                "I2 as printed": printed_i2(gamma, overlap),
-                "I2 corrected": float(order_parameter_integrals(gamma, overlap).i2),
-                "I2 drawn": float(squares.mean()),
-                "standard error": float(squares.std() / draws**0.5),
-            }
-        )
+        rows.append({
+            "γ": gamma, "R": overlap, "I2 as printed": printed_i2(gamma, overlap),
+            "I2 corrected": float(order_parameter_integrals(gamma, overlap).i2), "I2 drawn": float(squares.mean()),
+            "standard error": float(squares.std() / draws**0.5),
+        })  # fmt: skip
     return rows
 
 
@@ -253,22 +208,19 @@ def dynamics(setting: RunSettings) -> Outcome:
     (sizes, powers), integrals = _rms_by_size(**scale["by_size"]), _integrals(scale["integral_draws"])
     jumps = printed_step(**scale["printed_step"]).tolist()
     largest = max(value for row in rows for name, value in row.items() if name.endswith("largest of the mean"))
-    errors = {
-        kind: max(abs(row[f"I2 {kind}"] - row["I2 drawn"]) - 4 * row["standard error"] for row in integrals)
-        for kind in ("as printed", "corrected")
-    }
-    beyond = "largest distance to the drawn value beyond four standard errors"
+    students: Any = {"unit": "students", "compared": (), "untrained": "simulated students"}
     claims = [
         computed("Eqs. 6-10", "the equations describe simulated students", "largest deviation of their mean", largest,
                  below=0.05),
         claim("Eqs. 6-10", "single students deviate as 1/sqrt(N)", "power of N", powers, paper=-0.5, within=1.3,
-              unit="students", compared=(), untrained="simulated students"),
+              **students),
         claim("Eq. 5", "the gain settles when it moves by eta, as printed", "standard deviation of the gain", jumps,
-              below=0.01, unit="students", compared=(), untrained="simulated students"),
-        computed("Eq. 15", "I2 is as printed", beyond, errors["as printed"], below=1e-9),
-        computed("Eq. 15", "I2 is as corrected (pi for pi R)", beyond, errors["corrected"], below=1e-9,
-                 ours=True),
+              below=0.01, **students),
     ]  # fmt: skip
+    for kind, says in (("as printed", "I2 is as printed"), ("corrected", "I2 is as corrected (pi for pi R)")):
+        beyond = max(abs(row[f"I2 {kind}"] - row["I2 drawn"]) - 4 * row["standard error"] for row in integrals)
+        claims.append(computed("Eq. 15", says, "largest distance to the drawn value beyond four standard errors",
+                               beyond, below=1e-9, ours=kind == "corrected"))  # fmt: skip
     return Outcome(
         numbers={
             "deviations": rows, "by_size": sizes, "powers_of_n": powers, "i2": integrals,

@@ -11,21 +11,9 @@ from gapscope_studies.kit.statistics import Interval
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.setups import Setup, make, sizes
-from gapscope_studies.szolnoky2022.tables import compared_methods, means, with_interval, with_tuning
+from gapscope_studies.szolnoky2022.tables import arms_of, means, with_tuning
 
 QUANTILES = (0.1, 0.5, 0.9)
-
-
-def first_places(found: Table) -> dict[str, int]:
-    """Method -> number of scenarios in which its mean final accuracy is the highest."""
-    best = found.sort_values("final", ascending=False, kind="stable").groupby(["noise", "size"])["method"].first()
-    return {str(name): int((best == name).sum()) for name in found["method"].unique()}
-
-
-def mean_ranks(found: Table) -> dict[str, float]:
-    """Method -> its rank by mean final accuracy, 1 the best, averaged over scenarios."""
-    ranks = found.groupby(["noise", "size"])["final"].rank(ascending=False)
-    return {str(name): float(part.mean()) for name, part in ranks.groupby(found["method"], sort=False)}
 
 
 def best_share(finals: Table) -> list[float]:
@@ -45,18 +33,22 @@ def quantiles(tables: Mapping[str, Table]) -> Table:
     )
 
 
+def bench_scenarios(setup: Setup) -> list[dict[str, Any]]:
+    """Every noise level with every training size. It holds the noise levels of Table 1, whose networks it shares."""
+    return [
+        {"data.label_noise": noise, "data.train_size": size}
+        for size in setup.bench_sizes
+        for noise in setup.bench_noises
+    ]
+
+
 def bench(setting: RunSettings, *, name: str) -> Outcome:
     """Final accuracy of every method, its strength frozen, over noise and training size."""
-    setup, common = make(setting, name), sizes(setting)["common"]
-    tuned = protocol.tuned(setting, setup)
-    scenarios = bench_scenarios(setup)
-    table, specs = protocol.scenario_runs(
-        setting, setup, protocol.chosen_strengths(tuned), scenarios, common["bench_runs"]
-    )
+    setup, count = make(setting, name), sizes(setting)["common"]["bench_runs"]
+    tuning = protocol.tune(setting, setup)
+    strengths = protocol.chosen_strengths(tuning)
+    table, specs = protocol.scenario_runs(setting, setup, strengths, bench_scenarios(setup), count)
     result = means(table, "noise", "size")
-    # final accuracy of MGS less that of another method in every scenario (paired)
-    finals: Any = table.pivot_table(index=["noise", "size"], columns="method", values="final", sort=False)
-    beyond = {str(name): with_interval((finals["MGS"] - finals[name]).to_list()) for name in finals if name != "MGS"}
     wide: Any = result.pivot(index=["noise", "size"], columns="method", values="final")[list(setup.colours)]
     figure, axes = panels(len(setup.methods), width=2.4, height=2.4)
     for axis, method in zip(axes, setup.methods, strict=True):
@@ -67,62 +59,47 @@ def bench(setting: RunSettings, *, name: str) -> Outcome:
     # sizes are nested and all scenarios of a seed share its images: the seeds are what is independent
     rows: Any = table.pivot_table(index=["noise", "size", "seed"], columns="method", values="final", sort=False)
     seeds = rows.index.get_level_values("seed").to_list()
+    # MGS is best in most scenarios: a method that failed can only add to it
+    arms = [arm for arm in arms_of(setup, table) if arm.name == "MGS" or not arm.failed]
     claims = [
         claim("test bench", f"over all scenarios MGS is better than {other.name}", f"points of MGS over {other.name}",
               (rows["MGS"] - rows[other.name]).to_list(), clusters=seeds, above=0.0,
-              compared=compared_methods(setup, table, "MGS", other.name), **REGULARIZED)
+              compared=arms_of(setup, table, "MGS", other.name), **REGULARIZED)
         for other in setup.methods if other.name != "MGS"
-    ] + [
-        claim("test bench", "MGS is the best of all methods in most scenarios", "fraction of scenarios",
-              best_share(rows), above=0.5,
-              # a method that failed can only add to it
-              compared=[arm for arm in compared_methods(setup, table) if arm.name == "MGS" or not arm.failed],
-              **REGULARIZED)
     ]  # fmt: skip
+    claims.append(claim("test bench", "MGS is the best of all methods in most scenarios", "fraction of scenarios",
+                        best_share(rows), above=0.5, compared=arms, **REGULARIZED))  # fmt: skip
     return with_tuning(
-        setting, setup, tuned, specs, {"data": "MNIST", "networks": "143 scenarios of noise and training size"},
-        numbers={"means": result.to_dict("records"), "first_places": first_places(result),
-                 "mean_ranks": mean_ranks(result), "gains": beyond},
-        claims=claims, tables={"Final test accuracy in per cent": wide.reset_index()}, figures={"bench": figure},
+        setting, setup, tuning, specs, {"data": "MNIST", "networks": "143 scenarios of noise and training size"},
+        numbers={"means": result.to_dict("records")}, claims=claims,
+        tables={"Final test accuracy in per cent": wide.reset_index()}, figures={"bench": figure},
     )  # fmt: skip
-
-
-def bench_scenarios(setup: Setup) -> list[dict[str, Any]]:
-    """Every noise level with every training size. It holds the noise levels of Table 1, whose networks it shares."""
-    return [
-        {"data.label_noise": noise, "data.train_size": size}
-        for size in setup.bench_sizes
-        for noise in setup.bench_noises
-    ]
 
 
 def variations(setting: RunSettings, setup: Setup) -> dict[str, list[dict[str, Any]]]:
     """Variable -> scenarios in which it alone differs from the middle one, to both sides, the middle one included."""
     base, common = setup.base, sizes(setting)["common"]
-    paths = {
-        "training size": ("data.train_size", base.data.train_size),
-        "batch size": ("training.batch_size", base.training.batch_size),
-        "learning rate": ("training.learning_rate", base.training.learning_rate),
-        "epochs": ("training.epochs", base.training.epochs),
+
+    def scaled(path: str, value: Any) -> list[dict[str, Any]]:
+        return [{path: factor * value if isinstance(value, float) else max(1, round(factor * value))}
+                for factor in common["factors"]]  # fmt: skip
+
+    return {
+        "training size": scaled("data.train_size", base.data.train_size),
+        "label noise": [{"data.label_noise": noise} for noise in common["changed_noises"]],
+        "batch size": scaled("training.batch_size", base.training.batch_size),
+        "learning rate": scaled("training.learning_rate", base.training.learning_rate),
+        "epochs": scaled("training.epochs", base.training.epochs),
     }
-    result = {
-        variable: [{path: factor * value if isinstance(value, float) else max(1, round(factor * value))}
-                   for factor in common["factors"]]
-        for variable, (path, value) in paths.items()
-        if value is not None
-    }  # fmt: skip
-    noises = {"label noise": [{"data.label_noise": noise} for noise in common["changed_noises"]]}
-    return {"training size": result.pop("training size"), **noises, **result}
 
 
 def robustness(setting: RunSettings) -> Outcome:
     """Final accuracy of every method, tuned in the middle scenario, when one training variable is changed (Fig. 5)."""
     common = sizes(setting)["common"]
-    setup = make(setting, common["robustness"])
-    tuned = protocol.tuned(setting, setup)
-    changes = variations(setting, setup)
+    setup, count = make(setting, common["robustness"]), common["bench_runs"]
+    tuning = protocol.tune(setting, setup)
+    changes, strengths = variations(setting, setup), protocol.chosen_strengths(tuning)
     every = [scenario for scenarios in changes.values() for scenario in scenarios]
-    strengths, count = protocol.chosen_strengths(tuned), common["bench_runs"]
     _, specs = protocol.scenario_runs(setting, setup, strengths, every, count)  # all at once, then by variable
     tables = {
         variable: protocol.scenario_runs(setting, setup, strengths, scenarios, count)[0]
@@ -136,7 +113,7 @@ def robustness(setting: RunSettings) -> Outcome:
     columns = ["noise", "size", "batch size", "learning rate", "epochs", "method", "seed", "final"]
     runs = [row for table in tables.values() for row in table[columns].to_dict("records")]
     return with_tuning(
-        setting, setup, tuned, specs, {"data": "MNIST, 3,000 training images", "network": "LeNet-5"},
+        setting, setup, tuning, specs, {"data": "MNIST, 3,000 training images", "network": "LeNet-5"},
         numbers={"quantiles": result.to_dict("records"), "runs": runs},
         claims=[each for variable, table in tables.items() for each in _robust(setup, variable, table)],
         tables={"Quantiles of final test accuracy in per cent": result}, figures={"quantiles": figure},
@@ -145,17 +122,16 @@ def robustness(setting: RunSettings) -> Outcome:
 
 def _robust(setup: Setup, variable: str, table: Table) -> list[Claim]:
     """Median and spread of MGS beside the best other method's, a value per seed: a seed's networks share their data."""
-    learnt = compared_methods(setup, table)
+    guard: dict[str, Any] = {"compared": arms_of(setup, table), **REGULARIZED}
     by_seed: Any = table.groupby(["seed", "method"])["final"]
     medians, spread = by_seed.median().unstack(), (by_seed.quantile(0.9) - by_seed.quantile(0.1)).unstack()
     others = medians.columns.drop("MGS")
     regularized = others.drop("Unregularised")  # which is steadily bad
-    lead, steadier = medians["MGS"] - medians[others].max(axis=1), spread["MGS"] - spread[regularized].min(axis=1)
     claims = [claim("Fig. 5", f"MGS has the highest median accuracy when the {variable} is changed",
-                    "median of MGS minus the largest other", lead, above=0.0, compared=learnt,
-                    **REGULARIZED)]  # fmt: skip
+                    "median of MGS minus the largest other", medians["MGS"] - medians[others].max(axis=1), above=0.0,
+                    **guard)]  # fmt: skip
     if variable != "learning rate":
         claims.append(claim("Fig. 5", f"MGS is the steadiest when the {variable} is changed",
-                            "its 10 to 90 % range minus the smallest of the other regularizers", steadier,
-                            below=0.0, compared=learnt, **REGULARIZED))  # fmt: skip
+                            "its 10 to 90 % range minus the smallest of the other regularizers",
+                            spread["MGS"] - spread[regularized].min(axis=1), below=0.0, **guard))  # fmt: skip
     return claims

@@ -55,11 +55,11 @@ def held_out_scores(spec: RunSpec, fold: int, folds: int, data_root: str | None)
     return {"status": result.status} | (evaluate(network, held_out) if result.status == "finished" else {})
 
 
-def scored(setup: Setup, method: str, strength: float, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def tuning_row(setup: Setup, method: str, strength: float, folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One row of the tuning: the mean score over folds (per cent, or loss), the worst where one diverged."""
     factor = 100 if setup.metric == "accuracy" else 1
-    values = [factor * item[setup.metric] for item in found if item["status"] == "finished"]
-    diverged = len(found) - len(values)
+    values = [factor * item[setup.metric] for item in folds if item["status"] == "finished"]
+    diverged = len(folds) - len(values)
     worst = math.inf if setup.lower_is_better else 0.0
     return {
         "method": method,
@@ -70,50 +70,47 @@ def scored(setup: Setup, method: str, strength: float, found: Sequence[Mapping[s
     }
 
 
-def tuned(setting: RunSettings, setup: Setup) -> Table:
+def tune(setting: RunSettings, setup: Setup) -> Table:
     """Every strength of every method in the middle scenario: its held-out score, and whether it was `chosen`.
 
     What `tuned.csv` has of the same base network, method and strength is not tuned again.
     """
     import pandas
 
-    base = setup.with_seed(TUNING_SEED)
-    tried = [(method, strength) for method in setup.methods for strength in method.strengths(setup.n_strengths)]
-    kept: Table = pandas.read_csv(Path(__file__).with_name("tuned.csv"), comment="#")
-    kept = kept[kept["base"] == base.id].drop(columns=["setup", "base"])
-    kept = kept.rename(columns={"score": f"held-out {setup.metric}"})
-    known = {*zip(kept["method"], kept["strength"], strict=True)}
-    missing = [(method, strength) for method, strength in tried if (method.name, strength) not in known]
-    result = [kept, _tuned(setting, setup, base, missing)] if missing else [kept]
-    order = [(method.name, strength) for method, strength in tried]
-    table = (
-        pandas.concat([each for each in result if len(each)]).set_index(["method", "strength"]).loc[order].reset_index()
-    )
-    score = table[f"held-out {setup.metric}"] * (-1 if setup.lower_is_better else 1)
+    base, column = setup.with_seed(TUNING_SEED), f"held-out {setup.metric}"
+    trials = [(method, strength) for method in setup.methods for strength in method.strengths(setup.n_strengths)]
+    stored: Table = pandas.read_csv(Path(__file__).with_name("tuned.csv"), comment="#")
+    stored = stored[stored["base"] == base.id].drop(columns=["setup", "base"]).rename(columns={"score": column})
+    names = {*zip(stored["method"], stored["strength"], strict=True)}
+    missing = [(method, strength) for method, strength in trials if (method.name, strength) not in names]
+    tables = [stored, _tune_missing(setting, setup, base, missing)] if missing else [stored]
+    order = [(method.name, strength) for method, strength in trials]
+    table = pandas.concat([each for each in tables if len(each)]).set_index(["method", "strength"])
+    table = table.loc[order].reset_index()
+    score = table[column] * (-1 if setup.lower_is_better else 1)
     table["chosen"] = score.index.isin(score.groupby(table["method"]).idxmax().to_list())
     return table
 
 
-def _tuned(setting: RunSettings, setup: Setup, base: RunSpec, tried: Sequence[tuple[Method, float]]) -> Table:
+def _tune_missing(setting: RunSettings, setup: Setup, base: RunSpec, trials: Sequence[tuple[Method, float]]) -> Table:
     import pandas
 
     jobs: dict[str, Any] = {}
-    names = []
-    for method, strength in tried:
-        spec, folds = method.applied(base, strength), setup.folds
-        names.append([f"{spec.id}-{fold}-of-{folds}" for fold in range(setup.folds_scored)])
-        jobs |= {name: partial(held_out_scores, spec, fold, folds, setting.data_root)
-                 for fold, name in enumerate(names[-1])}  # fmt: skip
-    result = setting.cached("tuning", jobs)
-    rows = [scored(setup, method.name, strength, [result[name] for name in folds])
-            for (method, strength), folds in zip(tried, names, strict=True)]  # fmt: skip
-    return pandas.DataFrame(rows)
+    rows = []
+    for method, strength in trials:
+        spec = method.applied(base, strength)
+        names = [f"{spec.id}-{fold}-of-{setup.folds}" for fold in range(setup.folds_scored)]
+        jobs |= {name: partial(held_out_scores, spec, fold, setup.folds, setting.data_root)
+                 for fold, name in enumerate(names)}  # fmt: skip
+        rows.append((method.name, strength, names))
+    scores = setting.cached("tuning", jobs)
+    return pandas.DataFrame(tuning_row(setup, name, strength, [scores[fold] for fold in folds])
+                            for name, strength, folds in rows)  # fmt: skip
 
 
 def chosen_strengths(table: Table) -> dict[str, float]:
     """Method -> the strength of its best held-out score (the smallest of equals)."""
-    best = table[table["chosen"]]
-    return dict(zip(best["method"], best["strength"].astype(float), strict=True))
+    return table[table["chosen"]].set_index("method")["strength"].astype(float).to_dict()
 
 
 # --- networks of tables
@@ -151,16 +148,16 @@ def scenario_runs(
     """Every method in every scenario (what differs from the middle one), with frozen strengths: a row per network."""
     import pandas
 
-    expected = [
+    planned = [
         (method.name, method.applied(setup.with_seed(seed).replace(scenario), strengths[method.name]))
         for seed in range(runs)
         for scenario in scenarios
         for method in setup.methods
     ]
-    specs = list(dict.fromkeys(spec for _, spec in expected))
+    specs = list(dict.fromkeys(spec for _, spec in planned))
     pool = f"{setup.base.network.name}-{setup.base.data.name}"
     records = dict(zip(specs, setting.train(pool, specs, measures=()), strict=True))
-    return pandas.DataFrame(scenario_row(setup, method, spec, records[spec]) for method, spec in expected), specs
+    return pandas.DataFrame(scenario_row(setup, method, spec, records[spec]) for method, spec in planned), specs
 
 
 def constant_prediction_loss(setting: RunSettings, setup: Setup) -> float:
@@ -200,33 +197,34 @@ def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> d
         options = {"ntk_logdet": OPTIONS["ntk_logdet"]}
         masked = Monitor(problem.train, ["ntk_logdet"], mode="train", options=options, **common)
     rows: list[dict[str, Any]] = []
+    flat = problem.input_shape == (2,)
 
     def record(network: nn.Module, row: Mapping[str, Any]) -> None:
         if row["epoch"] % every:
             return
-        numbers = monitor.observe(network, row["epoch"])
-        kept = {name: row[name] for name in KEPT if name in row}
-        results = {"trace": numbers["ntk_trace"], "logdet": numbers["ntk_logdet"]}
-        if problem.input_shape == (2,):
+        readings = monitor.observe(network, row["epoch"])
+        result = {name: row[name] for name in KEPT if name in row}
+        result |= {"trace": readings["ntk_trace"], "logdet": readings["ntk_logdet"]}
+        if flat:
             assert problem.train.targets is not None
             labels = nn.functional.one_hot(problem.train.targets).double()
             kernel = empirical_ntk(network, problem.train.inputs, outputs="traced")
-            results["alignment"] = kernel_alignment(kernel, labels @ labels.T)  # centred
+            result["alignment"] = kernel_alignment(kernel, labels @ labels.T)  # centred
         if masked is not None:
-            results["masked_logdet"] = masked.observe(network, row["epoch"])["ntk_logdet"]
-        rows.append(kept | results)
+            result["masked_logdet"] = masked.observe(network, row["epoch"])["ntk_logdet"]
+        rows.append(result)
 
     record(network, {"epoch": 0})
-    result = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test, on_epoch=record)
-    content: dict[str, Any] = {"status": result.status, "rows": rows}
-    if problem.input_shape == (2,) and result.status == "finished":
+    status = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test, on_epoch=record).status
+    content: dict[str, Any] = {"status": status, "rows": rows}
+    if flat and status == "finished":
         with inspection_mode(network):
             probabilities = network_outputs(network, plane()).softmax(1)[:, 1]
         content["plane"] = [round(value, 3) for value in probabilities.tolist()]
     return content
 
 
-def completed(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict[str, Any]]:
+def fill_recordings(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict[str, Any]]:
     """The recordings of a run, with those that it did not live to see. Accuracies in per cent."""
     rows: list[dict[str, Any]] = [{column: float(value) for column, value in row.items()} for row in content["rows"]]
     for row in rows:
@@ -239,12 +237,12 @@ def completed(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict
     return rows
 
 
-def watched(
+def watch_methods(
     setting: RunSettings, setup: Setup, strengths: Mapping[str, float]
 ) -> tuple[Table, dict[tuple[str, int], list[float]], list[RunSpec]]:
     """Watch every method in the middle scenario, with the strengths as they were frozen.
 
-    Returns one row a recording (see `completed`), final probabilities on the plane by method and seed, and the specs.
+    Returns one row per recording, final probabilities on the plane by method and seed, and the specs.
     """
     import pandas
 
@@ -259,7 +257,7 @@ def watched(
     rows = [
         {"method": method, "seed": seed, "diverged": False} | row
         for (method, seed), name in names.items()
-        for row in completed(result[name], setup, every)
+        for row in fill_recordings(result[name], setup, every)
     ]
     planes = {key: result[name]["plane"] for key, name in names.items() if "plane" in result[name]}
     return pandas.DataFrame(rows), planes, specs

@@ -13,8 +13,6 @@ import numpy
 from gapscope.base.specs import RunSpec
 from gapscope_studies.kit.study import RunSettings
 
-# data sets that are resampled from a seed of their own
-GENERATED = ("two_circles",)
 FIVE_METHODS = ("Unregularised", "Dropout", "Weight", "Loss gradient", "MGS")
 # baselines of later papers, made for wrong labels: losses in place of the cross-entropy
 ROBUST_LOSSES = ("GCE", "ELR")
@@ -105,7 +103,7 @@ class Setup:
 
     @property
     def lower_is_better(self) -> bool:
-        """Return whether the metric is a loss."""
+        """Whether the metric is a loss."""
         return self.metric == "loss"
 
     @property
@@ -116,7 +114,7 @@ class Setup:
     def with_seed(self, seed: int) -> RunSpec:
         """The base with other training samples, corruption, initial weights and order of samples."""
         changes: dict[str, Any] = {"seed": seed, "data.seed": seed}
-        if self.base.data.name in GENERATED:
+        if self.base.data.name == "two_circles":  # resampled from a seed of its own
             changes["data.options.seed"] = seed
         return self.base.replace(changes)
 
@@ -135,16 +133,16 @@ def sizes(setting: RunSettings) -> Any:
 
 def make(setting: RunSettings, name: str, *more: str, printed: bool = False) -> Setup:
     """The setup of this name at this scale, with `more` methods; `printed`: with the budget of the printed tables."""
-    content = dict(sizes(setting)[name])
+    every = sizes(setting)
+    content, common = dict(every[name]), every["common"]
     larger = content.pop("printed", {})
     if printed:
         content = _merged(content, larger)
     base = RunSpec.from_dict({table: content.pop(table, {}) for table in ("data", "network", "training")})
     ranges, names = content.pop("ranges", {}), (*FIVE_METHODS, *content.pop("also", ()), *more)
-    methods = [METHODS[method] for method in names]
-    tuned = [replace(item, low=ranges[item.name][0], high=ranges[item.name][1]) if item.name in ranges else item
-             for item in methods]  # fmt: skip
-    common = sizes(setting)["common"]
-    shared = {name: common[name] for name in ("printed_noises", "bench_noises")}
-    shared |= common["effort"] | content.pop("effort", {})
-    return Setup(base=base, methods=tuple(tuned), **{**shared, **content})
+    methods = tuple(
+        replace(METHODS[method], low=ranges[method][0], high=ranges[method][1]) if method in ranges else METHODS[method]
+        for method in names
+    )
+    shared = {name: common[name] for name in ("printed_noises", "bench_noises")} | common["effort"]
+    return Setup(base=base, methods=methods, **{**shared, **content.pop("effort", {}), **content})

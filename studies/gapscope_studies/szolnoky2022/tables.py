@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy
 
 from gapscope.base.specs import RunSpec
 from gapscope_studies.kit.claims import ABOVE_CHANCE, REGULARIZED, Claim, ComparisonArm, claim, downsample_curve
 from gapscope_studies.kit.plots import legend, lines, named, panels
 from gapscope_studies.kit.pool import outcome
-from gapscope_studies.kit.statistics import t_interval
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.setups import ROBUST_LOSSES, Setup, make
@@ -22,11 +18,8 @@ from gapscope_studies.szolnoky2022.setups import ROBUST_LOSSES, Setup, make
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# what a reproduction of Table 1 must reach, in points of accuracy, and at which noise
-LEAD, DROP, JUDGED = 30.0, 4.0, 0.6
-
-
-# --- statistics of runs
+# the largest drop of MGS from its best epoch, in points of accuracy, and the noise at which it is judged
+DROP, JUDGED = 4.0, 0.6
 
 
 def printed(number: int) -> Table:
@@ -46,109 +39,51 @@ def means(table: Table, *by: str) -> Table:
     return result.reset_index().sort_values("noise", kind="stable", ignore_index=True)
 
 
-def winners(found: Table, *, lower_is_better: bool = False) -> dict[float, str]:
-    """Noise level -> the method with the best mean final metric."""
-    order = found.sort_values("final", ascending=lower_is_better, kind="stable")
-    return {float(noise): str(group["method"].iloc[0]) for noise, group in order.groupby("noise")}
-
-
-def beyond_early_stopping(found: Table, method: str = "MGS", *, lower_is_better: bool = False) -> dict[float, float]:
-    """Noise level -> final metric of the method less the best epoch of the best other one, positive where it leads."""
-    sign = -1 if lower_is_better else 1
-    differences = {}
-    for noise, group in found.groupby("noise"):
-        is_method = group["method"] == method
-        others = (sign * group[~is_method]["best"]).max()
-        differences[float(noise)] = float(sign * group[is_method]["final"].iloc[0] - others)
-    return differences
-
-
-def with_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of independent values, and the ends of its 95 % t-interval."""
-    return float(numpy.mean(values)), *t_interval(values)
-
-
-def paired(table: Table, method: str, other: str) -> list[float]:
-    """The method's final metric less another's on the same data and seed."""
-    keys = ["noise", "size", "seed"]
-    pair = [table[table["method"] == name].set_index(keys)["final"] for name in (method, other)]
-    return (pair[0] - pair[1]).to_list()
-
-
-def acceptance(table: Table, noise: float = JUDGED) -> dict[str, Any]:
-    """Lead of MGS over the unregularized network and drop from its own best epoch, in points, at this noise level."""
-    there = table[table["noise"] == noise]
-    lead, *interval = with_interval(paired(there, "MGS", "Unregularised"))
-    ours = there[there["method"] == "MGS"]
-    drop = float((ours["best"] - ours["final"]).mean())
-    return {"lead": lead, "interval": tuple(interval), "drop": drop, "holds": lead >= LEAD and drop <= DROP}
-
-
-# --- tables as they are shown
-
-
-def cell(row: Any) -> str:
-    """Final metric, standard deviation (of several runs) and best epoch as the paper writes them, and what diverged."""
-    spread = "" if math.isnan(row.sd) else f" ± {row.sd:.1f}"
-    text = f"{row.final:.1f}{spread} ({row.best:.1f})"
-    diverged = int(getattr(row, "diverged", 0))
-    return f"{text}, {diverged} diverged" if diverged else text
-
-
 def beside_the_paper(ours: Table, paper: Table | None) -> Table:
-    """One row a noise level and source, one column a method: final ± standard deviation (best)."""
+    """One row a noise level and source, one column a method: final ± standard deviation (best), and what diverged."""
     import pandas
 
-    rows = []
-    for noise in ours["noise"].unique():
-        for source, result in (("ours", ours), ("paper", paper)):
-            if result is not None and (result["noise"] == noise).any():
-                there = result[result["noise"] == noise]
-                cells = {row.method: cell(row) for row in there.itertuples()}
-                rows.append({"noise": f"{noise:g}", "source": source, **cells})
-    return pandas.DataFrame(rows)
+    def cell(row: Any) -> str:
+        spread = "" if math.isnan(row.sd) else f" ± {row.sd:.1f}"
+        diverged = f", {row.diverged} diverged" if getattr(row, "diverged", 0) else ""
+        return f"{row.final:.1f}{spread} ({row.best:.1f}){diverged}"
+
+    return pandas.DataFrame(
+        {"noise": f"{noise:g}", "source": source} | {row.method: cell(row) for row in group.itertuples()}
+        for noise in ours["noise"].unique()
+        for source, table in (("ours", ours), ("paper", paper))
+        if table is not None and len(group := table[table["noise"] == noise])
+    )
 
 
 # --- claims
 
 
-def compared(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonArm:
+def arm_of(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonArm:
     """Return how well the networks of one method learned: training accuracy. Of losses what they save of `constant`."""
-    ended, failed = rows[~rows["diverged"]], ""
+    finished, failed = rows[~rows["diverged"]], ""
     if not setup.lower_is_better and "size" in rows:  # scenarios in which the median run learned nothing
         reached = rows.groupby(["noise", "size"])["train_accuracy"].median()
         count = int((reached <= setup.chance / 100 + ABOVE_CHANCE).sum())
         failed = f"in {count} of {len(reached)} scenarios" if count else ""
-    learnt = 1 - rows["final"].median() / constant if setup.lower_is_better else rows["train_accuracy"].median()
+    accuracy = 1 - rows["final"].median() / constant if setup.lower_is_better else rows["train_accuracy"].median()
+    loss = rows["train_loss"].median() if "train_loss" in rows else math.nan
     return ComparisonArm(
         name=str(rows["method"].iloc[0]),
-        train_accuracy=float(learnt),
+        train_accuracy=None if math.isnan(accuracy) else float(accuracy),
+        train_loss=None if math.isnan(loss) else float(loss),
         chance=0.0 if setup.lower_is_better else setup.chance / 100,
-        curve=downsample_curve(ended["curve"].to_list()),
-        loss_curve=downsample_curve(ended["loss curve"].to_list()) if "loss curve" in ended else (),
+        curve=downsample_curve(finished["curve"].to_list()),
+        loss_curve=downsample_curve(finished["loss curve"].to_list()) if "loss curve" in finished else (),
         falling=setup.lower_is_better,
         failed=failed,
     )
 
 
-def compared_methods(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
+def arms_of(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
     """Return how well the networks of these methods learned, of all without names."""
     groups = {str(name): group for name, group in table.groupby("method", sort=False)}
-    return tuple(compared(setup, groups[name]) for name in names or groups)
-
-
-def _gain(
-    setup: Setup, claims: str, mine: Table, theirs: Table, unit: str, constant: float, column: str, **more: Any
-) -> Claim:
-    """That MGS (rows `mine`) ends better than another method, or than its best epoch. `claims` is "source: says"."""
-    source, says = claims.split(": ", 1)
-    sign, other = -1 if setup.lower_is_better else 1, str(theirs["method"].iloc[0])
-    values = sign * (mine["final"].to_numpy() - theirs[column].to_numpy())
-    # where MGS should win because the other learns wrong labels, only MGS must have learned what is compared
-    sides = [mine] if other == "Unregularised" else [mine, theirs]
-    quantity = f"gain of MGS over {other}{' at its best epoch' if column == 'best' else ''} ({unit})"
-    return claim(source, says, quantity, values, above=0.0,
-                 compared=tuple(compared(setup, side, constant) for side in sides), **REGULARIZED, **more)  # fmt: skip
+    return tuple(arm_of(setup, groups[name]) for name in names or groups)
 
 
 def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: str, constant: float) -> list[Claim]:
@@ -157,31 +92,39 @@ def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: s
     Above their final metric, and above their best epochs; `theirs` is the paper's table. That it ends above losses made
     for wrong labels, which the paper does not have, is a claim of ours.
     """
-    sign, lower = (-1, True) if setup.lower_is_better else (1, False)
-    first, early = winners(theirs, lower_is_better=lower), beyond_early_stopping(theirs, lower_is_better=lower)
+    sign = -1 if setup.lower_is_better else 1
     claims = []
     for noise, group in table.groupby("noise"):
-        at = f"{source}: at " + (f"noise of {noise:g} pixels" if lower else f"{100 * noise:.0f} % wrong labels")
+        at = f"at noise of {noise:g} pixels" if setup.lower_is_better else f"at {100 * noise:.0f} % wrong labels"
         rows = {str(name): each.sort_values("seed") for name, each in group.groupby("method", sort=False)}
         mine, robust = rows.pop("MGS"), [rows.pop(name) for name in ROBUST_LOSSES if name in rows]
-        says = f"{at} MGS ends better than without regularization"
-        printed_at = theirs[theirs["noise"] == noise].set_index("method")["final"]
+        paper = theirs[theirs["noise"] == noise].set_index("method")
+
+        def gain(says: str, other: Table, column: str = "final", at: str = at, mine: Table = mine, **more: Any) -> None:
+            name = str(other["method"].iloc[0])
+            values = sign * (mine["final"].to_numpy() - other[column].to_numpy())
+            # where MGS should win because the other learns wrong labels, only MGS must have learned what is compared
+            sides = [mine] if name == "Unregularised" else [mine, other]
+            quantity = f"gain of MGS over {name}{' at its best epoch' if column == 'best' else ''} ({unit})"
+            arms = tuple(arm_of(setup, side, constant) for side in sides)
+            claims.append(claim(source, f"{at} MGS ends {says}", quantity, values, above=0.0, compared=arms,
+                                **REGULARIZED, **more))  # fmt: skip
+
         # the size of the lead is the paper's where network and data are
-        lead = printed_at["MGS"] - printed_at["Unregularised"] if source == "Table 1" else None
-        claims.append(_gain(setup, says, mine, rows["Unregularised"], unit, constant, "final", paper=lead))
-        for column, wins, what in (
-            ("final", first[noise] == "MGS", "MGS ends best of all methods"),
-            ("best", early[noise] > 0, "MGS ends better than the best epoch of every other method"),
+        lead = paper.loc["MGS", "final"] - paper.loc["Unregularised", "final"] if source == "Table 1" else None
+        gain("better than without regularization", rows["Unregularised"], paper=lead)
+        for column, says in (
+            ("final", "best of all methods"),
+            ("best", "better than the best epoch of every other method"),
         ):
-            rival = max(rows.values(), key=lambda each, by=column: sign * each[by].mean())
-            if wins:
-                claims.append(_gain(setup, f"{at} {what}", mine, rival, unit, constant, column))
-        claims += [_gain(setup, f"{at} MGS ends better than {other['method'].iloc[0]}", mine, other, unit, constant,
-                         "final", ours=True) for other in robust]  # fmt: skip
+            if sign * paper.loc["MGS", "final"] > (sign * paper.drop("MGS")[column]).max():
+                gain(says, max(rows.values(), key=lambda each, by=column: sign * each[by].mean()), column)
+        for other in robust:
+            gain(f"better than {other['method'].iloc[0]}", other, ours=True)
         if noise == JUDGED:
-            says = f"at {100 * noise:.0f} % wrong labels MGS ends within {DROP:g} points of its own best epoch"
-            claims.append(claim(source, says, "best minus final accuracy of MGS", mine["best"] - mine["final"],
-                                below=DROP, compared=(compared(setup, mine),)))  # fmt: skip
+            claims.append(claim(source, f"{at} MGS ends within {DROP:g} points of its own best epoch",
+                                "best minus final accuracy of MGS", mine["best"] - mine["final"], below=DROP,
+                                compared=(arm_of(setup, mine),)))  # fmt: skip
     return claims
 
 
@@ -189,23 +132,22 @@ def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: s
 
 
 def with_tuning(
-    setting: RunSettings, setup: Setup, tuned: Table, specs: Sequence[RunSpec], paper: Mapping[str, str], *,
-    numbers: Mapping[str, Any], tables: Mapping[str, Table], **found: Any,
+    setting: RunSettings, setup: Setup, tuning: Table, specs: Sequence[RunSpec], paper: Mapping[str, str], *,
+    numbers: Mapping[str, Any], tables: Mapping[str, Table], **more: Any,
 ) -> Outcome:  # fmt: skip
     """An outcome of tuned methods: with the strengths that were tried and those that were chosen."""
     # methods whose best strength is the smallest or the largest that was tried
-    ends = {str(m): group["chosen"].to_numpy()[[0, -1]].any() and len(group) > 1
-            for m, group in tuned.groupby("method", sort=False)}  # fmt: skip
-    edge = ", ".join(method for method, at_end in ends.items() if at_end)
+    edge = ", ".join(str(method) for method, group in tuning.groupby("method", sort=False)
+                     if len(group) > 1 and group["chosen"].to_numpy()[[0, -1]].any())  # fmt: skip
     words = (
         f"Each method was tuned once among {setup.n_strengths} strengths on held-out training samples, their labels as "
         f"they are ({setup.folds_scored} of {setup.folds} folds, one seed), then frozen"
         f"{f' (best at the edge of what was tried: {edge})' if edge else ''}."
     )
-    known = {"epochs": "not known (supplement lost)", "batch size": "not known", "seeds": "not known", **paper}
+    facts = {"epochs": "not known (supplement lost)", "batch size": "not known", "seeds": "not known", **paper}
     return outcome(
-        setting, specs, known, numbers={**numbers, "strengths": protocol.chosen_strengths(tuned)},
-        tables={**tables, "Strengths tried": tuned}, verdict=words, **found,
+        setting, specs, facts, numbers={**numbers, "strengths": protocol.chosen_strengths(tuning)},
+        tables={**tables, "Strengths tried": tuning}, verdict=words, **more,
     )  # fmt: skip
 
 
@@ -214,8 +156,8 @@ def curves_figure(setup: Setup, table: Table, label: str) -> Figure:
     noises = sorted(table["noise"].unique())
     figure, axes = panels(len(noises), width=2.6, height=2.9)
     for axis, noise in zip(axes, noises, strict=True):
-        there = table[(table["noise"] == noise) & ~table["diverged"]]
-        lines(axis, {name: each["curve"].to_list() for name, each in there.groupby("method", sort=False)},
+        finished = table[(table["noise"] == noise) & ~table["diverged"]]
+        lines(axis, {name: each["curve"].to_list() for name, each in finished.groupby("method", sort=False)},
               colors=setup.colours)  # fmt: skip
         named(axis, title=f"noise {noise:g}", xlabel="epoch", yscale="log" if setup.lower_is_better else "linear")
     named(axes[0], ylabel=label)
@@ -224,55 +166,38 @@ def curves_figure(setup: Setup, table: Table, label: str) -> Figure:
 
 
 def paper_table(
-    setting: RunSettings,
-    *,
-    name: str,
-    number: int,
-    source: str,
-    unit: str,
-    paper: Mapping[str, str],
-    own: bool = True,
-    also: Sequence[str] = (),
-    long: bool = False,
-) -> Outcome:
+    setting: RunSettings, *, name: str, number: int, source: str, unit: str, paper: Mapping[str, str],
+    same_network: bool = True, also: Sequence[str] = (), long: bool = False,
+) -> Outcome:  # fmt: skip
     """Final and best test metric of every method at every level of noise.
 
-    `own` where the network is the paper's; `also` are methods beside the setup's; `long` trains for longer, with the
-    strengths that were tuned in the shorter training.
+    `same_network` where it is that of the paper; `also` are more methods; `long` trains for longer, with the strengths
+    that were tuned in the shorter training.
     """
     setup, theirs = make(setting, name, *also, printed=True), printed(number)
-    tuned = protocol.tuned(setting, setup)
+    tuning = protocol.tune(setting, setup)
     path = "data.target_noise" if setup.lower_is_better else "data.label_noise"
-    chosen, changes = setup.printed_noises, {}
+    noises, changes = setup.printed_noises, {}
     if long:
-        chosen = setup.long["noises"]
+        noises = setup.long["noises"]
         changes = {"training.epochs": setup.long["times"] * setup.base.training.epochs}
     # the level at which a reproduction is judged is trained first
-    levels = sorted((noise for noise in theirs["noise"].unique() if noise in chosen), key=lambda noise: noise != JUDGED)
-    table, specs = protocol.scenario_runs(
-        setting,
-        setup,
-        protocol.chosen_strengths(tuned),
-        [{path: float(noise), **changes} for noise in levels],
-        setup.runs,
-    )
+    levels = sorted((noise for noise in theirs["noise"].unique() if noise in noises), key=lambda noise: noise != JUDGED)
+    scenarios = [{path: float(noise), **changes} for noise in levels]
+    table, specs = protocol.scenario_runs(setting, setup, protocol.chosen_strengths(tuning), scenarios, setup.runs)
     result = means(table)
-    shown = theirs if own else None
     numbers: dict[str, Any] = {
         "means": result.to_dict("records"),
-        "paper": None if shown is None else shown.to_dict("records"),
         "runs": table.drop(columns=["curve", "loss curve"]).to_dict("records"),
     }
     constant = math.nan
     if setup.lower_is_better:
         numbers["constant_prediction"] = constant = protocol.constant_prediction_loss(setting, setup)
-    else:
-        numbers |= {"acceptance": acceptance(table), "beyond_early_stopping": beyond_early_stopping(result)}
     return with_tuning(
-        setting, setup, tuned, specs, paper, numbers=numbers,
+        setting, setup, tuning, specs, paper, numbers=numbers,
         claims=table_claims(setup, source, table, theirs, unit, constant),
         tables={f"Test {setup.metric} in {unit}: final ± standard deviation (best epoch)":
-                beside_the_paper(result, shown)},
+                beside_the_paper(result, theirs if same_network else None)},
         figures={"curves": curves_figure(setup, table, f"test {setup.metric} ({unit})")},
     )  # fmt: skip
 
@@ -280,7 +205,7 @@ def paper_table(
 def tuning_part(setting: RunSettings) -> Outcome:
     """The tuning of Table 1: held-out score of every strength of every method."""
     setup = make(setting, "lenet5", *ROBUST_LOSSES)
-    table = protocol.tuned(setting, setup)
+    table = protocol.tune(setting, setup)
     column = f"held-out {setup.metric}"
     methods = [method for method in setup.methods if method.low != method.high]
     figure, axes = panels(len(methods), width=2.2, height=2.4)
@@ -292,9 +217,7 @@ def tuning_part(setting: RunSettings) -> Outcome:
         axis.axhline(table[table["method"] == "Unregularised"][column].iloc[0], color="0.6", ls="--", lw=1)
         named(axis, title=method.name, xlabel="strength", xscale="log" if method.logarithmic else "linear")
     named(axes[0], ylabel=column)
-    base = setup.with_seed(protocol.TUNING_SEED)
-    result = with_tuning(
-        setting, setup, table, [base], {}, numbers={"table": table.to_dict("records")}, tables={},
-        figures={"strengths": figure},
+    return with_tuning(
+        setting, setup, table, [setup.with_seed(protocol.TUNING_SEED)], {}, tables={},
+        numbers={"table": table.to_dict("records")}, figures={"strengths": figure},
     )  # fmt: skip
-    return replace(result, numbers={**result.numbers, "chosen": result.numbers["strengths"]})
