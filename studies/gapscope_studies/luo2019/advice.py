@@ -27,8 +27,7 @@ from gapscope.pools.from_spec import network_from_spec, prepared
 from gapscope.results.estimate import Estimate
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import Claim, claim
-from gapscope_studies.kit.guard import REGULARIZED
+from gapscope_studies.kit.claims import REGULARIZED, Claim, claim
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings

@@ -23,7 +23,6 @@ from gapscope.training.loop import train
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import REGULARIZED, claim
 from gapscope_studies.kit.data import image_folder
-from gapscope_studies.kit.guard import REGULARIZED
 from gapscope_studies.kit.pool import outcome, weights_of
 from gapscope_studies.kit.pool import trained as trained_network
 from gapscope_studies.kit.statistics import mean

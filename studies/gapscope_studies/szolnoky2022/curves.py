@@ -11,8 +11,7 @@ from scipy import stats
 from scipy.special import i0e
 
 from gapscope.pools.from_spec import prepared
-from gapscope_studies.kit.claims import Claim, claim, relation
-from gapscope_studies.kit.guard import REGULARIZED
+from gapscope_studies.kit.claims import REGULARIZED, Claim, claim, relation
 from gapscope_studies.kit.plots import legend, lines, named, panels
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
