@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
+from gapscope.ablation.class_curves import (
+    below_chance,
+)
 from gapscope.ablation.layers import (
     TracedGraph,
     default_module,
@@ -103,3 +107,10 @@ def test_what_cannot_be_traced_gives_none() -> None:
             return {"a": x}
 
     assert trace(Two()) is None
+
+
+def test_chance_is_reached_at_equality_whatever_its_rounding() -> None:
+    for classes in (3, 7, 10, 49, 100):
+        hits = torch.ones(classes, dtype=torch.float64) / classes
+        assert bool(below_chance(hits[:1, None], classes).all())
+        assert not bool(below_chance(hits[:1, None] + 1e-6, classes).any())

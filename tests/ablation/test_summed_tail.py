@@ -6,15 +6,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablation.naive import naive_predictions, ranking_of
-from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
+from ablation.some_networks import (
+    Attention,
+    BareRelu,
+    Block,
+    Functional,
+    Untraceable,
+    built,
+    initialized,
+    naive_predictions,
+    noise,
+)
+from cases import CASES
+from gapscope.ablation.class_curves import rank_units
 from gapscope.ablation.split import SplitNetwork, split_at
 from gapscope.ablation.tails import MaskedTail, SeparableTail, choose_tail, linear_cut, separates_units
 
 SMALL = {"width_multiplier": 0.1}
 IMAGES = (3, 32, 32)
 # network, layer, shape of a sample, axis of units, whether sums do
-CASES = {
+TAILS = {
     "VGG, linear tail": (built("vgg11", **SMALL), "block5_conv2_relu", IMAGES, 1, True),
     "VGG, deep tail": (
         built("vgg16", head="paper", head_width=24, batch_norm=False, **SMALL),
@@ -63,24 +74,24 @@ DOUBLE = ("VGG, linear tail", "LeNet, flattened maps", "functional, first", "gat
 
 
 def prepared(case: str, dtype: torch.dtype, samples: int = 6) -> tuple[Any, SplitNetwork, Tensor, Tensor]:
-    network, layer, shape, _, _ = CASES[case]
+    network, layer, shape, _, _ = TAILS[case]
     network, x = network.to(dtype), noise(samples, *shape, seed=5, dtype=dtype)
     split = split_at(network, x, layer, None)
-    return network, split, x, ranking_of(split, split.activations(x))
+    return network, split, x, rank_units(split, split.activations(x))
 
 
 @pytest.mark.parametrize(
     ("case", "dtype"),
     [
-        *((case, torch.float32) for case in CASES),
-        *(pytest.param(case, torch.float64, marks=() if case in DOUBLE else pytest.mark.thorough) for case in CASES),
+        *((case, torch.float32) for case in TAILS),
+        *(pytest.param(case, torch.float64, marks=() if case in DOUBLE else pytest.mark.thorough) for case in TAILS),
     ],
     ids=str,
 )
 @torch.no_grad()
 def test_predictions_are_those_of_the_naive_loop_at_every_step(case: str, dtype: torch.dtype) -> None:
     network, split, x, ranking = prepared(case, dtype)
-    _, layer, _, axis, sums = CASES[case]
+    _, layer, _, axis, sums = TAILS[case]
     expected = naive_predictions(network, layer, x, ranking, unit_axis=axis)
     source, tail = split.all_activations(x, 4), choose_tail(split, x, None)
     assert isinstance(tail, SeparableTail if sums else MaskedTail)
@@ -110,7 +121,7 @@ def test_rows_that_tie_are_those_of_the_masked_forward_pass() -> None:
     x = noise(8, 4)
     split = split_at(network, x, "1", None)
     source = split.activations(x)
-    ranking = ranking_of(split, source)
+    ranking = rank_units(split, source)
     tail = choose_tail(split, x, None)
     assert isinstance(tail, SeparableTail)
     result = tail.predictions(source, ranking)
@@ -129,7 +140,7 @@ def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.Mo
     x = noise(8, 4)
     split = split_at(network, x, "1", None)
     source = split.activations(x)
-    ranking = ranking_of(split, source)
+    ranking = rank_units(split, source)
     tail = choose_tail(split, x, None)
     assert isinstance(tail, SeparableTail)
     masked = MaskedTail(split, None).predictions(source, ranking)
@@ -150,7 +161,7 @@ def test_zero_units_cost_nothing() -> None:
     source = split.activations(x)
     active = int((source.values != 0).sum())
     assert 0 < active < source.values.numel() / 2
-    ranking = ranking_of(split, source)
+    ranking = rank_units(split, source)
     for tail in (choose_tail(split, x, None), MaskedTail(split, None)):
         rows.clear()
         tail.predictions(source, ranking)
@@ -212,8 +223,31 @@ def test_functional_activation_as_default_layer() -> None:
     with torch.no_grad():
         split = split_at(network, x, None, None)
         source = split.activations(x)
-        ranking = ranking_of(split, source)
+        ranking = rank_units(split, source)
         tail = choose_tail(split, x, None)
         assert isinstance(tail, SeparableTail)
         # zero before the ReLU is zero behind it
         assert torch.equal(tail.predictions(source, ranking), naive_predictions(network, "norm", x, ranking))
+
+
+LAYERS = {
+    "fully connected": "3",
+    "convolutional": "9",
+    "ResNet-18, narrow": "stage4_block2.relu",
+    "residual, group norm": "convolutions.1",
+    "encoder": "pooler",
+    "low-rank adapters": "3",
+    "LSTM": "head",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.no_grad()
+def test_predictions_are_those_of_the_naive_loop(name: str) -> None:
+    network, samples = CASES[name].make(5, dtype=torch.float64)
+    split = split_at(network, samples.inputs, LAYERS[name], None)
+    source = split.all_activations(samples.inputs, 2)
+    ranking = rank_units(split, source)
+    expected = naive_predictions(network, LAYERS[name], samples.inputs, ranking)
+    assert torch.equal(choose_tail(split, samples.inputs, None).predictions(source, ranking), expected)
+    assert torch.equal(MaskedTail(split, None).predictions(source, ranking), expected)

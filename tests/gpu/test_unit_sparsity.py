@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from ablation.naive import naive_predictions, ranking_of
-from ablation.some_networks import built, noise
+from ablation.some_networks import built, naive_predictions, noise
+from gapscope.ablation.class_curves import rank_units
 from gapscope.ablation.split import split_at
 from gapscope.ablation.tails import MaskedTail, choose_tail
 from gapscope.measures.margin_signature import margin_signature
@@ -28,7 +28,7 @@ def test_predictions_are_those_of_the_naive_loop(case: str) -> None:
     network, x = built(name, **options).double().cuda(), noise(6, 3, 32, 32, dtype=torch.float64).cuda()
     split = split_at(network, x, layer, None)
     source = split.activations(x)
-    ranking = ranking_of(split, source)
+    ranking = rank_units(split, source)
     expected = naive_predictions(network, layer, x, ranking)
     assert torch.equal(choose_tail(split, x, None).predictions(source, ranking), expected)
     assert torch.equal(MaskedTail(split, None).predictions(source, ranking), expected)

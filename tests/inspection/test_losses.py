@@ -92,7 +92,6 @@ CALLERS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
     "loss": gs.functional.loss,
     "train": lambda network, x, y: gs.train(network, Samples(x, y), TrainingSpec(epochs=1)),
     "by the weights": lambda network, x, y: gs.penalties.LossGradientPenalty(1.0)(network, x, y),
-    "by the inputs": lambda network, x, y: gs.penalties.LossGradientPenalty(1.0, wrt="inputs")(network, x, y),
     "gamma decay": lambda network, x, y: gamma_decay(network, (x, y), batch_size=2),
     "gamma decay penalty": lambda network, x, y: gs.penalties.GammaDecayPenalty(batch_size=2)(network, x, y),
     "batch norm excess": lambda network, x, y: batch_norm_excess(network, (x, y), batch_sizes=(2,)),

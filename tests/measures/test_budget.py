@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from clocks import Clock
-from door_networks import bert, resnet18
-from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import as_samples
 from gapscope.inspection.validation import ready
 from gapscope.measures import budget as planning
@@ -121,10 +120,8 @@ def test_what_a_pass_costs_whatever_its_size_does_not_count_for_every_sample(clo
     assert planning._trial_of(item, result, take, 1.0).per_sample < 5e-4  # .02 / 160 + 1e-5, and .002 of ten samples
     assert tried == [10, 10, 40, 40, 160, 160]
     tried.clear()
-    assert planning._trial_of(item, result, take, 0.1).per_sample > 2e-3 and tried == [
-        10,
-        10,
-    ]  # more would be too expensive
+    assert planning._trial_of(item, result, take, 0.1).per_sample > 2e-3
+    assert tried == [10, 10]  # more would be too expensive
 
 
 @pytest.fixture
@@ -198,19 +195,6 @@ def test_a_cost_that_grows_is_followed_until_it_is_known_to_fit(clock: Clock) ->
 def test_what_the_caller_asks_for_by_option_stays_as_asked(slow: Any) -> None:
     few = gs.measure(slow, (X[:64], Y[:64]), ["ntk_trace"], time_budget=0.2, options={"ntk_trace": {"method": "exact"}})
     assert few["ntk_trace"].standard_error is None and few["ntk_trace"].note == ""
-
-
-@pytest.mark.parametrize("make", [resnet18, bert], ids=["ResNet-18", "BERT"])
-def test_a_plan_for_a_tiny_budget_uses_probes(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "TRIAL", 4)
-    own, data = make()
-    readings = gs.measure(own, data, ["ntk_trace"], time_budget=1e-3)
-    assert readings["ntk_trace"].note == "one probe a sample" and readings["ntk_trace"].standard_error
-
-
-def test_wrong_budgets_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="budget must be a positive number of seconds, or None; got 0"):
-        gs.measure(network(), (X, Y), time_budget=0)
 
 
 @pytest.fixture

@@ -46,17 +46,6 @@ def test_largest_eigenvalue_and_smallest_node_of_a_dense_hessian() -> None:
     assert density["smallest"] == pytest.approx(float(eigenvalues[0]), rel=1e-6)
 
 
-def test_trace_and_moments_come_near_those_of_a_dense_hessian() -> None:
-    network, x, y, hessian = tiny()
-    trace = hessian_trace(network, x, y, probes=60)
-    assert trace.standard_error is not None and trace.standard_error < 0.2 * abs(trace)
-    assert abs(trace - float(hessian.trace())) < 4 * trace.standard_error
-    eigenvalues = torch.linalg.eigvalsh(hessian)
-    density = hessian_density(network, x, y, probes=24, steps=8).values
-    share = eigenvalues[eigenvalues < 0].abs().sum() / eigenvalues.abs().sum()
-    assert abs(density["negative_share"] - float(share)) < 5 * density["negative_share"].standard_error  # type: ignore[attr-defined]
-
-
 def test_trace_and_density_are_those_that_a_dense_hessian_gives_for_the_same_vectors() -> None:
     """What v sees of the spectrum: weights (u . v)^2 of the eigenvalues, exact once the runs fill the whole space."""
     network, x, y, hessian = tiny()
@@ -64,7 +53,9 @@ def test_trace_and_density_are_those_that_a_dense_hessian_gives_for_the_same_vec
     spaces = krylov(network, x, y, generator=None, chunk_size=None)
     weights = torch.stack([(vectors.T @ run.basis[0]).square() for run in spaces.runs(3, 0)])
     means = weights @ eigenvalues
-    assert hessian_trace(network, x, y, probes=3) == pytest.approx(len(hessian) * means.mean().item(), rel=1e-9)
+    trace = hessian_trace(network, x, y, probes=3)
+    assert trace == pytest.approx(len(hessian) * means.mean().item(), rel=1e-9)
+    assert trace.standard_error == pytest.approx(len(hessian) * means.std().item() / 3**0.5, rel=1e-9)
     density = hessian_density(network, x, y, probes=3, steps=len(hessian)).values
     negative = (weights @ (eigenvalues.abs() * (eigenvalues < 0))).mean() / (weights @ eigenvalues.abs()).mean()
     assert density["negative_share"] == pytest.approx(negative.item(), rel=1e-6)
@@ -142,10 +133,6 @@ def test_what_curvature_needs() -> None:
     x, y = torch.ones(4, 2), torch.zeros(4).long()
     with pytest.raises(NotMeasurable, match="no trainable parameters"):
         hessian_trace(nn.Identity(), x, y)
-    with pytest.raises(InvalidInput, match=r"probes must lie in \[2, 1024\]"):
-        hessian_trace(nn.Linear(2, 2), x, y, probes=1)
-    with pytest.raises(InvalidInput, match="number of samples"):
-        local_learning_coefficient(nn.Linear(2, 2), x[:1], y[:1])
     with pytest.raises(NotMeasurable, match="diverged"):
         local_learning_coefficient(nn.Linear(2, 1), x, torch.ones(4, 1), step_size=1e30, steps=20, burn_in=1)
     dead = nn.Linear(2, 1, bias=False)

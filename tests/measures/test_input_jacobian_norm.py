@@ -105,15 +105,5 @@ def test_saturated_probabilities_keep_their_small_derivatives(x):
 
 
 def test_a_probe_of_the_norm_itself_is_refused(network, x):
-    with pytest.raises(
-        InvalidInput, match=r"method='probe' needs squared=True, because the probe of the norm itself is"
-    ):
+    with pytest.raises(InvalidInput, match="needs squared=True, because the probe of the norm itself is biased"):
         input_jacobian_norm(network, x, method="probe")
-    with pytest.raises(
-        InvalidInput, match=r"method must be one of 'exact', 'probe'; got 'probes'\. Did you mean 'probe'"
-    ):
-        input_jacobian_norm(network, x, method="probes")
-    with pytest.raises(InvalidInput, match=r"draws must lie in \[1, inf\); got 0"):
-        input_jacobian_norm(network, x, squared=True, method="probe", draws=0)
-    with pytest.raises(InvalidInput, match="space must be one of 'logits', 'probabilities'"):
-        input_jacobian_norm(network, x, space="softmax")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Left-out predictions in gradient space against refits on dense gradients, in float64, and on real digits."""
+"""Left-out predictions and neighbours in gradient space against dense gradients, in float64, and on real digits."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput
 from gapscope.data import load_dataset
-from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out, kernel_leave_one_out_at_both_weights
+from gapscope.measures.gradient_neighbours import gradient_neighbours
+from gapscope.measures.kernel_leave_one_out import (
+    KernelLeaveOneOut,
+    kernel_leave_one_out,
+    kernel_leave_one_out_at_both_weights,
+)
 from gapscope.networks import build_network
+from gradients.reference import dense_jacobian
 
 
 def network_of(seed: int = 0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
-
-
-def dense_gradients(network: nn.Module, x: Tensor) -> Tensor:
-    """[n, outputs * weights]; inner products of its rows are the traced kernel."""
-    parameters, rows = list(network.parameters()), []
-    for sample in x:
-        outputs = network(sample[None])[0]
-        gradients = [torch.autograd.grad(output, parameters, retain_graph=True) for output in outputs]
-        rows.append(torch.cat([part.flatten() for gradient in gradients for part in gradient]))
-    return torch.stack(rows)
 
 
 def refitted(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
@@ -50,7 +45,7 @@ def test_equals_refits_without_each_sample(task: str) -> None:
     y = torch.tensor([0] * 8 + [1] * 4 + [2] * 2) if task == "classes" else x[:, :2].square()
     network = network_of()
     result = kernel_leave_one_out(network, x, y)
-    features = dense_gradients(network, x)
+    features = dense_jacobian(network, x).flatten(1)
     targets = torch.nn.functional.one_hot(y).double() if task == "classes" else y
     ridge = result.ridge * float(features.square().sum()) / len(x)
     expected = refitted(features, targets, ridge)
@@ -66,27 +61,25 @@ def test_equals_refits_without_each_sample(task: str) -> None:
         assert result.accuracy != result.accuracy and "accuracy" not in result.scalars()
 
 
-def test_landmarks_are_near_the_exact_answer() -> None:
+def exact_and_by_landmarks(n: int, landmarks: int, **options: int) -> tuple[KernelLeaveOneOut, KernelLeaveOneOut]:
     digits = load_dataset("digits")
-    samples = digits.train.subset(torch.arange(400))
+    samples = digits.train.subset(torch.arange(n))
     assert samples.targets is not None
     network = build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
-                    generator=torch.Generator().manual_seed(0))  # fmt: skip
+                            generator=torch.Generator().manual_seed(0), **options)  # fmt: skip
     exact = kernel_leave_one_out(network, samples.inputs, samples.targets)
-    near = kernel_leave_one_out(network, samples.inputs, samples.targets, max_exact=100, landmarks=200)
+    return exact, kernel_leave_one_out(network, samples.inputs, samples.targets, max_exact=100, landmarks=landmarks)
+
+
+def test_landmarks_are_near_the_exact_answer() -> None:
+    exact, near = exact_and_by_landmarks(400, 200)
     assert not torch.equal(near.predictions, exact.predictions)  # the landmarks were used
     assert near.accuracy == pytest.approx(exact.accuracy, abs=0.03)
 
 
 def test_all_samples_as_landmarks_are_the_exact_answer() -> None:
-    digits = load_dataset("digits")
-    samples = digits.train.subset(torch.arange(300))
-    assert samples.targets is not None
     # the mean dominates this float32 kernel: its other eigenvalues are small, and still not rounding
-    network = build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, n_hidden=3, width=64,
-                    generator=torch.Generator().manual_seed(0))  # fmt: skip
-    exact = kernel_leave_one_out(network, samples.inputs, samples.targets)
-    near = kernel_leave_one_out(network, samples.inputs, samples.targets, max_exact=100, landmarks=300)
+    exact, near = exact_and_by_landmarks(300, 300, n_hidden=3)
     assert near.effective_dimension == pytest.approx(exact.effective_dimension, rel=0.01)
     assert near.squared_error == pytest.approx(exact.squared_error, rel=0.01)
 
@@ -108,12 +101,6 @@ def test_at_both_weights_leaves_the_network_alone() -> None:
     assert both["memorised"] == both["trained.accuracy"] - both["initial.accuracy"]
 
 
-def test_wrong_options_are_refused() -> None:
-    network, x = network_of(), torch.zeros(4, 4, dtype=torch.float64)
-    with pytest.raises(InvalidInput, match="needs three samples or more; got 2"):
-        kernel_leave_one_out(network, x[:2], torch.tensor([0, 1]))
-
-
 def test_combinations_of_outputs_are_ridge_on_their_dense_gradients() -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(14, 4, dtype=torch.float64, generator=generator)
@@ -123,16 +110,42 @@ def test_combinations_of_outputs_are_ridge_on_their_dense_gradients() -> None:
     square = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     combined = nn.Linear(3, 2, bias=False).double().requires_grad_(False)
     combined.weight.copy_((torch.linalg.qr(square).Q[:, :2] * (3 / 2) ** 0.5).T)
-    rows = []
-    for sample in x:
-        outputs = combined(network(sample[None]))[0]
-        gradients = [torch.autograd.grad(output, list(network.parameters()), retain_graph=True) for output in outputs]
-        rows.append(torch.cat([part.flatten() for gradient in gradients for part in gradient]))
-    features = torch.stack(rows)
+    features = dense_jacobian(nn.Sequential(network, combined), x).flatten(1)
     ridge = result.ridge * float(features.square().sum()) / len(x)
     expected = refitted(features, torch.nn.functional.one_hot(y).double(), ridge)
     torch.testing.assert_close(result.predictions, expected, rtol=1e-7, atol=1e-7)
     every = kernel_leave_one_out(network, x, y, combinations=3)
     torch.testing.assert_close(every.predictions, kernel_leave_one_out(network, x, y).predictions)
-    with pytest.raises(InvalidInput, match="combinations"):
-        kernel_leave_one_out(network, x, y, combinations=0)
+
+
+def test_neighbours_are_the_most_similar_gradients_of_a_dense_computation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(20, 4, generator=generator), torch.arange(20) % 3
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
+    jacobian = dense_jacobian(network, x).flatten(1).double()
+    similarity = torch.nn.functional.cosine_similarity(jacobian[:, None], jacobian[None], dim=2).fill_diagonal_(-2)
+    assert torch.equal(gradient_neighbours(network.train(), x, y, neighbours=5).neighbours, similarity.topk(5).indices)
+    assert network.training
+
+
+def test_a_sample_without_a_gradient_is_nobodys_first_neighbour() -> None:
+    network = nn.Linear(2, 1, bias=False)
+    x = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 0.0], [1.0, 0.2]])
+    neighbours = gradient_neighbours(network, x, torch.tensor([0, 0, 0, 0]), neighbours=2).neighbours
+    assert 2 not in neighbours[[0, 1, 3]]
+
+
+def test_agreement_and_conflict_by_hand() -> None:
+    # two directions; the last sample of each has the other's label
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.02], [0.0, 1.0], [0.01, 1.0], [0.02, 1.0]])
+    y = torch.tensor([0, 0, 1, 1, 1, 0])
+    network = nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        network.weight.copy_(5 * torch.eye(2))  # the network finds class 0 in the first direction, 1 in the second
+    result = gradient_neighbours(network, x, y, neighbours=2, voters=2)
+    assert result.conflict == pytest.approx(2 / 6)  # the two odd ones
+    assert result.votes.sum(1).tolist() == [1.0] * 6
+    assert result.votes[2].tolist() == [1.0, 0.0]
+    assert result.scalars() == {"agreement": result.agreement, "conflict": result.conflict}

@@ -1,16 +1,20 @@
-"""Margins: closed forms, and distances to a linear boundary."""
+"""Margins and their signature: closed forms, and distances to a linear boundary."""
 
 from __future__ import annotations
 
 import math
 
+import numpy
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ablation.some_networks import initialized, noise
 from gapscope.base.errors import NotMeasurable
 from gapscope.measures._noise import mixup, same_class_partners
-from gapscope.measures.margins import augmentation_margin, mixup_margin, output_margin
+from gapscope.measures.margin_signature import FEATURES, TAPS, margin_signature
+from gapscope.measures.margins import mixup_margin, output_margin
+from gapscope.measures.measurement import measure
 
 DOUBLE = torch.float64
 
@@ -42,20 +46,73 @@ def test_distance_of_mixtures_from_a_linear_boundary() -> None:
     assert result == pytest.approx(float(expected.detach()), rel=1e-8)
 
 
-def test_margins_of_changed_images_of_one_grey_are_those_of_the_images() -> None:
-    """Constant images: flips, saturation and crops keep them; a linear network and its distance to the plane."""
-    network = nn.Sequential(nn.Conv2d(1, 30, 1), nn.Flatten(), nn.Linear(480, 2)).double()
-    x = torch.randn(12, 1, 1, 1, dtype=DOUBLE).expand(12, 1, 4, 4).contiguous()
-    y = torch.arange(12) % 2
-    result = augmentation_margin(network, x, y)
-    assert math.isfinite(result) and result.standard_error is not None
-    again = augmentation_margin(network, x, y)
-    assert result == again
-
-
 def test_a_constant_layer_has_no_scale() -> None:
     network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
     with pytest.raises(NotMeasurable, match="Layer '0' must vary over the samples"):
         mixup_margin(network, torch.ones(4, 2), torch.tensor([0, 1, 0, 1]))
     with pytest.raises(NotMeasurable, match="must be a first convolution or linear layer"):
         mixup_margin(nn.Identity(), torch.ones(4, 2), torch.tensor([0, 1, 0, 1]))
+
+
+def labels_of(network: nn.Module, x: Tensor) -> Tensor:
+    return network(x).argmax(1)
+
+
+def test_on_a_linear_network_margins_are_exact_distances() -> None:
+    network = initialized(lambda: nn.Linear(5, 4)).double()
+    x = noise(40, 5, dtype=torch.float64)
+    y = labels_of(network, x)
+    result = margin_signature(network, x, y, normalize="none", epsilon=0.0)
+    assert result.layers == ("input",)
+    weight, outputs = network.weight.detach(), network(x).detach()
+    for margin, sample, label in zip(result.margins[0], range(40), y, strict=True):
+        # the distance to a hyperplane of equal outputs, least over the other classes that come second
+        second = outputs[sample].topk(2).indices[1]
+        normal = weight[label] - weight[second]
+        moved = x[sample] - margin * normal / normal.norm()
+        new = network(moved)
+        assert new[label].item() == pytest.approx(new[second].item(), abs=1e-13)
+
+
+def test_features_are_those_of_the_normalized_margins() -> None:
+    network = initialized(lambda: nn.Linear(3, 2)).double()
+    x = noise(50, 3, dtype=torch.float64)
+    y = torch.arange(50) % 2
+    outputs, weight = network(x).detach(), network.weight.detach()
+    distances = (outputs[:, 0] - outputs[:, 1]) * (1 - 2 * y) / (weight[0] - weight[1]).norm()
+    normalized = (distances[distances > 0] / x.var(0, correction=0).sum().sqrt()).numpy()
+    result = margin_signature(network, x, y, epsilon=0.0, log=False)
+    low, mid, high = numpy.quantile(normalized, [0.25, 0.5, 0.75])
+    reach = 1.5 * (high - low)
+    inside = normalized[(normalized >= low - reach) & (normalized <= high + reach)]
+    expected = [inside.min(), low, mid, high, inside.max()]
+    assert result.signature[0].tolist() == pytest.approx(expected, rel=1e-12)
+    assert margin_signature(network, x, y, epsilon=0.0).signature[0].tolist() == pytest.approx(numpy.log(expected))
+    assert result.n_samples == 50 and result.margins.shape == (1, len(normalized))
+
+
+def test_readings_have_four_places_whatever_the_network() -> None:
+    small, x = initialized(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))), noise(20, 4)
+    readings = measure(small, (x, labels_of(small, x)), measures=("margin_signature",))
+    names = [f"margin_signature.{tap}.{feature}" for tap in TAPS for feature in FEATURES]
+    assert [reading.name for reading in readings] == names
+    result = margin_signature(small, x, labels_of(small, x))
+    assert readings["margin_signature.h1.median"].value == result.signature[1, 2].item()
+    assert math.isnan(readings["margin_signature.h2.median"].value)
+    other = margin_signature(small, x, labels_of(small, x), layers=["0", "1", "2", "input"])
+    assert other.scalars()["h3.median"] == other.signature[2, 2].item()
+    five = initialized(lambda: nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))))
+    y = labels_of(five, x)
+    with pytest.raises(NotMeasurable, match="at most 3 hidden layers"):
+        margin_signature(five, x, y, layers=["0", "1", "2", "3"]).scalars()
+
+
+def test_what_has_no_margin() -> None:
+    network, x = initialized(lambda: nn.Linear(3, 2)), noise(6, 3)
+    y = labels_of(network, x)
+    with pytest.raises(NotMeasurable, match=r"classified correctly; none is\. Train the network"):
+        margin_signature(network, x, 1 - y)
+    with pytest.raises(NotMeasurable, match="Layer 'input' must vary over the samples; it is constant"):
+        margin_signature(network, x[[0, 0]], y[[0, 0]])
+    with pytest.raises(NotMeasurable, match="has 1 output"):
+        margin_signature(nn.Linear(3, 1), x, torch.zeros(6).long())

@@ -1,4 +1,4 @@
-"""Per-input variance against closed forms, and areas under ROC curves against scikit-learn."""
+"""Variance of outputs over noise, and bias and variance over runs, against their definitions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.data import load_dataset
+from gapscope.measures.bias_variance import approximate_cross_entropy, bias_variance
 from gapscope.measures.output_variance import error_detection, output_variance
 from gapscope.training.loop import train
 
@@ -136,14 +138,37 @@ def test_probabilities_that_round_to_one_are_still_ranked():
     assert error_detection(nn.Identity(), x, torch.tensor([0, 0, 1, 1])).max_probability == 1
 
 
-def test_wrong_input_is_named(digits):
-    network, x, y = digits
-    with pytest.raises(InvalidInput, match=r"draws must lie in \[2, inf\); got 1"):
-        output_variance(network, x, draws=1)
-    with pytest.raises(InvalidInput, match="space must be one of"):
-        output_variance(network, x, space="softmax")  # type: ignore[arg-type]
-    right = network(x).argmax(1) == y
-    with pytest.raises(NotMeasurable, match=r"needs two of each at least; got 0 wrong and \d+ right"):
-        error_detection(network, x[right], y[right])
-    with pytest.raises(InvalidInput, match="Class labels must be smaller than the network's number of outputs, 10"):
-        error_detection(network, x, y + 5)
+@given(
+    runs=st.integers(1, 6),
+    n=st.integers(1, 8),
+    k=st.integers(1, 5),
+    scale=st.sampled_from([1e-6, 1.0, 1e6]),
+    seed=st.integers(0, 1000),
+)
+def test_mse_is_bias_plus_variance(runs, n, k, scale, seed):
+    rng = np.random.default_rng(seed)
+    predictions, targets = scale * rng.normal(size=(runs, n, k)), scale * rng.normal(size=(n, k))
+    parts = bias_variance(predictions, targets)
+    assert parts.mse == pytest.approx(parts.bias + parts.variance, rel=1e-12)
+    assert parts.mse == pytest.approx(np.square(predictions - targets).sum(2).mean(), rel=1e-12)
+    assert parts.variance == pytest.approx(predictions.var(0).sum(1).mean(), rel=1e-12)
+    assert parts.runs == runs
+
+
+def test_labels_are_one_hot_targets_and_tensors_of_any_type_are_taken():
+    rng = np.random.default_rng(0)
+    predictions = torch.tensor(rng.dirichlet(np.ones(4), size=(3, 6)))
+    labels = torch.tensor([0, 3, 1, 1, 2, 0])
+    one_hot = torch.eye(4)[labels]
+    assert bias_variance(predictions, labels) == bias_variance(predictions, one_hot)
+    assert bias_variance(predictions.numpy(), labels.numpy()) == bias_variance(predictions, labels)
+    assert bias_variance(predictions.float().requires_grad_(), labels).mse == pytest.approx(
+        bias_variance(predictions, labels).mse, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(("p", "tolerance"), [(0.999, 1e-6), (0.9, 6e-3)])
+def test_with_two_classes_the_formula_is_the_cross_entropy_to_first_order(p, tolerance):
+    approximation = approximate_cross_entropy(np.array([[[p, 1 - p]]]), np.array([0]))
+    assert approximation == pytest.approx(1 - p, rel=1e-9)
+    assert 0 < -np.log(p) - approximation < tolerance

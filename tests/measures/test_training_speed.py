@@ -12,7 +12,7 @@ from torch import nn
 
 import gapscope as gs
 from cases import CASES
-from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.errors import InvalidInput
 from gapscope.measures.sizes import multiply_accumulates, vc_dimension_bound
 from gapscope.measures.training_speed import (
     gradient_disparity,
@@ -110,8 +110,3 @@ def test_the_competition_s_own_values(width: int, expected: float) -> None:
             nn.MaxPool2d(2), nn.Flatten(), nn.Linear(width * 256, 128), nn.ReLU(), nn.Linear(128, 10),
         )  # fmt: skip
     assert vc_dimension_bound(network) == pytest.approx(expected, rel=1e-12)
-
-
-def test_without_matrices_there_is_no_bound() -> None:
-    with pytest.raises(NotMeasurable, match="no trainable weight of two dimensions"):
-        vc_dimension_bound(nn.LayerNorm(3))

@@ -8,13 +8,11 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from ablation.naive import naive_predictions
-from ablation.some_networks import BareRelu, Untraceable, initialized, noise
-from gapscope.base.errors import InvalidInput
+from ablation.some_networks import BareRelu, Untraceable, initialized, naive_predictions, noise
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.measures.measurement import measure
-from gapscope.measures.unit_sparsity import UnitSparsity, unit_sparsity
+from gapscope.measures.unit_sparsity import unit_sparsity
 from gapscope.networks import build_network
 from gapscope.training.loop import train
 
@@ -124,14 +122,6 @@ def test_curves_of_a_trained_network_are_those_of_the_naive_loop(
     assert result.accuracy > 0.97 and not [c for c in result.caveats if "0.97" in c]
 
 
-def test_units_may_be_ranked_by_a_function(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
-    network, x, y = trained
-    own = unit_sparsity(network, x, y, attribute=mean_activation)
-    assert own.zeta == unit_sparsity(network, x, y).zeta
-    weights = network.get_parameter("conv3.weight").detach().double().flatten(1).abs().sum(1)
-    assert not torch.equal(unit_sparsity(network, x, y, attribute=lambda values: weights).curves, own.curves)
-
-
 def test_functional_and_untraceable_networks() -> None:
     network, x = initialized(BareRelu), noise(10, 1, 8, 8)
     y = network(x).argmax(1)
@@ -164,21 +154,6 @@ def test_classes_without_samples_are_left_out(trained: tuple[nn.Module, Tensor, 
     whole = unit_sparsity(network, x, y)
     assert result.classes == (3, 8) and torch.equal(result.curves, whole.curves[[3, 8]])
     assert result.zeta == pytest.approx(whole.class_zeta[[3, 8]].mean().item())
-
-
-def test_wrong_input() -> None:
-    network, x, y = planted([[0], [1]], 3)
-    with pytest.raises(InvalidInput, match="unit_sparsity needs class labels, int64"):
-        unit_sparsity(network, x, y[:, None].float())
-    with pytest.raises(InvalidInput, match=r"chunk_size must lie in \[1, inf\); got 0"):
-        unit_sparsity(network, x, y, chunk_size=0)
-    with pytest.raises(InvalidInput, match="smaller than the network's number of outputs, 3; got 7"):
-        unit_sparsity(network, x, y + 6)
-    with pytest.raises(
-        InvalidInput, match=r"one number, not NaN, for each of the 3 units of layer '1'; got shape \[1\]"
-    ):
-        unit_sparsity(network, x, y, attribute=lambda values: values[:, 0])
-    assert isinstance(unit_sparsity(network, x, y), UnitSparsity)
 
 
 def test_nothing_is_left_in_memory() -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from door_networks import bert_classifier
 from gapscope.base.errors import InvalidInput
+from gapscope.networks.adapters import LogitsOnly
 from gapscope.networks.factory import build_network, check_network_options, network_names
 
 _NARROW = {"width_multiplier": 0.125}
@@ -155,15 +158,6 @@ def test_weights_do_not_depend_on_dropout_or_batch_norm(name: str) -> None:
         ("lenet", {}, r"network must be one of .*'lenet5'.*; got 'lenet'\. Did you mean 'lenet5'\?$"),
         ("lenet5", {"droput": 0.1}, r"Network 'lenet5' has no option 'droput'; options: .* Did you mean 'dropout'\?$"),
         ("lenet5", {"dropout": 1.0}, r"Option 'dropout' of network 'lenet5' must lie in \[0, 1\); got 1.0\.$"),
-        ("lenet5", {"width_multiplier": 0}, r"'width_multiplier' of network 'lenet5' must lie in \(0, inf\); got 0\.$"),
-        ("lenet5", {"batch_norm": 1}, r"'batch_norm' of network 'lenet5' must be of type bool; got 1 \(int\)\.$"),
-        ("fully_connected", {"n_hidden": -1}, r"'n_hidden' .* must lie in \[0, inf\); got -1\.$"),
-        ("fully_connected", {"width": 0}, r"'width' .* must lie in \[1, inf\); got 0\.$"),
-        (
-            "vgg16",
-            {"head": "papr"},
-            r"'head' of network 'vgg16' must be one of 'linear', 'paper'; got 'papr'\. Did you",
-        ),
     ],
 )
 def test_wrong_names_and_options_get_one_sentence(name: str, options: dict[str, Any], message: str) -> None:
@@ -173,15 +167,27 @@ def test_wrong_names_and_options_get_one_sentence(name: str, options: dict[str, 
         build_network(name, input_shape=(1, 28, 28), n_outputs=10, **options)
 
 
-@pytest.mark.parametrize("input_shape", [(), (0, 28, 28), (1.0, 28, 28)])
-def test_an_impossible_input_shape_is_refused(input_shape: Any) -> None:
-    with pytest.raises(InvalidInput, match="input_shape must be the shape of one sample, without the batch, such as"):
-        build_network("lenet5", input_shape=input_shape, n_outputs=10)
-
-
 def test_default_dtype_is_respected() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         assert _build("small_cnn").get_parameter("output.weight").dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_padding_of_a_sequence_classifier_is_masked() -> None:
+    network = LogitsOnly(bert_classifier().eval(), padding=0)
+    torch.testing.assert_close(network(torch.tensor([[5, 6, 7]])), network(torch.tensor([[5, 6, 7, 0, 0]])))
+
+
+def test_images_get_no_mask() -> None:
+    class ImageClassifier(nn.Module):
+        def forward(self, pixel_values: Tensor) -> Any:
+            return SimpleNamespace(logits=pixel_values.flatten(1))
+
+    assert torch.equal(LogitsOnly(ImageClassifier(), padding=0)(torch.zeros(2, 1, 2)), torch.zeros(2, 2))
+
+
+def test_a_model_without_logits_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="must return an object with `logits`; Linear returned Tensor"):
+        LogitsOnly(nn.Linear(2, 2))(torch.zeros(1, 2))

@@ -166,10 +166,6 @@ def test_messages_say_why_a_network_has_no_automatic_strength() -> None:
         gs.GradientSimilarityPenalty("auto").forward_with_penalty(network, data)
     with pytest.raises(InvalidInput, match="labels of positions"):
         gs.penalties.L2Penalty("auto").forward_with_penalty(tiny_gpt2(), sentences())
-    with pytest.raises(InvalidInput, match="got str"):
-        gs.penalties.L2Penalty(0.1).forward_with_penalty(network, "a sentence")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match=r"floating-point inputs; got torch\.int64"):
-        gs.penalties.InputJacobianPenalty(0.1).forward_with_penalty(network, data)
 
 
 @pytest.mark.parametrize("kind", [*PENALTIES, "inputs"])

@@ -36,7 +36,6 @@ def _cases() -> dict[str, Penalty]:
     return {
         "exact trace": GradientSimilarityPenalty(0.1, method="exact"),
         "loss gradient": LossGradientPenalty(0.1),
-        "loss gradient by inputs": LossGradientPenalty(0.1, wrt="inputs"),
         "input jacobian": InputJacobianPenalty(0.1, method="exact"),
         "weight": L2Penalty(0.1),
     }

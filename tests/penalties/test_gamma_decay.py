@@ -125,14 +125,6 @@ def test_errors() -> None:
     samples = some_samples()
     with pytest.raises(InvalidInput, match="needs targets, for the curvature of the loss; got inputs alone"):
         GammaDecayPenalty(batch_size=16)(some_network(), samples.inputs)
-    with pytest.raises(
-        InvalidInput, match=r"batch_norm_size \(larger than batch_size\) must lie in \(16, inf\); got 8"
-    ):
-        GammaDecayPenalty(batch_size=16, batch_norm_size=8)
-    with pytest.raises(InvalidInput, match=r"metric must be one of .*; got 'euclidean'\. Did you mean 'euclid'"):
-        GammaDecayPenalty(batch_size=16, metric="euclidean")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match=r"smoothing must lie in \[0, 1\)"):
-        GammaDecayPenalty(batch_size=16, smoothing=1.0)
     without = nn.Sequential(nn.BatchNorm1d(6, affine=False), nn.Linear(6, 3))
     with pytest.raises(NotMeasurable, match="needs normalization layers with gamma"):
         GammaDecayPenalty(batch_size=16)(without, samples.inputs, samples.targets)

@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 
 import gapscope as gs
-from gapscope.base.errors import InvalidInput
-from gapscope.penalties.robust_losses import LOSSES, make_loss
 
 
 def batch(n: int = 6, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -85,15 +83,3 @@ def test_the_default_keeps_the_ids_of_older_runs() -> None:
     assert gs.RunSpec().id == gs.RunSpec(training=gs.TrainingSpec(loss=gs.LossSpec())).id
     assert "loss" not in gs.RunSpec().to_dict(omit_defaults=True).get("training", {})
     assert gs.RunSpec().id != gs.RunSpec(training=gs.TrainingSpec(loss=SPECS[0])).id
-
-
-def test_messages() -> None:
-    with pytest.raises(InvalidInput, match="Did you mean 'early_learning'"):
-        make_loss(gs.LossSpec(name="early_learnin"))
-    with pytest.raises(InvalidInput, match="has no setting 'p'; settings: q"):
-        make_loss(gs.LossSpec(name="generalized_cross_entropy", options={"p": 1}))
-    for made in LOSSES.values():
-        with pytest.raises(InvalidInput, match="For regression use the squared error"):
-            made()(torch.zeros(3, 2), torch.zeros(3, 2), torch.arange(3))
-    with pytest.raises(InvalidInput, match="q of GeneralizedCrossEntropy"):
-        gs.penalties.GeneralizedCrossEntropy(0.0)

@@ -88,11 +88,8 @@ def test_divergence_is_nan_from_then_on() -> None:
     [
         ({"times": [2, 1]}, "times must increase from 0 or more; got"),
         ({"times": []}, "times must increase"),
-        ({"learning_rate": 0.0}, r"learning_rate must lie in \(0, inf\); got 0.0"),
-        ({"method": "batch_norm"}, "method must be one of 'weight_norm', 'sgd'; got 'batch_norm'"),
         ({"method": "sgd", "zeta": 0.1}, "zeta must be 0 for method 'sgd', which has no gamma; got 0.1"),
         ({"method": "sgd", "length": 2.0}, "Got length 2.0 for method 'sgd'"),
-        ({"length": 0.0}, r"length must lie in \(0, inf\)"),
     ],
 )
 def test_wrong_input_of_dynamics(settings: dict[str, Any], message: str) -> None:
@@ -169,12 +166,3 @@ def test_fit_of_the_positive_targets_lies_on_the_relu_curve(alpha: float, noise:
 def test_fit_of_the_positive_targets_with_decay() -> None:
     expected = float(student_generalization(1.5, student="relu", zeta=0.25))
     assert _drawn(1.5, 16, 300, student="relu", zeta=0.25) == pytest.approx(expected, abs=0.01)
-
-
-def test_wrong_input_of_generalization() -> None:
-    with pytest.raises(InvalidInput, match=r"alpha must lie in \[0, inf\); got -1\.0"):
-        student_generalization([0.5, -1.0])
-    with pytest.raises(InvalidInput, match=r"ridge must lie in \[0, inf\); got nan"):
-        resolvent_trace(0.5, float("nan"))
-    with pytest.raises(InvalidInput, match=r"loss_scale must be one of 'inputs', 'samples'; got 'mean'"):
-        student_generalization(0.5, loss_scale="mean")  # type: ignore[arg-type]

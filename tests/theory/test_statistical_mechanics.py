@@ -69,20 +69,6 @@ def test_generalization_error_equals_quadrature(
     assert result == pytest.approx(expected, abs=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"gamma": -0.1}, r"gamma must lie in \[0, inf\); got -0\.1"),
-        ({"overlap": [0.2, 1.5]}, r"overlap must be in \[-1, 1\]; got \[0\.2 1\.5\]\. It is a cosine"),
-        ({"student": "rely"}, r"student must be one of 'relu', 'linear'; got 'rely'\. Did you mean 'relu'"),
-    ],
-)
-def test_wrong_input_of_order_parameters(settings: dict[str, Any], message: str) -> None:
-    for function in (order_parameter_integrals, generalization_error):
-        with pytest.raises(InvalidInput, match=message):
-            function(**{"gamma": 0.5, "overlap": 0.5, **settings})
-
-
 POINTS = [
     (alpha, temperature, length)
     for alpha in (0.5, 1.2, 2.0, 3.0)

@@ -260,21 +260,6 @@ def test_the_cost_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"Monitor\(loss on 60 samples: 4 recordings .*\)", repr(slow))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"every": 0}, r"every must lie in \[1, inf\); got 0"),
-        ({"n_samples": 0}, r"n_samples must lie in \[1, inf\); got 0"),
-        ({"mode": "training"}, r"mode must be one of 'eval', 'train'; got 'training'\. Did you mean 'train'\?"),
-        ({"measures": ["ntk_trase"]}, "Did you mean 'ntk_trace'"),
-        ({"measures": ["loss"], "options": {"ntk_trace": {}}}, "ntk_trace"),
-    ],
-)
-def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        Monitor(make_samples(), **settings).observe(make_network(), 1)
-
-
 def test_a_monitor_that_is_used_again_starts_anew_and_says_so() -> None:
     monitor = Monitor(make_samples(), ["loss"], alarm=SharedLearning(neighbours=5))
     assert repr(monitor).endswith("SharedLearning(nothing observed yet)")

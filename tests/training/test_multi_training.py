@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import LossSpec, PenaltySpec, TrainingSpec
 from gapscope.penalties.gradient_norms import InputJacobianPenalty
 from gapscope.training.loop import TrainingResult, train
@@ -235,13 +234,3 @@ def test_the_automatic_choice_is_one_of_both_and_never_means_never() -> None:
         train(network, data(), settings, seed=seed)
     assert [r.execution for r in train_many(never, data(), settings, stack="never")] == [""] * COUNT
     assert difference(alone, never) == 0
-
-
-def test_settings_that_do_not_fit_are_refused() -> None:
-    made, settings = networks(), TrainingSpec(epochs=1)
-    with pytest.raises(InvalidInput, match="distinct modules"):
-        train_many([made[0], made[0]], data(), settings)
-    with pytest.raises(InvalidInput, match="networks"):
-        train_many(made, data(), [settings])
-    with pytest.raises(InvalidInput, match="stack must be one of"):
-        train_many(made, data(), settings, stack="sometimes")  # type: ignore[arg-type]

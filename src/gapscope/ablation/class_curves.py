@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,14 +12,12 @@ from torch import Tensor, nn
 
 from gapscope.ablation.split import Activations, SplitNetwork, split_at
 from gapscope.ablation.tails import choose_tail
-from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices_of
 from gapscope.inspection.execution import compute_distributed, processes
 from gapscope.inspection.hooks import Weighted, capture_outputs, kind, module_named, record_module_calls
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.outputs import checked_outputs, prepare_inputs, samples_per_pass
-
-Attribute = Callable[[Float[Tensor, "s m *p"]], Float[Tensor, " m"]]
 
 
 def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " m"]:
@@ -80,19 +78,10 @@ class ClassCurves:
     reverse: Float[Tensor, "c n"]
 
 
-def _rank_units(split: SplitNetwork, attribute: Attribute | None, source: Activations) -> Int[Tensor, " m"]:
-    """Return the units of one class in the order of removal."""
-    if attribute is None:
-        scores = mean_absolute_activation(split.flatten_positions(source.values))
-    else:
-        scores = torch.as_tensor(attribute(source.values.movedim(split.unit_axis, 1)))
-    units = source.values.shape[split.unit_axis]
-    if scores.shape != (units,) or bool(scores.isnan().any()):
-        raise InvalidInput(
-            f"attribute must return one number, not NaN, for each of the {units} units of layer '{split.label}'; got "
-            f"shape {list(scores.shape)}. Its argument is activations [n, units, ...]."
-        )
-    return scores.to(source.values.device).argsort(descending=True, stable=True)
+def rank_units(split: SplitNetwork, source: Activations) -> Int[Tensor, " m"]:
+    """Return the units of one class in the order of removal, by descending mean absolute activation."""
+    scores = mean_absolute_activation(split.flatten_positions(source.values))
+    return scores.argsort(descending=True, stable=True)
 
 
 @torch.no_grad()
@@ -103,13 +92,11 @@ def class_curves(
     *,
     layer: str | None,
     unit_axis: int | None,
-    attribute: Attribute | None,
     chunk_size: int | None,
 ) -> ClassCurves:
     """Ablate the units of one layer cumulatively, per class and in both orders.
 
-    The curves are exact, in float64 on the CPU. `layer` and `unit_axis` are those of `split_at`; `attribute` gives the
-    scores by which units are ranked (None for the mean absolute activation).
+    The curves are exact, in float64 on the CPU. `layer` and `unit_axis` are those of `split_at`.
     """
     first = prepare_inputs(network, x[:2])
     split = split_at(network, first, layer, unit_axis)
@@ -120,7 +107,7 @@ def class_curves(
     curves = []
     for label in classes:
         source = split.all_activations(prepare_inputs(network, x[(y == label).to(x.device)]), rows)
-        predictions = tail.predictions(source, _rank_units(split, attribute, source))
+        predictions = tail.predictions(source, rank_units(split, source))
         curves.append((predictions == label).double().mean(1).cpu())
     forward, reverse = torch.stack(curves, 1)
     counts = tuple(int((y == label).sum()) for label in classes)

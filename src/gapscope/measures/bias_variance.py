@@ -32,22 +32,6 @@ class BiasVariance:
     mse: float
     runs: int
 
-    def unbiased(self) -> BiasVariance:
-        """Correct for the finite number R of runs, which moves variance / (R - 1) into the bias.
-
-        Their sum is unchanged. The bias may come out slightly negative.
-
-        Returns:
-            Unbiased estimates of the parts over infinitely many runs.
-
-        Raises:
-            InvalidInput: There is one run only.
-        """
-        if self.runs < 2:
-            raise InvalidInput("Got 1 run; unbiased parts need at least 2. Train the network again with another seed.")
-        variance = self.variance * self.runs / (self.runs - 1)
-        return BiasVariance(self.mse - variance, variance, self.mse, self.runs)
-
 
 def _predictions(predictions: Tensor | np.ndarray) -> Tensor:
     predictions = torch.as_tensor(predictions).detach().double().cpu()
@@ -87,7 +71,7 @@ def bias_variance(
 
     Each averaged over samples and summed over outputs (Forouzesh, Salehi and Thiran 2021, eq. 4-6). The runs differ
     in what training leaves to chance, initialization and order of the samples, on one fixed training set. Exact for
-    these runs; `unbiased()` corrects for their number. For a classifier pass probabilities, not raw outputs.
+    these R runs, whose number moves variance / (R - 1) into the bias. For a classifier pass probabilities.
 
     Args:
         predictions: Predictions of every run.

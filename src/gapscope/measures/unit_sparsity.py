@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from gapscope.ablation.class_curves import (
-    Attribute,
     ClassCurves,
     areas,
     below_chance,
@@ -182,7 +181,6 @@ def unit_sparsity(
     *,
     layers: str | Sequence[str] | None = None,
     unit_axis: int | None = None,
-    attribute: Attribute | None = None,
     chunk_size: int | None = None,
 ) -> UnitSparsity | dict[str, UnitSparsity]:
     r"""Compute the unit sparsity zeta and kappa of a layer by cumulative ablation (exact).
@@ -192,7 +190,8 @@ def unit_sparsity(
 
     For the samples of each class j (by the training labels given), units are set to zero one after the other: the most
     active first gives the accuracy curve E(n), the exact reverse E_r(n), n = 0..M. A unit is a channel of a feature map
-    or a unit of a linear layer, after its activation; it is ranked again for each class. $n_0$ is the first n with
+    or a unit of a linear layer, after its activation; it is ranked again for each class, by its mean absolute
+    activation over samples and positions. $n_0$ is the first n with
     $E(n) \le 1/C$, $n_0^r$ the last of the $\arg\max_{n < M} E_r(n)$. Both numbers are means over the classes that have
     samples. Where the paper's text is ambiguous this is what its figures and its authors' program do.
 
@@ -206,8 +205,6 @@ def unit_sparsity(
             results, one per layer, also where it holds one name.
         unit_axis: Axis of the layer's output that counts its units; None takes the last one behind a linear layer (also
             for tokens with features), else the first after the samples.
-        attribute: Function from a class's activations [n, M, ...] to one number per unit, by which units are ranked,
-            largest first; None for the paper's, their mean absolute activation over samples and positions.
 
     Returns:
         The numbers with curves, turning points, class table and cautions; by layer where a sequence is given.
@@ -229,14 +226,6 @@ def unit_sparsity(
         n_outputs = network_outputs(network, x[:1]).shape[1]
         check_labels(y, n_outputs)
         for name in names:
-            curves = class_curves(
-                network,
-                x,
-                y,
-                layer=name,
-                unit_axis=unit_axis,
-                attribute=attribute,
-                chunk_size=chunk_size,
-            )
+            curves = class_curves(network, x, y, layer=name, unit_axis=unit_axis, chunk_size=chunk_size)
             results[str(name)] = _sparsity(curves, n_outputs)
     return results if names is layers else next(iter(results.values()))

@@ -1,4 +1,4 @@
-"""Built-in networks by name, and adapters of models of other packages.
+"""Built-in networks by name, and initial weights.
 
 Common parameters of the builders, all of which return raw outputs:
 
@@ -12,9 +12,6 @@ Args:
     generator: Source of the initial weights; None for the same ones in every call.
 """
 
-from gapscope.networks.adapters import from_timm as from_timm
-from gapscope.networks.adapters import from_torchvision as from_torchvision
-from gapscope.networks.adapters import from_transformers as from_transformers
 from gapscope.networks.factory import build_network as build_network
 from gapscope.networks.factory import check_network_options as check_network_options
 from gapscope.networks.factory import network_names as network_names

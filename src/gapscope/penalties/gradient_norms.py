@@ -20,16 +20,6 @@ from gapscope.penalties.base import Penalty, StrengthRule, check_fixed, register
 from gapscope.penalties.batches import data_parallel
 
 
-def differentiable_inputs(inputs: Tensor) -> Tensor:
-    """Return inputs with a gradient (integers raise InvalidInput)."""
-    if not inputs.is_floating_point():
-        raise InvalidInput(
-            f"A derivative by the inputs must have floating-point inputs; got {inputs.dtype}. "
-            "Let the network begin after the embedding, or use a penalty on the weights."
-        )
-    return inputs if inputs.requires_grad else inputs.detach().requires_grad_()
-
-
 @register_penalty("input_jacobian")
 class InputJacobianPenalty(Penalty):
     r"""Squared input-Jacobian norm $\lambda \sum \lVert \nabla_x f_c(x_n) \rVert^2 / (nC)$.
@@ -68,9 +58,15 @@ class InputJacobianPenalty(Penalty):
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Enable the inputs' gradient and frozen batch statistics."""
+        if not inputs.is_floating_point():
+            raise InvalidInput(
+                f"A derivative by the inputs must have floating-point inputs; got {inputs.dtype}. "
+                "Let the network begin after the embedding, or use a penalty on the weights."
+            )
+        inputs = inputs if inputs.requires_grad else inputs.detach().requires_grad_()
         modules = dict(unwrapped(network).named_modules())
         with eager_mode(), differentiable_kernels(modules.values()), allow_frozen_stats(modules, needed=False):
-            yield differentiable_inputs(inputs), None
+            yield inputs, None
 
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
@@ -104,15 +100,11 @@ def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
 class LossGradientPenalty(Penalty):
     r"""Squared gradient norm $\mu \lVert \nabla_\theta L \rVert^2$ of the mean loss L.
 
-    By the weights it is explicit gradient regularization (Barrett and Dherin 2021, arXiv:2009.11162): a sum over all
-    trainable weights. By the inputs it is double backpropagation (Drucker and Le Cun 1992),
-    $\frac{\mu}{n} \sum_n \lVert \nabla_{x_n} \ell_n \rVert^2$ with $\ell_n$ the loss of one sample. By the weights
-    BatchNorm's statistics of the batch are followed; by the inputs they are constants, so that samples do not interact.
-    Exact; costs about two plain training steps. With DistributedDataParallel the gradient by the weights is that of the
-    joined batch.
+    Explicit gradient regularization (Barrett and Dherin 2021, arXiv:2009.11162): a sum over all trainable weights, in
+    which BatchNorm's statistics of the batch move with the weights. Exact; costs about two plain training steps. With
+    DistributedDataParallel the gradient is that of the joined batch.
 
     Args:
-        wrt: "parameters" or "inputs" (with a number as the strength).
         loss: The loss of (outputs, targets), a mean over samples; None for cross-entropy with class labels and mean
             squared error with floating-point targets of the shape of the outputs.
 
@@ -130,33 +122,24 @@ class LossGradientPenalty(Penalty):
         self,
         strength: float | Literal["auto"] | StrengthRule,
         *,
-        wrt: Literal["parameters", "inputs"] = "parameters",
         every: int = 1,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
-        check_choice("wrt", wrt, ("parameters", "inputs"))
         check_range("every", every, 1)
-        if wrt == "inputs":
-            check_fixed(strength, "LossGradientPenalty by the inputs")
         self.strength, self.automatic = strength_of(strength, "LossGradientPenalty")
-        self.wrt, self.every = wrt, every
+        self.every = every
         self.loss = default_loss if loss is None else loss
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Enable the inputs' gradient in calls that penalize it."""
+        """Use twice differentiable kernels in calls with the penalty."""
         applied = self._calls % self.every == 0
         self._calls += 1
         if not applied:
             yield inputs, False
             return
-        modules, by_sample = dict(unwrapped(network).named_modules()), self.wrt == "inputs"
-        with (
-            eager_mode(),
-            differentiable_kernels(modules.values()),
-            allow_frozen_stats(modules if by_sample else {}, needed=False),
-        ):
-            yield differentiable_inputs(inputs) if by_sample else inputs, True
+        with eager_mode(), differentiable_kernels(unwrapped(network).modules()):
+            yield inputs, True
 
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
@@ -168,15 +151,10 @@ class LossGradientPenalty(Penalty):
             )
         if not observed:
             return outputs.new_zeros(())
-        strength, loss = self.strength * self.every, self.loss(outputs, targets)
-        if self.wrt == "inputs":
-            with freeze_batch_stats():
-                gradient = input_gradient(network, loss * len(inputs), inputs, create_graph=True)
-            return strength * gradient.square().sum() / len(inputs)
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        gradients = whole_gradient(loss, parameters, create_graph=True)
+        gradients = whole_gradient(self.loss(outputs, targets), parameters, create_graph=True)
         if (parallel := data_parallel(network)) is not None:
             squares = [_joint_square(gradient, parallel) for gradient in gradients]
         else:
             squares = [gradient.square().sum() for gradient in gradients]
-        return strength * torch.stack(squares).sum()
+        return self.strength * self.every * torch.stack(squares).sum()

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import gapscope
 from batch_norm.some_networks import images, plain, warmed_up
-from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.batch_norm import replace_batch_norm
 from gapscope.batch_norm.advice.batch_norm import DropoutLoss
@@ -106,27 +105,6 @@ def test_without_batch_statistics_all_of_it_is_missing() -> None:
     assert content["missing"]["value"] == float(advice.missing) and len(content["layers"]) == 4
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_size": 1}, r"batch_size \(at least 2.*got 1"),
-        ({"batch_size": 20, "new_batch_size": N}, r"new_batch_size \(.*got 2000"),
-        ({"batch_size": 20, "new_batch_size": 20}, "must differ from batch_size; got 20 twice"),
-        ({"batch_size": 20, "dropout_before": ["3"]}, "must name layers of the network; got '3'"),
-    ],
-)
-def test_refuses_what_cannot_be_used(options: dict[str, object], message: str, signs: Data) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        gapscope.advise_batch_norm(one_layer(), signs, **options)  # type: ignore[arg-type]
-
-
-def test_refuses_a_network_without_batch_norm(signs: Data) -> None:
-    with pytest.raises(NotMeasurable, match="normalization layers"):
-        gapscope.advise_batch_norm(nn.Linear(1, 1).double(), signs, batch_size=20)
-    with pytest.raises(GapscopeError, match="data must hold targets"):
-        gapscope.advise_batch_norm(one_layer(), signs[0], batch_size=20)
-
-
 @pytest.fixture
 def signs_dropout() -> Samples:
     """u = -1 or 1, which the identity fits: dropping it with probability p costs p / (1 - p)."""
@@ -202,13 +180,3 @@ def test_each_reason_for_distrust_is_said_where_it_holds(
 def test_a_prediction_that_is_off_is_said(stated: BatchNormAdvice) -> None:
     off = replace(stated, total=replace(stated.total, predicted=Estimate(0.2, 0.001)))
     assert "gives 0.2 where 0.1 is measured" in off.caveats[0]
-
-
-def test_as_a_table_and_as_plain_values(stated: BatchNormAdvice) -> None:
-    table = stated.to_pandas()
-    assert table["layer"].tolist() == ["first", "last", "all layers"]
-    assert table["zeta"].tolist() == pytest.approx([0.02, 0.005, 0.025])
-    content = stated.to_dict()
-    assert content["missing"] == {"value": 0.05, "standard_error": 0.001} and content["advice"] == list(
-        stated.sentences
-    )

@@ -1,4 +1,4 @@
-"""Curvature by gamma and beta against autograd, and the data on which it is measured."""
+"""Curvature by gamma and beta and the sums of a layer's decay, against autograd and Monte Carlo estimates."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from torch import Tensor, nn
 
 from batch_norm.some_networks import Residual, images, plain, warmed_up
 from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.batch_norm.gamma_decay.accumulators import (
+    LayerAccumulator,
+    SecondMoments,
+    even_loss_excess,
+    gaussian_sampler,
+)
 from gapscope.batch_norm.gamma_decay.curvature import (
+    EvaluationData,
     derivatives_along,
     output_gradient,
     output_hessian_factor,
     tapped_forward,
 )
+from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.inspection.losses import Loss, sample_losses
 
@@ -62,3 +71,91 @@ def test_derivatives_by_gamma_and_beta_sample_by_sample(make: type[nn.Module]) -
             by_gamma, by_beta = torch.autograd.grad(value, [layer.weight, layer.bias], retain_graph=True)
             torch.testing.assert_close(result[name][0][i], by_gamma)
             torch.testing.assert_close(result[name][1][i], by_beta)
+
+
+N, C, POSITIONS = 400, 3, 4
+
+
+@pytest.fixture(scope="module")
+def u() -> Tensor:
+    """Inputs normalized over samples and positions, skewed and correlated between channels."""
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(N, C, POSITIONS, generator=generator, dtype=torch.float64).exp()
+    h = h + h[:, :1] + torch.rand(N, C, 1, generator=generator, dtype=torch.float64)
+    mean, std = h.mean((0, 2), keepdim=True), h.std((0, 2), keepdim=True, unbiased=False)
+    return (h - mean) / std
+
+
+def sums_of(u: Tensor, *, full: bool, chunks: int = 1) -> LayerAccumulator:
+    sums = LayerAccumulator(C, full=full, draws=1, device=torch.device("cpu"))
+    for part in u.chunk(chunks):
+        sums.add(part, part.mean(2), part[:, :, 0])
+        sums.add_direction(0, part.mean(2), part[:, :, 1])
+    return sums
+
+
+def statistics_of_batches(u: Tensor, size: int, batches: int) -> tuple[Tensor, Tensor]:
+    """(a, s) of random batches with replacement, [batches, C]."""
+    drawn = u[torch.randint(0, N, (batches, size), generator=torch.Generator().manual_seed(1))]
+    mean = drawn.mean((1, 3))
+    return mean, (drawn.square().mean((1, 3)) - mean.square()).sqrt() - 1
+
+
+def test_statistics_of_drawn_batches(u: Tensor) -> None:
+    """M Var(a) = V1 exactly, the other moments in the limit of large M."""
+    size = 400
+    a, s = statistics_of_batches(u, size, 4000)
+    noise = sums_of(u, full=True).noise_covariance()
+    v1, v2, v12 = noise.rr.diagonal(), noise.pp.diagonal(), noise.rp.diagonal()
+    torch.testing.assert_close(size * a.square().mean(0), v1, rtol=0.1, atol=0)
+    torch.testing.assert_close(size * s.var(0), v2 / 4, rtol=0.15, atol=0)
+    torch.testing.assert_close(size * (a * s).mean(0), v12 / 2, rtol=0.15, atol=0)
+    torch.testing.assert_close(size * (1 / (1 + s) - 1).mean(0), v1 / 2 + 3 * v2 / 8, rtol=0.4, atol=0)
+    torch.testing.assert_close(size * (a.T @ a) / len(a), noise.rr, rtol=0, atol=0.1 * float(v1.max()))
+
+
+def test_draws_have_the_covariance_asked_for() -> None:
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    root[5] = root[4]  # singular
+    covariance = root @ root.T
+    blocks = SecondMoments(covariance[:3, :3], covariance[3:, 3:], covariance[:3, 3:], covariance[3:, :3])
+    drawn = gaussian_sampler(blocks)(100_000, generator)
+    torch.testing.assert_close(torch.cov(drawn.T), covariance, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
+    diagonals = blocks.diagonals()
+    drawn = gaussian_sampler(diagonals)(100_000, generator)
+    pp, rr, pr, rp = (block.diag() for block in diagonals)
+    expected = torch.cat([torch.cat([pp, pr], 1), torch.cat([rp, rr], 1)])
+    torch.testing.assert_close(torch.cov(drawn.T), expected, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_quadratic_loss_of_a_linear_network_has_no_other_part_than_the_decay(covariance: str, affine: bool) -> None:
+    network = nn.Sequential(nn.BatchNorm1d(4, affine=affine), nn.Linear(4, 2)).double()
+    x = torch.randn(300, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[:, 1] += x[:, 0]
+    network(x)
+    layer = gamma_decay(network, (x, x[:, :2]), batch_size=10, noise_draws=30, covariance=covariance)["0"]  # type: ignore[arg-type]
+    assert layer.sampled is not None and layer.sampled.standard_error is not None
+    assert 0 < layer.sampled.standard_error < 0.05 * layer.decay
+    assert abs(layer.sampled - layer.decay) < 4 * layer.sampled.standard_error
+    assert float(layer.predicted) == pytest.approx(layer.sampled + float(layer.first_order.sum()))
+    assert layer.predicted.standard_error == layer.sampled.standard_error
+
+
+def test_a_kink_is_seen() -> None:
+    """Loss |h| at targets 0: E|h + noise| - E|h| = variance * density(0), by its kink."""
+    h = torch.linspace(-3, 3, 2001, dtype=torch.float64)[:, None]
+    network = nn.BatchNorm1d(1, eps=0.0).double().eval()
+    assert network.running_mean is not None and network.running_var is not None
+    network.running_var.fill_(1.0)
+
+    def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.abs().squeeze(1)
+
+    zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    subject = EvaluationData(nn.Sequential(network), {"0": network}, Samples(h, h), absolute, 500)
+    only_mean = SecondMoments(zero, one, zero, zero)
+    result = even_loss_excess(subject, "0", only_mean, scale=0.2, draws=20, generator=torch.Generator().manual_seed(0))
+    assert result == pytest.approx(0.2**2 / 6, rel=0.1)

@@ -175,20 +175,6 @@ def test_no_trace_is_left(network: Any) -> None:
     network.eval()
 
 
-def test_errors(network: Any) -> None:
-    x = images(N).inputs
-    with pytest.raises(InvalidInput, match="data must hold targets; got inputs alone"):
-        gamma_decay(network, x, batch_size=M)
-    with pytest.raises(InvalidInput, match=r"'squared_score'.*draws=None"):
-        gamma_decay(network, images(N), batch_size=M, curvature="squared_score", draws=3)
-    with pytest.raises(InvalidInput, match="noise_draws act on the network itself; use metric='empirical'"):
-        gamma_decay(network, images(N), batch_size=M, noise_draws=2, metric="euclid")
-    with pytest.raises(InvalidInput, match=r"noise_draws \(0 for none\) must lie in \[2, inf\)"):
-        gamma_decay(network, images(N), batch_size=M, noise_draws=1)
-    with pytest.raises(NotMeasurable, match="it holds none"):
-        gamma_decay(nn.Linear(2, 2), Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)), batch_size=2)
-
-
 def factors_of(network: nn.Module, samples: Samples, chunk_size: int, names: list[str] | None = None) -> Any:
     layers = batch_norm_layers(network, names)
     return euclidean_length_factors(EvaluationData(network, layers, samples, sample_losses, chunk_size))
@@ -233,14 +219,6 @@ def test_another_batch_size_without_measuring(network: Any) -> None:
     assert float(replaced.for_batch_size(1000).decay) == pytest.approx(float(replaced.decay) * M / 1000)
     with pytest.raises(InvalidInput, match=r"batch_size \(below the number of samples.*\[1, 29\]; got 30"):
         decay.for_batch_size(30)
-
-
-def test_tables(network: Any) -> None:
-    decay = gamma_decay(network, images(N), batch_size=M)
-    table = decay.to_pandas()
-    assert list(table.index) == ["1", "4", "8"]
-    assert table["predicted"].to_numpy().sum() == pytest.approx(float(decay.predicted))
-    assert "mean_zeta" in repr(decay) and len(decay) == 3
 
 
 def test_totals_are_sums_over_layers_with_errors_added_in_squares(network: Any) -> None:

@@ -42,15 +42,6 @@ def test_data_sets_read_the_labels_of_the_moment() -> None:
         canaries.dataset(TensorDataset(torch.zeros(3, 2)))
 
 
-@pytest.mark.parametrize(
-    ("classes", "number", "message"),
-    [(1, None, "Got 1 class"), (2, 40, "Got number=40; .* half of the 60 samples")],
-)
-def test_impossible_canaries_are_refused(classes: int, number: int | None, message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        Canaries(torch.zeros(60, dtype=torch.int64), n_classes=classes, number=number)
-
-
 def sequence(*pairs: tuple[float, float]) -> list[torch.Tensor]:
     """Logits of two classes that give label 0 these probabilities at 30 ordinary samples and at 10 canaries."""
     result = []

@@ -1,15 +1,19 @@
+"""Penalties on the input Jacobian and on the gradient of the loss."""
+
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import jacrev, vmap
 
 from gapscope.base.errors import InvalidInput
-from gapscope.penalties.base import make_penalty
-from gapscope.penalties.gradient_norms import LossGradientPenalty
+from gapscope.penalties.gradient_norms import InputJacobianPenalty, LossGradientPenalty
+from gradients.reference import gradient_of
 
 
 def _network() -> nn.Module:
@@ -22,21 +26,41 @@ def _batch() -> tuple[Tensor, Tensor]:
     return torch.randn(6, 3, dtype=torch.float64, generator=generator), torch.randint(0, 4, (6,), generator=generator)
 
 
-def test_by_the_inputs_it_is_the_mean_over_samples() -> None:
-    network, (x, y) = _network(), _batch()
-    value = LossGradientPenalty(0.5, wrt="inputs")(network, x, y)
-    squares = []
-    for one, label in zip(x.split(1), y.split(1), strict=True):
-        one.requires_grad_()
-        squares.append(torch.autograd.grad(F.cross_entropy(network(one), label), one)[0].square().sum())
-    torch.testing.assert_close(value, 0.5 * torch.stack(squares).mean())
-    assert not x.requires_grad
+def test_exact_value_and_gradient() -> None:
+    network, (x, _) = _network(), _batch()
+    expected = vmap(jacrev(lambda one: network(one[None])[0]))(x).square().sum()
+    value = InputJacobianPenalty(0.5, method="exact", reduction="sum")(network, x)
+    torch.testing.assert_close(value, 0.5 * expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        gradient_of(value, network), 0.5 * gradient_of(expected, network), rtol=1e-10, atol=1e-12
+    )
+    torch.testing.assert_close(InputJacobianPenalty(0.5, method="exact")(network, x), value / 24)
 
 
-@pytest.mark.parametrize("wrt", ["parameters", "inputs"])
-def test_gradient_by_finite_differences(wrt: str) -> None:
+@pytest.mark.parametrize("probe", ["class", "rademacher"])
+def test_probes_are_unbiased(probe: Any) -> None:
+    network, (x, _) = _network(), _batch()
+    penalty = InputJacobianPenalty(1.0, probe=probe)
+    draws = torch.stack([penalty(network, x).detach() for _ in range(400)])
+    expected = InputJacobianPenalty(1.0, method="exact")(network, x).detach()
+    assert abs(float(draws.mean() - expected)) < 4 * float(draws.std()) / 20
+    assert float(draws.std()) > 0
+
+
+def test_state_is_resumed() -> None:
+    network, (x, _) = _network(), _batch()
+    penalty = InputJacobianPenalty(1.0)
+    penalty(network, x)
+    state = penalty.state_dict()
+    following = penalty(network, x)
+    resumed = InputJacobianPenalty(1.0, seed=5)
+    resumed.load_state_dict(state)
+    assert torch.equal(resumed(network, x), following)
+
+
+def test_gradient_of_the_loss_gradient_by_finite_differences() -> None:
     network, (x, y) = _network(), _batch()
-    penalty = LossGradientPenalty(1.0, wrt=wrt)  # type: ignore[arg-type]
+    penalty = LossGradientPenalty(1.0)
     weight = network.get_parameter("0.weight")
     (gradient,) = torch.autograd.grad(penalty(network, x, y), weight)
     direction = torch.randn_like(weight)
@@ -73,21 +97,14 @@ def test_every_third_call_has_three_times_the_strength_and_goes_on_when_resumed(
     network, (x, y) = _network(), _batch()
     value = float(LossGradientPenalty(1.0)(network, x, y).detach())
     lazy, resumed = LossGradientPenalty(1.0, every=3), LossGradientPenalty(1.0, every=3)
-    seen = [float(lazy(network, x, y).detach()) for _ in range(4)]
-    assert seen[1:3] == [0.0, 0.0] and seen[0] == pytest.approx(3 * value) == seen[3]
+    values = [float(lazy(network, x, y).detach()) for _ in range(4)]
+    assert values[1:3] == [0.0, 0.0] and values[0] == pytest.approx(3 * value) == values[3]
     resumed.load_state_dict(lazy.state_dict())
     assert [float(resumed(network, x, y).detach()) for _ in range(3)] == [0.0, 0.0, pytest.approx(3 * value)]
-    with pytest.raises(InvalidInput, match="every must lie in"):
-        LossGradientPenalty(1.0, every=0)
 
 
 def test_wrong_use_is_explained() -> None:
-    network, (x, y) = _network(), _batch()
-    with pytest.raises(InvalidInput, match=r"given targets; got none\. Use penalty\.forward_with_penalty"):
-        LossGradientPenalty(1.0)(network, x)
     with pytest.raises(InvalidInput, match=r"must have floating-point inputs; got torch\.int64"):
-        LossGradientPenalty(1.0, wrt="inputs")(nn.Embedding(4, 4), y, y)
-    with pytest.raises(InvalidInput, match="wrt must be one of 'parameters', 'inputs'; got 'input'"):
-        make_penalty("loss_gradient", {"strength": 1.0, "wrt": "input"})
-    with pytest.raises(InvalidInput, match="strength of LossGradientPenalty must lie in"):
-        LossGradientPenalty(-1.0)
+        InputJacobianPenalty(1.0)(nn.Embedding(4, 4), torch.zeros(2, 1, dtype=torch.int64))
+    with pytest.raises(InvalidInput, match=r"given targets; got none\. Use penalty\.forward_with_penalty"):
+        LossGradientPenalty(1.0)(_network(), _batch()[0])
