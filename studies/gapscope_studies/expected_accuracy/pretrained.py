@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,14 +72,14 @@ def target_images(target: str, n: int, seed: int, root: str | None) -> tuple[Sam
     order = torch.randperm(len(pool) // 2 if pool is problem.test else len(pool), generator=generator)
     test = torch.arange(len(problem.test) - TEST, len(problem.test))
 
-    def prepared(samples: Samples, rows: Tensor) -> Samples:
+    def prepare(samples: Samples, rows: Tensor) -> Samples:
         x, y = samples.inputs[rows].float(), samples.targets
         assert y is not None
         if x.shape[1] == 1:
             x = torch.nn.functional.pad(x, (2, 2, 2, 2)).expand(-1, 3, -1, -1)
         return Samples(normalized(_blurred(x) if target.endswith("blurred") else x), y[rows])
 
-    return prepared(pool, order[:n]), prepared(problem.test, test)
+    return prepare(pool, order[:n]), prepare(problem.test, test)
 
 
 def _fine_tuned_accuracy(
@@ -99,8 +99,8 @@ def _fine_tuned_accuracy(
     return float((predicted == test.targets).double().mean())
 
 
-def chosen_rate(name: str, target: str, root: str | None, folder: Path) -> dict[str, Any]:
-    """Return the accuracy on the held-out fifth for every learning rate, and the best rate."""
+def choose_rate(name: str, target: str, root: str | None, folder: Path) -> dict[str, Any]:
+    """Accuracy on the held-out fifth for every learning rate, and the best rate."""
     torch.set_num_threads(1)
     train, _ = target_images(target, 300, 0, root)
     part, held_out = train.subset(torch.arange(240)), train.subset(torch.arange(240, 300))
@@ -129,29 +129,21 @@ def read(name: str, target: str, n: int, seed: int, root: str | None, folder: Pa
             **{score: getattr(row, attribute) for score, attribute in SCORES.items()}}  # fmt: skip
 
 
-def _tau(part: Table, score: str) -> float:
-    return kendall_tau(part[score].to_numpy(float), part[TRUTH].to_numpy(float))
-
-
-def _regret(part: Table, score: str) -> float:
-    """Accuracy of the best network minus that of the one with the largest score, in points."""
-    return 100 * float(part[TRUTH].max() - part[TRUTH].iloc[int(part[score].to_numpy(float).argmax())])
-
-
 def _row(table: Table, score: str) -> dict[str, Any]:
     """Means over choices (networks on one target with the same images), with intervals over targets."""
     table = table.assign(**{score: table[score].astype(float).fillna(table[score].astype(float).min() - 1)})
+    choices = [part for _, part in table.groupby(["n", "seed", "target"], sort=False)]
+    targets = [part["target"].iloc[0] for part in choices]
 
-    def over_targets(statistic: Callable[[Table, str], float]) -> Interval:
-        of_target = {
-            name: float(np.mean([statistic(choice, score) for _, choice in part.groupby(["n", "seed"])]))
-            for name, part in table.groupby("target")
-        }
-        means = np.array([of_target[name] for name in table["target"]])
-        # targets have equally many rows, so that one which is drawn twice counts twice
-        return bootstrap(lambda rows: float(means[rows].mean()), len(table), table["target"].tolist(), draws=500)
+    def over_targets(values: Sequence[float]) -> Interval:
+        array = np.array(values)
+        return bootstrap(lambda rows: float(array[rows].mean()), len(array), targets, draws=500)
 
-    row: dict[str, Any] = {"score": score, "tau": over_targets(_tau), "regret in points": over_targets(_regret)}
+    pairs = [part[[score, TRUTH]].to_numpy(dtype=float).T for part in choices]
+    # accuracy of the best network minus that of the one with the largest score, in points
+    regrets = [100 * float(truth.max() - truth[values.argmax()]) for values, truth in pairs]
+    taus = [kendall_tau(*pair) for pair in pairs]
+    row: dict[str, Any] = {"score": score, "tau": over_targets(taus), "regret in points": over_targets(regrets)}
     if score in OURS:
         errors = table[score] - table[TRUTH]
         row["error"] = rms_error(errors, table["target"].tolist()).within(0, math.inf)
@@ -159,8 +151,8 @@ def _row(table: Table, score: str) -> dict[str, Any]:
     return row
 
 
-def diagnosed(readings: Mapping[str, Any], rates: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return how well two numbers find a fine-tune that another learning rate improves by more than ten points.
+def diagnose(readings: Mapping[str, Any], rates: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """AUROC of two numbers for fine-tunes that another learning rate improves by more than ten points.
 
     Added after the first results were seen. All on the held-out fifth of the images of seed 0.
     """
@@ -174,8 +166,8 @@ def diagnosed(readings: Mapping[str, Any], rates: Mapping[str, Any]) -> list[dic
     ])  # fmt: skip
 
     def area(column: str, sign: int) -> Interval:
-        def of_rows(chosen: np.ndarray) -> float:
-            part = rows.iloc[chosen]
+        def of_rows(index: np.ndarray) -> float:
+            part = rows.iloc[index]
             return float(roc_auc_score(part["faulty"], sign * part[column])) if part["faulty"].nunique() == 2 else 0.5
 
         return bootstrap(of_rows, len(rows), rows["target"].tolist(), draws=500).within(0, 1)
@@ -194,7 +186,7 @@ def pretrained(setting: RunSettings) -> Outcome:
     sizes = setting.choose(smoke={100: 1}, small=SIZES, paper=dict.fromkeys(SIZES, 10))
     place = setting.data_root, setting.work / "pretrained networks"
     rates = setting.cached("pretrained rates", {
-        f"{name} on {target}": partial(chosen_rate, name, target, *place)
+        f"{name} on {target}": partial(choose_rate, name, target, *place)
         for target in targets for name in names
     })  # fmt: skip
     cells = [
@@ -211,17 +203,18 @@ def pretrained(setting: RunSettings) -> Outcome:
     })  # fmt: skip
     table = pandas.DataFrame([readings[label] | reached[label] for label in labels])
     rows = sorted((_row(table, score) for score in SCORES), key=lambda row: -row["tau"].value)
-    covered = (table["low"] <= table[TRUTH]) & (table[TRUTH] <= table["high"])
+    covered = table[TRUTH].between(table["low"], table["high"])
     forecast = next(row for row in rows if row["score"] == "forecast")
-    tables = {"Scores before a fine-tune": to_table(rows)}
     errors = [
         {"target": target, **{reading: root_mean_square(part[reading] - part[TRUTH]) for reading in OURS}}
         for target, part in table.groupby("target")
     ]
-    tables["Root mean squared error by target"] = to_table(errors)
-    diagnosis = diagnosed(readings, rates) if 300 in sizes else []
-    if diagnosis:
-        tables["Fine-tunes whose learning rate is wrong"] = to_table(diagnosis)
+    diagnosis = diagnose(readings, rates) if 300 in sizes else []
+    tables = {
+        "Scores before a fine-tune": rows,
+        "Root mean squared error by target": errors,
+        "Fine-tunes whose learning rate is wrong": diagnosis,
+    }
     return Outcome(
         numbers={
             "rows": to_numbers(rows),
@@ -235,7 +228,7 @@ def pretrained(setting: RunSettings) -> Outcome:
             error_claim("the forecast before a fine-tune errs by less than a tenth of the accuracy",
                         "root mean squared error", forecast["error"], below=0.1, unit="targets")
         ],
-        tables=tables,
+        tables={name: to_table(part) for name, part in tables.items() if part},
         verdict=(
             f"Targets are the units. The 90 % interval of the forecast holds {covered.mean():.0%} of the accuracies."
         ),

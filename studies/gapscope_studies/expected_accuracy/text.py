@@ -44,9 +44,9 @@ def _lines(package: str) -> list[str]:
     for path in sorted(Path(spec.origin).parent.rglob("*.py")):
         text = path.read_text(encoding="utf-8", errors="ignore")
         result.update(line.strip() for line in text.splitlines() if line.isascii())
-    kept = sorted(line for line in result if 20 <= len(line) <= LENGTH and package not in line)
-    order = np.random.default_rng(derive_seed(0, package)).permutation(len(kept))[:LINES]
-    return [kept[i] for i in order]
+    lines = sorted(line for line in result if 20 <= len(line) <= LENGTH and package not in line)
+    order = np.random.default_rng(derive_seed(0, package)).permutation(len(lines))[:LINES]
+    return [lines[i] for i in order]
 
 
 def encoded_lines() -> tuple[Tensor, Tensor]:
@@ -160,7 +160,7 @@ def _rows(n: int, seed: int) -> Tensor:
     return TEST + torch.randperm(POOL, generator=generator)[:n]
 
 
-def chosen_rate(way: str, n: int, folder: Path) -> float:
+def choose_rate(way: str, n: int, folder: Path) -> float:
     """Return the learning rate that predicts most of a fifth of the lines of seed 0."""
     torch.set_num_threads(1)
     ids, labels, state = _prepare(folder)
@@ -173,7 +173,7 @@ def chosen_rate(way: str, n: int, folder: Path) -> float:
     return RATES[int(np.argmax(accuracies))]
 
 
-def fine_tuned(way: str, n: int, seed: int, rate: float, folder: Path) -> dict[str, Any]:
+def run_fine_tune(way: str, n: int, seed: int, rate: float, folder: Path) -> dict[str, Any]:
     """Return the forecast before a fine-tune, its baselines, and the accuracy that it reached."""
     torch.set_num_threads(1)
     ids, labels, state = _prepare(folder)
@@ -184,12 +184,12 @@ def fine_tuned(way: str, n: int, seed: int, rate: float, folder: Path) -> dict[s
     signs = sign_gradient_accuracy(network, ids[rows], labels[rows])
     start = time.process_time()
     _fine_tune(network, ids[rows], labels[rows], rate, seed)
-    trained = time.process_time() - start
+    fine_tune_seconds = time.process_time() - start
     by_method = {row.method.split(" (")[0]: row.score for row in forecast.rows}  # neighbours without their number
     return {"way": way, "n": n, "seed": seed, TRUTH: _accuracy(network, ids[:TEST], labels[:TEST]),
             "training accuracy": _accuracy(network, ids[rows], labels[rows]), "forecast": forecast.score,
             "NTK of signs": signs, "seconds": seconds,
-            "fine_tune_seconds": trained, **by_method}  # fmt: skip
+            "fine_tune_seconds": fine_tune_seconds, **by_method}  # fmt: skip
 
 
 def text(setting: RunSettings) -> Outcome:
@@ -197,10 +197,10 @@ def text(setting: RunSettings) -> Outcome:
     sizes, seeds = setting.choose(smoke=((100,), 1), small=(SIZES, SEEDS), paper=(SIZES, 10))
     folder = setting.work / "pretrained text"
     rates = setting.cached("text rates", {
-        f"{way} n {n}": partial(chosen_rate, way, n, folder) for way in WAYS for n in sizes
+        f"{way} n {n}": partial(choose_rate, way, n, folder) for way in WAYS for n in sizes
     })  # fmt: skip
     answers = setting.cached("text", {
-        f"{way} n {n} seed {seed}": partial(fine_tuned, way, n, seed, rates[f"{way} n {n}"], folder)
+        f"{way} n {n} seed {seed}": partial(run_fine_tune, way, n, seed, rates[f"{way} n {n}"], folder)
         for way in WAYS for n in sizes for seed in range(seeds)
     })  # fmt: skip
     table = pandas.DataFrame(answers.values())
