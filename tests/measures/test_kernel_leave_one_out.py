@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -61,7 +62,7 @@ def test_equals_refits_without_each_sample(task: str) -> None:
         assert result.accuracy != result.accuracy and "accuracy" not in result.scalars()
 
 
-def exact_and_by_landmarks(n: int, landmarks: int, **options: int) -> tuple[KernelLeaveOneOut, KernelLeaveOneOut]:
+def exact_and_by_landmarks(n: int, landmarks: int, **options: Any) -> tuple[KernelLeaveOneOut, KernelLeaveOneOut]:
     digits = load_dataset("digits")
     samples = digits.train.subset(torch.arange(n))
     assert samples.targets is not None

@@ -14,7 +14,7 @@ CORE = (
     "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "safetensors", "jaxtyping", "jinja2", "typer", "rich",
     "pooch", "pillow", "filelock",
 )  # fmt: skip
-EXTRAS = ("lightning", "transformers", "timm", "tensorboard", "wandb", "mlflow-skinny", "mlflow", "ray")
+EXTRAS = ("lightning", "transformers", "tensorboard", "wandb", "mlflow-skinny", "mlflow", "ray")
 
 
 def installed_version(name: str) -> str | None:
