@@ -41,7 +41,7 @@ class UnitSparsity(Result):
         n_classes: C of the chance level 1 / C.
         classes: The classes that have samples, in ascending order; what follows has one entry or row for each.
         n_samples: Number of samples.
-        curves: Accuracy E(n) after removing n = 0..M units, the most active first (`order="descending"`).
+        curves: Accuracy E(n) after removing n = 0..M units, the most active first.
         reversed_curves: Accuracy E_r(n) in the exactly reversed order.
         turning_points: n_0, the first n at which E is at chance.
         reversed_turning_points: n_0^r, the n at which E_r is largest.
