@@ -1,4 +1,4 @@
-"""Measure, monitor, predict and improve how a neural network generalizes, from its training data alone.
+"""Measure, monitor, predict and improve how a neural network generalizes.
 
 Public names are loaded when they are first used: `import gapscope` alone loads nothing heavy.
 """
@@ -45,7 +45,7 @@ _RENAMED = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used; an old name warns and returns the new object."""
+    """Load a public name on first use. An old name warns and returns the new object."""
     if name == "__version__":
         from gapscope.base.environment import version
 

@@ -1,4 +1,4 @@
-"""Measures as functions of a network and its data, as `torch.nn.functional` has layers as functions.
+"""Measures as functions of a network and its data, in analogy to `torch.nn.functional`.
 
 They take tensors and return a number or a result with several; `gapscope.measure` validates and calls them.
 """

@@ -79,7 +79,7 @@ class ClassCurves:
 
 
 def rank_units(split: SplitNetwork, source: Activations) -> Int[Tensor, " m"]:
-    """Return the units of one class in the order of removal, by descending mean absolute activation."""
+    """Return the units of one class by descending mean absolute activation."""
     scores = mean_absolute_activation(split.flatten_positions(source.values))
     return scores.argsort(descending=True, stable=True)
 
@@ -135,7 +135,7 @@ def default_layers(network: nn.Module, x: Tensor) -> list[str]:
 def boundary_distances(
     network: nn.Module, samples: Samples, layers: Sequence[str], *, epsilon: float, chunk_size: int | None
 ) -> tuple[Float[Tensor, "l n"], list[Float[Tensor, " d"]]]:
-    """Return signed boundary distances at every layer, and each coordinate's variance over samples per layer.
+    """Return signed boundary distances and the variance of each coordinate, per layer.
 
     `layers` are names of modules, and "input". `epsilon` bounds the root of the squared gradient norm away from 0.
     Results are float64, on the CPU.

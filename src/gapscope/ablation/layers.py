@@ -215,7 +215,7 @@ def _weighted(traced: TracedGraph) -> list[fx.Node]:
 
 
 def default_module(network: nn.Module, x: Tensor) -> str:
-    """Return the default ablation module of an untraceable network, from the order of module calls."""
+    """Return the default ablation module of an untraceable network, by call order."""
     # functional activations are missed, and a sigmoid, which might be a gate, is none
     made = record_module_calls(network, x[:1])
     *hidden, _ = [i for i, call in enumerate(made) if isinstance(call.module, Weighted)] or [0]

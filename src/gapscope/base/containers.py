@@ -72,7 +72,7 @@ def column(value: Any) -> Tensor:
 
 
 def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels as a tensor, and the sorted class names by which strings and categories are numbered."""
+    """Return labels as a tensor, and the sorted class names of strings and categories."""
     if isinstance(value, Tensor):
         return column(value), ()
     array = value.to_numpy() if _library(value) == "pandas" else value

@@ -1,4 +1,4 @@
-"""Specification of one trained network; the hash of its settings is the run's id."""
+"""Specification of one trained network, whose hash is the run's id."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ class RunSpec(_BaseSpec):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def replace(self, changes: Mapping[str, Any], *, made: dict[Any, Any] | None = None) -> RunSpec:
-        """Return a copy with some settings changed, named by dotted paths (InvalidInput if a path names no setting).
+        """Return a copy with settings changed by dotted path (InvalidInput for unknown paths).
 
         `made` holds tables that earlier calls on this spec made, which this one uses and adds to; for thousands of
         copies.

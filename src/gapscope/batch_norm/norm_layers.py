@@ -37,7 +37,7 @@ def select_layers(known: dict[str, Any], names: Sequence[str] | None, what: str)
 def batch_norm_layers(
     network: nn.Module, names: Sequence[str] | None = None, kinds: Sequence[type[nn.Module]] = BATCH_NORMS
 ) -> dict[str, Any]:
-    """Return name -> layer for all layers of some kinds with running statistics, or for those named."""
+    """Return layers of some kinds with running statistics by name, or those named."""
     listed = ", ".join(kind.__name__ for kind in kinds)
     by_name = {name: module for name, module in named_modules(network).items() if type(module) in kinds}
     layers = select_layers(by_name, names, f"normalization layers ({listed})")

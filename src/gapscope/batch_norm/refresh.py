@@ -128,7 +128,7 @@ def refresh_population(
 
 
 def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
-    """Return the network, or a copy with batch norm statistics of these inputs where they were initial."""
+    """Return the network, or a copy whose initial batch norm statistics are replaced."""
     # With its initial statistics a batch norm layer does not normalize, so that an untrained network in evaluation mode
     # is another function than the one that training starts from.
     fresh = [

@@ -72,7 +72,7 @@ app.command("doctor")(doctor.doctor)
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Treat SIGTERM, as batch systems send it, like Ctrl-C: end workers and keep finished runs."""
+    """Treat SIGTERM like Ctrl-C: end workers and keep finished runs."""
     raise KeyboardInterrupt
 
 
@@ -82,7 +82,7 @@ def _show_warning(message: Warning | str, category: type[Warning], filename: str
 
 
 def main() -> None:
-    """Run the command line; errors of gapscope are printed as one message with exit code 1."""
+    """Run the command line. Errors of gapscope become one message and exit code 1."""
     from gapscope.base.errors import GapscopeError
 
     signal.signal(signal.SIGTERM, _interrupt)

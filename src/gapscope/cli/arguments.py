@@ -34,7 +34,7 @@ def is_grid(source: Path) -> bool:
 
 
 def import_function(source: Path | str) -> Any:
-    """Return the function named by `module:function` (the current folder is searched), else raise InvalidInput."""
+    """Return the function named by `module:function`, else raise InvalidInput."""
     from gapscope.base.errors import InvalidInput, did_you_mean
 
     if _FACTORY.fullmatch(str(source)) is None:
@@ -60,7 +60,7 @@ def import_function(source: Path | str) -> Any:
 
 
 def call_factory(source: Path, what: str = "network") -> tuple[Any, Any]:
-    """Return the network (or training function: `what` for the message) and data that a function returns."""
+    """Return the network (or training function) and data that a function returns."""
     from gapscope.base.errors import InvalidInput
 
     function = import_function(source)
@@ -100,7 +100,7 @@ def record_from_argument(source: Path, options: RunOptions, family: str = "") ->
 
 
 def read_grid(path: Path, data_root: str | None) -> dict[str, RunSpec]:
-    """Return the specs of a grid, named by the settings that differ (an unknown data set is an error at once)."""
+    """Return the specs of a grid, named by the settings that differ."""
     from gapscope.data import find_dataset
     from gapscope.pools import Grid
 

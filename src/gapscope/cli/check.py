@@ -37,7 +37,7 @@ def _targets(target: Path, data_root: str | None, max_networks: int) -> Iterator
 
 
 def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict[str, Any]]:
-    """Return network, data and options of stored weights, with the record's history and batch size."""
+    """Return network and data of stored weights, with history and batch size as options."""
     from gapscope.base.specs import RunSpec
     from gapscope.cli.arguments import load_network
     from gapscope.results.records import Record

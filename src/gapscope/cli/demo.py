@@ -37,7 +37,7 @@ def _network_name(record: Record) -> str:
 
 
 def _print_answers(held_out: Sequence[Record], assessed: pandas.DataFrame, mean_gap: float) -> None:
-    """Print a row per held-out network, the error beside that of the mean gap, and the coverage."""
+    """Print held-out networks, the error compared with that of the mean gap, and coverage."""
     import pandas
 
     from gapscope.cli.output import print_table

@@ -26,7 +26,7 @@ def installed_version(name: str) -> str | None:
 
 
 def torchvision_build() -> str | None:
-    """Return the version and build of an installed torchvision without importing it (else None)."""
+    """Return version and build of an installed torchvision without importing it."""
     result = importlib.util.find_spec("torchvision")
     if result is None or not result.submodule_search_locations:
         return None
@@ -37,7 +37,7 @@ def torchvision_build() -> str | None:
 
 
 def torchvision_problem(torchvision: str | None, torch_version: str) -> str | None:
-    """Say why an installed torchvision breaks this torch, None where it does not (versions with the build after "+").
+    """Return why an installed torchvision breaks this torch, or None.
 
     >>> torchvision_problem("0.28.0+cu130", "2.13.0+cpu").split(";")[0]
     'torchvision 0.28.0+cu130 does not work with torch 2.13.0+cpu'

@@ -24,7 +24,7 @@ def measure(
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
-    """Measure a network on its training data; each number has units and a direction."""
+    """Measure a network on its training data, with units and directions."""
     from gapscope.cli.arguments import record_from_argument
     from gapscope.pools.readings import RunOptions
 

@@ -44,7 +44,7 @@ def _cell(value: Any) -> str:
 
 
 def print_table(content: pandas.DataFrame, title: str) -> None:
-    """Print a data frame as a table: numbers short, aligned right; no column is cut."""
+    """Print a data frame as a table with short, right-aligned numbers and whole columns."""
     # a table that was turned has words among its numbers
     cells = {str(name): content[name].tolist() for name in content.columns}
     right = [name for name, each in cells.items() if 2 * sum(isinstance(c, Number) for c in each) > len(each)]

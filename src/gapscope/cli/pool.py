@@ -1,4 +1,4 @@
-"""`gapscope pool run | status | show | add`: train and measure a grid, or add your networks."""
+"""`gapscope pool`: train and measure a grid, or add your own networks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(
     retry_failed: bool = typer.Option(False, help="Run failed networks again."),
     json: bool = JSON,
 ) -> None:
-    """Train, score and measure a grid; finished networks are kept."""
+    """Train, score and measure a grid. Finished networks are kept."""
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.data import find_dataset

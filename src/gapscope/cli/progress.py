@@ -46,7 +46,7 @@ def outcome(record: Record) -> str:
 
 @contextmanager
 def handle_interrupts() -> Iterator[None]:
-    """Let Ctrl-C or SIGTERM stop the body with exit code 130 and a message that the same command continues."""
+    """Let Ctrl-C or SIGTERM stop the body with exit code 130 and a message to continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -56,7 +56,7 @@ def handle_interrupts() -> Iterator[None]:
 
 @contextmanager
 def steps(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal while the body runs; yield a function of the numbers of steps done and of all."""
+    """Show a progress bar, and yield a function of the numbers of finished and all steps."""
     if not on_terminal():
         yield lambda done, of: None
         return
@@ -69,7 +69,7 @@ def steps(title: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[Record], None]]:
-    """Show progress while the body runs; yield a function to call with each finished record."""
+    """Show progress, and yield a function to call with each finished record."""
     done = 0
     with steps(title) as show:
 

@@ -20,7 +20,7 @@ CHECK_SECONDS = 30.0
 
 
 def _estimates(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the gap estimator and its held-out estimates (None for fewer than twelve networks)."""
+    """Return the gap estimator and its held-out estimates (None below twelve networks)."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.progress import steps
     from gapscope.prediction.cross_validation import cross_validate_pool

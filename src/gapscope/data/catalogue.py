@@ -1,4 +1,4 @@
-"""The data sets by name: their readers and origins; find, fetch and load one."""
+"""Data sets by name, with their readers and origins."""
 
 from __future__ import annotations
 

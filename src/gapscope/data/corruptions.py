@@ -1,4 +1,4 @@
-"""Corruptions of labels, targets and images; augmentation."""
+"""Corruptions of labels, targets and images, and augmentation."""
 
 from __future__ import annotations
 

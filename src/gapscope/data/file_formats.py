@@ -1,4 +1,4 @@
-"""Readers of the files of data sets: gzip, IDX (MNIST), CIFAR in binary, and tables of numbers as text.
+"""Readers of data files: gzip, IDX (MNIST), binary CIFAR, and tables of numbers.
 
 Sizes are checked before anything is read. Tables are not read by pandas: it takes a line that was cut off for one with
 empty cells.

@@ -1,4 +1,4 @@
-"""Where the files of data sets are, and the files of the 2020 competition (PGDL)."""
+"""Locations of data sets and of the files of the 2020 competition (PGDL)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path
 
 
 def pgdl_networks(root: str | Path | None = None) -> Path:
-    """Return the CSV file of VGG-like networks on CIFAR-10 with gaps and 13 measures (there is no download)."""
+    """Return the CSV file of VGG-like networks on CIFAR-10 with gaps and 13 measures."""
     path = data_root(root) / "pgdl" / "pgdl_task1_v4.csv"
     if not path.is_file():
         raise DataNotFound(

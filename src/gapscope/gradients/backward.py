@@ -186,7 +186,7 @@ def probe_scale(kind: str, n_outputs: int) -> int:
 
 
 class ProbeSource:
-    """Generator of probes that never touches the global random state (`kind` as for `draw_probe`).
+    """Generator of probes that never touches the global random state.
 
     With several processes the rank is added to the seed, so that their probes differ.
     """

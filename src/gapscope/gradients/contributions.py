@@ -43,7 +43,7 @@ class Contribution(ABC):
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Identity of the parameters; contributions of one key are added first."""
+        """Identity of the parameters. Contributions with the same key are added first."""
         return tuple(id(parameter) for parameter in self.parameters)
 
     def has_form_of(self, other: Contribution) -> bool:
@@ -288,7 +288,7 @@ class EmbeddingContribution(Contribution):
 
 @dataclass(frozen=True, eq=False)
 class DenseJacobian(Contribution):
-    """The Jacobian of one (small) parameter itself, flattened (a complex one's by its real and imaginary parts)."""
+    """Flattened Jacobian of one small parameter (real and imaginary parts if complex)."""
 
     parameters: tuple[Tensor, ...]
     values: Float[Tensor, "c n p"]

@@ -36,7 +36,7 @@ _SMALL = 32
 
 @contextmanager
 def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[ParameterSubstitution]:
-    """Compute in a floating-point type in the body (yields the substitution of the parameters)."""
+    """Compute in another floating-point type, and yield the substituted parameters."""
     tensors = [*network.parameters(), *network.buffers()]
     if dtype is None or all(of_precision(tensor.dtype, dtype) == tensor.dtype for tensor in tensors):
         yield NOTHING_SUBSTITUTED
@@ -208,7 +208,7 @@ def ntk_blocks(
     substituted: ParameterSubstitution = NOTHING_SUBSTITUTED,
     one_pass: bool = False,
 ) -> Tensor:
-    """Compute inner products of gradients: [n, C, m, C], or [n, m] if traced (summed over equal outputs).
+    """Compute inner products of gradients, [n, C, m, C], or [n, m] summed over outputs.
 
     `x2` are the inputs of the columns (None for those of the rows, and half of the blocks), `max_bytes` those for
     factors and temporaries (None for a quarter of the free memory, at most 4 GiB), `substituted` what `with_dtype`

@@ -104,7 +104,7 @@ def dense_contribution(parameter: Tensor, jacobian: Float[Tensor, "c n ..."]) ->
 
 
 def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]]) -> list[Contribution]:
-    """Return the Jacobian of a call by running its module again per sample (exact for any module)."""
+    """Return the exact Jacobian of a call by running its module again per sample."""
     if any(uses_batch_statistics(module) for module in call.module.modules()):
         raise NotSeparable(f"'{call.name}' uses the statistics of the batch, which a single sample has not")
     repeated, create_graph = _ReplayableCall(call), torch.is_grad_enabled()

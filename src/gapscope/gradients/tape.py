@@ -281,7 +281,7 @@ def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) ->
 def record_calls(
     network: nn.Module, inputs: Tensor, substituted: ParameterSubstitution = NOTHING_SUBSTITUTED
 ) -> Iterator[Tape]:
-    """Record the forward pass that runs in the body, eagerly and without wrappers of the network."""
+    """Record the forward pass in the body, eagerly and without wrappers of the network."""
     network = unwrapped(network)
     modules = dict(network.named_modules())
     tape = Tape(network, modules, inputs, substituted)

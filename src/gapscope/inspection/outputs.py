@@ -82,7 +82,7 @@ def check_module(network: Any) -> None:
 
 
 def check_hookable(network: nn.Module) -> None:
-    """Raise for layers that run no hooks, and for weights without a size (NotMeasurable) or values."""
+    """Raise for layers that run no hooks, and for weights without a size or values."""
     if isinstance(network, torch.jit.ScriptModule):
         raise InvalidInput(
             f"Got a {type(network).__name__}, whose layers run no hooks; network must be an nn.Module. "

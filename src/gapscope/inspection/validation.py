@@ -78,7 +78,7 @@ def unwrap_estimator(network: Any, data: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Ready:
-    """Network and samples, validated and adapted (`item` of its methods is a registered measure)."""
+    """Network and samples, validated and adapted."""
 
     bare: nn.Module  # as passed, without wrappers
     network: nn.Module  # from one tensor to raw outputs [n, K] (`bare` if it is that already)

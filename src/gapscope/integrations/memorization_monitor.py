@@ -64,7 +64,7 @@ def _aligned(logits: Tensor, labels: Tensor, *, next_one: bool) -> tuple[Tensor,
 
 
 def sequence_losses(logits: Tensor, labels: Tensor, *, next_one: bool) -> Tensor:
-    """Return the mean loss [n] (nats) per sample over labelled positions, of logits [n, (positions,) classes]."""
+    """Return the mean loss [n] (nats) per sample over its labelled positions."""
     logs, labels = _aligned(logits, labels, next_one=next_one)
     losses = F.nll_loss(logs.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
     return losses.sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
@@ -214,7 +214,7 @@ class MemorizationMonitor(TrainerCallback):
 def add_memorization_monitor(
     trainer: Any, canaries: PairedCanaries | None = None, **options: Any
 ) -> MemorizationMonitor:
-    """Add a `MemorizationMonitor` (with its options) to a Trainer, before `train()`, and return it.
+    """Add a `MemorizationMonitor` to a Trainer before `train()`, and return it.
 
     Args:
         trainer: The Trainer; its training data are `canaries.dataset`.

@@ -153,7 +153,7 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
 
 
 def accumulation_divisor(trainer: Any, options: Mapping[str, Any]) -> float:
-    """Return the divisor of gradient accumulation that the Trainer leaves to the loss (else 1).
+    """Return the gradient accumulation divisor that the Trainer leaves to the loss.
 
     `options` are the keyword arguments of its `compute_loss`.
     """

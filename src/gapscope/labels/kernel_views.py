@@ -55,7 +55,7 @@ def ntk_spectrum(prepared: Ready, *, seed: int) -> Spectrum:
 
 
 def kernel_views(network: nn.Module | None, samples: Samples, *, seed: int) -> tuple[list[KernelView], int, list[str]]:
-    """Return every kernel machine that applies, best first, the number of classes (or targets), and notes."""
+    """Return the applicable kernel machines, best first, the number of classes, and notes."""
     assert samples.targets is not None
     prepared = None if network is None else ready(network, samples, needs=("outputs",))
     n_classes, view = None, _regression_view

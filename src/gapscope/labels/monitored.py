@@ -81,7 +81,7 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 def get_monitored_labels(source: Any) -> MonitoredLabels:
-    """Return the monitored labels of a monitor, its callback or its alarm, or raise InvalidInput."""
+    """Return the labels of a monitor, its callback or its alarm, or raise InvalidInput."""
     monitor = getattr(source, "monitor", source)
     alarm = getattr(monitor, "alarm", None)
     for candidate in (monitor, alarm):
@@ -158,7 +158,7 @@ def _label_name(sample: Mapping[str, Any]) -> str:
 
 
 class PairedCanaries:
-    """Pairs of canaries of which one, `trained`, is in the training data (from `of_labels` or `of_tokens`)."""
+    """Pairs of canaries of which one, `trained`, is in the training data."""
 
     def __init__(self, dataset: Dataset, trained: Sequence[Mapping[str, Any]], others: Sequence[Any]) -> None:
         self.dataset, self.trained, self.others = dataset, list(trained), list(others)

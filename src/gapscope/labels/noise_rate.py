@@ -31,7 +31,7 @@ PSEUDO_COUNT = 0.1
 
 @dataclass(frozen=True)
 class CanaryMargins:
-    """Margins of samples with their labels as given, and of those with corrupted labels, in r rounds."""
+    """Margins of samples with given labels and with corrupted labels, in r rounds."""
 
     ordinary: Float[Tensor, "r k"]
     canaries: Float[Tensor, "r m"]
@@ -107,7 +107,7 @@ def clean_accuracy(accuracy: float, rate: float, n_classes: float) -> float:
 
 
 def confusion_odds(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_classes: int) -> Tensor:
-    """Return the odds [C, C] of a label error: confusion counts plus 0.1, 0 on the diagonal, not normalized."""
+    """Return the odds [C, C] of label errors: confusion counts plus 0.1, zero diagonal."""
     odds = torch.full((n_classes, n_classes), PSEUDO_COUNT, dtype=torch.float64)
     odds.index_put_((predicted.cpu(), labels.cpu()), torch.ones(len(labels), dtype=torch.float64), accumulate=True)
     return odds.fill_diagonal_(0.0)
@@ -165,7 +165,7 @@ def robust_spread(values: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
 
 @dataclass(frozen=True)
 class RobustFit:
-    """Kernel machine robust to gross errors: clipped targets, ridge (in mean eigenvalues) and predictions."""
+    """Kernel machine robust to gross errors: clipped targets, ridge and predictions."""
 
     targets: Float[Tensor, "n k"]
     ridge: float

@@ -49,7 +49,7 @@ document.getElementById('save').onclick = () => {
 
 
 def _card(row: dict[str, Any], samples: Samples | None) -> str:
-    """Return the card of a sample: its picture, its values (those over 3 standard deviations marked) or tokens."""
+    """Return the card of a sample: its picture, its values or its tokens."""
     index, body = int(row["sample"]), ""
     if samples is not None:
         x = samples.inputs

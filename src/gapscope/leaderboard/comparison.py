@@ -184,7 +184,7 @@ class Comparison(StoredRows[ComparedReading]):
         return {name: item for name, item in trusted.items() if len(self.of(name)) == len(self.networks)}
 
     def votes(self) -> list[_Vote]:
-        """Return the network that each number with evidence, or with a known direction, puts first."""
+        """Return the network that each number with evidence or a direction ranks first."""
         if self.trusted:
             votes: list[_Vote] = []
             for name, own in self.trusted.items():
@@ -304,7 +304,7 @@ class Comparison(StoredRows[ComparedReading]):
         return "\n".join([table, *self.verdict])
 
     def plot(self) -> list[Any]:
-        """Plot each network's values with intervals, one panel per measure that ranks; return the axes."""
+        """Plot each network's values with intervals, one panel per measure that ranks."""
         known = list(dict.fromkeys(row.measure for row in self))
         chosen = [name for name in known if not name.startswith("margin_") or name.endswith(".median")]
         names = [name for name in chosen if self.of(name)[0].rank == 1]

@@ -106,7 +106,7 @@ def _merged(plans: Sequence[Plan]) -> dict[str, Allocation]:
 
 
 def _rows(found: Mapping[str, list[tuple[Reading, float]]], z: float) -> list[ComparedReading]:
-    """Return the numbers of all networks with intervals and ranks; equal values get the better rank."""
+    """Return the numbers of all networks with intervals and ranks (ties: the better rank)."""
     names = list(dict.fromkeys(reading.name for pairs in found.values() for reading, _ in pairs))
     rows: list[ComparedReading] = []
     for name in names:

@@ -190,7 +190,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         return sorted(self, key=key)
 
     def summary(self, longest_name: int = LONGEST_NAME) -> pandas.DataFrame:
-        """Return verdict and main scores per measure, baselines first; longer names are cut."""
+        """Return verdict and main scores per measure, baselines first, with names shortened."""
         import pandas
 
         ordered = self._ordered()

@@ -39,7 +39,7 @@ class NetworkTable:
     sampled_from: int = 0  # networks from which the rows were sampled; 0 if they are all
 
     def sampled(self, most: int | None, seed: int = 0) -> NetworkTable:
-        """Return a random sample of whole training configurations, at most `most` networks (None for all)."""
+        """Return a random sample of training configurations with at most `most` networks."""
         if most is None or len(self.rows) <= most:
             return self
         rows = self.rows.iloc[

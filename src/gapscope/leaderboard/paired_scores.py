@@ -185,7 +185,7 @@ class PairedScores:
     def of(
         self, values: Float[Array, "n d"], weights: Float[Array, "b n"] | None = None, *, only: Sequence[str] = PAIRED
     ) -> dict[str, Array]:
-        """Return the scores `only` by name, of each column, or of one column under each row of weights.
+        """Return scores by name, of each column, or of one column under each row of weights.
 
         `weights` are the counts of each network in each resample. Undefined scores are NaN.
         """
@@ -221,7 +221,7 @@ class PairedScores:
         return pairs if self._sums is None else _product(self._sums, pairs)
 
     def _group_taus(self, counts: _Counts) -> list[tuple[Array, Array]]:
-        """Return per hyperparameter the tau of each group, and whether the hyperparameter varies in it."""
+        """Return the tau of each group per hyperparameter, and if the hyperparameter varies."""
         parts = counts.for_tau()
         return [
             (
@@ -268,7 +268,7 @@ def _entropy(counts: Float[Array, "cells k"], slack: float = 0.0) -> Float[Array
 
 
 def competition_score(table: pandas.DataFrame, measure: str, target: str, hyperparameters: Sequence[str]) -> float:
-    """Return the score of the 2020 competition as its code computes it (NaN with one hyperparameter or none).
+    """Return the score of the 2020 competition (NaN below two hyperparameters).
 
     It conditions on two hyperparameters only, every cell weighs the same, and self-pairs and ties count as "not
     larger". Hence it changes when the measure is negated. The competition reports 100 times this value.
@@ -294,7 +294,7 @@ def competition_score(table: pandas.DataFrame, measure: str, target: str, hyperp
 def sign_errors(
     table: pandas.DataFrame, measure: str, target: str, hyperparameters: Sequence[str], n_test: int | None
 ) -> Float[Array, "e 3"]:
-    r"""Return the sign error of each environment: two configurations that differ in one hyperparameter.
+    r"""Return the sign error per pair of configurations that differ in one hyperparameter.
 
     $$e = \frac{\sum w\,\tfrac12\big(1 - \operatorname{sign}(\Delta\mu)\operatorname{sign}(\Delta g)\big)}{\sum w},
     \qquad w = \Big(\max\big(0,\, 1 - 2 e^{-2 n (|\Delta g|/2)^2}\big)^2 - \tfrac12\Big)_+$$

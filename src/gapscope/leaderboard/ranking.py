@@ -118,7 +118,7 @@ class _LeaderboardContext:
         return scored
 
     def signs(self, name: str, tau: float, n_test: int | None) -> tuple[Score, Float[Array, " e"]]:
-        """Return the mean sign error in the direction of tau with its interval, and the errors by environment."""
+        """Return the mean sign error with its interval, and the errors by environment."""
         directed = self.rows.assign(**{name: -self.rows[name]}) if tau < 0 else self.rows
         first, second, errors = sign_errors(directed, name, self.target, self.settings, n_test).T
         if not len(errors):

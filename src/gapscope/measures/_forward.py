@@ -123,7 +123,7 @@ def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:
 
 
 def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
-    """Return the mean with its standard error, the spread of the values (None for a single one)."""
+    """Return the mean with the standard error of the values (None for a single one)."""
     error = values.std().item() / len(values) ** 0.5 if len(values) > 1 else None
     return Estimate(values.mean().item(), error)
 

@@ -140,7 +140,7 @@ def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Ten
 
 
 def random_groups(n: int, size: int, generator: torch.Generator | None, purpose: str) -> list[Int[Tensor, " m"]]:
-    """Return random groups of `size` of n samples (one of all where there are fewer), without the incomplete one."""
+    """Return random groups of `size` of n samples, without the incomplete one."""
     order = torch.arange(n)
     if n > size:
         order = torch.randperm(n, generator=resolve_generator(generator, purpose))

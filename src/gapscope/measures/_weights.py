@@ -19,7 +19,7 @@ from gapscope.inspection.outputs import as_real, measurement_mode, prepare_input
 
 @dataclass(frozen=True)
 class LayerWeight:
-    """One trainable weight of two or more dimensions, possibly with its values before training."""
+    """Trainable weight of two or more dimensions, with its values before training if known."""
 
     name: str
     parameter: Tensor

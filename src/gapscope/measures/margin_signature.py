@@ -47,7 +47,7 @@ class MarginSignature(Result):
     n_samples: int
 
     def scalars(self) -> dict[str, float]:
-        """Return the features of up to four layers, "input" and "h1" to "h3" (missing ones are NaN)."""
+        """Return the features of up to four layers, "input" and "h1" to "h3", else NaN."""
         hidden = iter(TAPS[1:])
         taps = ["input" if layer == "input" else next(hidden, None) for layer in self.layers]
         if None in taps:

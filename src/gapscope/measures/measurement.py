@@ -54,7 +54,7 @@ def evaluate_on_subset(
     options: Mapping[str, Any] = MappingProxyType({}),
     seed: int = 0,
 ) -> Readings:
-    """Evaluate one measure on its share of the samples: estimates of the numbers of all samples."""
+    """Evaluate one measure on its subset, as an estimate for all samples."""
     total, before = len(ready.samples), ready.initial_for(item, initial_state)
 
     def take(samples: Samples, purpose: str = "") -> Readings:

@@ -188,7 +188,7 @@ def ntk_trace(
 
 
 class LogDeterminant(Estimate):
-    """Log determinant of a kernel: a float with its eigenvalues, ascending, of which those up to a threshold are 0."""
+    """Log determinant of a kernel: a float with its ascending eigenvalues."""
 
     eigenvalues: Float[Tensor, " r"]
     threshold: float

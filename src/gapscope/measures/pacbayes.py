@@ -101,7 +101,7 @@ def _noise_tolerance(
 def _register(
     *, title: str, equation: int, numbers: ScalarInfo = _BOUND, magnitude: bool = False, initial: bool = False
 ) -> Callable[[Callable[..., float]], Callable[..., Estimate]]:
-    """Register a function of the network, the tolerated noise, n (and the initial weights) as a measure."""
+    """Register a function of network, tolerated noise, n (and initial weights)."""
 
     def register(value: Callable[..., float]) -> Callable[..., Estimate]:
         def without_initial(
@@ -200,7 +200,7 @@ def pacbayes_distance(network: nn.Module, sigma: float, n: int, differences: Seq
     magnitude=True,
 )
 def pacbayes_magnitude_flatness(network: nn.Module, factor: float, n: int) -> float:
-    r"""Compute the flatness under noise in proportion to the weights, $1 / \sigma'^2$ (estimated)."""
+    r"""Compute the flatness under noise proportional to the weights, $1 / \sigma'^2$."""
     return 1 / factor**2
 
 

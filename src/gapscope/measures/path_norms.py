@@ -35,7 +35,7 @@ from gapscope.results.estimate import Estimate
 
 
 def _powered(norm: _BatchNorm, bias: Tensor | None, power: int) -> list[tuple[Tensor, Tensor]]:
-    """Return (tensor, new values) pairs that turn batch norm h -> s h + b into h -> |s|^p h + |b|^p.
+    """Return changes that turn batch norm h -> s h + b into h -> |s|^p h + |b|^p.
 
     In evaluation mode s h + b is gamma (h - mean) / sqrt(variance + eps) + beta; `bias` is that of the layer before.
     """

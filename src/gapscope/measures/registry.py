@@ -183,7 +183,7 @@ _MEASURES: dict[str, Measure] = {}
 
 
 def check_targets(name: str, samples: Samples, *, labels: bool = True, dense: bool = False) -> Samples:
-    """Return the samples if they have the targets that a measure needs, else raise InvalidInput."""
+    """Return the samples if they have the required targets, else raise InvalidInput."""
     y = samples.targets
     if y is not None and labels and not (samples.is_classification or (dense and samples.is_dense)):
         raise InvalidInput(

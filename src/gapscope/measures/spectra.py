@@ -74,7 +74,7 @@ def _derivative(
 
 
 class LanczosRun:
-    """Resumable Lanczos run from a vector of random signs; every new vector is made orthogonal to all before, twice."""
+    """Resumable Lanczos run from random signs, with full reorthogonalization, twice."""
 
     def __init__(self, hessian: Hessian, seed: int) -> None:
         self.hessian = hessian

@@ -113,7 +113,7 @@ def image_shape(network: str, input_shape: Sequence[int]) -> tuple[int, int, int
 
 
 def _sides_after(layers: Mapping[str, nn.Module], sides: Sequence[int]) -> list[int]:
-    """Return height and width after convolutions and pooling with square kernels (0 where nothing is left)."""
+    """Return height and width after convolutions and pooling (0 if nothing is left)."""
     sides = list(sides)
     for layer in layers.values():
         if isinstance(layer, nn.Conv2d | nn.MaxPool2d):

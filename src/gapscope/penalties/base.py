@@ -1,4 +1,4 @@
-"""What a penalty is: its base class, its strength and its name in the registry."""
+"""Base class of penalties, their strength and their names in the registry."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIMITS = {
 
 @runtime_checkable
 class StrengthRule(Protocol):
-    """Rule that controls a penalty's strength, up to `most`, as `gapscope.training.AutomaticStrength` does."""
+    """Rule that controls a penalty's strength, such as `AutomaticStrength`."""
 
     strength: float
     most: float

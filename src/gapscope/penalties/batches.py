@@ -20,7 +20,7 @@ from gapscope.inspection.outputs import raw_outputs, unwrapped
 
 @dataclass(frozen=True)
 class Batch:
-    """Mini-batch in the form that penalties take: one tensor of inputs, and a network that takes it."""
+    """Mini-batch for penalties: one tensor of inputs, and a network that takes it."""
 
     network: nn.Module
     inputs: Tensor

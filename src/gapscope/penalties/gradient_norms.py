@@ -1,4 +1,4 @@
-"""Penalties on gradient norms: of the loss by the weights, and of the outputs by the inputs."""
+"""Penalties on gradient norms of the loss (weights) and of the outputs (inputs)."""
 
 from __future__ import annotations
 

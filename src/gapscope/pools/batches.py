@@ -22,7 +22,7 @@ Batch = tuple[list[RunSpec], list[Path], "RunOptions"]
 
 
 def run_batch(batch: Batch, mirror: Mirror | None = None) -> list[tuple[Record | Exception, list[str]]]:
-    """Run a batch in a worker; return records or faults of the machine, and notes.
+    """Run a batch in a worker, and return records or machine faults, and notes.
 
     With a mirror, a run that is there already (and lacks a measure) is fetched, so that it is not trained again, and
     finished runs are copied to it.
@@ -77,7 +77,7 @@ def run_batches(
     stack: int,
     mirror: Mirror | None,
 ) -> Iterator[tuple[RunSpec, Record | Exception]]:
-    """Run specs in workers; yield each with its record, a fault of the machine or the death of its worker."""
+    """Run specs in workers, and yield each with its record, machine fault or dead worker."""
     waiting = group_specs(missing, stack, workers)
     while waiting:
         jobs: list[Batch] = [(specs, [folders[spec.id] for spec in specs], options) for specs in waiting]

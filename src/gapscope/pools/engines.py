@@ -21,7 +21,7 @@ Engine = Callable[..., Iterator[tuple[Any, Any, BaseException | None]]]
 
 
 def chosen_engine(engine: str, address: str | None = None, gpus: float = 0.0) -> Engine:
-    """Return `run_local` or `run_ray` with its settings (see `Pool.run`), else raise InvalidInput."""
+    """Return `run_local` or `run_ray` with its settings, else raise InvalidInput."""
     check_choice("engine", engine, ENGINES)
     check_range("gpus", gpus, 0)
     if gpus > 1 and gpus != int(gpus):
@@ -95,7 +95,7 @@ def _terminate(executor: ProcessPoolExecutor) -> None:
 def run_local(
     function: Callable[[Job], Any], jobs: Iterable[Job], workers: int
 ) -> Iterator[tuple[Job, Any, BaseException | None]]:
-    """Run `function` on jobs in worker processes; yield (job, result, error) as they end.
+    """Run `function` on jobs in worker processes, and yield (job, result, error).
 
     A worker that is killed takes down only what ran at that moment: those jobs run again, each alone, so that the
     one which kills its worker is found; after `MAX_DEATHS` deaths alone it is yielded with its error. A worker that is

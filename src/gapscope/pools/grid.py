@@ -109,7 +109,7 @@ class Grid:
 
     @classmethod
     def from_toml(cls, path: Path | str) -> Grid:
-        """Read a grid from a TOML file (tables `base`, `[[cases]]`, `axes`, list `measures`), else UnreadableFile."""
+        """Read a grid from a TOML file (`base`, `[[cases]]`, `axes`, `measures`)."""
         path = Path(path)
         check_file(path)
         try:

@@ -34,7 +34,7 @@ def copied_state(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _load(weights: Path, options: RunOptions) -> tuple[Record, nn.Module, dict[str, Tensor], Problem]:
-    """Return a stored network with a record without numbers, its state before training, and its problem."""
+    """Return a stored network, an empty record, its initial state and its problem."""
     tensors, facts = load_tensors(weights)
     if "spec" not in facts:
         raise UnreadableFile(
@@ -55,7 +55,7 @@ def _load(weights: Path, options: RunOptions) -> tuple[Record, nn.Module, dict[s
 
 
 def load_with_initial(weights: Path, data_root: str | None = None) -> tuple[nn.Module, dict[str, Tensor], Problem]:
-    """Return a stored network on the CPU, its weights before training, and its problem with the corrupted data."""
+    """Return a stored network on the CPU, its initial weights, and its problem."""
     _, network, initial, problem = _load(weights, RunOptions(data_root=data_root))
     return network, initial, problem
 

@@ -62,7 +62,7 @@ class Mirror:
             ) from None
 
     def get(self, spec_id: str, folder: Path) -> bool:
-        """Fetch a run into a folder, its record last; return False if there is none."""
+        """Fetch a run into a folder, its record last, and return False if there is none."""
         files, root = self._there
         there = f"{root}/{spec_id}"
         if not files.exists(f"{there}/{RECORD}"):

@@ -72,7 +72,7 @@ def penalties_of(spec: RunSpec, problem: Problem) -> list[Penalty]:
 
 @contextmanager
 def population_statistics(network: nn.Module, spec: RunSpec, problem: Problem) -> Iterator[Callable[[], None]]:
-    """Measure population statistics before every forward pass in training mode within the body.
+    """Measure population statistics before every forward pass in training mode.
 
     The paper (Luo et al. 2019) does not say how often they are measured. Once an epoch, or every eighth step, a
     ResNet-18 diverges at the paper's learning rates: statistics that are a few steps old no longer normalize, layer

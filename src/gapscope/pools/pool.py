@@ -48,7 +48,7 @@ def _is_temporary(name: str) -> bool:
 
 
 def _is_unmarked_pool(folder: Path) -> bool:
-    """Return True for a folder that is empty, or a pool without pool.json as a killed run leaves it."""
+    """Return True for an empty folder, or a pool whose run was killed before pool.json."""
     known = ("runs", "pool.lock", "pool.pid", INDEX, "report.html", "estimator.json")
     return folder.is_dir() and all(path.name in known or _is_temporary(path.name) for path in folder.iterdir())
 
@@ -143,7 +143,7 @@ class Pool:
         return f"Pool({str(self.folder)!r}, {len(self)} networks)"
 
     def index(self) -> IndexedRecords:
-        """Return the records as a table from the index, reading only new and changed files (`DamagedFileWarning`s)."""
+        """Return the records as a table from the index, reading only new and changed files."""
         index = load_index(self.folder)
         index.warn(self.folder, stacklevel=2)
         return index
@@ -270,7 +270,7 @@ class Pool:
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
     def add(self, network: Record | nn.Module, data: Any = None, **about: Any) -> Record:
-        """Add a network trained elsewhere, replacing one of the same name and settings, and return its record.
+        """Add a network trained elsewhere, and return its record.
 
         Args:
             network: A record (from `gapscope.record`), or the network itself.
@@ -318,7 +318,7 @@ class Pool:
         copies: Mirror | None,
         on_record: Callable[[Record], None],
     ) -> None:
-        """Hand on each record as it is finished; raise faults of the machine when all others are done."""
+        """Yield each record as it is finished, and raise machine faults at the end."""
         not_run: list[GapscopeError] = []
         n_missing = 0
         for spec, outcome in outcomes:
@@ -350,7 +350,7 @@ class Pool:
         )
 
     def _remove_superseded(self) -> None:
-        """Remove checkpoints next to a whole record, unless the pool is read-only or the network failed."""
+        """Remove checkpoints of finished networks, unless the pool is read-only."""
         superseded: list[Path] = []
         for path in sorted(self.folder.glob("runs/*/checkpoint.safetensors")):
             with suppress(UnreadableFile):

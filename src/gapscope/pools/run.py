@@ -109,7 +109,7 @@ class _Run:
 
     @contextmanager
     def _recording(self, *faults: type[Exception]) -> Iterator[None]:
-        """Record what goes wrong in the body as a failure of the network; `faults` of the machine are the outcome."""
+        """Record errors in the body as failures of the network, except machine `faults`."""
         try:
             yield
         except faults as error:

@@ -85,7 +85,7 @@ def complete_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, targe
 
 
 def as_texts(column: Any) -> Any:
-    """Return a column as an array of texts that can be sorted ("nan" if missing, unlike pandas' own `astype(str)`)."""
+    """Return a column as sortable texts ("nan" if missing, unlike `astype(str)`)."""
     return numpy.array([str(value) for value in column])
 
 
@@ -125,7 +125,7 @@ def spans_a_decade(values: Sequence[float]) -> bool:
 
 
 def default_readings(names: Sequence[str]) -> list[str]:
-    """Return the readings of the default: of the kernel, or sensitivities, margins and fit (none without either)."""
+    """Return the default readings: of the kernel, else sensitivities, margins and fit."""
     if all(name in names for name in FROM_THE_KERNEL):
         return list(FROM_THE_KERNEL)
     margins = [name for name in names if name.startswith("margin_signature.") and name.endswith(".median")]

@@ -30,7 +30,7 @@ N_FOLDS = 20
 
 
 def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
-    """Return the unfitted baselines by name: mean gap, log parameter count, train loss (if the table has them)."""
+    """Return unfitted baselines by name: mean gap, log parameter count, train loss."""
     result = {MEAN_GAP: GapEstimator(features=())}
     if "parameter_count" in table.columns:
         result["parameter_count"] = GapEstimator(features=("parameter_count",), log_features=("parameter_count",))

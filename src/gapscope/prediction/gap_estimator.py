@@ -326,7 +326,7 @@ def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
 
 
 def check_stored(content: Any, path: str | Path, what: str, schema: int) -> None:
-    """Raise unless the content of a file is an estimator of this kind that this version can read."""
+    """Raise unless a file holds an estimator of this kind that this version can read."""
     if not is_dict(content) or content.get("what") != what:
         article = "an" if what.startswith("a") else "a"
         raise UnreadableFile(f"{path} must hold {article} {what}; it does not. Fit one and save it there.")

@@ -55,7 +55,7 @@ NORMAL_99_ONE_SIDED, MIN_DIFFERENCE = 2.326, 0.05
 
 
 def _choose_design(design: str, recipe: Recipe | RunSpec, groups: Any, width: float | None, samples: int) -> str:
-    """Return the design that "auto" stands for ("auto" itself if a width decides), or raise for one that cannot be."""
+    """Return the design that "auto" stands for ("auto" itself if a width decides)."""
     short = takes_steps_fraction(recipe)
     if design == AUTO and samples > LARGE:
         return HOLD_OUT.name

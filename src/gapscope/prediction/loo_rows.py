@@ -158,7 +158,7 @@ def mean_score(rows: Sequence[LooRow]) -> float:
 
 
 def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor) -> str:
-    """Return why no row is significantly better than the first (one-sided, 5 %, Bonferroni), or nothing."""
+    """Return why no row is significantly better than the first, or nothing."""
     if targets.is_floating_point():
         best = max(row.score for row in rows)
         return "" if best > 0 else "no method explains any of the variance"

@@ -116,7 +116,7 @@ _SHOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class RankedNetwork:
-    """One ranked candidate (for regression the accuracies are R^2). What does not apply is None."""
+    """Ranked candidate (for regression the accuracies are R^2, inapplicable values None)."""
 
     name: str
     expected_accuracy: float | None  # forecast, as `forecast_accuracy` combines it, with its 90 % interval

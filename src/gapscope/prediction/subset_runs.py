@@ -91,7 +91,7 @@ def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, roo
 
 
 def target_variance(samples: Samples) -> float:
-    """Return the variance of regression targets, mean over columns, in which errors are measured (1 for labels)."""
+    """Return the mean variance of regression targets, the unit of errors (1 for labels)."""
     if samples.is_classification:
         return 1.0
     assert samples.targets is not None
@@ -140,7 +140,7 @@ def kernel_scores(samples: Samples, splits: Sequence[Split], spread: float) -> t
 
 
 def claim_cache(folder: Path, recipe: Recipe | RunSpec, seed: int, samples: Samples, groups: np.ndarray) -> None:
-    """Store what the runs in a folder belong to, or raise InvalidInput for runs of something else."""
+    """Store the identity of the runs in a folder, or raise InvalidInput for other runs."""
     digest = hashlib.sha256(groups.tobytes())
     for tensor in (samples.inputs, samples.targets, *(() if samples.form is None else samples.form.columns)):
         assert tensor is not None
@@ -183,7 +183,7 @@ def equal_steps(recipe: Recipe | RunSpec, samples: int, part: int, fraction: flo
 def train_and_score(
     recipe: Recipe | RunSpec, samples: Samples, spread: float, seed: int, root: str | None, split: Split
 ) -> dict[str, Any]:
-    """Train on one part with the steps of all samples; return its score and those of unseen samples, in order."""
+    """Train on one part with the steps of all samples, and return scores of the rest."""
     recipe = equal_steps(recipe, len(samples), len(split.trained), split.steps)
     seen, rest = (samples.subset(torch.from_numpy(indices)) for indices in (split.trained, split.scored))
     network = run_configuration(recipe, seen, derive_seed(seed, split.name), root)

@@ -104,7 +104,7 @@ def adjusted_mean(values: np.ndarray, control: np.ndarray, rest: np.ndarray) -> 
 
 
 def _interval(classes: bool, item: _Adjusted, samples: int) -> tuple[float, float]:
-    """90 % interval: Wilson's (1927) of a fraction with the effective number of samples, normal for regression."""
+    """90 % interval: Wilson's with the effective number of samples, normal for regression."""
     z = NORMAL_QUANTILE
     if not classes:
         reach = z * math.sqrt(item.variance)

@@ -18,7 +18,7 @@ MAX_NETWORKS = 120
 
 
 def share_explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
-    """Return the fraction of the gap's variance between groups (correlation ratio; 0 if all gaps are equal).
+    """Return the fraction of the gap's variance between groups (correlation ratio).
 
     >>> gaps = [1.0, 1.0, 2.0, 2.0]
     >>> share_explained(["a", "a", "b", "b"], gaps), share_explained(["a", "b", "a", "b"], gaps)
@@ -48,7 +48,7 @@ def _has(record: Record, key: str) -> bool:
 
 
 def curves(view: PoolView) -> dict[str, Any]:
-    """Training curves of the finished networks, grouped by the setting that separates the gaps most."""
+    """Training curves of finished networks, grouped by the most informative setting."""
     records = [record for record in view.finished if _has(record, "epoch")]
     score = "accuracy" if any(_has(record, "train_accuracy") for record in records) else "loss"
     records = [record for record in records if _has(record, f"train_{score}")]

@@ -22,7 +22,7 @@ ALARM = "alarm.raised"
 
 @dataclass(frozen=True)
 class Prediction:
-    """Held-out network: true gap, estimate, interval, whether it abstained and why, and the accuracy to expect."""
+    """Held-out network: true gap, estimate, interval, abstention and expected accuracy."""
 
     name: str
     gap: float
@@ -35,7 +35,7 @@ class Prediction:
 
     @property
     def kind(self) -> str:
-        """Verdict: "outside" the fitted range, or whether the interval "held" the true gap or "missed" it."""
+        """Verdict: "outside" the fitted range, else "held" or "missed" by the interval."""
         return "outside" if self.outside else "held" if self.low <= self.gap <= self.high else "missed"
 
 

@@ -91,7 +91,7 @@ def pluralize(n: int, noun: str) -> str:
 
 
 def expected_test_accuracy(train_accuracy: float, gap: float, low: float, high: float) -> str:
-    """Return the accuracy on new data from training accuracy and estimated gap with its interval.
+    """Return the accuracy on new data from training accuracy and estimated gap.
 
     In percent, within 0 and 100; a dash without an estimate.
 

@@ -49,7 +49,7 @@ def _finished_table(view: PoolView) -> pandas.DataFrame:
 
 
 def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
-    """Return `correlations` of the varying readings with the gap, strongest tau first (None without any)."""
+    """Return `correlations` of the varying readings with the gap, strongest tau first."""
     names = [name for name, readings in view.readings.items() if len({reading.value for reading in readings}) > 1]
     if not names:
         return None
@@ -64,7 +64,7 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
 
 
 def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
-    """Return the leaderboard's verdicts by reading, baselines included (empty for too few configurations).
+    """Return the leaderboard's verdicts by reading (empty for too few configurations).
 
     Of more than 300 networks, whole training configurations are sampled.
     """
@@ -84,7 +84,7 @@ def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
 
 
 def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None) -> list[dict[str, Any]]:
-    """Return one row per measure, the strongest Kendall's tau first, and a random measure last.
+    """Return one row per measure, by descending Kendall's tau, and a random measure last.
 
     `judged` is the result of `leaderboard_verdicts`. No rows if no measure has a correlation, as with two networks.
     """
@@ -126,7 +126,7 @@ def split_ranking(ranked: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one small figure per measure, in the order of `ranked_measures`, the first ones unfolded.
+    """Return one small figure per measure, in the order of `ranked_measures`.
 
     `every` is the step between the plotted networks, above 1 in very large pools only.
     """

@@ -62,7 +62,7 @@ def _cell(column: _Column, value: Any) -> dict[str, str]:
 
 
 def networks(view: PoolView) -> dict[str, Any]:
-    """Settings, scores, gap and readings per network, smallest gap first (very large pools are cut off)."""
+    """Settings, scores, gap and readings per network, smallest gap first."""
     columns = _columns(view)
     most = max(20, MAX_CELLS // len(columns))
     widest = max((abs(record.gap) for record in view.all_finished), default=1.0) or 1.0

@@ -1,4 +1,4 @@
-"""View of a pool that all sections of the report share: records, their table and names of networks."""
+"""View of a pool for all sections of the report: records, table and names."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def settings_of(table: pandas.DataFrame) -> list[str]:
 
 
 def needs_logarithm(values: Sequence[float]) -> bool:
-    """Return True for positive values that span a factor of 10 and whose logarithm is less skewed."""
+    """Return True for positive values over a factor of 10 whose logarithm is less skewed."""
     from scipy.stats import skew  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
     plain = numpy.array(values, dtype=float)

@@ -38,7 +38,7 @@ class Scale:
 
     @classmethod
     def around(cls, values: Iterable[float], *, logarithmic: bool = False, padding: float = 0.06) -> Scale:
-        """Return a scale around all finite values (positive ones if logarithmic; else around 0 to 1).
+        """Return a scale around all finite values (positive ones if logarithmic).
 
         `padding` on each side is a fraction of the range.
         """
@@ -116,7 +116,7 @@ def percent(value: float) -> str:
 
 
 class Plot:
-    """A plot with two axes, to which marks are added one after another (`kind` is an extra CSS class)."""
+    """Plot with two axes to which marks are added (`kind` is an extra CSS class)."""
 
     def __init__(
         self,

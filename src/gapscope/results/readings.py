@@ -65,7 +65,7 @@ def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
 
 
 def _rows(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
-    """Return one row of text per reading; measures of five or more numbers are folded into one."""
+    """Return one row of text per reading, with measures of five or more numbers in one."""
     rows: list[tuple[str, ...]] = []
     for _, group in groupby(readings, key=lambda reading: reading.measure):
         family = list(group)

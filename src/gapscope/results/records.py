@@ -102,7 +102,7 @@ class Record:
 
 
 def read_with_warning(folder: Path) -> tuple[Record, str]:
-    """Read the record of one run, and a note if its epochs are corrupted (then it has none); raise as `Record.read`."""
+    """Read the record of one run, and a note if its epochs are corrupted."""
     path = folder / RECORD
     content = read_json(path)
     schema = content.get("schema") if is_dict(content) else None

@@ -42,7 +42,7 @@ def picture(result: Any) -> str:
 
 
 def data_uri(sample: Any) -> str:
-    """Encode an image [h, w] or [1 or 3, h, w] as a PNG data URI of at most 64 pixels (else empty).
+    """Encode an image [h, w] or [1 or 3, h, w] as a PNG data URI of at most 64 pixels.
 
     The smallest value is black, as are those that are not finite, the largest white.
     """
@@ -215,7 +215,7 @@ def panels(names: Sequence[str], *, sharex: bool = True) -> list[Any]:
 def plot_lines(
     epochs: Sequence[int], columns: Mapping[str, Sequence[float]], *, marked: Mapping[str, int]
 ) -> list[Any]:
-    """Plot each number over epochs in its own panel, with lines at the epochs of `marked` events."""
+    """Plot each number over epochs in its own panel, with lines at `marked` epochs."""
     drawn = panels(list(columns))
     for axes, values in zip(drawn, columns.values(), strict=True):
         axes.plot(epochs, values, marker="." if len(epochs) < 40 else None)

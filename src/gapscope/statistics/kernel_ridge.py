@@ -16,7 +16,7 @@ _MIN_DEGREES_OF_FREEDOM = 1e-9
 
 @dataclass(frozen=True)
 class Spectrum:
-    r"""Kernel of n samples as $U \mathrm{diag}(w) U^\top$ with r orthonormal columns, in float64."""
+    r"""Kernel of n samples as $U \mathrm{diag}(w) U^\top$ with r columns, in float64."""
 
     vectors: Float[Tensor, "n r"]  # U
     values: Float[Tensor, " r"]  # w, not negative

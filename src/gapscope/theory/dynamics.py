@@ -1,4 +1,4 @@
-r"""Training dynamics of a one-layer student, and its generalization error over its number of samples.
+r"""Training dynamics and generalization error of a one-layer student.
 
 The dynamics are those of online SGD. The generalization error is that after training to the end on P noisy samples
 $y = w^{*\top} x + s$, $s \sim N(0, S)$, $x \sim N(0, I/N)$, with $\alpha = P/N$ and $N \to \infty$.
@@ -38,7 +38,7 @@ class OrderParameters(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """Order parameters over time t = (seen samples) / N; simulations have one column per student."""
+    """Order parameters over time t = samples / N, with one column per simulated student."""
 
     times: Float[np.ndarray, " t"]
     gamma: Float[np.ndarray, "t ..."]
@@ -216,7 +216,7 @@ def student_generalization(
     zeta: ArrayLike = 0.0,
     loss_scale: LossScale = "inputs",
 ) -> Numbers:
-    r"""Compute the mean squared error of a trained student on noise-free targets over the load alpha (Fig. 1).
+    r"""Compute the mean squared error of a trained student over the load alpha (Fig. 1).
 
     The teacher is linear and noisy. Vanilla SGD is zeta = 0, weight norm with gamma decay is zeta > 0. With G of
     `resolvent_trace`:

@@ -29,7 +29,7 @@ from gapscope.theory.statistical_mechanics import (
 
 
 class Eigenvalues(NamedTuple):
-    """Eigenvalues of the linearized dynamics of gain and overlap, per unit of time (negative: attracting)."""
+    """Eigenvalues of the linearized dynamics of gain and overlap (negative: attracting)."""
 
     gamma: Numbers
     overlap: Numbers

@@ -50,7 +50,7 @@ def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numb
 
 
 def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
-    r"""Return the output correlations $E[g(s) g(t)] / \gamma$ and $E[g'(s) g(t)\, t]$ at overlap R."""
+    r"""Return $E[g(s) g(t)] / \gamma$ and $E[g'(s) g(t)\, t]$ at overlap R."""
     # ReLU: (pi R + 2 r + 2 R arcsin R) / 4 pi and (pi + 2 R r + 2 arcsin R) / 4 pi, r = sqrt(1 - R^2); linear: R and 1.
     # For unit Gaussians at the angle a = arccos R the arc-cosine kernel (Cho and Saul 2009) gives E[relu(s) relu(t)] =
     # (sin a + (pi - a) cos a) / 2 pi and E[1(s > 0) relu(t)^2] = (pi - a + sin a cos a) / 2 pi, here with pi - a = pi/2

@@ -101,7 +101,7 @@ def _ridge(inputs: Float[np.ndarray, "p n"], targets: Float[np.ndarray, " p"], r
 
 
 def ridge_constant(task: TeacherTask, zeta: float, loss_scale: LossScale) -> float:
-    r"""Return $\lambda$ of $|y - X w|^2 + \lambda\|w\|^2$ for a gamma decay: $\zeta$, or $\alpha\zeta$ per sample."""
+    r"""Return $\lambda$ of $|y - X w|^2 + \lambda\|w\|^2$ that equals a gamma decay."""
     check_choice("loss_scale", loss_scale, ("inputs", "samples"))
     check_range("zeta", zeta, 0)
     _, samples, size = task.inputs.shape

@@ -144,7 +144,7 @@ class AutomaticStrength:
         return self.strength
 
     def after_pass(self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None) -> None:
-        """Keep the mini-batch's samples, until there are enough of them (`layout` of inputs that are several)."""
+        """Keep the samples of the mini-batch until there are enough of them."""
         if self._predicted is not None:
             return
         if targets is None or targets.is_floating_point() or targets.ndim != 1:

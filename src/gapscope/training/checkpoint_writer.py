@@ -50,7 +50,7 @@ def _stored(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[
 
 
 def resume(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
-    """Load the state of interrupted training, and return the rows of its finished epochs (none: begin from scratch)."""
+    """Load the state of interrupted training, and return the rows of its finished epochs."""
     # corrupted files are ignored with a warning; a checkpoint of another network, or an unreadable one, is not
     if not (folder / CHECKPOINT).exists():
         return []
@@ -83,7 +83,7 @@ class CheckpointWriter:
         self._written = -WRITTEN_EVERY
 
     def stage(self, run: TrainingState, history: Sequence[dict[str, Any]]) -> None:
-        """Stage the state after an epoch, and write it if a write is due (rows of earlier calls do not change)."""
+        """Stage the state after an epoch, and write it if a write is due."""
         durable = sum(row.get("seconds", 0.0) for row in history) >= SYNCED_FROM
         self._lines += [to_json(row) + "\n" for row in history[len(self._lines) :]]
         self._staged = "".join(self._lines), as_safetensors(*run.state()), durable

@@ -83,7 +83,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def set_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Copy a state dictionary into `network`, or raise UnreadableFile with the first difference (`source` is named)."""
+    """Copy a state dictionary into `network`, or raise UnreadableFile."""
     own = network.state_dict()
     for name, tensor in own.items():
         if name not in weights:

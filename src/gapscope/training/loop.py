@@ -168,7 +168,7 @@ def train(
     on_epoch: Callable[[nn.Module, dict[str, Any]], None] | None = None,
     on_batch: OnBatch | None = None,
 ) -> TrainingResult:
-    """Train `network` in place; the same seed and machine give bit-identical weights.
+    """Train `network` in place. The same seed and machine give bit-identical weights.
 
     The loss is `inspection.losses.default_loss` (or the one in `settings.loss`) plus the penalties. With `folder`, the
     state is saved there after every epoch, short epochs once per second and when training ends or is interrupted

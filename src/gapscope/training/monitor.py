@@ -178,7 +178,7 @@ class Monitor(Recordings):
         self._warned = False
 
     def __call__(self, network: nn.Module, row: dict[str, Any]) -> None:
-        """Record if due and extend the epoch's row by the numbers (the `on_epoch` of `gapscope.train`)."""
+        """Record if due, and extend the epoch's row by the numbers."""
         row.update(self.observe(network, row["epoch"]))
 
     def begin(self, network: nn.Module) -> None:
@@ -217,7 +217,7 @@ class Monitor(Recordings):
         self._spans, self._begun = [], None
 
     def observe(self, network: nn.Module, epoch: int) -> dict[str, float]:
-        """Record readings if `every` divides the epoch, pass them to the sinks, and return them by name."""
+        """Record readings if due, pass them to the sinks, and return them by name."""
         if epoch % self.every:
             return {}
         if self.epochs and epoch < self.epochs[-1]:

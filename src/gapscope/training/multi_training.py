@@ -117,7 +117,7 @@ def _snapshot(turns: Sequence[_TrainingSlot]) -> Callable[[], None]:
 
 
 def _train_stacked(turns: Sequence[_TrainingSlot], samples: Sequence[Any]) -> list[dict[str, Any] | None]:
-    """Train one epoch in a stack; each run's generator begins and ends with the run's random state."""
+    """Train one epoch in a stack, with the random state of each run."""
     generators = [item.rng.generator() for item in turns]
     stack = Stack([item.training.run for item in turns], samples, generators)
     rows = stack.train_epoch()
@@ -143,7 +143,7 @@ def _losses_agree(alone: dict[str, Any] | None, stacked: dict[str, Any] | None, 
 
 
 def _time_both_ways(turns: Sequence[_TrainingSlot], steps: int) -> tuple[list[float], bool]:
-    """Time steps one by one and stacked, each rolled back; return the times and whether losses agree."""
+    """Time single and stacked steps, each rolled back, and compare their losses."""
     training = turns[0].training
     indices = torch.arange(min(steps * training.run.settings.batch_size, len(training.samples)))
     parts = [item.training.samples.subset(indices) for item in turns]

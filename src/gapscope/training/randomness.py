@@ -1,4 +1,4 @@
-"""Random state of a training run, saved in checkpoints; the caller's state is restored."""
+"""Random state of a training run, saved in checkpoints and restored for the caller."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ MAX_FAILURES = 3
 
 
 class GuardedSink:
-    """Sink that warns once instead of raising, and stops after `MAX_FAILURES` failures in a row."""
+    """Sink that warns instead of raising, and stops after `MAX_FAILURES` in a row."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -129,7 +129,7 @@ class Cost:
 
 
 def would_exceed(fraction: float | None, spans: Sequence[tuple[float, float]], begun: float | None, now: float) -> bool:
-    """Return True if one more recording would exceed the allowed fraction of the time (None for no limit).
+    """Return True if one more recording would exceed the allowed fraction of the time.
 
     `spans` are start and end of the recordings so far. `begun` is the start of the training; without it the start of
     the first recording counts. Never True before the first recording, nor below `FREE_SECONDS` in total.

@@ -105,7 +105,7 @@ class TrainingState:
         return default_loss(outputs, y) if self.robust_loss is None else self.robust_loss(outputs, y, indices)
 
     def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Take one optimizer step; return outputs, loss, penalty and number of correct predictions."""
+        """Take one optimizer step, and return outputs, loss, penalty and number correct."""
         with torch.autocast("cuda", dtype=torch.float16, enabled=self.mixed):
             outputs, penalty = forward_with_penalties(self.called, x, y, self.penalties)
             loss = self.loss(checked_outputs(outputs, len(x)), y, indices)
@@ -242,7 +242,7 @@ class RunChecks:
         self._kernel: float | None = None
 
     def observe(self, network: nn.Module, epoch: int, alarm: Alarm | None) -> None:
-        """Evaluate the network on the monitored samples, and report new findings (GS301 from the alarm)."""
+        """Evaluate the network on the monitored samples, and report new findings."""
         if "GS301" in self.codes and alarm is not None and alarm.raised:
             best = "" if alarm.peak is None else f"; the best epoch so far is {alarm.peak}"
             self._report(

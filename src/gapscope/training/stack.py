@@ -1,4 +1,4 @@
-"""Stack of networks of one architecture, each with its own samples, settings and RNG; its optimizers and penalties."""
+"""Stack of networks of one architecture, with their optimizers and penalties."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _StackedOptimizer:
         return state
 
     def step(self, gradients: Sequence[Tensor | None], rates: Sequence[float]) -> None:
-        """Take one step, with the learning rate of each network (a weight without a gradient stays)."""
+        """Take one step with the learning rate of each network."""
         with torch.no_grad():
             for weights, gradient, state in zip(self.weights, gradients, self.state, strict=True):
                 if gradient is not None:
@@ -154,7 +154,7 @@ class StackedPenalties:
     def value(
         self, weights: Sequence[Tensor], outputs: Float[Tensor, "s n k"], uses: LayerUses | None
     ) -> Float[Tensor, " s"]:
-        """Return the penalty of each network (`uses` is what `begin` returned, filled by the forward pass)."""
+        """Return the penalty of each network from `uses`, which the forward pass filled."""
         total = outputs.new_zeros(len(outputs))
         if any(self.weight):
             squares = torch.stack([weight.square().flatten(1).sum(1) for weight in weights]).sum(0)
@@ -188,7 +188,7 @@ def _similarity(
 
 
 class Stack:
-    """Pass over the samples for several networks; `close` gives them their weights and state back.
+    """Pass over the samples for several networks, until `close` restores their state.
 
     Every network keeps its own order of samples, learning rate, momentum, loss, penalties and masks: it is trained as
     `TrainingState.train_epoch` trains it, to rounding. All runs have the same `multi_training.stacking_key`; `streams`
@@ -253,7 +253,7 @@ class Stack:
         return [None if g is None else g * per_network(factors, g) for g in gradients]
 
     def train_epoch(self) -> list[dict[str, float] | None]:
-        """Pass over the samples of every network once, and return the rows of `TrainingState.train_epoch`."""
+        """Pass over the samples of every network once, and return one row per network."""
         settings, n = [run.settings for run in self.runs], len(self.samples[0])
         size, classes = settings[0].batch_size, self.samples[0].is_classification
         totals = torch.zeros(3, len(self.runs), dtype=torch.float64, device=self.device)

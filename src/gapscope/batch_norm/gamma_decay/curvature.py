@@ -59,7 +59,7 @@ def prepare(network: nn.Module, data: Any, loss: Loss | None = None) -> tuple[nn
 def copy_with_population(
     network: nn.Module, samples: Samples, layers: Sequence[str] | None, chunk_size: int | None
 ) -> tuple[nn.Module, list[str]]:
-    """Return a copy whose named layers (None for all) have exact population statistics, and their names."""
+    """Return a copy with exact population statistics in some layers, and their names."""
     network = copy.deepcopy(network)
     names = list(batch_norm_layers(network, layers))
     refresh_population(network, samples, samples=len(samples), layers=names, chunk_size=chunk_size)

@@ -188,10 +188,10 @@ class _WithMeanAndVariance(torch.autograd.Function):
 
 
 def with_mean(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return a batch [n, C, ...], to be used exactly once, and its mean [C], summed in `dtype` or better."""
+    """Return a batch [n, C, ...] for a single use, and its mean [C], in `dtype` or better."""
     return _WithMean.apply(h, dtype)  # type: ignore[return-value]
 
 
 def with_mean_and_variance(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a batch [n, C, ...], to be used exactly once, its mean and its biased variance [C]."""
+    """Return a batch [n, C, ...] for a single use, its mean and its biased variance [C]."""
     return _WithMeanAndVariance.apply(h, dtype)  # type: ignore[return-value]

@@ -24,7 +24,7 @@ _logger = logging.getLogger("gapscope")
 
 
 class Alarm(ABC):
-    """Early-stopping criterion: raised when accuracy on new data has probably peaked, from training samples alone.
+    """Early-stopping criterion from training samples alone.
 
     `observe(network, samples, epoch)` evaluates the network and passes the numbers to the subclass's `update`. Call
     `update` directly in a loop that has these numbers already (predictions of the training pass, margins). An alarm
@@ -59,7 +59,7 @@ class Alarm(ABC):
 
     @abstractmethod
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Observe the network once, always on the same samples, and return numbers ("alarm.raised" is 0 or 1)."""
+        """Observe the network once, and return numbers ("alarm.raised" is 0 or 1)."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that resumed training needs, as JSON-serializable values."""
@@ -113,7 +113,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: Any, current: Any) -> Any:
-    """Decode a value of `_encoded`; a dataclass replaces the fields of the current value."""
+    """Decode a value of `_encoded`. A dataclass replaces the fields of the current value."""
     if isinstance(value, Mapping) and "fields" in value:
         return replace(current, **{name: _decoded(part, None) for name, part in value["fields"].items()})
     if isinstance(value, Mapping):
@@ -171,7 +171,7 @@ class PeakAlarm(Alarm):
 
 
 def outputs_of(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
-    """Return the network's outputs in evaluation mode, float64 on the CPU, from one forward pass."""
+    """Return the outputs in evaluation mode, float64 on the CPU, from one forward pass."""
     with inspection_mode(network):
         outputs = network_outputs(network, samples.inputs).double().cpu()
     if samples.is_classification:

@@ -104,7 +104,7 @@ class Canaries:
         return torch.equal(self.labels, self.given)
 
     def dataset(self, dataset: Any) -> Dataset:
-        """Return a view of a data set (tuples ending with the label, or mappings) with the current labels."""
+        """Return a view of a data set of tuples or mappings with the current labels."""
         if len(dataset) != len(self.labels):
             raise InvalidInput(
                 f"Got a data set of {len(dataset)} samples; there are {len(self.labels)} labels. Pass the data of "

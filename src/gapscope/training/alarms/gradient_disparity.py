@@ -92,6 +92,6 @@ class GradientDisparityAlarm(PeakAlarm):
         return self.update(disparity, epoch)
 
     def update(self, disparity: float, epoch: int) -> dict[str, float]:
-        """Update with the next `scaled_gradient_disparity`; return it and the alarm's state."""
+        """Update with the next `scaled_gradient_disparity`, and return it and the state."""
         self.follow(-math.log(max(disparity, 1e-300)), epoch)
         return {"alarm.disparity": disparity, "alarm.raised": float(self.raised)}

@@ -1,4 +1,4 @@
-"""Joint alarm: agreement with LOO predictions, gradient-weight alignment and shared learning, added up."""
+"""Joint alarm: sum of LOO agreement, gradient-weight alignment and shared learning."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class JointAlarm(PeakAlarm):
         cosines: Float[Tensor, " n"],
         epoch: int,
     ) -> dict[str, float]:
-        """Update with one observation (`predictions` of `loo_predictions` at the start, `cosines` of `alignments`)."""
+        """Update with one observation of `loo_predictions` and `alignments`."""
         a, g = agreement(probabilities, predictions), float(cosines.mean())
         s = float(label_support(probabilities, labels, neighbours, self.weight)[2].mean())
         self.follow(a + g + s, epoch)
