@@ -1,1 +1,1 @@
-"""One paper, one file: the grid of its networks, its tables and figures, and the paper's numbers beside ours."""
+"""Studies of papers, one file each: network grids, tables, figures and printed numbers."""

@@ -1,4 +1,4 @@
-"""Penalties that set their own strength, next to fixed strengths and other ways of dealing with wrong labels."""
+"""Automatic penalty strength against fixed strengths and other remedies for label noise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LAST = 5  # epochs whose test accuracy is averaged: single ones jump by some poi
 
 @dataclass(frozen=True)
 class Method:
-    """One way of dealing with wrong labels: name and options of a penalty, or of a loss; dropout; early stopping."""
+    """Remedy for label noise: a penalty or loss with options, dropout, or early stopping."""
 
     name: str
     penalty: Mapping[str, Any] | None = None
@@ -80,9 +80,10 @@ def fixed(strength: float) -> str:
 
 
 def runs_of(settings: Mapping[str, Any]) -> list[Run]:
-    """All training runs, seed by seed, first seeds of all scenarios early. Then those of the `last` ways.
+    """Return all training runs by seed, with the first seeds of all scenarios early.
 
-    The ways of a scenario are none, its fixed strengths and the one tuned once, and those of the settings.
+    Runs of the `last` ways come at the end. The ways of a scenario are none, its fixed strengths and the one tuned
+    once, and those of the settings.
     """
     methods = {}
     for scenario in settings["scenarios"]:
@@ -118,7 +119,7 @@ def problem_of(run: Run, root: str | None) -> tuple[Samples, Samples, int]:
 
 
 def final_accuracy(accuracies: Sequence[float], held_out: Sequence[float]) -> float:
-    """Test accuracy of the last epochs, or that of the first epoch at which the held-out samples fare best."""
+    """Return the test accuracy of the last epochs, or of the first best held-out epoch."""
     if held_out:
         return accuracies[max(range(len(held_out)), key=held_out.__getitem__)]
     return sum(accuracies[-LAST:]) / LAST if len(accuracies) >= LAST else (*accuracies, 0.0)[0]
@@ -166,11 +167,12 @@ def rows_of(settings: Mapping[str, Any], work: Path, root: str | None) -> list[R
 
 
 def compare(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
-    """Means per scenario and noise, and mean differences with intervals over independent samples and weights.
+    """Return means per scenario and noise, and mean differences with confidence intervals.
 
-    `tuned` is the strength that was tuned once. "differences" are of the test accuracy of the automatic strength, less
-    that of every other way in the same scenarios and of the best fixed strength of each; clusters are scenarios and
-    seeds. "collapsed" counts runs with the automatic strength that end below half of what none reaches, or not at all.
+    Intervals are over independent samples and weights. `tuned` is the strength that was tuned once. "differences" are
+    of the test accuracy of the automatic strength, less that of every other way in the same scenarios and of the best
+    fixed strength of each; clusters are scenarios and seeds. "collapsed" counts runs with the automatic strength that
+    end below half of what none reaches, or not at all.
     """
     table = pandas.DataFrame(list(rows))
     wide: Any = table.pivot_table(index=["scenario", "noise", "seed"], columns="way", values="final", sort=False)
@@ -207,7 +209,10 @@ def compare(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
 
 
 def claims_of(numbers: Mapping[str, Any]) -> list[Claim]:
-    """Differences of test accuracy over scenarios. Seeds of a family of data and network are the units."""
+    """Return claims on differences of test accuracy over scenarios.
+
+    The units are the seeds of a family of data and network.
+    """
     differences, rows = numbers["differences"][AUTOMATIC], numbers["scenarios"]
     # levels of noise share their samples and weights
     families = {row["scenario"]: row["seeds"] for row in rows}

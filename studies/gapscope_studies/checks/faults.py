@@ -50,7 +50,10 @@ class Wiggly(nn.Module):
 
 
 def draw(name: str, seed: int, n: int = N) -> tuple[Data, Data]:
-    """Training and test samples, no sample in both; images at most 16 x 16; tables with terciles as classes."""
+    """Return disjoint training and test samples of a data set.
+
+    Images have at most 16 x 16 pixels. Tables have terciles as classes.
+    """
     loaded = gs.load_dataset(name)
     x = torch.cat([loaded.train.inputs, loaded.test.inputs])
     assert loaded.train.targets is not None and loaded.test.targets is not None
@@ -69,7 +72,7 @@ def draw(name: str, seed: int, n: int = N) -> tuple[Data, Data]:
 
 
 def build(family: str, data: Data, seed: int) -> nn.Module:
-    """An untrained network; tables have fully connected layers in every family."""
+    """Build an untrained network of a family, with fully connected layers for tables."""
     x, classes = data[0], int(data[1].max()) + 1
     is_table, options = x.ndim == 2, {"input_shape": tuple(x.shape[1:]), "n_outputs": classes}
     torch.manual_seed(seed)
@@ -117,7 +120,7 @@ def imbalanced(data: Data, generator: torch.Generator) -> Data:
 
 
 def unscaled(data: Data, generator: torch.Generator) -> Data:
-    """One column times 1,000; images: pixels of 0 to 255 in place of standardized ones."""
+    """Return data with one column times 1,000, or images with raw pixels of 0 to 255."""
     x, y = data
     x = x.clone()
     if x.ndim == 2:
@@ -127,7 +130,10 @@ def unscaled(data: Data, generator: torch.Generator) -> Data:
 
 
 def badly_initialized(network: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Weights ten times or a tenth as large; with batch norm the last layer alone, 100 times or 1/1,000."""
+    """Return a network with weights ten times or a tenth as large.
+
+    With batch norm the last layer alone is changed, by the factor 100 or 1/1,000.
+    """
     network = copy.deepcopy(network)
     large = bool(torch.rand((), generator=generator) < 0.5)
     normalized = any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules())

@@ -47,7 +47,7 @@ def _repeats(data: Data) -> bool:
 
 
 def _logistic_disagreement(data: Data) -> bool:
-    """Return whether five folds of logistic regression give 10 % of the labels a probability below 0.1."""
+    """Return whether five-fold logistic regression gives 10 % of labels a probability < 0.1."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import KFold, cross_val_predict
 
@@ -61,7 +61,10 @@ def _logistic_disagreement(data: Data) -> bool:
 
 
 def _falls(history: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the mean training loss of the last fifth of epochs is a tenth below that of the fifth before."""
+    """Return whether the mean training loss of the last epochs still falls by a tenth.
+
+    Compared are the last fifth of the epochs and the fifth before.
+    """
     losses = [row["train_loss"] for row in history]
     k = max(2, len(losses) // 5)
     return sum(losses[-k:]) < 0.9 * sum(losses[-2 * k : -k])
@@ -142,7 +145,10 @@ def trained_cases(family: str, train: Data, more: Data, test: Data, seed: int) -
 def _worse_than_possible(
     kind: str, network: nn.Module, data: Data, test: Data, result: Any
 ) -> Iterator[dict[str, Any]]:
-    """Gap and accuracy, with the truth from test samples. The baseline has a tenth as many of these as a hold-out."""
+    """Yield cases of gap and accuracy, with the truth from test samples.
+
+    The baseline is a hold-out of test samples, a tenth as many as there are training samples.
+    """
     n, accuracy, fitted = len(data[0]) // 10, _accuracy(network, test), _accuracy(network, data)
     hold_out = _accuracy(network, (test[0][:n], test[1][:n]))
     gap = fitted - accuracy

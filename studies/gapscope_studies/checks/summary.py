@@ -9,7 +9,7 @@ BAR_HITS, BAR_FALSE_ALARMS, MIN_CASES = 0.8, 0.1, 60
 
 
 def wilson(successes: int, n: int) -> list[float] | None:
-    """Rate and its 95 % Wilson interval; None without cases.
+    """Return a rate and its 95 % Wilson interval, or None without cases.
 
     >>> [round(value, 3) for value in wilson(8, 10)]
     [0.8, 0.49, 0.943]
@@ -40,7 +40,7 @@ def _rates(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summarize(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per code: rates, whether the bar is met, the baseline, and rates per data set and family."""
+    """Return one row per code: rates, threshold check, baseline, rates by data set and family."""
     rows = []
     for code in sorted({case["code"] for case in cases}):
         of_code = [case for case in cases if case["code"] == code]

@@ -1,1 +1,1 @@
-"""What accuracy to expect from training data alone: the pools behind the shipped estimate, and its judgement."""
+"""Expected accuracy from training data: pools of the shipped estimate and its evaluation."""

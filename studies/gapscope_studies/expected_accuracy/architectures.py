@@ -1,4 +1,7 @@
-"""Which of many untrained architectures: left-out accuracy, output sensitivity and size, beside what they reached."""
+"""Ranking of untrained architectures by leave-one-out accuracy, sensitivity and size.
+
+Rankings are compared with the accuracies that training reached.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ OURS = "left-out accuracy, initial weights"
 
 
 def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
-    """One architecture with one seed: what is known before training, and the accuracy that training reached."""
+    """Measure one architecture and seed before training, and its accuracy after training."""
     train, test, outputs = data_of(configuration, root)
     recipe = configuration.recipe
     network = build(configuration, train, outputs)
@@ -49,7 +52,10 @@ def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
 
 
 def _jobs(setting: RunSettings) -> list[Configuration]:
-    """Every architecture on every data set with every seed; architectures share samples within a seed."""
+    """Return a configuration per architecture, data set and seed, with samples per seed.
+
+    Architectures share samples within a seed.
+    """
     chosen = setting.choose(smoke=ARCHITECTURES[:7:3], small=ARCHITECTURES, paper=ARCHITECTURES)
     samples, seeds = setting.choose(smoke=(100, 1), small=(SAMPLES, SEEDS), paper=(SAMPLES, 10))
     training = ADAM | setting.choose(smoke={"epochs": 10}, small={}, paper={})

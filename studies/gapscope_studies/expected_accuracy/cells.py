@@ -1,4 +1,4 @@
-"""Cells of NAS-Bench-201 ranked before training, beside their published accuracy on CIFAR-10.
+"""Cells of NAS-Bench-201 ranked before training, with published accuracy on CIFAR-10.
 
 Rule, fixed before the first cell was read: 100 random cells, the first 300 training images of CIFAR-10, PyTorch's
 initial weights. Kendall's tau-b with the published test accuracy; a score that does not exist for a cell ranks it last.
@@ -83,7 +83,7 @@ def parse(cell: str) -> tuple[tuple[str, ...], ...]:
 
 
 class Cell(nn.Module):
-    """Four nodes, from the input to the output; each is the sum of one operation on every earlier node."""
+    """NAS-Bench-201 cell of four nodes, each the sum of one operation on every earlier node."""
 
     def __init__(self, cell: str, width: int) -> None:
         super().__init__()
@@ -112,7 +112,10 @@ class _Reduction(nn.Module):
 
 
 def build_cell_network(cell: str, n_classes: int = 10) -> nn.Sequential:
-    """Build the network of a cell with PyTorch's initial weights: stem, three stages of five cells, linear layer."""
+    """Build the network of a cell: stem, three stages of five cells, linear layer.
+
+    It has PyTorch's initial weights.
+    """
     layers: list[nn.Module] = [nn.Conv2d(3, WIDTHS[0], 3, padding=1, bias=False), nn.BatchNorm2d(WIDTHS[0])]
     for stage, width in enumerate(WIDTHS):
         if stage:
@@ -123,7 +126,7 @@ def build_cell_network(cell: str, n_classes: int = 10) -> nn.Sequential:
 
 
 def longest_path(cell: str) -> int:
-    """Return the largest number of convolutions between input and output of a cell; 0 if there is no path.
+    """Return the largest number of convolutions from input to output, 0 without a path.
 
     >>> longest_path("|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|avg_pool_3x3~2|")
     2
@@ -136,7 +139,10 @@ def longest_path(cell: str) -> int:
 
 
 def complexity(cell: str, network: nn.Module, image: Tensor) -> dict[str, int]:
-    """Parameters, multiply-adds of convolutions and linear layers for one image [3, h, w], and longest path."""
+    """Return parameters, multiply-adds per image [3, h, w], and longest path of a network.
+
+    Multiply-adds are those of convolutions and linear layers.
+    """
     counts: list[int] = []
 
     def count(name: str, module: nn.Module, inputs: object, output: Tensor) -> None:
@@ -170,10 +176,11 @@ def _layer_gradients(layer: nn.Module, inputs: Tensor, output: Tensor, cotangent
 def sampled_kernel(
     network: nn.Module, x: Tensor, cotangent: Tensor, generator: torch.Generator, *, n_sampled: int = N_SAMPLED
 ) -> Tensor:
-    """NTK [n, n] of one combination of the outputs, from at most `n_sampled` random parameters of each layer.
+    """Return the NTK [n, n] of a combination of outputs, from random parameters per layer.
 
-    It is an unbiased estimate, and exact if no layer has more parameters. In evaluation mode; for networks of
-    convolutions, batch norm and linear layers that are called once each.
+    The kernel takes at most `n_sampled` parameters of each layer. It is an unbiased estimate, and exact if no layer has
+    more parameters. In evaluation mode; for networks of convolutions, batch norm and linear layers that are called once
+    each.
     """
     layers = {name: m for name, m in network.named_modules() if isinstance(m, nn.Conv2d | nn.BatchNorm2d | nn.Linear)}
     sizes = {name: sum(parameter.numel() for parameter in layer.parameters()) for name, layer in layers.items()}
@@ -200,7 +207,10 @@ def sampled_kernel(
 
 
 def activation_patterns(network: nn.Module, x: Tensor) -> float:
-    """NASWOT: log-determinant of the number of ReLUs on which two images agree (Mellor et al. 2021, eq. 2)."""
+    """Return the NASWOT score of ReLU patterns (Mellor et al. 2021, eq. 2).
+
+    It is the log-determinant of the numbers of ReLUs on which two images agree.
+    """
     kernel = torch.zeros(len(x), len(x))
 
     def add(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -221,9 +231,10 @@ def gradient_norm(network: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 def zen_score(network: nn.Sequential, x: Tensor, seed: int) -> float:
-    """Zen-score (Lin et al. 2021, algorithm 1): log of how far features move with the inputs, plus batch norm scales.
+    """Return the Zen-score (Lin et al. 2021, algorithm 1).
 
-    Batch norm works with the statistics of the batch; the weights of convolutions and the inputs are standard normal.
+    It is the log of how far features move with the inputs, plus batch norm scales. Batch norm works with the statistics
+    of the batch; the weights of convolutions and the inputs are standard normal.
     """
     network, generator = copy.deepcopy(network), torch.Generator().manual_seed(seed)
     for module in network.modules():
@@ -246,7 +257,7 @@ def zen_score(network: nn.Sequential, x: Tensor, seed: int) -> float:
 
 
 def _or_none(score: Callable[[], Any]) -> float | None:
-    """Value of a score; None if it does not exist, as for a cell whose output does not depend on its input."""
+    """Return a score, or None if it is undefined, as for cells with constant output."""
     try:
         value = float(score())
     except GapscopeError:
@@ -255,7 +266,7 @@ def _or_none(score: Callable[[], Any]) -> float | None:
 
 
 def read_cell(cell: str, seed: int, root: str | None) -> dict[str, Any]:
-    """Every score of one cell with one draw of its initial weights, and the CPU seconds of all."""
+    """Compute every score of one cell at one initialization, and the CPU seconds of all."""
     train = load_dataset("cifar10", root=root).train
     x, y = train.inputs[:N_IMAGES].float(), train.targets
     assert y is not None
@@ -291,7 +302,7 @@ def read_cell(cell: str, seed: int, root: str | None) -> dict[str, Any]:
 
 
 def rank_correlation(table: pandas.DataFrame, score: str) -> float:
-    """Kendall's tau-b of a score with the published accuracy; cells without the score are ranked last."""
+    """Return Kendall's tau-b of score and published accuracy, with cells lacking a score last."""
     values = table[score].to_numpy(dtype=float)
     lowest = np.nanmin(values) - 1 if np.isfinite(values).any() else 0.0
     return kendall_tau(np.nan_to_num(values, nan=lowest), table[TRUTH].to_numpy(dtype=float))
@@ -319,7 +330,7 @@ def _row(table: pandas.DataFrame, score: str) -> dict[str, Any]:
 
 
 def cell_ranking(setting: RunSettings) -> Outcome:
-    """Kendall's tau of every score, averaged over seeds of initial weights, with the published accuracy."""
+    """Rank cells by every score: Kendall's tau with the published accuracy, mean over seeds."""
     with gzip.open(data_root(setting.data_root) / "nasbench201" / "cells.csv.gz", "rt") as file:
         cells = pandas.read_csv(file).sample(N_CELLS, random_state=SEED)
     cells = cells.iloc[: setting.choose(smoke=4, small=N_CELLS, paper=N_CELLS)]

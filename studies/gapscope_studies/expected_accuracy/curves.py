@@ -1,4 +1,4 @@
-"""Continued subset runs, validation with control variates and `estimate_accuracy`, judged on fresh networks."""
+"""Continued subset runs, control variates and `estimate_accuracy` on fresh networks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ def _right(network: nn.Module, samples: gs.Samples) -> np.ndarray:
 
 
 def halves(configuration: Configuration, train: gs.Samples, classes: int) -> dict[str, Any]:
-    """Scores of both halves, as trained and continued, for all and for a quarter of the steps; kernel readings."""
+    """Return scores of both halves, as trained and continued, and kernel readings.
+
+    Scores are for all and for a quarter of the steps.
+    """
     n, labels = len(train), train.targets
     assert labels is not None
     features = feature_matrix(train.inputs)
@@ -100,7 +103,7 @@ def halves(configuration: Configuration, train: gs.Samples, classes: int) -> dic
 
 
 def baselines(configuration: Configuration, train: gs.Samples, test: gs.Samples, classes: int) -> dict[str, Any]:
-    """Network trained on everything, five folds, and validation accuracy on the folds' networks."""
+    """Return baselines: network on all samples, five folds, and validation of fold networks."""
     n = len(train)
 
     def validate(network: nn.Module, held_out: gs.Samples, seen: gs.Samples) -> list[float]:
@@ -136,7 +139,7 @@ def baselines(configuration: Configuration, train: gs.Samples, test: gs.Samples,
 
 
 def estimates(configuration: Configuration, train: gs.Samples, classes: int) -> dict[str, Any]:
-    """`estimate_accuracy` of the network trained on everything, with and without its initial weights."""
+    """Return `estimate_accuracy` of the full-data network, with and without initial weights."""
     network = _train(configuration, train, classes, "all", len(train))
     before = build(_reseed(configuration, "all"), train, classes)
     result: dict[str, Any] = {}
@@ -153,7 +156,7 @@ def estimates(configuration: Configuration, train: gs.Samples, classes: int) -> 
 
 
 def read(configuration: Configuration, root: str | None = None) -> dict[str, Any]:
-    """Everything of one fresh network; JSON-serializable values."""
+    """Return all readings of one fresh network as JSON-serializable values."""
     train, test, classes = data_of(configuration, root)
     result = configuration.facts() | {"name": configuration.job, "classes": classes}
     result |= halves(configuration, train, classes) | baselines(configuration, train, test, classes)
@@ -174,7 +177,7 @@ def predictions(table: Table) -> dict[str, np.ndarray]:
 
 
 def is_covered(forecast: np.ndarray, samples: np.ndarray, truth: np.ndarray, network_error: float) -> np.ndarray:
-    """Whether 90 % intervals with this error of networks hold the accuracies that were reached."""
+    """Return per network whether its 90 % interval with this network error covers the truth."""
     variance = np.maximum(forecast * (1 - forecast), (1 - 1 / samples) / samples)
     return np.abs(forecast - truth) <= 1.645 * np.sqrt(variance * (1 / samples + 4 * network_error**2))
 
@@ -222,7 +225,7 @@ def _validated(table: Table) -> list[dict[str, Any]]:
 
 
 def _estimates(table: Table) -> list[dict[str, Any]]:
-    """Coverage and error of both lines of `estimate_accuracy`, by label noise and initial weights."""
+    """Return coverage and error of both lines of `estimate_accuracy`, by noise and weights."""
     rows = []
     for weights in ("given", "resampled"):
         for line, shown_line in LINES.items():

@@ -1,4 +1,4 @@
-"""The estimator that is shipped: chosen by leaving out one data set after the other, then fitted to all.
+"""Shipped estimator, selected by leave-one-data-set-out errors, then fitted to all data.
 
 `python -m gapscope_studies.expected_accuracy.fit` writes it into the package. Judging pools have no part in it.
 """
@@ -63,7 +63,10 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
 
 
 def fitted_items() -> list[Configuration]:
-    """The networks of the first judging pools and of the fitted pool that were trained, each in its random order."""
+    """Return the trained networks of the first evaluation pools and of the fitted pool.
+
+    Each pool is in its random order.
+    """
     known = load_rows("networks")
     return [item for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan) if item.job in known]
 
@@ -82,7 +85,7 @@ class Candidate:
     readings: tuple[str, ...]
 
     def estimator(self, **options: Any) -> GapEstimator:
-        """Its estimator before the fit; intervals from data sets that are left out."""
+        """Return the unfitted estimator, with intervals from held-out data sets."""
         settings: dict[str, Any] = {"clusters": ("data",), "error_scale": "expected_error"} | options
         return GapEstimator(kind=self.kind, features=self.readings, **settings)
 
@@ -104,7 +107,7 @@ def _errors(errors: Any, table: Table) -> dict[str, float]:
 
 
 def plainest(squares: Mapping[Candidate, pandas.Series]) -> Candidate:
-    """Of candidates and their squared errors the plainest that errs no more than the best, by one standard error.
+    """Return the plainest candidate within one standard error of the least squared error.
 
     Plainest: the fewest readings, then ridge before a Gaussian process. The standard error is that of the mean
     difference of squared errors over the networks.
@@ -116,7 +119,10 @@ def plainest(squares: Mapping[Candidate, pandas.Series]) -> Candidate:
 
 
 def error_parts(errors: pandas.Series, table: Table) -> ErrorParts:
-    """Standard deviations between and within data sets, by moments: a mean's own error is taken off the first."""
+    """Estimate error standard deviations between and within data sets by moments.
+
+    The error of the means themselves is subtracted from the variance between data sets.
+    """
     groups: Any = errors.groupby(table["data"]).agg(["mean", "var", "size"])
     within = float((groups["var"] * groups["size"]).sum() / groups["size"].sum())
     between = float(groups["mean"].var(ddof=1) - (groups["var"] / groups["size"]).mean())

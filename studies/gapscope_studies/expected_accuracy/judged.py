@@ -1,4 +1,7 @@
-"""Errors of all accuracy estimates on networks that nothing was tuned on; see results/expected_accuracy/PROTOCOL.md."""
+"""Errors of all accuracy estimates on networks that no setting was tuned on.
+
+See results/expected_accuracy/PROTOCOL.md.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ CLAIMS = {
 
 
 def _from_gap(table: Table, fitted: Table, reading: str = "") -> np.ndarray:
-    """Training accuracy less a gap fitted to other networks; intervals from data sets left out."""
+    """Return training accuracy minus a fitted gap, with intervals from held-out data sets.
+
+    The gap is fitted to other networks.
+    """
     readings = [reading] if reading else []
     model = GapEstimator(kind="linear", features=readings, log_features=readings, clusters=("data",))
     model.fit(fitted, fitted["train_accuracy"] - fitted[TARGET])
@@ -47,7 +53,10 @@ def _from_gap(table: Table, fitted: Table, reading: str = "") -> np.ndarray:
 
 
 def _binomial(table: Table, column: str, share: float, spread: float = 0.0) -> np.ndarray:
-    """Score on a fraction of the samples with its binomial interval; one right and one wrong sample are added."""
+    """Return a score on a share of the samples with its binomial interval.
+
+    One right and one wrong sample are added.
+    """
     value = table[column].to_numpy(dtype=float)
     m = np.maximum(np.floor(share * table["samples"].to_numpy(dtype=float)), 1.0)
     smoothed = (value * m + 1) / (m + 2)
@@ -56,7 +65,10 @@ def _binomial(table: Table, column: str, share: float, spread: float = 0.0) -> n
 
 
 def estimates(table: Table, fitted: Table, estimator: AccuracyEstimator) -> dict[str, Table]:
-    """Value, low and high of every method for each network (NaN without an estimate), in the order of cost."""
+    """Return value, low and high of every method per network, in the order of cost.
+
+    They are NaN without an estimate.
+    """
     shipped = estimator.predict(table, level=LEVEL)["like_training"]
     results = {
         SHIPPED: np.array([[each.value, each.low, each.high] for each in shipped]),
@@ -71,7 +83,7 @@ def estimates(table: Table, fitted: Table, estimator: AccuracyEstimator) -> dict
 
 
 def refusals(estimator: AccuracyEstimator, table: Table) -> pandas.Series:
-    """Whether the estimator refuses each network; drawn classes are taken to be equally frequent."""
+    """Return refusals of the estimator per network, assuming equally frequent classes."""
     reasons = estimator.abstention_reasons(table, (1 / table["classes"]).tolist())
     return pandas.Series([bool(each) for each in reasons], index=table.index)
 
@@ -92,7 +104,10 @@ def _row(method: str, estimate: Table, table: Table) -> dict[str, Any]:
 
 
 def judge(setting: RunSettings) -> Outcome:
-    """All methods on all judging pools. Small scale takes the stored networks, paper scale all that were drawn."""
+    """Evaluate all methods on all evaluation pools.
+
+    The small scale takes the stored networks, the paper scale all sampled ones.
+    """
     order = judged_in_turn()
     if setting.scale == "smoke":
         order = [item for item in order if item.data == "concrete_quartiles" and item.samples == 100][:4]

@@ -1,4 +1,4 @@
-"""The pools of networks that the shipped estimate is fitted on, and those that it is judged on: drawn, never chosen.
+"""Pools of networks to fit the shipped estimate and to evaluate it, sampled at random.
 
 A configuration is one network: data set, number of samples, fraction of wrong labels, training configuration, seed.
 Every configuration of a pool is drawn at random with the pool's seed, half of them with clean labels.
@@ -28,7 +28,7 @@ class TrainingConfig:
 
     @property
     def name(self) -> str:
-        """What a table shows."""
+        """Name of the training configuration, as tables show it."""
         changed = {key: value for key, value in self.training.items() if ADAM.get(key) != value}
         return " ".join(
             [self.network, *(f"{k}={v}" for k, v in self.options.items()), *(f"{k}={v}" for k, v in changed.items())]
@@ -65,7 +65,7 @@ class Configuration:
 
     @property
     def job(self) -> str:
-        """Name of the job that trains and reads it; short enough for a file."""
+        """Name of the job that trains and reads a network, short enough for a file."""
         return self.name[:200]
 
     def facts(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Plan:
     seed: int
 
     def configurations(self) -> list[Configuration]:
-        """Draw them; every training configuration as often as every other, half of each without wrong labels."""
+        """Sample configurations, equally many per training configuration, half with clean labels."""
         result = []
         for data, recipes in self.data.items():
             draw = random.Random(f"{self.seed} {data}")
@@ -97,7 +97,7 @@ class Plan:
 
 
 def load_rows(name: str) -> dict[str, dict[str, Any]]:
-    """Job -> what was read of each network whose results are stored next to the code, so that none is trained twice."""
+    """Load stored readings of networks by job, so that no network is trained twice."""
     lines = Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = {row["name"]: row.get("found", row) for row in map(json.loads, lines)}
     # infinities and NaN are strings in the file
@@ -106,7 +106,7 @@ def load_rows(name: str) -> dict[str, dict[str, Any]]:
 
 
 def in_random_order(plan: Plan) -> list[Configuration]:
-    """The networks of a pool in one random order: the first so many of them are a fair sample of all."""
+    """Return the networks of a pool in random order, so that the first are a fair sample."""
     drawn = plan.configurations()
     random.Random(0).shuffle(drawn)
     return drawn
@@ -128,7 +128,7 @@ JUDGED = plans("second_cifar_batch_norm", "second_images", "second_table")
 
 
 def judged_in_turn() -> list[Configuration]:
-    """All networks to judge on, one of each pool after the other: stopped anywhere, it has been fair to all pools."""
+    """Return all evaluation networks, the pools in turn, so that the first are a fair sample."""
     return [item for turn in zip(*map(in_random_order, JUDGED), strict=True) for item in turn]
 
 
@@ -139,5 +139,5 @@ def spread_evenly(plans: Sequence[Plan]) -> list[Configuration]:
 
 
 def has_cross_validation(configuration: Configuration) -> bool:
-    """Whether five-fold cross-validation is run: for half of the networks, chosen by name."""
+    """Return whether to run five-fold cross-validation, for half of the networks by name."""
     return random.Random(f"cross-validation {configuration.name}").random() < 0.5

@@ -1,4 +1,4 @@
-"""Which pretrained network to fine-tune: forecasts before a fine-tune, beside the accuracy that it reached.
+"""Selection of a pretrained network: forecasts before a fine-tune and accuracy after it.
 
 Rule, fixed before the first network was fine-tuned: five networks (see `pretrained_networks`), four targets, 100 and
 300 training images with three seeds, a new linear head, all weights trained. SGD with momentum 0.9, batches of 25, 30
@@ -63,7 +63,7 @@ def _blurred(x: Tensor) -> Tensor:
 
 
 def target_images(target: str, n: int, seed: int, root: str | None) -> tuple[Samples, Samples]:
-    """Return the training and the test images of a target, as the pretrained networks take them."""
+    """Return training and test images of a target, ready for the pretrained networks."""
     problem = gs.load_dataset(TARGETS[target], root=root)
     # the networks have seen the training images of CIFAR-10: half of its test images take their place
     pool = problem.test if target.startswith("CIFAR-10,") else problem.train
@@ -130,7 +130,10 @@ def read(name: str, target: str, n: int, seed: int, root: str | None, folder: Pa
 
 
 def _row(table: Table, score: str) -> dict[str, Any]:
-    """Means over choices (networks on one target with the same images), with intervals over targets."""
+    """Return means over choices, with intervals over targets.
+
+    A choice is between networks on one target with the same images.
+    """
     table = table.assign(**{score: table[score].astype(float).fillna(table[score].astype(float).min() - 1)})
     choices = [part for _, part in table.groupby(["n", "seed", "target"], sort=False)]
     targets = [part["target"].iloc[0] for part in choices]
@@ -152,9 +155,10 @@ def _row(table: Table, score: str) -> dict[str, Any]:
 
 
 def diagnose(readings: Mapping[str, Any], rates: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """AUROC of two numbers for fine-tunes that another learning rate improves by more than ten points.
+    """Return the AUROC of two numbers for fine-tunes with a poor learning rate.
 
-    Added after the first results were seen. All on the held-out fifth of the images of seed 0.
+    Another learning rate improves these by more than ten points. Added after the first results were seen. All on the
+    held-out fifth of the images of seed 0.
     """
     from sklearn.metrics import roc_auc_score
 

@@ -1,4 +1,4 @@
-"""Networks pretrained on CIFAR-10: published ResNets, and a VGG-11 and a fully connected network trained here."""
+"""Networks pretrained on CIFAR-10: published ResNets, and VGG-11 and MLP trained here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Block(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """ResNet for CIFAR-10 with shortcuts of option A (He et al. 2016, section 4.2), of 6 `n_blocks` + 2 layers."""
+    """ResNet of 6 `n_blocks` + 2 layers for CIFAR-10 (He et al. 2016, section 4.2, option A)."""
 
     def __init__(self, n_blocks: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rows of this study's tables, errors of estimates with intervals, claims about them, and facts about the networks."""
+"""Table rows, errors of estimates with intervals, claims, and facts about the networks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def provenance(setting: RunSettings, networks: Sequence[Mapping[str, Any]]) -> d
 
 
 def hash_of(name: str, setting: RunSettings) -> str:
-    """Hash of a whole data set. Stored networks are evaluated without their data, and the page says so."""
+    """Return the hash of a whole data set, or a note where it is missing.
+
+    Stored networks are evaluated without their data.
+    """
     try:
         return digest(load_dataset(name, root=setting.data_root))
     except DataNotFound:

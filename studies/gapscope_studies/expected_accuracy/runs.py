@@ -1,4 +1,4 @@
-"""One network of a pool: its data, its training, its readings at both weights, and the baselines that train."""
+"""Training and readings of one network of a pool, with the baselines that need training."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def accuracy(network: nn.Module, samples: gs.Samples) -> float:
 
 
 def on_equally_noisy(clean: float, noise: float, classes: int) -> float:
-    """Expected accuracy on test labels of which a share `noise` is replaced by any other class."""
+    """Return the expected accuracy on test labels with a share `noise` of other classes."""
     return clean * (1 - noise) + (1 - clean) * noise / (classes - 1) if noise else clean
 
 
@@ -86,7 +86,10 @@ def held_out_scores(
 
 
 def read_network(configuration: Configuration, root: str | None = None) -> dict[str, Any]:
-    """Train one network; its readings, accuracies, 10 % hold-out and for some five folds, on the labels as they are."""
+    """Train one network, and return readings, accuracies, hold-out and cross-validation.
+
+    The 10 % hold-out and (for some networks) five folds use the labels as they are.
+    """
     train, test, classes = data_of(configuration, root)
     initial = build(configuration, train, classes).state_dict()
     network = build_and_train(configuration, train, classes)
@@ -111,7 +114,7 @@ def read_network(configuration: Configuration, root: str | None = None) -> dict[
 def stored_or_read(
     setting: RunSettings, configurations: Sequence[Configuration], file: str, read: Callable[..., dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Rows of networks in order: small scale has the stored ones, paper scale reads the rest, smoke scale all."""
+    """Return rows of networks in order: stored (small), completed (paper) or all read (smoke)."""
     known = load_rows(file) if setting.scale != "smoke" else {}
     missing = [item for item in configurations if item.job not in known] if setting.scale != "small" else []
     known |= setting.cached(file, {item.job: partial(read, item, setting.data_root) for item in missing})

@@ -1,4 +1,7 @@
-"""Forecast of short training by the gradient flow of the initial NTK, judged on fresh networks of 3 to 12 epochs."""
+"""Forecasts of short training by the gradient flow of the initial NTK, on fresh networks.
+
+The networks are trained for 3 to 12 epochs.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,10 @@ def preconditioned_kernels(network: nn.Module, x: Tensor, y: Tensor, batch_size:
 
 
 def flow_time(training: dict[str, Any], n: int) -> float:
-    """Sum of the learning rates of all steps; momentum multiplies each by the steps that repeat it."""
+    """Return the sum of the learning rates of all steps, with momentum.
+
+    Momentum multiplies each rate by the steps that repeat it.
+    """
     steps = training["epochs"] * math.ceil(n / training["batch_size"])
     momentum = training.get("momentum", 0.0)
     repeated = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
@@ -111,7 +117,7 @@ def flow_time(training: dict[str, Any], n: int) -> float:
 
 
 def kernel_scores(configuration: Configuration, train: gs.Samples, classes: int) -> dict[str, float]:
-    """Leave-one-out accuracy of the flow, of NTK ridge and of RBF ridge; CPU seconds of the flow."""
+    """Return leave-one-out accuracies of flow, NTK and RBF ridge, and CPU seconds of the flow."""
     x, y = train.inputs, train.targets
     assert y is not None
     training = dict(configuration.recipe.training)
@@ -134,7 +140,7 @@ def kernel_scores(configuration: Configuration, train: gs.Samples, classes: int)
 
 
 def read(configuration: Configuration, root: str | None = None) -> dict[str, Any]:
-    """Everything of one network; JSON-serializable values."""
+    """Return all readings of one network as JSON-serializable values."""
     train, test, classes = data_of(configuration, root)
     result = configuration.facts() | {"name": configuration.job} | kernel_scores(configuration, train, classes)
     start = time.process_time()

@@ -1,4 +1,4 @@
-"""What accuracy to expect from training data alone: the untrained network's left-out accuracy, and estimates on it."""
+"""Leave-one-out accuracy of untrained networks as expected accuracy, and estimates on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forecasts before a tiny BERT is fine-tuned to tell which Python package a line of source comes from.
+"""Forecasts before a tiny BERT is fine-tuned to classify source lines by Python package.
 
 Rule, fixed before the first fine-tune: bytes as tokens, lines of 20 to 64 characters of five installed packages, a BERT
 of two layers and 64 units pretrained here to fill in masked bytes of other lines. Fine-tuned by Adam for 30 epochs in
@@ -50,7 +50,7 @@ def _lines(package: str) -> list[str]:
 
 
 def encoded_lines() -> tuple[Tensor, Tensor]:
-    """Return bytes [n, 64] and packages [n] of lines that no two packages share, in random order."""
+    """Return bytes [n, 64] and packages [n] of lines unique to one package, in random order."""
     texts = [_lines(package) for package in PACKAGES]
     shared = {line for i, lines in enumerate(texts) for line in lines if any(line in set(t) for t in texts[:i])}
     pairs = [(line, label) for label, lines in enumerate(texts) for line in lines if line not in shared]
@@ -70,7 +70,10 @@ def _config(**options: Any) -> Any:
 
 
 def _prepare(folder: Path) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Return all lines, their packages, and the encoder's weights after masked-byte prediction; kept in a folder."""
+    """Return all lines, their packages, and pretrained encoder weights, cached in a folder.
+
+    The encoder is pretrained by masked-byte prediction.
+    """
     lines, weights = folder / "lines.safetensors", folder / "bert.safetensors"
     if not lines.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +143,10 @@ def _fine_tune(network: nn.Module, ids: Tensor, labels: Tensor, rate: float, see
 
 
 def sign_gradient_accuracy(network: nn.Module, ids: Tensor, labels: Tensor) -> float:
-    r"""Leave-one-out accuracy of $\sum_c J_c \operatorname{sign}(J_c)^\top$, made symmetric: the kernel of Adam."""
+    r"""Return the leave-one-out accuracy of the sign-gradient kernel, the kernel of Adam.
+
+    The kernel is $\sum_c J_c \operatorname{sign}(J_c)^\top$, made symmetric.
+    """
     parameters = [p for p in network.parameters() if p.requires_grad]
     kernel = torch.zeros(len(ids), len(ids))
     logits = [network(**_batch(ids[i : i + 1], labels[i : i + 1])).logits[0] for i in range(len(ids))]
@@ -155,7 +161,10 @@ def sign_gradient_accuracy(network: nn.Module, ids: Tensor, labels: Tensor) -> f
 
 
 def _rows(n: int, seed: int) -> Tensor:
-    """Rows of a training set: the first are for the test, those after the pool for pretraining."""
+    """Return the rows of a training set.
+
+    The first rows of all are for the test, those after the pool for pretraining.
+    """
     generator = torch.Generator().manual_seed(derive_seed(seed, "lines"))
     return TEST + torch.randperm(POOL, generator=generator)[:n]
 

@@ -1,4 +1,4 @@
-"""Baselines that never see the network, on the networks that the shipped estimate was evaluated on.
+"""Baselines that ignore the network, on the evaluation networks of the shipped estimate.
 
 Added after the evaluation: none has a setting that was chosen on these networks.
 """
@@ -36,7 +36,7 @@ FOLDS = 10
 
 
 def read(configuration: Configuration, root: str | None) -> dict[str, float]:
-    """Leave-one-out accuracy of every baseline on the training samples of one network, with its CPU seconds."""
+    """Return leave-one-out accuracy and CPU seconds of every baseline on one training set."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import KFold, cross_val_score
 
@@ -53,7 +53,7 @@ def read(configuration: Configuration, root: str | None) -> dict[str, float]:
 
 
 def _combination(setting: RunSettings, results: Table, table: Table) -> dict[str, Any]:
-    """Weights and interval of the combined forecast, fitted to the pools of the fit and evaluated on the others."""
+    """Fit weights and interval of the combined forecast, and evaluate it on other pools."""
     known, items = load_rows("networks"), fitted_items()
     items = items[: setting.choose(smoke=6, small=len(items), paper=len(items))]
     fitted = as_table([known[item.job] for item in items])
@@ -83,7 +83,7 @@ def _combination(setting: RunSettings, results: Table, table: Table) -> dict[str
 
 
 def trivial(setting: RunSettings) -> Outcome:
-    """Error of every baseline and of the NTK, on the classifiers that the shipped estimate answered."""
+    """Compare errors of every baseline and the NTK on classifiers with a shipped estimate."""
     known = load_rows("networks")
     items = [item for item in judged_in_turn() if item.job in known]
     table = as_table([known[item.job] for item in items])

@@ -1,4 +1,4 @@
-"""Shared analysis: log-log relations with intervals, assembly of a part, claims of figures."""
+"""Shared analysis: log-log relations with intervals, part assembly, claims of figures."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def _ends(name: str, found: Interval) -> Numbers:
 
 
 def relation(table: Table, x: str, y: str = "test_loss") -> Numbers:
-    """Return how two columns go together over configurations. Rows where one is not positive and finite are left out.
+    """Return correlation and slope of two columns over configurations.
 
-    Pearson's correlation of the logarithms (`rho`) and of the numbers themselves (`rho_raw`), and the least-squares
-    `slope` of log y on log x, each with its 95 % bootstrap interval over the `n` configurations; NaN with fewer than 3.
+    Rows where one is not positive and finite are skipped. Pearson's correlation of the logarithms (`rho`) and of the
+    numbers themselves (`rho_raw`), and the least-squares `slope` of log y on log x, each with its 95 % bootstrap
+    interval over the `n` configurations; NaN with fewer than 3.
 
     >>> import pandas
     >>> line = relation(pandas.DataFrame({"a": [1.0, 4.0, 9.0], "b": [1.0, 2.0, 3.0]}), "a", "b")
@@ -80,7 +81,10 @@ def number_rows(numbers: Any, name: str = "") -> Rows:
 
 
 def fitted(table: Table) -> Table:
-    """Configurations whose networks fit their training data, the paper's condition. All where fewer than three do."""
+    """Return configurations whose networks fit their training data, the paper's condition.
+
+    All are returned where fewer than three fit.
+    """
     kept = table[table["fitted"]]
     return kept if len(kept) >= 3 else table
 
@@ -105,7 +109,10 @@ def by_family(table: Table) -> dict[str, Numbers]:
 
 
 def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = False) -> Figure:
-    """Log-log scatter plot, a colour a family. Open markers did not fit their data. Dashed eq. (9)."""
+    """Plot a log-log scatter, one colour per family.
+
+    Networks with open markers did not fit their data. The dashed line is eq. (9).
+    """
     figure, (axis,) = panels(1, width=5.4, height=4.0)
     groups = {str(family): group for family, group in table.groupby("family", sort=False)}
     hollow = {name: (~group["fitted"].astype(bool)).to_list() for name, group in groups.items()}
@@ -121,7 +128,7 @@ def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = Fa
 
 @dataclass(frozen=True)
 class Measured:
-    """The networks of one part: its configurations, their runs, and the points that average these."""
+    """Networks of one part: configurations, their runs, and points, the averages of runs."""
 
     setting: RunSettings
     configurations: list[Configuration]
@@ -145,7 +152,10 @@ class Answer:
 
 
 def error_control(table: Table, claims: Sequence[Claim]) -> list[Claim]:
-    """Claim that the test error rises with S, as a control: unlike L it does not depend on the size of the logits."""
+    """Return the control claim that the test error rises with S.
+
+    Unlike L the error does not depend on the size of the logits.
+    """
     rises = [each for each in claims if each.statement.startswith("L rises with")]
     if not rises or "test_accuracy" not in table or len(table) < 3:
         return []
@@ -159,7 +169,10 @@ def error_control(table: Table, claims: Sequence[Claim]) -> list[Claim]:
 
 
 def part(setting: RunSettings, *, grid: str, find: Callable[[Measured], Answer], paper: Mapping[str, str]) -> Outcome:
-    """Train and measure the networks of a grid, and tell what `find` finds. `paper` is what they stand in for."""
+    """Train and measure the networks of a grid, and return the outcome of `find`.
+
+    `paper` describes the networks that they stand in for.
+    """
     import pandas
 
     runs_per_grid = setting.read(__file__).get("runs_per_grid", {})
@@ -193,7 +206,10 @@ LOGITS: dict[str, Any] = {"loss_reach": math.inf, "unequal": "initial weights se
 
 
 def arms_of(table: Table) -> tuple[ComparisonArm, ...]:
-    """Return how well the networks of each family fit their data. A stop rule or the curve ends training."""
+    """Return the training fit of the networks of each family.
+
+    A stop rule or the curve ends training.
+    """
     regression = "train_accuracy" not in table
     score = "train_r2" if regression else "train_accuracy"
     return tuple(
@@ -228,7 +244,10 @@ def log_pearson(columns: Columns, x: str, y: str = "test_loss") -> float:
 
 
 def relation_claim(source: str, says: str, table: Table, x: str, y: str = "test_loss", **more: Any) -> Claim:
-    """The claim that log y rises with log x over configurations. `clusters` says which of them count as one."""
+    """Return the claim that log y rises with log x over configurations.
+
+    Configurations of one of the `clusters` count as one.
+    """
     quantity, clusters = f"Pearson of log {y} and log {x}", more.pop("clusters", None)
     if clusters is None:
         free = relations_claim(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
@@ -238,7 +257,10 @@ def relation_claim(source: str, says: str, table: Table, x: str, y: str = "test_
 
 
 def ratio_claim(source: str, says: str, first: Table, second: Table, column: str, what: str, **more: Any) -> Claim:
-    """The claim about log10 of the first's values over the second's, averaged over configurations in each draw."""
+    """Return the claim about the log10 ratio of the first table's values to the second's.
+
+    The ratio is averaged over configurations in each draw.
+    """
     other = more.pop("over", column)
     values = numpy.log10(by_draw(first, column)[0] / by_draw(second, other)[0]).mean(0).tolist()
     compared = (*arms_of(first), *(() if second is first else arms_of(second)))

@@ -1,4 +1,4 @@
-"""Equations 3, 7 to 10 and the remarks of Sec. VI-B: some by computation alone, the others on trained networks."""
+"""Equations 3, 7 to 10 and remarks of Sec. VI-B, by computation or on trained networks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ SMALL_NOISE = 1e-4
 
 
 def printed_bias_contribution(layers: Sequence[WeightLayer], n_outputs: int) -> float:
-    r"""Eq. (8) as printed for ReLU: $\frac1K \sum_{l=1}^M E[b_l^2] \prod_{i=l+1}^M \frac12 E[w_i^2] H_i$.
+    r"""Return eq. (8) as printed for ReLU networks.
 
-    M counts hidden layers and $H_i$ the units of hidden layer i.
+    It is $\frac1K \sum_{l=1}^M E[b_l^2] \prod_{i=l+1}^M \frac12 E[w_i^2] H_i$. M counts hidden layers and $H_i$ the
+    units of hidden layer i.
 
     >>> printed_bias_contribution(fully_connected_layers(7, [4]), 1)  # no product, and no output bias
     1.0
@@ -48,7 +49,9 @@ def printed_bias_contribution(layers: Sequence[WeightLayer], n_outputs: int) -> 
 
 
 def output_second_moment(layers: Sequence[WeightLayer]) -> float:
-    """E f_k^2 over random ReLU networks at the input 0, layer by layer: a ReLU halves the second moment.
+    """Return E f_k^2 of random ReLU networks at the input 0, layer by layer.
+
+    A ReLU halves the second moment.
 
     >>> output_second_moment(fully_connected_layers(7, [4]))  # 4 units of bias 1, halved, and the output's bias
     3.0
@@ -61,9 +64,10 @@ def output_second_moment(layers: Sequence[WeightLayer]) -> float:
 
 
 def rescaling_power(*, inputs: bool) -> float:
-    """The power of a in which S falls if outputs are divided by a, and inputs multiplied by it or not.
+    """Return the power of a in which S falls if outputs are divided by a.
 
-    Of a ReLU network without biases, by central differences of noise in float64.
+    With `inputs`, inputs are multiplied by a as well. The network has ReLUs and no biases, and S comes from central
+    differences of noise in float64.
     """
     torch.manual_seed(0)
     network = build_network("fully_connected", input_shape=(8,), n_outputs=3, width=32).double()
@@ -116,7 +120,10 @@ def exact_checks(setting: RunSettings) -> Outcome:
 
 
 def equations(measured: Measured) -> Answer:
-    """Eq. (3), the loss from the distance of probabilities to labels. Eq. (7), their variance over networks from S."""
+    """Check eq. (3) on the loss and eq. (7) on the variance of probabilities.
+
+    The loss is predicted from the distance of probabilities to labels, their variance over networks from S.
+    """
     table = measured.points
     # variance over runs of the probabilities, summed over classes, mean over test samples (eq. 6)
     runs = (outputs_of_runs(measured.setting, item)[0] for item in measured.configurations)
@@ -146,7 +153,7 @@ def equations(measured: Measured) -> Answer:
 
 
 def random_labels(measured: Measured) -> Answer:
-    """Sec. VI-B: S knows nothing of the labels, so that random ones raise the loss above eq. (9)."""
+    """Check Sec. VI-B: random labels raise the loss above eq. (9), as S ignores labels."""
     table = measured.points
     excess = {}  # log10 of L over the root of S, mean over configurations, by draw
     for name, group in table.groupby("family", sort=False):

@@ -46,7 +46,10 @@ TABLE_1_PAPER = {**POPULAR, "data": "CIFAR-10, 50,000 training images"}
 
 
 def _both(source: str, says: str, first: Table, second: Table, what: str, **more: Any) -> list[Claim]:
-    """Two claims about the first's S, and about its loss, over the second's. Below it unless `more` says otherwise."""
+    """Return two claims, about S and about the loss of the first table over the second's.
+
+    Both ratios are claimed to be below 1 unless `more` has other bounds.
+    """
     more = more or {"below": 0.0}
     return [
         ratio_claim(source, says.format(name), first, second, column, f"{name} of {what}", **more)
@@ -60,7 +63,10 @@ def _nearest(pairs: Iterable[tuple[Any, Any]], sizes: Any) -> tuple[Any, Any]:
 
 
 def convolutions_for_layers(table: Table) -> list[Claim]:
-    """Fig. 2(a): a CNN against the fully connected network nearest in parameters; the largest against the smallest."""
+    """Return claims of Fig. 2(a): CNN against fully connected network, large against small.
+
+    The first pair is the nearest in parameters, the second is the largest CNN and the smallest fully connected network.
+    """
     cnns = table[table["family"].str.startswith("CNN")]
     others, size = table[table["family"] == "FC, 2 hidden layers"], table["parameters"]
     pairs = [(cnn, (others["parameters"] - size[cnn]).abs().idxmin()) for cnn in cnns.index]
@@ -76,7 +82,10 @@ def convolutions_for_layers(table: Table) -> list[Claim]:
 
 
 def depth_and_width(table: Table) -> list[Claim]:
-    """Fig. 2(b): equal (H/2)^M at the largest depths, and narrow networks of the deepest against the widest before."""
+    """Return claims of Fig. 2(b) on equal (H/2)^M, and on narrow deep networks.
+
+    The largest depths are compared at equal (H/2)^M, and narrow networks of the deepest with the widest before.
+    """
     product = (table["width"] / 2) ** table["n_hidden"]
     depth, deepest = sorted(table["n_hidden"].unique())[-2:]
     shallow, deep = table[table["n_hidden"] == depth], table[table["n_hidden"] == deepest]
@@ -94,7 +103,10 @@ def depth_and_width(table: Table) -> list[Claim]:
 
 
 def deeper_cnns(table: Table) -> list[Claim]:
-    """Fig. 2(c): a deep CNN over one of as many parameters, and the narrowest over the widest of one layer less."""
+    """Return claims of Fig. 2(c): deep CNN over one of equal size, and narrowest over widest.
+
+    The widest has one layer less.
+    """
     at = {depth: group for depth, group in table.groupby("n_conv")}
     pairs = [(i, j) for i in table.index for j in table.index if table.loc[i, "n_conv"] > table.loc[j, "n_conv"]]
     size = table["parameters"]
@@ -124,14 +136,20 @@ def shifts(table: Table, source: str) -> list[Claim]:
 
 
 def xavier_alone(table: Table) -> list[Claim]:
-    """Fig. 1 without its standard normal networks, whose outputs are larger by orders of magnitude."""
+    """Return the claim of Fig. 1 without its standard normal networks.
+
+    The outputs of these are larger by orders of magnitude.
+    """
     alone = fitted(table[table["initialization"] != "standard_normal"])
     says = "L rises with S among the networks from Xavier uniform weights, one of two clusters nine decades apart"
     return [relation_claim("Fig. 1", says, alone, "s_after", paper=0.9707)]
 
 
 def initializations(table: Table) -> list[Claim]:
-    """Fig. 3: S and L from He normal weights over those from the best others. The paper finds both lowest."""
+    """Return claims of Fig. 3 on S and L from He normal weights over the best others.
+
+    The paper finds both lowest.
+    """
     groups = dict(list(table.groupby("family", sort=False)))
     claims = []
     for name, label in (("s_after", "S"), ("test_loss", "L")):
@@ -154,7 +172,7 @@ def loss_against_sensitivity(
     clusters: str = "",
     check: Callable[[Table], list[Claim]] | None = None,
 ) -> Answer:
-    """Test loss against S over one grid, with the relation, eq. (9), and what else the figure claims."""
+    """Relate test loss to S over one grid, with eq. (9) and further claims of the figure."""
     table = measured.points
     used = fitted(table)
     numbers: dict[str, Any] = {"relation": relation(used, x)}
@@ -193,7 +211,10 @@ def _log_slope(x: numpy.ndarray, y: numpy.ndarray) -> float:
 
 
 def figure_10(measured: Measured) -> Answer:
-    """Boston housing: squared error against bias + variance (identical), and the variance against S (Fig. 10c, d)."""
+    """Compare variance with S on Boston housing, and error with its parts (Fig. 10c, d).
+
+    The squared error is identical to bias + variance.
+    """
     import pandas
 
     from gapscope.measures.bias_variance import bias_variance
@@ -228,7 +249,10 @@ def figure_10(measured: Measured) -> Answer:
 
 
 def figure_11_amount(measured: Measured) -> Answer:
-    """ResNet-18 and 34 on few and on many samples (Fig. 11a, b). The paper: a poor match, then a better one."""
+    """Compare ResNet-18 and 34 on few and on many samples (Fig. 11a, b).
+
+    The paper finds a poor match with few, and a better one with many.
+    """
     few, many = (group.reset_index(drop=True) for _, group in measured.points.groupby("family", sort=False))
     better = relations_claim(
         "Fig. 11(a, b)", "loss and S match better with many samples than with few",
@@ -250,7 +274,10 @@ def _distances(stage: Table) -> numpy.ndarray:
 
 
 def figure_11_stages(measured: Measured) -> Answer:
-    """The relation at stages of training (Fig. 11d). The paper: it comes closer to eq. (9) as training continues."""
+    """Return the relation of S and loss at stages of training (Fig. 11d).
+
+    In the paper it comes closer to eq. (9) as training continues.
+    """
     table, claims = measured.points, []
     groups = table.groupby(["family", "initialization"], sort=False)
     ratios = {f"{family}, {kind}": over_predicted(group) for (family, kind), group in groups}
@@ -269,7 +296,10 @@ def figure_11_stages(measured: Measured) -> Answer:
 
 
 def figure_12(measured: Measured) -> Answer:
-    """S of raw outputs and of probabilities, over all popular networks and initializations (Fig. 12)."""
+    """Compare S of outputs and probabilities over popular networks and initializations.
+
+    It is the relation of Fig. 12.
+    """
     used = fitted(measured.points)
     lost = relations_claim(
         "Fig. 12", "the relation is weaker behind the softmax", "Pearson of the logs, raw minus probabilities",

@@ -1,4 +1,4 @@
-"""Networks of the study and their measures: one row per run, one row per point of a figure."""
+"""Networks and measures of the study: one row per run, one row per point of a figure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _joined(parts: Iterable[list[Configuration]]) -> list[Configuration]:
 
 
 class Grids:
-    """The configurations of every figure and table at one scale, whose sizes `<scale>.toml` holds.
+    """Configurations of all figures and tables at one scale, with sizes in `<scale>.toml`.
 
     `runs` replaces the number of runs per configuration.
     """
@@ -122,7 +122,10 @@ class Grids:
         return [{"width_multiplier": multiplier, **others} for multiplier in sizes["multipliers"]]
 
     def unregularized_popular(self) -> list[Configuration]:
-        """AlexNet, VGG-11 and VGG-13 without batch normalization, dropout and pooling, standard normal (Fig. 4)."""
+        """Return AlexNet, VGG-11 and VGG-13 without regularization, standard normal (Fig. 4).
+
+        They have no batch normalization, dropout and pooling.
+        """
         without: Any = {"alexnet": {"dropout": 0.0}}
         return _joined(
             self._all(f"{name}, standard normal", name,
@@ -163,7 +166,10 @@ class Grids:
         return _joined(self.dense(kind, 4, {"network.initialization": kind}) for kind in INITIALIZATIONS)
 
     def popular_and_unregularized(self) -> list[Configuration]:
-        """Most from Xavier uniform weights and some standard normal. The paper does not say which (Fig. 1)."""
+        """Return popular networks, most from Xavier uniform, some from standard normal (Fig. 1).
+
+        The paper does not specify which.
+        """
         return self.popular() + self.unregularized_popular()
 
     def popular_and_initialized(self) -> list[Configuration]:
@@ -171,12 +177,18 @@ class Grids:
         return self.popular() + self.initialized()
 
     def randomly_labelled(self) -> list[Configuration]:
-        """Four hidden layers from He normal weights, on clean labels and on labels that are all wrong (Sec. VI-B)."""
+        """Return networks of four hidden layers on clean and on all-wrong labels (Sec. VI-B).
+
+        Their weights are He normal.
+        """
         start = {"network.initialization": "he_normal"}
         return self.dense("clean", 4, start) + self.dense("random labels", 4, start | {"data.label_noise": 1.0})
 
     def table_1(self) -> list[Configuration]:
-        """VGG-13 and 16, ResNet-18 and 34. The paper trains them on all of CIFAR-10 (accuracies up to 87 %)."""
+        """Return VGG-13, VGG-16, ResNet-18 and ResNet-34 for Table I.
+
+        The paper trains them on all of CIFAR-10 (accuracies up to 87 %).
+        """
         sizes = self.sizes["popular"]
         return self.popular(sizes["table_1"], train_size=sizes["table_1_train_size"])
 
@@ -187,7 +199,10 @@ class Grids:
         return few + self.popular(sizes["few_and_many"], family="many")
 
     def stages(self) -> list[Configuration]:
-        """Four hidden layers, He normal and standard normal, stopped at several stages of training (Fig. 11d)."""
+        """Return networks of four hidden layers at several stages of training (Fig. 11d).
+
+        Their weights are He normal or standard normal.
+        """
         return _joined(
             self.dense(f"{n} epochs", 4, {"network.initialization": kind, "training.epochs": n})
             for n in self.sizes["stages"]
@@ -210,7 +225,10 @@ class Grids:
         return self.by_depth({"data.name": self.sizes["other_images"]["cifar100"]})
 
     def untrained(self) -> list[Configuration]:
-        """Standard normal networks without any regularization: those that can be compared before training (Fig. 4)."""
+        """Return standard normal networks without any regularization (Fig. 4).
+
+        They can be compared before training.
+        """
         return self.by_depth() + self.cnns_by_depth() + self.unregularized_popular()
 
     def ranked(self) -> list[Configuration]:
@@ -218,7 +236,10 @@ class Grids:
         return self.untrained() + [item for item in self.initialized() if item.family != "standard_normal"]
 
     def authors(self) -> list[Configuration]:
-        """4 hidden layers, standard normal, the same 1,000 images: what the authors stored results of."""
+        """Return the configurations of the authors' stored results.
+
+        Networks have 4 hidden layers with standard normal weights, and the same 1,000 images.
+        """
         sizes = self.sizes["authors"]
         return [replace(item, redrawn=False) for item in self.dense("authors", 4, sizes["changes"], sizes["widths"])]
 
