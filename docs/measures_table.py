@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -160,13 +161,18 @@ def _plain(peer: str) -> str:
 
 
 def _not_run() -> list[str]:
-    """Return each program that was not run, with the reason."""
-    return [f"- `{measure}`, {peer}: {why}." for (measure, peer), why in NOT_RUN.items()]
+    """Return each program that was not run, with the reason, as lines of at most 118 characters."""
+    lines = []
+    for (measure, peer), why in NOT_RUN.items():
+        lines += textwrap.wrap(f"- `{measure}`, {peer}: {why}.", 118, subsequent_indent="  ", break_on_hyphens=False)
+    return lines
 
 
 def _row(item: Measure, known: dict[tuple[str, str], bool]) -> str:
     name = f"**`{item.name}`**" if item.default else f"`{item.name}`"
     directions = "; ".join(dict.fromkeys(number.direction for number in item.numbers.values()))
+    if item.name not in VERIFIED:
+        raise SystemExit(f"Add {item.name!r} to VERIFIED in {Path(__file__).name}: its oracle and its invariances.")
     oracle, invariances, _ = VERIFIED[item.name]
     cells = [
         name, _cell(item.title), directions, _cell(", ".join(item.needs)), item.cost_class, _cell(oracle),

@@ -7,6 +7,7 @@ battery gives them where the signature asks for them.
 from __future__ import annotations
 
 import copy
+import math
 import random
 from functools import cache
 from typing import Any
@@ -180,6 +181,29 @@ def _taken(item: Measure, network: nn.Module, samples: Samples, **given: Any) ->
         return item(network, samples, initial_state=initial if "initial" in item.needs else None, **given)
     except GapscopeError as error:
         return str(error)
+
+
+class _Slice(nn.Module):
+    """A network without parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x.flatten(1)[:, :3]
+
+
+def _degenerate_network(kind: str) -> nn.Module:
+    network = copy.deepcopy(NETWORK) if kind != "no parameters" else _Slice()
+    if kind == "frozen":
+        network.requires_grad_(False)
+    if kind == "NaN":
+        next(network.parameters()).data.flatten()[0] = float("nan")
+    return network
+
+
+@every_measure
+@pytest.mark.parametrize("kind", ["no parameters", "frozen", "NaN"])
+def test_a_degenerate_network_has_finite_numbers_or_a_reason(item: Measure, kind: str) -> None:
+    readings = _taken(item, _degenerate_network(kind), some_samples())
+    assert isinstance(readings, str) or any(math.isfinite(reading.value) for reading in readings)
 
 
 @cache

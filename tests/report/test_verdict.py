@@ -32,9 +32,9 @@ def said(
     *records: Record,
     held_out: pandas.DataFrame | None = None,
     best: str | None = None,
-    judged: dict[str, Verdict] | None = None,
+    by_reading: dict[str, Verdict] | None = None,
 ) -> str:
-    return " ".join(verdict(PoolView(records), held_out, best, judged))
+    return " ".join(verdict(PoolView(records), held_out, best, by_reading))
 
 
 def test_the_best_is_named_or_a_tie_is_called_one() -> None:
@@ -82,9 +82,9 @@ def test_the_verdict_says_what_the_hyperparameters_predict() -> None:
     ranks = replace(both, verdict="no evidence", partial=not_so)
     chance = replace(ranks, kendall=not_so)
     size = replace(chance, role="size")
-    assert said(*records, best="zeta", judged={"zeta": both}).endswith("too: units that a class needs.")
-    assert "better than the hyperparameters alone" in said(*records, best="zeta", judged={"zeta": ranks, "n": size})
-    assert said(*records, best="zeta", judged={"zeta": chance}).endswith("more than a random one would.")
+    assert said(*records, best="zeta", by_reading={"zeta": both}).endswith("too: units that a class needs.")
+    assert "better than the hyperparameters alone" in said(*records, best="zeta", by_reading={"zeta": ranks, "n": size})
+    assert said(*records, best="zeta", by_reading={"zeta": chance}).endswith("more than a random one would.")
     assert "hyperparameters" not in said(*records, best="zeta")
 
 

@@ -239,8 +239,8 @@ def _same_outputs(network: nn.Module, split: SplitNetwork, x: Tensor) -> bool:
         active[1:, ::2] = False
         values = split.masked(values, active)
         whole = HookedSplit(network, split.label, split.unit_axis)
-    # before a whole pass, which would leave in the modules what the split may wrongly rely on; of copies, for the
-    # network may change the values in place
+    # Run the split first, because a whole pass would leave state in the modules that the split could reuse. Clone,
+    # because the network may change the values in place.
     ours = split.outputs(values.clone(), source, samples)
     unsplit = Activations(source.values, (x,), ("rows",))
     expected = network(x[samples]) if whole is None else whole.outputs(values, unsplit, samples)

@@ -148,8 +148,8 @@ def convergence(context: Context) -> Outcome:
                 cost=rbf.score - accuracy,
             )
     losses = [float(row["train_loss"]) for row in context.history if "train_loss" in row]
-    behind = rbf is None or accuracy < rbf.score + MARGIN
-    if behind and len(losses) >= 10 and accuracy < 0.9 and _still_falling(losses) > FALLING:
+    is_worse = rbf is None or accuracy < rbf.score + MARGIN
+    if is_worse and len(losses) >= 10 and accuracy < 0.9 and _still_falling(losses) > FALLING:
         fall = _still_falling(losses)
         return Finding(
             f"the training loss fell by {fall:.0%} over the last fifth of the epochs, at a training accuracy of "

@@ -23,7 +23,7 @@ class Finding:
         evidence: Measured numbers.
         action: One imperative sentence.
         cost: Expected cost in accuracy, between 0 and 1; findings are ordered by it.
-        indices: Samples behind the finding, if any.
+        indices: Samples of the finding, if any.
         code, title: Those of the check, filled in when it runs.
     """
 

@@ -77,7 +77,7 @@ class CheckResult(Result):
         return tuple(finding.code for finding in self.findings)
 
     def indices(self, code: str) -> list[int]:
-        """Return the samples behind a finding (empty if there is none)."""
+        """Return the samples of a finding (empty if there is none)."""
         finding = next((finding for finding in self.findings if finding.code == code), None)
         return [] if finding is None else [int(index) for index in finding.indices]
 
@@ -153,7 +153,7 @@ class CheckResult(Result):
         return _render_body(self)
 
     def write_html(self, path: str | Path) -> None:
-        """Write a self-contained page with all findings and pictures of the samples behind them."""
+        """Write a self-contained page with all findings and pictures of their samples."""
         Path(path).write_text(
             '<!doctype html><html lang="en"><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'

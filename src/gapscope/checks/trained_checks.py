@@ -82,7 +82,7 @@ MIN_DEAD = 0.2
 
 @register_check("GS403", title="dead units", seconds=0.05)
 def dead_units(context: Context) -> Outcome:
-    """Report a fifth or more of the units behind rectifiers that no training sample activates."""
+    """Report a fifth or more of the units after rectifiers that no training sample activates."""
     network = context.initial_network if context.is_untrained else context.network
     assert network is not None
     modules = {name: module for name, module in named_modules(network).items() if isinstance(module, RECTIFIERS)}

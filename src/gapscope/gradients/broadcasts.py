@@ -129,10 +129,10 @@ def _joins_of(
         if derivative is not None and dim is not None:
             joins.append(Join(result, lambda g, f=derivative, at=node: f(at, g), place, operand, dim))
         elif node.name() in _UNARY and len(node.next_functions) == 1:
-            behind = _joins_of(result, consumers, n)
-            if behind is None:
+            later = _joins_of(result, consumers, n)
+            if later is None:
                 return None
-            joins += behind
+            joins += later
         else:
             return None
     return joins

@@ -39,7 +39,7 @@ def embedding(call: Call, gradient: Float[Tensor, "c n *places e"]) -> list[Cont
     if module.max_norm is not None or module.scale_grad_by_freq:
         raise ReplaceLayer(
             f"Embedding '{call.name}' must have max_norm=None and scale_grad_by_freq=False, which change weights or "
-            f"gradients behind autograd; got max_norm={module.max_norm}, "
+            f"gradients without autograd; got max_norm={module.max_norm}, "
             f"scale_grad_by_freq={module.scale_grad_by_freq}. Set them so."
         )
     c, n, *_, e = gradient.shape

@@ -23,7 +23,7 @@ The left side comes from a backward pass weighted by u alone. So the sides diffe
 of its own module, if rows belong to no sample or to another one (no two s are equal), or if samples interact. For
 differentiable rows, the gradient of one sample's squared norm is compared with that of plain autograd as well.
 
-Perturbed weights reveal branches behind a zero-initialized layer. Three samples suffice if the samples of a batch
+Perturbed weights reveal branches after a zero-initialized layer. Three samples suffice if the samples of a batch
 do not interact and the layers receive them in the same form. Otherwise all samples are compared, in another order.
 """
 

@@ -1,4 +1,4 @@
-"""Checks that samples are independent and shapes as expected."""
+"""Checks that samples do not affect each other, as with batch norm in training mode."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
     """Return whether samples have the same outputs in different batches and when repeated.
 
     A few samples are run together and in parts: at the network's weights, and in float64 at perturbed weights, which
-    open branches behind a zero weight.
+    open branches after a zero weight.
     """
     x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:_N_CHECKED].to(x.device)].detach()
     forms = _INDEPENDENT_FORMS.setdefault(network, set())

@@ -205,8 +205,8 @@ class MemorizationMonitor(TrainerCallback):
             with torch.enable_grad():
                 logs, labels = _aligned(model(**x).logits, y, next_one=next_one)
                 logs = logs[labels != IGNORED]
-                drawn = torch.multinomial(logs.detach().exp().cpu(), 1, generator=self.random).to(logs.device)
-                gradients = torch.autograd.grad(logs.gather(1, drawn).sum(), weights, allow_unused=True)
+                sampled = torch.multinomial(logs.detach().exp().cpu(), 1, generator=self.random).to(logs.device)
+                gradients = torch.autograd.grad(logs.gather(1, sampled).sum(), weights, allow_unused=True)
             squares.append(sum(gradient.double().square().sum() for gradient in gradients if gradient is not None))
         return {"trained_fisher_trace": float(torch.stack(squares).mean())}
 

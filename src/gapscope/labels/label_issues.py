@@ -120,7 +120,7 @@ def _assess_targets(view: KernelView, targets: Tensor, seed: int) -> LabelAssess
         torch.arange(len(targets)), targets.squeeze(1).cpu(), predictions.squeeze(1).cpu(), margins,
         corrupted.canaries.flatten(), noise, fraction=rate,
     )  # fmt: skip
-    # beyond the threshold of the bound, residuals are those of wrong targets more often than anywhere else
+    # beyond the threshold of the bound, the fraction of wrong targets is largest
     _, threshold = smallest_ratio(corrupted.ordinary.flatten(), corrupted.canaries.flatten(), QUANTILE)
     n_flagged = 0 if noise.unreliable_because else int((margins <= threshold).sum())
     return LabelAssessment(replace(issues, n_flagged=n_flagged, expected_precision=math.nan, method=view.method), noise)

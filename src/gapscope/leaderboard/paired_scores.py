@@ -146,7 +146,7 @@ class PairedScores:
         order = numpy.argsort(kind, kind="stable")
         self.first, self.second, kind = self.first[order], self.second[order], kind[order]
         pairs = numpy.arange(len(kind))
-        # where each pair is of its own kind there is nothing to sum
+        # None if every kind has one pair: nothing to sum
         self._sums = None if len(kinds) == len(kind) else _indicator(kind, pairs, (len(kinds), len(kind)))
         self._resampled: tuple[Array, Array, Array] | None = None
         self._sign = (kinds % 3 - 1).astype(numpy.float32)[:, None]

@@ -73,10 +73,11 @@ def norm_of(tensors: Sequence[Tensor]) -> float:
     return math.sqrt(sum(as_real(tensor.detach()).double().square().sum().item() for tensor in tensors))
 
 
-def on_device(network: nn.Module, x: Tensor, y: Tensor) -> Samples:
-    return Samples(
-        prepare_inputs(network, x), prepare_inputs(network, y) if not y.is_floating_point() else y.to(x.device)
-    )
+def samples_on_device(network: nn.Module, x: Tensor, y: Tensor) -> Samples:
+    """Move inputs and targets to the network's device. Targets keep their type, which the loss converts."""
+    targets = y.clone() if y.is_inference() else y.detach()
+    inputs = prepare_inputs(network, x)
+    return Samples(inputs, targets.to(inputs.device))
 
 
 def loss_rise(
@@ -91,7 +92,7 @@ def loss_rise(
     """Return the largest rise of the loss along projected gradient ascent in the weights."""
     with measurement_mode(network) as network:
         own = [parameter.detach() for parameter in trainable(network)]
-        samples = on_device(network, x, y)
+        samples = samples_on_device(network, x, y)
         size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
         deviations: Sequence[Tensor] = [torch.zeros_like(value) for value in own]
         losses = []
@@ -115,9 +116,9 @@ _AT_ONCE = 256
 def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None) -> Sequence[Tensor]:
     """Return the gradient of the mean loss by the trainable weights: one real tensor each."""
     with measurement_mode(network) as network:
-        x, y = prepare_inputs(network, x), prepare_inputs(network, y)
-        size = samples_per_pass(network, x, chunk_size, one_pass=network, at_most=256)
-        _, gradient = loss_and_gradient(network, Samples(x, y), size, trainable(network))
+        samples = samples_on_device(network, x, y)
+        size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
+        _, gradient = loss_and_gradient(network, samples, size, trainable(network))
     return [as_real(tensor) for tensor in gradient]
 
 
@@ -135,9 +136,11 @@ def sample_square_norms(
 
     with measurement_mode(network) as network:
         trainable(network)
-        x, y = prepare_inputs(network, x), prepare_inputs(network, y)
-        check_sample_independence(network, x)
+        samples = samples_on_device(network, x, y)
+        inputs, targets = samples.inputs, samples.targets
+        assert targets is not None
+        check_sample_independence(network, inputs)
         size = samples_per_pass(
-            network, x, chunk_size, one_pass=lambda first: norms(first, y[: len(first)]), at_most=_AT_ONCE
+            network, inputs, chunk_size, one_pass=lambda first: norms(first, targets[: len(first)]), at_most=_AT_ONCE
         )
-        return torch.cat([norms(x[part], y[part]) for part in slices(len(x), size)])
+        return torch.cat([norms(inputs[part], targets[part]) for part in slices(len(inputs), size)])

@@ -39,7 +39,7 @@ def continuous_inputs(network: nn.Module, x: Tensor) -> Tensor:
     if not x.is_floating_point():
         raise InvalidInput(
             f"inputs must be floating point, to be shifted or differentiated; got {x.dtype}. "
-            "For token ids, measure the part of the network behind its embedding."
+            "For token ids, measure the part of the network after its embedding."
         )
     return prepare_inputs(network, x)
 

@@ -23,7 +23,7 @@ class LayerWeight:
 
     name: str
     parameter: Tensor
-    # of the batch norm that follows, a number per row; 1 where there is none
+    # scale of the following batch norm, one per row; 1 where there is none
     scale: Tensor | float = 1.0
     initial: Tensor | None = None
     initial_scale: Tensor | float = 1.0
@@ -50,7 +50,7 @@ class LayerWeight:
 
 @dataclass(frozen=True)
 class _Place:
-    """Use of a parameter: its layer, and the batch norm behind that layer."""
+    """Use of a parameter: its layer, and the batch norm after that layer."""
 
     call: ModuleCall | None = None
     norm: ModuleCall | None = None

@@ -25,7 +25,7 @@ TRIAL = 10
 MORE, CHEAPER, PART_OF_LARGER = 4, 0.8, 0.01
 # more outputs than these are never differentiated one by one unless asked for by name
 MANY_OUTPUTS = 4096
-# of the budget, that one measure may take whose cost grows faster than the number of samples
+# largest fraction of the budget for one measure whose cost grows faster than the number of samples
 PART_OF_ONE = 0.1
 ASK_FOR_IT = "Pass a larger budget, or name it"
 
@@ -67,7 +67,7 @@ class Plan:
         return text + (f"; to keep the budget, {', '.join(parts)}" if parts else "")
 
 
-# passes over the samples of a part: the groups of a "whole" one once more, for the standard error
+# passes over the samples of a part by kind: "whole" evaluates its groups a second time for the standard error
 _GROUPED = {"mean": 1, "sum": 1, "own": 1, "whole": 2}
 Evaluate = Callable[[Measure, Ready, Allocation], Any]
 
@@ -127,8 +127,8 @@ def _fit_to_budget(costs: Mapping[str, float], fewest: Mapping[str, int], total:
         able = [name for name, n in counts.items() if _fewer(n) >= fewest[name]]
         if not able:
             break
-        dearest = max(able, key=lambda name: costs[name] * counts[name])
-        counts[dearest] = _fewer(counts[dearest])
+        most_expensive = max(able, key=lambda name: costs[name] * counts[name])
+        counts[most_expensive] = _fewer(counts[most_expensive])
     return counts
 
 
@@ -193,7 +193,7 @@ def plan_budget(
                 cost, shares[item.name] = _cheapest(item, item.sampling, ready, budget, evaluate)
             except NotMeasurable:  # perhaps of these few samples only: none of them may be right
                 cost = _Cost(0.0, rough[item.name])
-            except Exception as error:  # whatever else it raises here it would raise on all samples
+            except Exception as error:  # other errors would also occur on all samples
                 failed[item.name] = reason(error)
                 continue
             costs[item.name] = times[item.name] * cost.per_sample
@@ -229,17 +229,17 @@ def _superlinear_over_budget(
 ) -> dict[str, str]:
     """Return the reason if a superlinear measure exceeds its allowance, by name."""
     total, n = len(ready.samples), TRIAL
-    # a backward pass per output, each about two forward passes, is the least that it takes
+    # at least one backward pass per output, each about two forward passes
     least = 2 * forward * ready.n_outputs * total
     if least > allowed:
         return {item.name: f"omitted to keep the budget: it takes at least {least:.2g} s. {ASK_FOR_IT}"}
-    # on twice as many samples until even the cube fits into what is allowed, or a straight line does not
+    # Double n until a cubic extrapolation fits the allowance (measure) or a linear one exceeds it (omit).
     while n < total:
         try:
             seconds = _seconds(lambda part: evaluate(item, part, Allocation(len(part.samples))), ready, n)
         except GapscopeError:  # perhaps of these few samples only
             seconds = 0.0
-        except Exception as error:  # whatever else it raises here it would raise on all samples
+        except Exception as error:  # other errors would also occur on all samples
             return {item.name: reason(error)}
         if 0 < seconds * (total / n) ** 3 <= allowed:
             return {}

@@ -16,11 +16,16 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.base.samples import Samples
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs, samples_per_pass
 from gapscope.measures._forward import Inputs, Scalars, Targets, mean_with_error
-from gapscope.measures._gradients import at_weights, loss_and_gradient, sample_square_norms, trainable
+from gapscope.measures._gradients import (
+    at_weights,
+    loss_and_gradient,
+    sample_square_norms,
+    samples_on_device,
+    trainable,
+)
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.measures.spectra import STREAM, krylov
 from gapscope.results.estimate import Estimate
@@ -62,7 +67,7 @@ def fisher_trace(
     which is too large rather than too small (NaN for one sample).
 
     Args:
-        labels: "given", or "sampled" for classes drawn from the prediction.
+        labels: "given", or "sampled" for classes sampled from the prediction.
 
     Raises:
         InvalidInput: There are no targets.
@@ -262,7 +267,7 @@ def local_learning_coefficient(
     scale = n / math.log(n)
     seeds = torch.randint(2**62, (chains,), generator=source, device=source.device).tolist()
     with measurement_mode(network) as network:
-        samples = Samples(prepare_inputs(network, x), prepare_inputs(network, y))
+        samples = samples_on_device(network, x, y)
         weights = [parameter.detach() for parameter in trainable(network)]
         size = samples_per_pass(network, samples.inputs, None, one_pass=network, at_most=256)
         outputs = network_outputs(network, samples.inputs, chunk_size=size).double()

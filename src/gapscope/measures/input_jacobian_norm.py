@@ -109,7 +109,7 @@ def input_jacobian_norm(
     probe it is the spread over the samples, which is larger.
 
     Args:
-        space: "logits" before the softmax, "probabilities" behind it (as in the reference).
+        space: "logits" before the softmax, "probabilities" after it (as in the reference).
         squared: Whether to average the squared norm.
         method: "exact", or "probe" together with `squared=True`.
         draws: Number of draws of the signs, one backward pass each.

@@ -32,7 +32,7 @@ class KernelLeaveOneOut:
         ridge: The chosen ridge, in units of the mean eigenvalue of the kernel.
         squared_error: Mean over samples, sum over targets, of the squared held-out residual (of one-hot labels, or in
             squared units of the regression target).
-        explained: R²: 1 minus that over the same error of leave-one-out means, the best constant.
+        explained: R²: 1 - squared_error / squared error of the leave-one-out mean.
         effective_dimension: Degrees of freedom of the fit, its intercept's 1 included.
         largest_leverage: Largest weight of a sample's own target in its fit; near 1 LOO is unreliable.
     """
@@ -162,7 +162,7 @@ def kernel_leave_one_out(
     Args:
         max_exact: Samples up to which the kernel machine is exact (memory: n^2 floats and 3 n^2 float64; at 2,000 about
             110 MB).
-        landmarks: Samples of the Nystroem approximation of the kernel beyond, drawn at random (memory: n times
+        landmarks: Samples of the Nystroem approximation of the kernel beyond, sampled at random (memory: n times
             landmarks); its held-out predictions are again exact.
         combinations: Number k of random orthonormal combinations of the C outputs that estimate the sum over them
             without bias, for k / C of the cost (at 4 of 10 the accuracy differed by 0.001 to 0.01); None for all.

@@ -123,7 +123,7 @@ def margin_signature(
 
     Args:
         layers: Names of modules, and "input"; None takes the input and up to three evenly spaced hidden layers, each
-            a convolution's or linear layer's output behind its normalization and before its activation.
+            a convolution's or linear layer's output after its normalization and before its activation.
         normalize: "total_variation", or "none" for plain distances.
         log: Whether features are natural logarithms, which predict the gap best in the paper.
         epsilon: Keeps the root from 0; 0 is allowed.

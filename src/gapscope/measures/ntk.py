@@ -178,11 +178,11 @@ def ntk_trace(
             traces = per_sample_traces(network, x, None, chunk_size=chunk_size, at_most=at_most)
             return Estimate(float(traces.sum()) * scale)
         generator = resolve_generator(generator)
-        drawn = torch.stack([draw_probe(probe, n, n_outputs, generator) for _ in range(draws)]).to(x.device)
+        probes = torch.stack([draw_probe(probe, n, n_outputs, generator) for _ in range(draws)]).to(x.device)
         if probe == "batch_sum":
-            values = _batch_sums(network, x, drawn, chunk_size)
+            values = _batch_sums(network, x, probes, chunk_size)
         else:
-            squares = per_sample_traces(network, x, drawn, chunk_size=chunk_size, at_most=_GRADIENTS_AT_ONCE)
+            squares = per_sample_traces(network, x, probes, chunk_size=chunk_size, at_most=_GRADIENTS_AT_ONCE)
             values = squares * probe_scale(probe, n_outputs)
     return Estimate(float(values.sum(1).mean()) * scale, _standard_error(values, probe, n_outputs) * scale)
 

@@ -98,7 +98,7 @@ def output_sensitivity(
 
     The population variance, over samples and draws jointly, of the mean over outputs. The mean of the outputs'
     variances, `per_output=True`, equals K S for independent output rows, as after random initialization. Probabilities
-    sum to 1, so behind the softmax S is 0, and the number is always the per-output form. For the same reason S measures
+    sum to 1, so after the softmax S is 0, and the number is always the per-output form. For the same reason S measures
     only that direction of the logits which no probability depends on: it is 0 for a last layer with a mean row of 0,
     and falls in long training by SGD with weight decay. A warning says so when the mean output moves far less than the
     outputs do.
@@ -109,7 +109,7 @@ def output_sensitivity(
     Args:
         noise_std: Standard deviation of the noise on every input entry.
         draws: Noise samples per input (the paper's: 1).
-        space: "logits", or "probabilities" for the per-output form behind the softmax.
+        space: "logits", or "probabilities" for the per-output form after the softmax.
         per_output: Whether to average the outputs' variances instead of taking the variance of their mean.
         method: "sampled", or "zero_noise" for the exact limit $\sigma^2 \cdot \frac1n \sum_i \lVert \nabla_x \bar
             f(x_i) \rVert^2$ (per output: $\frac{\sigma^2}{K n} \sum_i \lVert J_i \rVert_F^2$), for noise below about

@@ -153,7 +153,7 @@ def error_detection(
     Args:
         noise_std: Standard deviation of the noise on every input entry.
         draws: Noise draws an input.
-        space: "probabilities" or "logits", whose variance is judged.
+        space: "probabilities" or "logits", whose variance is computed.
 
     Raises:
         NotMeasurable: Fewer than two predictions are wrong, or fewer than two are right.

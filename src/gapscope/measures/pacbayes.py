@@ -25,7 +25,7 @@ from gapscope.inspection.losses import class_logits
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, samples_per_pass
 from gapscope.measures._forward import Inputs, Labels
-from gapscope.measures._gradients import at_weights, norm_of, on_device, trainable
+from gapscope.measures._gradients import at_weights, norm_of, samples_on_device, trainable
 from gapscope.measures.parameters import weight_differences
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
@@ -75,7 +75,7 @@ def _noise_tolerance(
     seeds = torch.randint(2**62, (draws,), generator=source, device=source.device).tolist()
     with measurement_mode(network) as network:
         weights = [parameter.detach() for parameter in trainable(network)]
-        samples = on_device(network, x, y)
+        samples = samples_on_device(network, x, y)
         size = samples_per_pass(network, samples.inputs, chunk_size)
 
         def accuracy(values: Sequence[Tensor]) -> float:

@@ -71,7 +71,7 @@ def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[s
     $\|\theta - \theta_0\|_2$. Accumulated in float64.
 
     Raises:
-        InvalidInput: `initial_state` lacks a parameter of the network, or has another shape for it.
+        InvalidInput: `initial_state` lacks a parameter or has another shape for it, or a weight is not finite.
 
     >>> import copy
     >>> layer = nn.Linear(2, 1)
@@ -81,4 +81,5 @@ def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[s
     >>> distance_from_initialization(layer, initial_state=before)
     2.82843
     """
+    check_finite(network)
     return Estimate(norm_of(weight_differences(network, initial_state)))

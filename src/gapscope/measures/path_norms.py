@@ -29,7 +29,7 @@ from gapscope.inspection.outputs import (
 )
 from gapscope.inspection.substitution import ParameterSubstitution, cast_network
 from gapscope.measures._forward import Inputs, Labels, forward_pass, low_margin, margins_of, mean_with_error
-from gapscope.measures._gradients import trainable
+from gapscope.measures._gradients import samples_on_device, trainable
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -106,7 +106,7 @@ def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[
     if not x.is_floating_point():
         raise NotMeasurable(
             f"The network is run on an input of ones, which needs floating-point inputs; got {x.dtype}. "
-            "For token ids, measure the part of the network behind its embedding."
+            "For token ids, measure the part of the network after its embedding."
         )
     with measurement_mode(network) as network:
         norms = _norms(network, prepare_inputs(network, x[:1]))
@@ -207,7 +207,9 @@ def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
     """
     total = 0.0
     with measurement_mode(network) as network, differentiable_kernels(network.modules()):
-        x = prepare_inputs(network, x)
+        samples = samples_on_device(network, x, y)
+        x, labels = samples.inputs, samples.targets
+        assert labels is not None
         check_sample_independence(network, x[:64])
         parameters = trainable(network)
         direction = [as_real(parameter.detach()) for parameter in parameters]
@@ -219,7 +221,6 @@ def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
             (by_outputs,) = torch.autograd.grad(sample_losses(outputs, labels).sum(), outputs)
             return (by_outputs * along).sum(1)
 
-        labels = prepare_inputs(network, y)
         chunk_size = samples_per_pass(
             network, x, chunk_size, one_pass=lambda first: changes(first, labels[: len(first)])
         )

@@ -83,7 +83,7 @@ class Measure:
             labels only), "initial" (state dictionary before training), "history" (one mapping per epoch).
         numbers: Description of each number that it returns.
         reference: Source, with equation number.
-        title: Quantity in plain words, shown beside the name in reports.
+        title: Quantity in plain words, shown next to the name in reports.
         cost_class: Key of `COST_CLASSES`.
         default: Whether it is measured when no measures are named.
         supports_dense: Whether it also accepts one label per position (pixels, tokens).
@@ -229,31 +229,32 @@ def register_measure(
     check_choice("cost_class", cost_class, COST_CLASSES)
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        own, (_, *parameters) = name or function.__name__, inspect.signature(function).parameters.values()
+        key = name or function.__name__
+        _, *parameters = inspect.signature(function).parameters.values()
         for item in parameters:
             if item.default is item.empty and item.name not in _NEEDS:
                 raise InvalidInput(
-                    f"Required arguments of a measure must be the network and any of {', '.join(_NEEDS)}; {own} has "
+                    f"Required arguments of a measure must be the network and any of {', '.join(_NEEDS)}; {key} has "
                     f"{item.name!r}. Rename it, or give it a default."
                 )
-        other = _MEASURES[own].function if own in _MEASURES else function
+        other = _MEASURES[key].function if key in _MEASURES else function
         if (other.__module__, other.__qualname__) != (function.__module__, function.__qualname__):
-            raise InvalidInput(f"A measure called {own!r} is registered already; choose another name.")
+            raise InvalidInput(f"A measure called {key!r} is registered already; choose another name.")
         add_common_parameters(function, "gapscope.measures")
         needs = [_NEEDS[item.name] for item in parameters if item.name in _NEEDS]
-        checked = _with_checked_targets(own, function, labels, supports_dense) if "targets" in needs else function
-        _MEASURES[own] = Measure(
-            own,
+        checked = _with_checked_targets(key, function, labels, supports_dense) if "targets" in needs else function
+        _MEASURES[key] = Measure(
+            key,
             checked,
             tuple("labels" if labels and need == "targets" else need for need in needs),
-            {own: numbers} if isinstance(numbers, ScalarInfo) else dict(numbers),
+            {key: numbers} if isinstance(numbers, ScalarInfo) else dict(numbers),
             reference,
             title,
             cost_class,
             default,
             supports_dense,
             sampling,
-            stream or own,
+            stream or key,
         )
         return checked
 

@@ -81,7 +81,7 @@ class LanczosRun:
         signs = torch.randint(0, 2, (hessian.size,), generator=torch.Generator().manual_seed(seed)) * 2 - 1
         self.basis = [signs.to(hessian.device, hessian.dtype) / hessian.size**0.5]
         self.diagonal: list[float] = []
-        self.beside: list[float] = []
+        self.off_diagonal: list[float] = []
 
     def can_continue(self, steps: int) -> bool:
         """Return whether it has fewer than `steps` steps and its space is not exhausted."""
@@ -97,14 +97,14 @@ class LanczosRun:
                 vector = vector - (vector @ other) * other
         length = float(vector.norm())
         if length > 1e-5 * max(before, abs(self.diagonal[0])) and len(self.basis) < self.hessian.size:
-            self.beside.append(length)
+            self.off_diagonal.append(length)
             self.basis.append(vector / length)
 
     def quadrature(self, steps: int) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
         """Return Ritz values after `steps` steps, ascending, and their weights, of sum 1."""
         diagonal = torch.tensor(self.diagonal[:steps], dtype=torch.float64)
-        beside = torch.tensor(self.beside[: len(diagonal) - 1], dtype=torch.float64)
-        matrix = torch.diag(diagonal) + torch.diag(beside, 1) + torch.diag(beside, -1)
+        off_diagonal = torch.tensor(self.off_diagonal[: len(diagonal) - 1], dtype=torch.float64)
+        matrix = torch.diag(diagonal) + torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1)
         values, vectors = torch.linalg.eigh(matrix)
         return values, vectors[0].square()
 

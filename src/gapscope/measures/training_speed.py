@@ -15,10 +15,16 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.base.samples import Samples
-from gapscope.inspection.outputs import check_labels, measurement_mode, prepare_inputs, samples_per_pass
+from gapscope.inspection.outputs import check_labels, measurement_mode, samples_per_pass
 from gapscope.measures._forward import Inputs, Labels, Scalars, Targets, features_of, forward_pass
-from gapscope.measures._gradients import loss_and_gradient, mean_gradient, norm_of, sample_square_norms, trainable
+from gapscope.measures._gradients import (
+    loss_and_gradient,
+    mean_gradient,
+    norm_of,
+    sample_square_norms,
+    samples_on_device,
+    trainable,
+)
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -57,7 +63,7 @@ def gradient_disparity(
     size = min(batch_size, len(x) // batches)
     order = torch.randperm(len(x), generator=resolve_generator(generator, "batches of gradients"))
     with measurement_mode(network) as network:
-        samples = Samples(prepare_inputs(network, x), prepare_inputs(network, y))
+        samples = samples_on_device(network, x, y)
         at_once = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
         parts = order[: batches * size].to(samples.inputs.device).split(size)
         leaves = trainable(network)

@@ -195,7 +195,7 @@ def unit_sparsity(
     $E(n) \le 1/C$, $n_0^r$ the last of the $\arg\max_{n < M} E_r(n)$. Both numbers are means over the classes that have
     samples. Where the paper's text is ambiguous this is what its figures and its authors' program do.
 
-    The default layer is the activation behind the last convolution (before pooling; behind the sum of a residual
+    The default layer is the activation after the last convolution (before pooling; after the sum of a residual
     block), in a network without convolutions the activation of the last hidden layer. A network in which no activation
     follows that layer needs `layers`. Predictions are those of a loop over n that multiplies the layer's output by a
     mask; where the two largest outputs agree up to 64 units of rounding, that loop itself decides.
@@ -203,7 +203,7 @@ def unit_sparsity(
     Args:
         layers: Name of the module whose output is ablated; None: see above. A sequence of names gives a dictionary of
             results, one per layer, also where it holds one name.
-        unit_axis: Axis of the layer's output that counts its units; None takes the last one behind a linear layer (also
+        unit_axis: Axis of the layer's output that counts its units; None takes the last one after a linear layer (also
             for tokens with features), else the first after the samples.
 
     Returns:

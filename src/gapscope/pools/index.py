@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 INDEX = "index.json"
 SCHEMA = 2
-# columns beside those of `records_to_pandas`; no setting or reading has such a name
+# columns in addition to those of `records_to_pandas`; no setting or reading has such a name
 MESSAGE, STOPPED, UNMEASURED, TRIED, READINGS = OWN = ("#message", "#stopped", "#unmeasured", "#tried", "#readings")
 SCORES = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
-# a file as young as this may be written again without its times telling
+# younger files may change again without a change of their modification time
 SECONDS_UNTIL_SETTLED = 2.0
-# the index is written again once more than these, and more than this share, had to be read
+# the index is rewritten once more files than these, and than this fraction, had to be read
 MIN_NEW, SHARE_NEW = 64, 0.02
 
 # size, time of modification, time of change and number of record and history
@@ -168,7 +168,7 @@ def _packed_column(values: pandas.Series[Any]) -> dict[str, Any]:
 
     if values.dtype.kind in "fib":
         return _packed(values.to_numpy())
-    # as text, for 1, 1.0 and True are equal, and three values
+    # Factorize JSON texts, because 1, 1.0 and True compare equal but are different settings.
     codes, texts = pandas.factorize(values.astype(object).map(json.dumps))
     return _packed(codes.astype("int32")) | {"values": [json.loads(text) for text in texts]}
 

@@ -109,7 +109,7 @@ class _Run:
 
     @contextmanager
     def _recording(self, *faults: type[Exception]) -> Iterator[None]:
-        """Record errors in the body as failures of the network, except machine `faults`."""
+        """Record errors as failures of the network, but keep `faults` in `self.outcome`."""
         try:
             yield
         except faults as error:

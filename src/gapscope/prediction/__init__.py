@@ -7,13 +7,13 @@ Common parameters:
     max_exact: Number of samples up to which the NTK is exact.
     landmarks: Number of random samples that approximate it beyond.
     chunk_size: Samples per pass; None for as many as memory allows.
-    seed: Seed of everything that is drawn.
+    seed: Seed of all random numbers.
     data_root, root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache.
     records, table: Records of a pool, or one row per network as from `records_to_pandas`.
     X: Readings of networks (and the other columns that a parameter names), one row per network.
     target: Column that is estimated.
     level: Nominal coverage of the intervals.
-    n_bootstrap: Number of resamples behind an interval.
+    n_bootstrap: Number of resamples per interval.
     on_fit: Called after each fit with the numbers of fits done and of all.
 """
 

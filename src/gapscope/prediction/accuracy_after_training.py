@@ -172,7 +172,7 @@ def estimate_accuracy(
         time_budget: Seconds for the kernels, None for no limit. Fewer landmarks are used if they would take longer.
 
     Raises:
-        InvalidInput: The data have no class labels, or fewer than 22 samples; initial weights cannot be drawn, or
+        InvalidInput: The data have no class labels, or fewer than 22 samples; initial weights cannot be resampled, or
             `initial_state` holds the trained weights.
         NotMeasurable: The network has no trainable parameters, or the budget is too small for 100 landmarks.
     """

@@ -55,7 +55,7 @@ def accuracy_readings(
 
     The names are those that `gs.measure` gives the same numbers, so that a pool's readings fit as well: all of
     `kernel_leave_one_out` at the initial weights, its `alignment`, and for classification `gradient_neighbours`. Where
-    there are more than 1,000 samples, the neighbours and the alignment are those of 1,000 drawn at random.
+    there are more than 1,000 samples, the neighbours and the alignment are those of 1,000 random samples.
     """
     before = with_data_statistics(with_state(network, initial_state), samples.inputs)
     pairs = samples
@@ -88,7 +88,7 @@ SHIPPED = Path(__file__).with_name("shipped_accuracy_estimator.json")
 SCHEMA = 1
 LEFT_OUT = "kernel_leave_one_out.initial"
 TARGETS = ("like_training", "clean")
-# what an estimate takes of a network, beside the readings
+# what an estimate uses of a network in addition to the readings
 NEEDED = ("samples", "classes", "train_accuracy", f"{LEFT_OUT}.accuracy", f"{LEFT_OUT}.squared_error",
           f"{LEFT_OUT}.effective_dimension", "gradient_neighbours.agreement", "gradient_neighbours.conflict",
           "kernel_leave_one_out.alignment")  # fmt: skip

@@ -109,11 +109,11 @@ def log_transform(
 
 
 WIDE = 10.0
-# what the kernel of gradients tells of the data before training, whether neighbours agree after it, and the fit: on the
-# 40 networks of the demo these erred by a third of what the sensitivities below did
+# what the kernel of gradients predicts before training, whether neighbours agree after it, and the fit: on the 40
+# networks of the demo their error was a third of that of the sensitivities below
 FROM_THE_KERNEL = ("kernel_leave_one_out.initial.accuracy", "gradient_neighbours.agreement", "accuracy")
 # with tens of networks these, with the median margins and the fit to the training data, err least on networks that were
-# left out of the fit
+# held out of the fit
 SENSITIVITIES = ("output_sensitivity", "input_jacobian_norm", "ntk_trace")
 FIT = ("loss", "accuracy")
 FAMILIES = ("network.name", "network.options.batch_norm", "network.options.normalization")

@@ -141,14 +141,14 @@ def _summary(
     if scheme != "splits":  # resamples of the networks
         counts = resample_weights(len(predictions), n_bootstrap, seed).astype(int)
         parts = [numpy.repeat(numpy.arange(len(predictions)), count) for count in counts]
-    drawn = [_metrics({key: values[part] for key, values in rows.items()}, mean_gap) for part in parts]
+    metrics = [_metrics({key: values[part] for key, values in rows.items()}, mean_gap) for part in parts]
     fits = predictions.groupby("split", sort=False)["fit_pearson"].first().to_numpy(dtype=float)
     level, what = 0.95, "95 % bootstrap over networks"
     values = _metrics(rows, mean_gap)
     if scheme == "splits":
         level, what = 0.9, f"5th to 95th percentile of {len(parts)} splits"
-        values = {key: _mean([row[key] for row in drawn]) for key in values}
-    results = [(key, value, [row[key] for row in drawn], level, what) for key, value in values.items()]
+        values = {key: _mean([row[key] for row in metrics]) for key in values}
+    results = [(key, value, [row[key] for row in metrics], level, what) for key, value in values.items()]
     if not mean_gap:
         results.append(("fit_pearson", _mean(fits), fits, 0.9, f"5th to 95th percentile of {len(fits)} fits"))
     result: list[dict[str, object]] = []
@@ -175,7 +175,7 @@ def cross_validate(
 
     The metrics over the held-out networks: `ssr` $= \sum_i (\hat g_i - g_i)^2$, the yardstick of the paper (it grows
     with the number held out); `rmse`; `mae`; `pearson` between estimate and gap; `coverage` of the intervals,
-    `coverage_inside` of those not refused, and their mean `interval_width`; `refused`, the fraction of networks outside
+    `coverage_inside` of those inside, and their mean `interval_width`; `refused`, the fraction of networks outside
     the region; and `fit_pearson`, between estimate and gap of the networks fitted on (what the paper plots).
 
     Parameters are those of `cross_val_predict`; the table has the columns parameter_count and train_loss for the
@@ -225,7 +225,7 @@ def cross_validate_pool(
 ) -> tuple[GapEstimator, pandas.DataFrame]:
     """Fit the suggested estimator on a pool, and cross-validate it.
 
-    Up to 100 networks are left out one by one, with intervals of the jackknife+; more are dealt into 20 folds ("cv+"),
+    Up to 100 networks are held out one by one, with intervals of the jackknife+; more are dealt into 20 folds ("cv+"),
     because the time would grow with more than the square of their number. Returns the estimator fitted on all usable
     networks, and one row per network as from `cross_val_predict`.
     """

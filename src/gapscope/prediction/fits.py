@@ -55,7 +55,7 @@ def fit_coefficients(kind: str, x: Float[Array, "n p"], y: Float[Array, " n"]) -
     return numpy.concatenate([[y.mean() - centre @ coefficients], coefficients / largest])
 
 
-# readings that are standardized lie about 1 from each other: shorter would be noise, longer is a straight line
+# readings that are standardized are about 1 from each other: shorter would be noise, longer is a straight line
 LENGTHS = (0.5, 50.0)
 
 
@@ -160,12 +160,11 @@ class ApplicabilityDomain:
 
     The leverage of a network is $h(x) = 1/n + (x - \bar x)^\top (X_c^\top X_c)^{+} (x - \bar x)$, the squared
     Mahalanobis distance from the fitted networks up to constants; the variance of a linear prediction grows as
-    $1 + h(x)$. A fitted network has $h_i / (1 - h_i)$ with respect to the others; a new one is refused where
+    $1 + h(x)$. A fitted network has $h_i / (1 - h_i)$ with respect to the others; a new one is out of domain where
     its leverage exceeds the largest of these, which happens to about one in n + 1 networks that are like the fitted.
 
-    It is also refused where a reading leaves the fitted range by more than `slack` times that range. The slack is so
-    wide that 95 % of the fitted networks would pass with respect to the others, but at least a tenth and at most a
-    half.
+    It is also out of domain where a reading leaves the fitted range by more than `slack` times that range. The slack
+    is so wide that 95 % of the fitted networks would pass with respect to the others, but in [0.1, 0.5].
     """
 
     names: tuple[str, ...]

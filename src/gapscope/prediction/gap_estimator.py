@@ -366,8 +366,8 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
     estimator.left_out_ = numpy.array(fitted["left_out"], dtype=float).reshape(-1, 1 + len(estimator.coef_))
     estimator.residuals_ = numpy.array(fitted["residuals"], dtype=float).reshape(-1)
     estimator.region_ = ApplicabilityDomain.from_dict(fitted["region"])
-    beside = (*estimator.families, *estimator.clusters)
-    names = [*(estimator.features or ()), *estimator.log_features, *beside, *estimator.feature_names_]
+    metadata = (*estimator.families, *estimator.clusters)
+    names = [*(estimator.features or ()), *estimator.log_features, *metadata, *estimator.feature_names_]
     if not all(isinstance(name, str) for name in names) or set(estimator.families) != set(estimator.region_.families):
         raise ValueError("names of readings and families must be texts, and the same throughout")
     numbers = (estimator.intercept_, estimator.coef_, estimator.left_out_, estimator.residuals_)

@@ -38,8 +38,8 @@ from gapscope.prediction.subset_designs import (
     quarter_and_halves,
 )
 from gapscope.prediction.subset_runs import (
-    Recipe,
     SubsetRuns,
+    TrainFunction,
     claim_cache,
     kernel_scores,
     move_towards_kernel,
@@ -54,9 +54,11 @@ MIN_SAMPLES, MIN_GROUPS = 40, 12
 NORMAL_99_ONE_SIDED, MIN_DIFFERENCE = 2.326, 0.05
 
 
-def _choose_design(design: str, recipe: Recipe | RunSpec, groups: Any, width: float | None, samples: int) -> str:
+def _choose_design(
+    design: str, train_fn: TrainFunction | RunSpec, groups: Any, width: float | None, samples: int
+) -> str:
     """Return the design that "auto" stands for ("auto" itself if a width decides)."""
-    short = takes_steps_fraction(recipe)
+    short = takes_steps_fraction(train_fn)
     if design == AUTO and samples > LARGE:
         return HOLD_OUT.name
     if design == AUTO and width is None:
@@ -143,7 +145,7 @@ def _interrupted(trainings: SubsetRuns) -> Expectation:
 
 
 def learning_curve(
-    train_fn: Recipe | RunSpec,
+    train_fn: TrainFunction | RunSpec,
     data: Any = None,
     *,
     max_interval_width: float | None = None,

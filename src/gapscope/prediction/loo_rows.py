@@ -23,7 +23,7 @@ from gapscope.results.progress import is_interactive, notify
 from gapscope.statistics.baselines import LooRow, linear_ridge
 
 RBF, FEATURES, NTK = "RBF ridge", "last hidden features", "NTK"
-# How far trained networks lie from their forecast, at an accuracy of 50 %: chosen for a coverage of 90 % on 141
+# How far trained networks are from their forecast, at an accuracy of 50 %: chosen for a coverage of 90 % on 141
 # networks; coverage 91 % on 113 others (results/expected_accuracy/small/baselines.json).
 NETWORK_ERROR = 0.060
 NORMAL_90, NORMAL_95 = 1.645, 1.96

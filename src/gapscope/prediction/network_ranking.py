@@ -153,7 +153,7 @@ def _evaluate(
         network = build_untrained(made, samples, settings["n_outputs"], made.initialization, seeds[0])
     prepared = ready(network, samples, needs=() if rbf is None else ("outputs",))
     prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
-    # S alone is what the order is by: it gets all samples, and beside a forecast those of the other scores
+    # S alone is what the order is by: it gets all samples, and with a forecast those of the other scores
     few = samples if rbf is None else samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
     try:
         sensitivities = _sensitivities(made, few, seeds, settings)
@@ -243,7 +243,7 @@ def rank_networks(
     r"""Rank untrained or pretrained networks by their forecast accuracy before training.
 
     `by="loo_accuracy"`: by the forecast of `forecast_accuracy` at the weights that training would start from: those of
-    a module as it stands, or drawn once as a spec says. Its two readings are the leave-one-out accuracy of the last
+    a module as it stands, or initialized once from a spec. Its two readings are the leave-one-out accuracy of the last
     hidden features (lower) and of the NTK (upper). The networks see the same samples, so that ties are paired. How well
     it ranks differs between sets of networks: docs/evidence/ranking.md.
 

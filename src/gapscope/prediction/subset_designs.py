@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 SHARE_OF_GROWTH = 0.5
 UNKNOWN_SHARE_OF_GROWTH = 0.25
 BETWEEN_NETWORKS = 0.01
-# How far networks lie from continued subset runs, at an accuracy of 50 %: chosen for a coverage of 90 % on the networks
-# that the rule was chosen on, before those that judge it were trained.
+# How far networks are from continued subset runs, at an accuracy of 50 %: chosen for a coverage of 90 % on the networks
+# that the rule was chosen on, before those that evaluate it were trained.
 CONTINUED_ERROR = 0.045
 # 5 % beyond it on either side
 NORMAL_QUANTILE = 1.6448536269514722
@@ -144,7 +144,7 @@ def random_partition(groups: np.ndarray, shares: Sequence[float], random: np.ran
     """Cut the samples into random parts of about the given fractions, groups whole."""
     sizes = np.bincount(groups)
     order = random.permutation(len(sizes))
-    # a group belongs to the part in which its middle lies
+    # a group belongs to the part that holds its middle
     middle = sizes[order].cumsum() - sizes[order] / 2
     part_of_group = np.empty(len(sizes), dtype=int)
     part_of_group[order] = np.searchsorted(np.cumsum(shares)[:-1] * len(groups), middle, side="right")

@@ -52,17 +52,19 @@ from gapscope.training.loop import Training
 from gapscope.training.multi_training import train_all
 from gapscope.training.randomness import reproducible
 
-Recipe = Callable[..., nn.Module]
+TrainFunction = Callable[..., nn.Module]
 STEPS_FRACTION = "steps_fraction"
 FACTS, ANSWERS = "twin.json", "equal or fewer steps, scores and training score"
 
 
-def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, root: str | None = None) -> nn.Module:
+def run_configuration(
+    train_fn: TrainFunction | RunSpec, samples: Samples, seed: int, root: str | None = None
+) -> nn.Module:
     """Run a training configuration, with global random numbers that depend on the seed alone."""
     assert samples.targets is not None
-    if isinstance(recipe, RunSpec):
-        problem, _ = prepared(recipe, root)
-        spec = recipe.replace({"seed": seed % 2**31})
+    if isinstance(train_fn, RunSpec):
+        problem, _ = prepared(train_fn, root)
+        spec = train_fn.replace({"seed": seed % 2**31})
         network = network_from_spec(spec, dataclasses.replace(problem, train=samples))
         training = Training(network, samples, spec.training, seed=spec.seed)
         (error,) = train_all([training], stack="never", largest=1)
@@ -81,7 +83,7 @@ def run_configuration(recipe: Recipe | RunSpec, samples: Samples, seed: int, roo
         if samples.form.names is not None:
             inputs = dict(zip(samples.form.names, inputs, strict=True))
     with reproducible(torch.device("cuda" if torch.cuda.is_initialized() else "cpu"), seed):
-        network = recipe(inputs, samples.targets)
+        network = train_fn(inputs, samples.targets)
     if not isinstance(network, nn.Module):
         raise InvalidInput(
             f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}. "
@@ -139,16 +141,18 @@ def kernel_scores(samples: Samples, splits: Sequence[Split], spread: float) -> t
     return float(scores(torch.arange(len(samples))).mean()), float(of_parts.mean())
 
 
-def claim_cache(folder: Path, recipe: Recipe | RunSpec, seed: int, samples: Samples, groups: np.ndarray) -> None:
+def claim_cache(
+    folder: Path, train_fn: TrainFunction | RunSpec, seed: int, samples: Samples, groups: np.ndarray
+) -> None:
     """Store the identity of the runs in a folder, or raise InvalidInput for other runs."""
     digest = hashlib.sha256(groups.tobytes())
     for tensor in (samples.inputs, samples.targets, *(() if samples.form is None else samples.form.columns)):
         assert tensor is not None
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    if isinstance(recipe, RunSpec):
-        name = recipe.id
+    if isinstance(train_fn, RunSpec):
+        name = train_fn.id
     else:
-        function = recipe.func if isinstance(recipe, partial) else recipe
+        function = train_fn.func if isinstance(train_fn, partial) else train_fn
         name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
     facts: dict[str, Any] = {"recipe": name, "seed": seed, "data": digest.hexdigest(), "answers": ANSWERS}
     make_folder(folder)
@@ -163,30 +167,32 @@ def claim_cache(folder: Path, recipe: Recipe | RunSpec, seed: int, samples: Samp
     write_atomically(path, to_json(facts) + "\n")
 
 
-def takes_steps_fraction(recipe: Recipe | RunSpec) -> bool:
+def takes_steps_fraction(train_fn: TrainFunction | RunSpec) -> bool:
     """Return whether a configuration can be trained for a fraction of its steps."""
-    return isinstance(recipe, RunSpec) or STEPS_FRACTION in inspect.signature(recipe).parameters
+    return isinstance(train_fn, RunSpec) or STEPS_FRACTION in inspect.signature(train_fn).parameters
 
 
-def equal_steps(recipe: Recipe | RunSpec, samples: int, part: int, fraction: float = 1.0) -> Recipe | RunSpec:
+def equal_steps(
+    train_fn: TrainFunction | RunSpec, samples: int, part: int, fraction: float = 1.0
+) -> TrainFunction | RunSpec:
     """Scale the epochs of a spec so that a part takes as many optimizer steps as all samples.
 
     A function that takes `steps_fraction` is called with the fraction; others stay.
     """
-    if not isinstance(recipe, RunSpec):
-        return partial(recipe, steps_fraction=fraction) if takes_steps_fraction(recipe) else recipe
-    batch, epochs = recipe.training.batch_size, recipe.training.epochs
+    if not isinstance(train_fn, RunSpec):
+        return partial(train_fn, steps_fraction=fraction) if takes_steps_fraction(train_fn) else train_fn
+    batch, epochs = train_fn.training.batch_size, train_fn.training.epochs
     steps, steps_of_part = (math.ceil(n / min(batch, n)) for n in (samples, part))
-    return recipe.replace({"training.epochs": max(1, round(fraction * epochs * steps / steps_of_part))})
+    return train_fn.replace({"training.epochs": max(1, round(fraction * epochs * steps / steps_of_part))})
 
 
 def train_and_score(
-    recipe: Recipe | RunSpec, samples: Samples, spread: float, seed: int, root: str | None, split: Split
+    train_fn: TrainFunction | RunSpec, samples: Samples, spread: float, seed: int, root: str | None, split: Split
 ) -> dict[str, Any]:
     """Train on one part with the steps of all samples, and return scores of the rest."""
-    recipe = equal_steps(recipe, len(samples), len(split.trained), split.steps)
+    train_fn = equal_steps(train_fn, len(samples), len(split.trained), split.steps)
     seen, rest = (samples.subset(torch.from_numpy(indices)) for indices in (split.trained, split.scored))
-    network = run_configuration(recipe, seen, derive_seed(seed, split.name), root)
+    network = run_configuration(train_fn, seen, derive_seed(seed, split.name), root)
     training_score, unseen = float(sample_scores(network, seen, spread).mean()), sample_scores(network, rest, spread)
     if split.is_continued:
         unseen = scores_of_predictions(continued_predictions(network, rest), rest, spread)

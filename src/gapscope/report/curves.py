@@ -54,11 +54,11 @@ def curves(view: PoolView) -> dict[str, Any]:
     records = [record for record in records if _has(record, f"train_{score}")]
     if not records:
         return {"figures": []}
-    drawn = records[:: math.ceil(len(records) / MAX_NETWORKS)]
-    column = _grouping(view, drawn)
+    selected = records[:: math.ceil(len(records) / MAX_NETWORKS)]
+    column = _grouping(view, selected)
     scores = (f"train_{score}", f"test_{score}")
     groups: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for record in sorted(drawn, key=lambda record: _sort_key(view, record, column)):
+    for record in sorted(selected, key=lambda record: _sort_key(view, record, column)):
         value = view.table.at[record.id, column] if column else None
         label = f"{setting_name(column)} {setting_value(value)}" if column else "all networks"
         groups.setdefault(label, {})[view.describe(record.id)] = [
@@ -77,7 +77,7 @@ def curves(view: PoolView) -> dict[str, Any]:
         }
         for label, histories in groups.items()
     ]
-    return {"figures": figures, "score": score, "drawn": len(drawn), "of": len(records),
+    return {"figures": figures, "score": score, "drawn": len(selected), "of": len(records),
             "setting": setting_name(column) if column else "",
             "alarms": any(row.get(ALARM, 0) >= 1 for row in rows)}  # fmt: skip
 

@@ -83,12 +83,12 @@ def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
                     most_networks=MAX_ASSESSED)  # fmt: skip
 
 
-def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None) -> list[dict[str, Any]]:
+def ranked_measures(view: PoolView, by_reading: Mapping[str, Verdict] | None = None) -> list[dict[str, Any]]:
     """Return one row per measure, by descending Kendall's tau, and a random measure last.
 
-    `judged` is the result of `leaderboard_verdicts`. No rows if no measure has a correlation, as with two networks.
+    `by_reading` is the result of `leaderboard_verdicts`. No rows if no measure has a correlation, as with two networks.
     """
-    judged = judged or {}
+    by_reading = by_reading or {}
     result: Any = ranked_correlations(view)
     if result is None or not result["kendall"].notna().any():
         return []
@@ -101,14 +101,14 @@ def ranked_measures(view: PoolView, judged: Mapping[str, Verdict] | None = None)
             "kind": "size baseline" if row["is_baseline"] else "",
             "direction": DIRECTIONS[direction],
             "agreement": _agreement(direction, row["kendall_low"], row["kendall_high"]),
-            "judged": judged.get(name),
+            "judged": by_reading.get(name),
         }
         rows.append(row)
-    if RANDOM in judged:
-        tau = judged[RANDOM].kendall
+    if RANDOM in by_reading:
+        tau = by_reading[RANDOM].kendall
         ends = {"kendall": tau.value, "kendall_low": tau.low, "kendall_high": tau.high}
         facts = {"baseline": True, "kind": "drawn numbers", "n": len(view.finished), "dropped": 0, "agreement": ""}
-        rows.append({"name": RANDOM, "title": RANDOM, "judged": judged[RANDOM], **ends, **facts})
+        rows.append({"name": RANDOM, "title": RANDOM, "judged": by_reading[RANDOM], **ends, **facts})
     return rows
 
 

@@ -81,7 +81,7 @@ def _varied(view: PoolView) -> list[dict[str, Any]]:
     table = view.whole.loc[[record.id for record in view.all_finished]]
     rows: list[dict[str, Any]] = []
     for column in view.varied:
-        # each different value is put into words once; True is not 1
+        # each different value is formatted once, by type and value: True == 1
         values: list[Any] = table[column].tolist()
         result = Counter((type(value).__name__, value) for value in values)
         counts: Counter[str] = Counter()

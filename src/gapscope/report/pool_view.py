@@ -30,7 +30,7 @@ GAP_WORDS = {"accuracy": "train minus test accuracy", "loss": "test minus train 
 class PoolView:
     """Records and what follows from them.
 
-    Of a pool of more than 1,000 networks, `records` are whole training configurations drawn at random, for statistics
+    Of a pool of more than 1,000 networks, `records` are whole training configurations sampled at random, for statistics
     and figures, and `all_records` come from the index, without settings, readings and epochs.
 
     Attributes:
@@ -45,8 +45,8 @@ class PoolView:
             index = records.index()
             self.whole, self.all_records = index.table(), index.summaries()
             rows = sample_configurations(configuration_ids(self.whole, settings_of(self.whole)), MAX_POINTS)
-            drawn = (records.get_record(str(name)) for name in self.whole.index[rows])
-            self.records = [record for record in drawn if record is not None]
+            sampled = (records.get_record(str(name)) for name in self.whole.index[rows])
+            self.records = [record for record in sampled if record is not None]
         else:
             self.records = self.all_records = list(records)
             self.whole = records_to_pandas(self.records)

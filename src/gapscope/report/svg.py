@@ -20,7 +20,7 @@ LARGEST = 1e100
 
 
 def clip_to_drawable(value: float) -> float:
-    """Return the value, or the largest of its sign that can be drawn."""
+    """Return the value, or the largest of its sign that can be plotted."""
     return min(max(value, -LARGEST), LARGEST)
 
 
@@ -181,16 +181,16 @@ class Plot:
         self.paths.append(tag("path", class_=kind, d="M" + "L".join([*there, *back]) + "Z"))
 
     def _axes(self) -> list[Markup]:
-        drawn: list[Markup] = []
+        marks: list[Markup] = []
         for value in self.y_ticks:
             at, text = percent(100 - self.y.percent(value)), format_number(value)
-            drawn.append(tag("line", class_="grid", x1="0%", x2="100%", y1=at, y2=at))
-            drawn.append(tag("text", text, class_="tick", x="0%", dx=-8, y=at, dy="0.35em", text_anchor="end"))
+            marks.append(tag("line", class_="grid", x1="0%", x2="100%", y1=at, y2=at))
+            marks.append(tag("text", text, class_="tick", x="0%", dx=-8, y=at, dy="0.35em", text_anchor="end"))
         for value in self.x.ticks(4):
             at, text = percent(self.x.percent(value)), format_number(value)
-            drawn.append(tag("line", class_="grid", x1=at, x2=at, y1="0%", y2="100%"))
-            drawn.append(tag("text", text, class_="tick", x=at, y="100%", dy="1.5em", text_anchor="middle"))
-        return drawn
+            marks.append(tag("line", class_="grid", x1=at, x2=at, y1="0%", y2="100%"))
+            marks.append(tag("text", text, class_="tick", x=at, y="100%", dy="1.5em", text_anchor="middle"))
+        return marks
 
     def render(self) -> Markup:
         """The finished figure: the names of the axes as page text around the drawing."""

@@ -99,12 +99,12 @@ def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> st
     return f"{message} Of the most promising, {view.describe(best)}, expect {expected} on new data."
 
 
-def _correlation_sentences(view: PoolView, best: str, judged: Mapping[str, Verdict]) -> list[str]:
+def _correlation_sentences(view: PoolView, best: str, by_reading: Mapping[str, Verdict]) -> list[str]:
     """Name the measures that order networks beyond chance and beyond the settings."""
-    if best in judged and not judged[best].kendall.significant:
+    if best in by_reading and not by_reading[best].kendall.significant:
         return ["No measure correlates with the gap more than a random one would."]
     message = f"Strongest correlation with the gap: {view.titles[best]}."
-    measures = {name: result for name, result in judged.items() if result.role == "measure"}
+    measures = {name: result for name, result in by_reading.items() if result.role == "measure"}
     if not measures:
         return [message]
     evidence = [name for name, result in measures.items() if result.verdict == EVIDENCE]
@@ -122,11 +122,11 @@ def verdict(
     view: PoolView,
     held_out: pandas.DataFrame | None,
     best_measure: str | None,
-    judged: Mapping[str, Verdict] | None = None,
+    by_reading: Mapping[str, Verdict] | None = None,
 ) -> list[str]:
     """Return the conclusions of a pool, in sentences (none if no network is finished).
 
-    `best_measure` is the reading with the strongest correlation, `judged` the result of `leaderboard_verdicts`.
+    `best_measure` is the reading with the strongest correlation, `by_reading` the result of `leaderboard_verdicts`.
     """
     if not view.all_finished:
         return []
@@ -134,7 +134,7 @@ def verdict(
     # the estimate comes first if there is one
     sentences.insert(0 if held_out is not None else len(sentences), _estimator_sentence(view, held_out))
     if best_measure is not None and len(view.all_finished) >= ENOUGH:
-        sentences += _correlation_sentences(view, best_measure, judged or {})
+        sentences += _correlation_sentences(view, best_measure, by_reading or {})
     return [sentence for sentence in sentences if sentence]
 
 
@@ -147,7 +147,7 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
     Returns:
         "status" (how many networks ended how), "gap" (what it is made of), "verdict" (sentences), "measures" (their
         correlations with the gap, the strongest first, and what the leaderboard says of them at equal settings),
-        "random_measure" (the same of drawn numbers) and "networks" (each with its scores, its gap and, where there
+        "random_measure" (the same of random numbers) and "networks" (each with its scores, its gap and, where there
         is one, its estimate).
 
     >>> summary([Record(id="a", spec={}, status="failed", message="out of memory")])["status"]
@@ -157,16 +157,16 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
     with numpy.errstate(over="ignore", invalid="ignore"):
         result = ranked_correlations(view)
         measures = [] if result is None else result.rename_axis("measure").reset_index().to_dict("records")
-        judged = leaderboard_verdicts(view)
+        by_reading = leaderboard_verdicts(view)
 
         def at_equal_settings(name: str) -> dict[str, Any] | None:
-            return asdict(judged[name]) if name in judged else None
+            return asdict(by_reading[name]) if name in by_reading else None
 
         best = next((row["measure"] for row in measures if not row["is_baseline"]), None)
         return {
             "status": dict(Counter(record.status for record in view.all_records)),
             "gap": view.gap_words,
-            "verdict": verdict(view, held_out, best, judged),
+            "verdict": verdict(view, held_out, best, by_reading),
             "measures": [
                 {"title": view.titles[row["measure"]], **row, "at_equal_settings": at_equal_settings(row["measure"])}
                 for row in measures

@@ -81,11 +81,11 @@ def write_report(
 ) -> Path:
     """Write one self-contained HTML page about a pool of networks, and return its path.
 
-    The page shows what is in the pool and what did not finish, the estimates for held-out networks beside the
+    The page shows what is in the pool and what did not finish, the estimates for held-out networks next to the
     baselines, the measures ranked by their correlation with the gap, each measure against the gap, training curves,
     suspicious labels where they are given, one row for every network, and how to read each number. It needs no network,
     works without scripts, adapts to a phone, to dark mode and to paper, and stays under 1.5 MB however large the pool
-    is. Of a pool of more than 1,000 networks, statistics and figures are of whole training configurations drawn at
+    is. Of a pool of more than 1,000 networks, statistics and figures are of whole training configurations sampled at
     random; the page says so.
 
     Args:
@@ -106,8 +106,8 @@ def write_report(
     view = view_of(records)
     # readings near the end of the floats overflow in sums and squares; such a cell shows a dash
     with numpy.errstate(over="ignore", invalid="ignore"):
-        judged = leaderboard_verdicts(view)
-        ranked = ranked_measures(view, judged)
+        by_reading = leaderboard_verdicts(view)
+        ranked = ranked_measures(view, by_reading)
         best = next((row["name"] for row in ranked if not row["baseline"]), None)
         return write_page(
             "report.html",
@@ -117,7 +117,7 @@ def write_report(
             overview=overview(view),
             check=None if check is None else {"network": view.describe(check[0]), "result": check[1]},
             held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
-            verdict=verdict(view, held_out, best, judged),
+            verdict=verdict(view, held_out, best, by_reading),
             ranking=ranked,
             folded=split_ranking(ranked),
             cards=cards(view, ranked),

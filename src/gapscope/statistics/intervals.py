@@ -26,9 +26,9 @@ def cluster_weights(clusters: Int[Array, " n"], n_bootstrap: int, seed: int) -> 
     return resample_weights(int(clusters.max()) + 1, n_bootstrap, seed)[:, clusters]
 
 
-def percentile_interval(drawn: Sequence[float] | Float[Array, " b"], level: float) -> tuple[float, float]:
+def percentile_interval(resampled: Sequence[float] | Float[Array, " b"], level: float) -> tuple[float, float]:
     """Return the central interval of the finite values (NaN if there are none)."""
-    values = numpy.asarray(drawn, dtype=float)
+    values = numpy.asarray(resampled, dtype=float)
     values = values[numpy.isfinite(values)]
     if not len(values):
         return numpy.nan, numpy.nan
@@ -73,10 +73,10 @@ def permutations(clusters: Int[Array, " n"], count: int, seed: int) -> Iterator[
         sizes.setdefault(len(rows), []).append(rows)
     classes = [numpy.stack(rows) for rows in sizes.values()]
     for _ in range(count):
-        drawn = numpy.arange(len(clusters))
+        order = numpy.arange(len(clusters))
         for rows in classes:
-            drawn[rows] = rng.permuted(rng.permutation(rows), axis=1)
-        yield drawn
+            order[rows] = rng.permuted(rng.permutation(rows), axis=1)
+        yield order
 
 
 def _kth_smallest(values: Float[Array, "m n"], k: int) -> Float[Array, " m"]:

@@ -33,7 +33,7 @@ class LooResult:
 
     predictions: Float[Tensor, "n k"]  # at every sample by the fit to all others
     squared_error: float  # mean over samples, sum over the k targets, of the squared held-out residual
-    generalized_cross_validation: float  # the same with the mean of the freedoms in place of each sample's own
+    generalized_cross_validation: float  # squared error with the mean of 1 - leverage in place of each sample's own
     effective_dimension: float  # trace of the map from targets to fitted values, the intercept's 1 included
     largest_leverage: float  # largest weight of a sample's own target in its fitted value
 

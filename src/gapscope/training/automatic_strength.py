@@ -57,8 +57,8 @@ def memorization_stats(
     """Return m (0 if all labels are as predicted from the others) and P (0 if none is)."""
     own, other = (probabilities.gather(1, chosen[:, None]).squeeze(1) for chosen in (labels, predicted))
     suspect = labels != predicted
-    beside = (1 - own - other) / max(probabilities.shape[1] - 2, 1)
-    m = float((own - beside)[suspect].mean()) if bool(suspect.any()) else 0.0
+    rest = (1 - own - other) / max(probabilities.shape[1] - 2, 1)
+    m = float((own - rest)[suspect].mean()) if bool(suspect.any()) else 0.0
     return m, float(own[~suspect].mean()) if bool((~suspect).any()) else 0.0
 
 
@@ -241,7 +241,7 @@ class AutomaticStrength:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Resume from the result of `state_dict`."""
         calls, self.strength, self._best, self._allowed = state["numbers"].tolist()
         self._calls, self.history = int(calls), []
         self._inputs, self._labels, self._seen = [], [], set()

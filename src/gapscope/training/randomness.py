@@ -102,5 +102,5 @@ class RngState:
         return generator
 
     def advance_to(self, generator: torch.Generator) -> None:
-        """Go on, next time, where a generator from `generator` was left."""
+        """Continue from the state of `generator`, which `self.generator()` returned."""
         self._states["random.cpu"] = generator.get_state()

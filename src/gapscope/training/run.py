@@ -84,7 +84,7 @@ class TrainingState:
         called: nn.Module | None = None,
     ) -> None:
         self.network, self.settings, self.penalties = network, settings, penalties
-        # what takes one tensor of inputs and returns outputs [n, K]: an adapter if the network itself does not
+        # from one input tensor to outputs [n, K]: the network or its adapter
         self.called = network if called is None else called
         # a monitor is resumed with the training that it monitors
         self.watcher = watcher if hasattr(watcher, "load_state_dict") else None
@@ -175,7 +175,7 @@ class TrainingState:
         }
 
     def load_state(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], source: str) -> None:
-        """Go on from what `state` returned."""
+        """Resume from the result of `state`."""
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -170,9 +170,9 @@ def _similarity(
 ) -> Tensor:
     # training runs of a stack may be at different epochs, so that not all of them are due at the same step
     parts = zip(items, due, outputs, strict=True)
-    drawn = [item.cotangents(part) if on else None for item, on, part in parts]
-    some = next(weighting for weighting in drawn if weighting is not None)
-    weightings = torch.stack([torch.zeros_like(some) if weighting is None else weighting for weighting in drawn])
+    cotangents = [item.cotangents(part) if on else None for item, on, part in parts]
+    some = next(weighting for weighting in cotangents if weighting is not None)
+    weightings = torch.stack([torch.zeros_like(some) if weighting is None else weighting for weighting in cotangents])
     nodes = [use.outputs for use in uses]
     by_weighting = [
         torch.autograd.grad(outputs, nodes, weighting.to(outputs), create_graph=True)
@@ -217,7 +217,7 @@ class Stack:
         def of_one(parameters: Any, buffers: Any, x: Tensor) -> Tensor:
             return checked_outputs(functional_call(self.template, (parameters, buffers), (x,)), len(x))
 
-        # what draws random numbers in another way than dropout layers raises: its draws would be others than alone
+        # random operations other than dropout raise, because their numbers would differ from those of single training
         with StackedLayers(self.streams, uses):
             return vmap(of_one, randomness="error")(self.parameters, self.buffers, x)
 

@@ -64,7 +64,7 @@ def _as_channels(x: Tensor) -> Tensor:
 class _StackedRule(torch.autograd.Function):
     """Autograd function with a vmap rule. Subclasses define `vmap`.
 
-    A layer that no network's weights or inputs enter is refused: nothing in it can be stacked.
+    A layer that no network's weights or inputs enter is an error: nothing in it can be stacked.
     """
 
     @staticmethod

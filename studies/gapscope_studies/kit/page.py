@@ -96,6 +96,11 @@ def _save(figure: Figure, path: Path) -> None:
     write_atomically(path, light_svg(text.getvalue()))
 
 
+def _short(commit: str) -> str:
+    """Return the first digits of a commit, with the "+" that marks changed files."""
+    return commit[:12] + "+" * commit[12:].endswith("+") or "unknown"
+
+
 def page_of(facts: Mapping[str, Any], body: str) -> str:
     """The page of a part's facts, around the tables and figures that its run has left."""
     claims = [Claim.from_dict(row) for row in facts["claims"]]
@@ -108,12 +113,12 @@ def page_of(facts: Mapping[str, Any], body: str) -> str:
     if facts["stands_in_for"]:
         rows = [[row["what"], row["paper"], row["here"]] for row in facts["stands_in_for"]]
         page += ["## What stands in for what", "", markdown_table(("", "the paper", "here"), rows)]
-    made, judged = f"{facts['date'][:10]}, commit {facts['commit'][:12] or 'unknown'}", facts.get("judged")
+    made, judged = f"{facts['date'][:10]}, commit {_short(facts['commit'])}", facts.get("judged")
     if judged is None:
         origin = f"Made on {made}"
     else:  # verdicts that are younger than the numbers
         origin = (
-            f"Numbers of {made}, judged on {judged['date'][:10]}, commit {judged['commit'][:12]}, from what was "
+            f"Numbers of {made}, judged on {judged['date'][:10]}, commit {_short(judged['commit'])}, from what was "
             "stored: no learning curves"
         )
     cost = f"{facts['seconds']:.0f} s for this page"

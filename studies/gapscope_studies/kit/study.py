@@ -94,7 +94,7 @@ class RunSettings:
         return records
 
     def cached(self, name: str, jobs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-        """The answers of picklable functions, kept in folder `name` of the work folder. See `pools.jobs.remembered`."""
+        """The answers of picklable functions, cached in folder `name` of the work folder. See `run_cached`."""
         timed = {key: partial(_timed, job) for key, job in jobs.items()}
         result = run_cached(
             timed, self.work / name, workers=self.workers,
@@ -172,7 +172,7 @@ class Study:
     def run(
         self, results: Path, *, scale: str, work: Path, parts: Sequence[str] = (), again: bool = False, **options: Any
     ) -> list[Path]:
-        """Run the parts that have no result yet. See `run_study`. `options` are further fields of Setting."""
+        """Run the parts that have no result yet. See `run_study`. `options` are further fields of `RunSettings`."""
         return run_study(self, RunSettings(scale=scale, work=work, **options), results, parts=parts, again=again)
 
 

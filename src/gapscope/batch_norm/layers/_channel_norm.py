@@ -154,7 +154,7 @@ class _WithMean(torch.autograd.Function):
         g, to_mean = gradients
         # d mean / dh = 1/m, for m values per channel
         constant = per_channel(to_mean / ctx.n_values, g).to(g.dtype)
-        # in place: batch norm's backward pass made g for this layer alone, which gave the batch to nothing else
+        # In place is safe: g has no other user.
         return (g + constant if torch.is_grad_enabled() else g.add_(constant)), None
 
 

@@ -13,7 +13,7 @@ class MeanOnlyBatchNorm(ChannelNorm):
     r"""Subtraction of the batch mean without division: $y = \gamma (h - \mu_B) + \beta$.
 
     Evaluation uses the running mean. Use `scale=False` for weight-normalized layers, whose length g replaces gamma.
-    `running_var` does not exist, so a BatchNorm's state dictionary, which describes another function, is refused; use
+    There is no `running_var`. A BatchNorm's state dictionary describes another function and raises an error: use
     `replace_batch_norm`.
 
     Reference: Salimans and Kingma 2016, section 3, eq. 7-8; Luo et al. 2019, section 5 ("WN+mean-only BN").

@@ -124,7 +124,7 @@ class JointAlarm(PeakAlarm):
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Observe outputs, last layer and sometimes neighbours (see `Alarm.observe`)."""
-        if self._predictions is None:  # nobody called `begin` before training
+        if self._predictions is None:  # `begin` was not called before training
             self.begin(network, samples)
         assert self._predictions is not None
         labels = self._labels(samples)
