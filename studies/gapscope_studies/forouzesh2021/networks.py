@@ -252,7 +252,7 @@ def _spread(samples: Samples, n: int | None) -> Samples:
 
 
 def measured_samples(setting: RunSettings, spec: RunSpec) -> tuple[Problem, Samples]:
-    """Return the problem of a spec with its whole test split, and the test samples that the study measures on."""
+    """Return the problem of a spec with its whole test split, and the measured test samples."""
     problem, _ = prepared(spec.replace({"data.test_size": None}), setting.data_root)
     return problem, _spread(problem.test, Grids(setting).sizes.get("measured"))
 
@@ -266,7 +266,10 @@ def trained_network(setting: RunSettings, spec: RunSpec, problem: Problem) -> nn
 
 
 def outputs_of_runs(setting: RunSettings, configuration: Configuration) -> tuple[Tensor, Samples]:
-    """Outputs [runs, n, k] of the trained networks of a configuration, on the test samples, which are all the same."""
+    """Return outputs [runs, n, k] of a configuration's networks, and the test samples.
+
+    The test samples are the same for all runs.
+    """
     outputs, test = [], None
     for spec in configuration.specs():
         problem, test = measured_samples(setting, spec)
@@ -282,18 +285,19 @@ def _timed(name: str, measure: Any, network: nn.Module, samples: Samples, **opti
 
 
 def fit_temperature(logits: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> float:
-    r"""Temperature T > 0 that minimizes the mean negative log-likelihood of `softmax(logits / T)`.
+    r"""Return the temperature T > 0 of least negative log-likelihood of `softmax(logits / T)`.
 
-    Guo et al., On Calibration of Modern Neural Networks, 2017. The log-likelihood is concave in 1/T, so the minimum is
-    the only zero of its derivative, which is bracketed and found to rounding, in float64. NaN where the likelihood has
-    no maximum: all samples are predicted right, or right classes have no larger logits than the average class.
+    It minimizes the mean over samples. Guo et al., On Calibration of Modern Neural Networks, 2017. The log-likelihood
+    is concave in 1/T, so the minimum is the only zero of its derivative, which is bracketed and found to rounding, in
+    float64. NaN where the likelihood has no maximum: all samples are predicted right, or right classes have no larger
+    logits than the average class.
     """
     logits = logits.detach().double()
     logits = logits - logits.max(1, keepdim=True).values
     right = logits.gather(1, labels[:, None]).squeeze(1)
 
     def slope(inverse: float) -> float:
-        """Return the derivative of the mean negative log-likelihood by the inverse temperature. It never decreases."""
+        """Return the derivative of the mean negative log-likelihood by 1/T, which never decreases."""
         return ((logits * inverse).softmax(1) * logits).sum(1).sub(right).mean().item()
 
     if not bool((right < 0).any()) or slope(0.0) >= 0:
@@ -308,7 +312,10 @@ def fit_temperature(logits: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> 
 
 
 def _behind_softmax(network: nn.Module, test: Samples, few: Samples) -> dict[str, float]:
-    """Numbers of probabilities; the temperature from one half of the samples, error and loss of the other half."""
+    """Return numbers of probabilities, with the temperature from one half of the samples.
+
+    Error and loss are those of the other half.
+    """
     labels: Any = test.targets
     outputs = network_outputs(network, test.inputs).double()
     held_out, judged = slice(0, None, 2), slice(1, None, 2)
@@ -326,7 +333,7 @@ def _behind_softmax(network: nn.Module, test: Samples, few: Samples) -> dict[str
 
 
 def measure_run(setting: RunSettings, spec: RunSpec) -> dict[str, float]:
-    """Measure one finished run, on the test samples of this scale unless a name says otherwise."""
+    """Measure one finished run, on this scale's test samples unless a name states otherwise."""
     problem, test = measured_samples(setting, spec)
     few, train = _spread(test, Grids(setting).sizes["timed"]), _spread(problem.train, len(test))
     before, after = network_from_spec(spec, problem), trained_network(setting, spec, problem)
@@ -351,7 +358,7 @@ def measure_run(setting: RunSettings, spec: RunSpec) -> dict[str, float]:
 
 
 def runs(setting: RunSettings, configurations: Sequence[Configuration]) -> Table:
-    """Train and measure what is missing. One row a finished run, with its configuration and what was measured."""
+    """Train and measure missing runs, and return a row with all measures per finished run."""
     import pandas
 
     specs = list(dict.fromkeys(spec for item in configurations for spec in item.specs()))
@@ -377,10 +384,11 @@ def runs(setting: RunSettings, configurations: Sequence[Configuration]) -> Table
 
 
 def points(table: Table) -> Table:
-    """Average runs: one row a configuration, means of every number (a log is taken of means, as the authors do).
+    """Average runs: one row per configuration with the mean of every number.
 
-    `draws` holds the runs themselves, a table by seed. `fitted` says whether the mean training accuracy is 0.9 or more
-    (always for regression): the paper asks for a loss near zero. `stopped` says whether the stop rule ended every run.
+    A log is taken of means, as the authors do. `draws` holds the runs themselves, a table by seed. `fitted` says
+    whether the mean training accuracy is 0.9 or more (always for regression): the paper asks for a loss near zero.
+    `stopped` says whether the stop rule ended every run.
     """
     groups = table.groupby("configuration", sort=True)
     means = groups.mean(numeric_only=True).drop(columns=["seed", "stopped"])
@@ -397,7 +405,7 @@ def points(table: Table) -> Table:
 
 
 def by_draw(table: Table, *columns: str) -> numpy.ndarray:
-    """Values [columns, configurations, draws] of rows of `points`, for the draws that every one of them has."""
+    """Return values [columns, configurations, draws] of `points`, for the draws of all rows."""
     frames = list(table["draws"])
     seeds = sorted(set.intersection(*(set(frame.index) for frame in frames))) if frames else []
     return numpy.array([[frame.loc[seeds, column] for frame in frames] for column in columns], dtype=float)

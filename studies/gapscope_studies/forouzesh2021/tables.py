@@ -1,4 +1,7 @@
-"""Parts that are tables: Table I and II, the authors' stored results, and a ranking of untrained networks."""
+"""Parts that are tables: Tables I and II, the authors' stored results, and a ranking.
+
+The ranking is one of untrained networks.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def _lead(columns: Columns) -> float:
 
 
 def table_1(measured: Measured) -> Answer:
-    """Pearson correlation of J and S, before and after the softmax, with the test loss, and their computing time."""
+    """Correlate J and S, before and after the softmax, with the test loss (Table I).
+
+    Correlations are Pearson's. The table has computing times, too.
+    """
     all_runs, used, theirs = measured.runs, fitted(measured.points), _printed("I").set_index("quantity")
     rows, numbers = [], {}
     for column, label in TABLE_1.items():
@@ -75,7 +81,10 @@ def table_1(measured: Measured) -> Answer:
 
 
 def table_2(measured: Measured) -> Answer:
-    """Correlation of the error with loss and S before and after temperature scaling (the paper's table is lost)."""
+    """Correlate the error with loss and S before and after temperature scaling (Table II).
+
+    The paper's table is lost.
+    """
     table = fitted(measured.points)
     table = table[table["temperature"].notna()]
     table = table.assign(s_calibrated=table["s_after"] / table["temperature"] ** 2)
@@ -115,9 +124,10 @@ def authors_row(width: int, name: str, ours: Any) -> dict[str, Any]:
 
 
 def same_mean(found: Mapping[str, Any], comparisons: int) -> Claim:
-    """Return whether our mean is the authors' mean of ten runs, by the standard error of the difference.
+    """Return the claim that our mean is the authors' mean of ten runs.
 
-    The bound is that which 5 % of as many comparisons of equal means would pass anywhere (Bonferroni).
+    The difference is compared with its standard error. The bound is that which 5 % of as many comparisons of equal
+    means would pass anywhere (Bonferroni).
     """
     error = math.hypot(found["deviation"] / math.sqrt(AUTHORS_RUNS), found["our deviation"] / math.sqrt(found["runs"]))
     apart = abs(found["ours"] - found["authors"]) / error
@@ -129,7 +139,10 @@ def same_mean(found: Mapping[str, Any], comparisons: int) -> Claim:
 
 
 def authors(measured: Measured) -> Answer:
-    """The authors' three stored results: 4 hidden layers, standard normal, 1,000 CIFAR-10 images, ten runs."""
+    """Compare our runs with the authors' three stored results.
+
+    These have 4 hidden layers, standard normal weights, 1,000 CIFAR-10 images and ten runs.
+    """
     inputs = math.prod(measured_samples(measured.setting, measured.configurations[0].spec)[0].input_shape)
     widths = measured.points["width"].astype(int)
     theory = [expected_sensitivity(fully_connected_layers(inputs, [width] * 4), 10) for width in widths]
@@ -171,13 +184,16 @@ RANKED = ("s_before", "parameters", "test_loss")
 
 
 def _tau_lead(columns: Columns) -> float:
-    """Kendall's tau of the loss with S before training, less that with the number of parameters."""
+    """Return Kendall's tau of the loss with S before training, minus that with network size.
+
+    The size is the number of parameters.
+    """
     of_s, of_size = (kendall_tau(columns[name], columns["test_loss"]) for name in ("s_before", "parameters"))
     return of_s - of_size
 
 
 def ranking(measured: Measured) -> Answer:
-    """Does S before training rank networks by loss and error better than counting their parameters?"""
+    """Compare S before training with the parameter count as a ranking by loss and error."""
     table = measured.points
     is_standard = table["initialization"] == "standard_normal"
     used = fitted(table[is_standard])

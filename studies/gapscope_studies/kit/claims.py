@@ -1,4 +1,4 @@
-"""Claims as data: what a paper says beside our number, and the one place that decides whether it held.
+"""Claims as data: the paper's statement, our number, and the one place for the verdict.
 
 A claim is "held" or "not held" only if the guard has no doubts and the interval holds one answer alone: networks that
 are compared learned, equally well, to the end, and there are enough of them. Else it is "open", with the reason.
@@ -38,7 +38,7 @@ REGULARIZED: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonArm:
-    """One of the things that a claim compares: how well its networks learned, so that the guard can judge it."""
+    """Side of the comparison in a claim, with the training fit that the guard evaluates."""
 
     name: str
     # median over its networks at the end, so that one which learned does not speak for others at chance (for regression
@@ -99,7 +99,9 @@ class ComparisonArm:
 
 
 def downsample_curve(curves: Sequence[Sequence[float]], most: int = 40) -> tuple[float, ...]:
-    """Mean over runs of a score along training, at no more than `most` epochs spread evenly, the last one included.
+    """Return the mean curve of a score over runs, at no more than `most` evenly spread epochs.
+
+    The last epoch is included.
 
     >>> downsample_curve([[0.0, 0.5, 1.0], [0.0, 0.7]])
     (0.0, 0.6)
@@ -110,10 +112,11 @@ def downsample_curve(curves: Sequence[Sequence[float]], most: int = 40) -> tuple
 
 
 def finished(curves: Sequence[Sequence[float]], *, falling: bool = False) -> bool:
-    """Return whether a score has stopped improving: over the last fifth of the epochs it gains no more than noise.
+    """Return whether a score has stopped improving over the last fifth of the epochs.
 
-    The gain is that of the straight line through the mean over runs; it counts where it is larger than two of its
-    standard errors and than a twentieth of the score's whole range. A run of fewer than five epochs has not.
+    It gains no more than noise there. The gain is that of the straight line through the mean over runs; it counts where
+    it is larger than two of its standard errors and than a twentieth of the score's whole range. A run of fewer than
+    five epochs has not.
 
     >>> finished([[0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]]), finished([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
     (True, False)
@@ -143,7 +146,10 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One statement about a number, with ours. Made by `claim`, `relation`, `computed`, `not_run` or `cannot_run`."""
+    """Statement about a number, with our number.
+
+    Made by `claim`, `relation`, `computed`, `not_run` or `cannot_run`.
+    """
 
     source: str  # figure, table, section or equation
     statement: str  # what the paper says, as a clause: "validation loss grows with the batch size"
@@ -234,7 +240,10 @@ class Claim:
         return f"{self.source}: {self.statement}: {outcome}{because}; {self.quantity} {self.number}{paper}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values with the outcome and its reason. `from_dict` reads them back, and judges again."""
+        """Return plain values with outcome and reason.
+
+        `from_dict` reads them back, and evaluates them again.
+        """
         outcome, reason = self.evaluate
         content = asdict(self) | {"outcome": outcome, "reason": reason}
         content["compared"] = [arm.to_dict() for arm in self.compared]
@@ -256,7 +265,7 @@ class Claim:
 
 
 def _did_not_learn(claim: Claim) -> list[str]:
-    """The first doubt about what networks learned: not stored, at chance, or too unequal without a reason."""
+    """Return the first doubt about training: not stored, at chance, or unequal without reason."""
     unknown = [arm.name for arm in claim.compared if arm.train_accuracy is None and arm.train_loss is None]
     if unknown:
         return [f"no training accuracy or loss was kept of {_listed(unknown)}"]
@@ -285,7 +294,7 @@ def _did_not_learn(claim: Claim) -> list[str]:
 
 
 def _size(ours: Interval, paper: float, within: float) -> tuple[str, str]:
-    """Return whether our number lies between the paper's over and times `within`. Its sign is known to be right."""
+    """Compare our number with the paper's over and times `within`, given its right sign."""
     least, most = sorted((paper / within, paper * within))
     if ours.high < least or ours.low > most:
         return NOT_HELD, f"the sign is right, the size {ours.value / paper:.2g} of the paper's"
@@ -304,7 +313,10 @@ def claim(
     clusters: Sequence[Hashable] | None = None,
     **more: Any,
 ) -> Claim:
-    """A claim about the mean of values, one a run. Runs of one cluster count once. `more` are fields of Claim."""
+    """Return a claim about the mean of values, one per run.
+
+    Runs of one cluster count once. `more` are fields of Claim.
+    """
     each = tuple(float(value) for value in values)
     return measured(source, says, quantity, mean(values, clusters), compared=compared, values=each, **more)
 
@@ -339,7 +351,10 @@ def measured(
 
 
 def computed(source: str, says: str, quantity: str, value: float, **more: Any) -> Claim:
-    """A claim about a number that a formula gives. Never a count of runs or the best of a grid."""
+    """Return a claim about a number that a formula gives.
+
+    It is never a count of runs or the best of a grid.
+    """
     facts = {"untrained": "" if more.get("compared") else "a formula, computed", "compared": (), "exact": True}
     return measured(source, says, quantity, Interval(value, value, value, 0), **facts | more)
 

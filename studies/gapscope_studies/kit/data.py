@@ -1,4 +1,4 @@
-"""Data sets as studies need them: as folders of images, with quartiles as classes, with wrong labels."""
+"""Data sets for studies: image folders, quartiles as classes, and wrong labels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def write_images(samples: Samples, folder: Path) -> None:
 
 
 def image_folder(folder: Path, make: Callable[[], Problem], most: int | None = None) -> Path:
-    """A folder of `train` and `val`, written once from the problem that `make` gives, at most so many images each."""
+    """Write a folder of `train` and `val` images once, and return its path.
+
+    The images are those of the problem that `make` gives, `most` or fewer of each split.
+    """
     if not (folder / "complete").exists():
         problem = make()
         for split, samples in (("train", problem.train), ("val", problem.test)):
@@ -50,7 +53,10 @@ def quartile_classes(problem: Problem) -> Problem:
 
 
 def noisy_subset(problem: Any, n: int, n_test: int, noise: float, seed: int, *, pairwise: bool = False) -> Problem:
-    """Random training samples, a share of them with wrong labels (any class, or the next one), and test samples."""
+    """Return random training samples, a share with wrong labels, and test samples.
+
+    Wrong labels are any class, or with `pairwise` the next one.
+    """
     order = torch.randperm(len(problem.train), generator=make_generator(seed, "training subset"))[:n]
     train, test = problem.train.subset(order), problem.test.subset(torch.arange(min(n_test, len(problem.test))))
     generator = make_generator(seed, "label noise")

@@ -1,4 +1,7 @@
-"""Light forms of what results/ stores: JSON of five digits, records on one line. SVG of tenths of a point."""
+"""Compact forms of stored results: JSON of five digits, one-line records, coarse SVG.
+
+SVG has tenths of a point.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ def _rounded(value: Any) -> Any:
 
 
 def light_json(text: str) -> str:
-    """The same JSON with numbers of five significant digits. What lies deeper than two levels is on one line.
+    """Return the same JSON with numbers of five significant digits.
+
+    Values deeper than two levels are on one line.
 
     >>> print(light_json('{"a": {"b": [0.123456789, 1]}, "c": 2}'))
     {

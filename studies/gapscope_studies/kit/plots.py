@@ -73,7 +73,10 @@ def lines(
     style: str = "-",
     colors: Mapping[str, str] | None = None,
 ) -> None:
-    """Mean over runs of values [runs, steps], with a band from the smallest to the largest. A colour a name."""
+    """Plot means over runs of values [runs, steps], with bands from smallest to largest.
+
+    Each name has a colour.
+    """
     for number, (name, values) in enumerate(curves.items()):
         values = np.atleast_2d(np.asarray(values, dtype=float))
         if not values.size:

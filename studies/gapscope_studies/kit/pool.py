@@ -1,4 +1,4 @@
-"""Networks of a grid as a table, functions of them whose answers are kept, and what they stand in for."""
+"""Networks of a grid as a table, cached functions of them, and networks they stand in for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def networks(setting: RunSettings, pool: str, grid: Iterable[RunSpec], **options: Any) -> pandas.DataFrame:
-    """Train what is missing of a grid. The finished networks, a row each, by id: settings, scores, gap, readings."""
+    """Train missing networks of a grid, and return a table of the finished ones.
+
+    It has a row per network, by id, with settings, scores, gap and readings.
+    """
     records = setting.train(pool, list(grid), **options)
     kept = [record for record in records if record.status == "finished"]
     if not kept:
@@ -64,7 +67,10 @@ def evaluate_networks(
 def compared(
     name: str, records: Sequence[Record], n_classes: int, *, score: str = "test_accuracy", stopped: bool = False
 ) -> ComparisonArm:
-    """Return how well the networks of one side of a claim learned. `stopped` where a stop rule ended their training."""
+    """Return one side of a claim, with the training fit of its networks.
+
+    `stopped` is for networks whose training was ended by a stop rule.
+    """
     ended = [record for record in records if record.status == "finished"]
     accuracies = [record.scores["train_accuracy"] for record in ended]
     losses = [record.scores["train_loss"] for record in ended if "train_loss" in record.scores]
@@ -147,7 +153,10 @@ def digest(problem: Problem) -> str:
 
 
 def data_hashes(setting: RunSettings, specs: Sequence[RunSpec]) -> dict[str, str]:
-    """Data set -> first 16 digits of the SHA-256 of the training and test samples that were taken (before noise)."""
+    """Return hashes of the training and test samples by data set, before noise.
+
+    They are the first 16 digits of the SHA-256.
+    """
     from gapscope.data import prepare
 
     result = {}
@@ -162,6 +171,9 @@ def outcome(
     setting: RunSettings, specs: Sequence[RunSpec], paper: Mapping[str, str] | None = None, *,
     also: Sequence[Mapping[str, str]] = (), **more: Any,
 ) -> Outcome:  # fmt: skip
-    """An outcome with the networks behind it: what they stand in for (and `also`, rows of this), seeds, data."""
+    """Return an outcome with its networks: paper networks they stand in for, seeds, data.
+
+    `also` are further rows of networks they stand in for.
+    """
     facts = {"seeds": sorted({spec.seed for spec in specs}), "data": data_hashes(setting, specs)}
     return Outcome(stands_in_for=[*scale_substitutions(setting, specs, paper), *also], **{**facts, **more})

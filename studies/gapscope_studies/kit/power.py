@@ -16,7 +16,7 @@ MAX_UNITS = 1000
 
 
 def _nearest(claim: Claim) -> list[float]:
-    """The bounds against which the verdict was reached. All that are finite of a claim that held."""
+    """Return the bounds that decide the verdict, or all finite ones of a claim that held."""
     above, below = claim.bounds
     bounds = [bound for bound in (above, below) if math.isfinite(bound)]
     if claim.outcome == HELD:
@@ -33,9 +33,9 @@ def _error(claim: Claim, bound: float) -> float:
 
 
 def p_value(claim: Claim) -> float | None:
-    """Two-sided p-value of the number against the nearest bound of the claim, by Student's t. None without a test.
+    """Return the two-sided p-value against the nearest bound, or None without a test.
 
-    Of a claim that held between two bounds the larger one.
+    The test is Student's t. Of a claim that held between two bounds the p-value is the larger one.
     """
     if claim.exact or claim.units < 2 or not math.isfinite(claim.low) or not math.isfinite(claim.high):
         return None
@@ -56,9 +56,10 @@ def tested(claims: Sequence[Claim]) -> list[tuple[float, bool]]:
 
 
 def units_needed(claim: Claim) -> int | None:
-    """Units with which the present effect would be found in four of five cases. None unless only the interval is open.
+    """Return the units for a power of 80 % at the present effect.
 
-    Errors shrink with the root of the number of units. MAX_UNITS + 1 means more than can be asked for.
+    None unless only the interval is open. Errors shrink with the root of the number of units. MAX_UNITS + 1 means more
+    than can be asked for.
     """
     if claim.outcome != OPEN or claim.evaluate[1] != BOTH_ANSWERS or not math.isfinite(claim.low):
         return None
@@ -75,7 +76,10 @@ def units_needed(claim: Claim) -> int | None:
 
 
 def hours_needed(claim: Claim, facts: Mapping[str, Any]) -> float | None:
-    """Processor hours of the units that are missing, if each costs what the stored ones did. None where unknown."""
+    """Return the processor hours of the missing units, or None where unknown.
+
+    Each unit is taken to cost what the stored ones did.
+    """
     units, seconds = units_needed(claim), facts.get("seconds_of_runs")
     if units is None or not seconds:
         return None

@@ -28,7 +28,7 @@ def commit() -> str:
 
 
 def settings_history(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Of every file of settings its commits with dates, oldest first, and what was changed after test results.
+    """Return commits of each settings file, oldest first, and changes after test results.
 
     The latter cannot be read off the commits: the file declares it as `changed_after_test_results`.
     """
@@ -48,7 +48,7 @@ def settings_history(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def history_in_words(history: Iterable[dict[str, Any]]) -> str:
-    """One sentence a file: in how many commits it was written, and what its authors had seen by then.
+    """Return one sentence per file on its commits and on changes after test results.
 
     >>> history_in_words([{"file": "small.toml", "commits": [], "changed_after_test_results": "Epochs."}])
     '`small.toml` is not in a repository. Changed after test results had been seen: Epochs.'

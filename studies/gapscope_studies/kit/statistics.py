@@ -1,4 +1,4 @@
-"""Values with intervals over independent units: Student's t, one bootstrap by clusters, lines in logarithms."""
+"""Intervals over independent units: Student's t, cluster bootstrap, lines in logarithms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENOUGH_FOR_PERCENTILES = 10
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its 95 % interval (infinite where there is none) and the number of independent units behind it."""
+    """Value with its 95 % interval (infinite if undefined) and number of independent units."""
 
     value: float
     low: float
@@ -48,7 +48,10 @@ def widening(units: int) -> float:
 
 
 def _numbered(clusters: Sequence[Hashable] | None, n: int) -> np.ndarray:
-    """The number of each row's cluster, in the order of appearance. Every row is its own without clusters."""
+    """Return the number of each row's cluster, in the order of appearance.
+
+    Without clusters every row is its own.
+    """
     if clusters is None:
         return np.arange(n)
     if len(clusters) != n:
@@ -58,7 +61,9 @@ def _numbered(clusters: Sequence[Hashable] | None, n: int) -> np.ndarray:
 
 
 def t_interval(values: Values) -> tuple[float, float]:
-    """Two-sided 95 % interval of the mean of independent values. Infinite for fewer than two, or one not finite.
+    """Return the two-sided 95 % interval of the mean of independent values.
+
+    It is infinite for fewer than two values, or if one is not finite.
 
     >>> [round(end, 4) for end in t_interval([1.0, 2.0, 3.0])]
     [-0.4841, 4.4841]
@@ -85,7 +90,10 @@ def mean(values: Values, clusters: Sequence[Hashable] | None = None) -> Interval
 
 
 def _with_percentiles(value: float, drawn: np.ndarray, units: int) -> Interval:
-    """A value with the middle 95 % of what resamples gave, widened for few units. Those without a value are out."""
+    """Return a value with the 95 % percentile interval of resamples, widened for few units.
+
+    Resamples without a value are ignored.
+    """
     drawn = drawn[~np.isnan(drawn)]
     low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (-math.inf, math.inf)
     factor = widening(units)
@@ -100,9 +108,10 @@ def bootstrap(
     draws: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """A statistic of rows with its percentile interval, widened for few units. It gets the indices of a resample.
+    """Return a statistic of rows with its percentile interval, widened for few units.
 
-    Clusters are drawn with replacement and keep their rows together; resamples without a value are left out.
+    The statistic gets the indices of a resample. Clusters are drawn with replacement and keep their rows together;
+    resamples without a value are left out.
     """
     numbers = _numbered(clusters, n)
     rows = [np.flatnonzero(numbers == number) for number in range(int(numbers.max(initial=-1)) + 1)]
@@ -117,10 +126,11 @@ def bootstrap(
 
 
 def bootstrap_both(statistic: Callable[[np.ndarray], float], values: np.ndarray) -> Interval:
-    """A statistic of means over the last axis of `values` [..., rows, repeats], with its percentile interval.
+    """Return a statistic of means over repeats with its percentile interval.
 
-    Rows (configurations) and repeats (draws of data and weights, which all rows share) are both drawn with replacement:
-    the interval covers other rows and other draws. Its units are the fewer of the two.
+    The means are over the last axis of `values` [..., rows, repeats]. Rows (configurations) and repeats (draws of data
+    and weights, which all rows share) are both drawn with replacement: the interval covers other rows and other draws.
+    Its units are the fewer of the two.
     """
     n_rows, n_repeats = values.shape[-2:]
     value, units = float(statistic(values.mean(-1))), min(n_rows, n_repeats)
@@ -144,7 +154,9 @@ def pearson(x: Values, y: Values) -> float:
 
 
 def log_log(x: Values, y: Values, clusters: Sequence[Hashable] | None = None) -> tuple[Interval, Interval]:
-    """Pearson and least-squares slope of log y over log x with bootstrap intervals. Rows that are not positive are out.
+    """Return Pearson correlation and slope of log y over log x with bootstrap intervals.
+
+    The slope is by least squares. Rows that are not positive are ignored.
 
     >>> correlation, slope = log_log([1.0, 4.0, 9.0, 16.0], [1.0, 2.0, 3.0, 4.0])
     >>> round(correlation.value, 9), round(slope.value, 9), slope.units

@@ -1,4 +1,4 @@
-"""Claims and findings of all studies from their stored results alone, judged by the guard of today.
+"""Claims and findings of all studies from stored results alone, by the current guard.
 
 Written are `results/README.md` (all claims) and `results/RUN-MORE.md` (what is left to run).
 """
@@ -29,7 +29,7 @@ COLUMNS = ("what is claimed", "the paper", "ours", "verdict", "what was run")
 
 @dataclass(frozen=True)
 class Row:
-    """A claim with where it was tested: part, scale and data, page, and the hours that would decide an open one."""
+    """Claim with part, scale, data and page of its test, and the hours to decide an open one."""
 
     claim: Claim
     part: str = ""
@@ -53,7 +53,7 @@ class Finding:
     picture: str = ""  # figure of the part that shows it; such a finding comes first on the page of all claims
 
     def render(self, rows: Sequence[Row]) -> tuple[str, str]:
-        """Outcome, and the sentence with its numbers. The claim's own words where there is none for this outcome."""
+        """Return the outcome and its sentence with numbers, by default the claim's own words."""
         of_part = [row for row in rows if row.part == self.part]
         result = [row for row in of_part if row.claim.statement == self.says]
         result = result or [row for row in of_part if row.claim.statement.startswith(self.says)]
@@ -98,7 +98,10 @@ def rows_of(study: Study, results: Path) -> list[Row]:
 
 
 def findings(study: Study, results: Path) -> list[tuple[str, str, str]]:
-    """The study's findings: outcome, sentence, path of a picture ("" for none). Parts without a result are left out."""
+    """Return a study's findings: outcome, sentence, and path of a picture ("" for none).
+
+    Parts without a result are skipped.
+    """
     rows = rows_of(study, results)
     folders = {row.part: row.page.rsplit("/", 1)[0] for row in rows if row.page}
     return [
@@ -108,7 +111,7 @@ def findings(study: Study, results: Path) -> list[tuple[str, str, str]]:
 
 
 def tally(study: Study, results: Path, *, ours: bool) -> list[int]:
-    """Return how many claims came out how, in the order held, not held, open, not run, cannot be run here."""
+    """Return the counts of claims: held, not held, open, not run, cannot be run here."""
     outcomes = [row.claim.outcome for row in rows_of(study, results) if row.claim.ours == ours]
     return [outcomes.count(outcome) for outcome in OUTCOMES]
 
@@ -138,7 +141,7 @@ def _remedy(row: Row) -> str:
 
 
 def open_rows(study: Study, results: Path) -> str:
-    """One table row per part and remedy of the rows that are open: what settles them, for how long."""
+    """Return table rows of open claims by part and remedy, with the hours to settle them."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows_of(study, results):
         if row.claim.outcome == OPEN:
@@ -154,7 +157,10 @@ def open_rows(study: Study, results: Path) -> str:
 
 
 def section(study: Study, results: Path) -> str:
-    """The study's part of the claims page, as Markdown: counts, a row a claim that is decided, and the rest folded."""
+    """Return a study's section of the claims page as Markdown.
+
+    It has counts, a row per decided claim, and the rest folded.
+    """
     rows = sorted(rows_of(study, results), key=lambda row: (OUTCOMES.index(row.claim.outcome), row.claim.ours))
     decided, rest = [], []
     for row in rows:
@@ -228,7 +234,10 @@ def _tally(studies: Sequence[Study], results: Path) -> list[str]:
 
 
 def _discoveries(studies: Sequence[Study], results: Path) -> list[str]:
-    """Return the false-discovery rate of decided claims: their largest adjusted p-value among all tested claims."""
+    """Return the false-discovery rate of decided claims, their largest adjusted p-value.
+
+    P-values are adjusted among all tested claims.
+    """
     tests = tested([row.claim for study in studies for row in rows_of(study, results)])
     adjusted = false_discovery_control([p_value for p_value, _ in tests]) if tests else []
     rates = [rate for rate, (_, is_decided) in zip(adjusted, tests, strict=True) if is_decided]
@@ -250,7 +259,7 @@ def _first(studies: Sequence[Study], results: Path) -> list[str]:
 
 
 def _progress(studies: Sequence[Study], results: Path) -> list[str]:
-    """Return decided rows before the last round of runs and now, and those per hour of one core."""
+    """Return decided rows before the last round of runs and now, and the rate per core hour."""
     path = results / "earlier_counts.json"
     if not path.exists():
         return []
@@ -289,7 +298,7 @@ def _findings(studies: Sequence[Study], results: Path) -> list[str]:
 
 
 def write_overview(studies: Sequence[Study], results: Path) -> None:
-    """Write both pages from the stored results, studies of papers first, and the pages of all parts."""
+    """Write both pages from stored results, papers first, and the pages of all parts."""
     studies = sorted(studies, key=lambda study: not any(tally(study, results, ours=False)))
     for study in studies:
         study.rewrite_pages(results)

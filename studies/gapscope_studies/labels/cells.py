@@ -32,7 +32,7 @@ DATASETS = IMAGES | TABLES
 
 
 def clean_samples(name: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Samples with the labels as published; regression targets are cut into three classes of equal size."""
+    """Return samples with published labels, and regression targets as three equal classes."""
     source, n, _ = DATASETS[name]
     if source in ("breast_cancer", "wine"):
         from sklearn import datasets
@@ -60,9 +60,10 @@ def pair_wise(labels: Tensor, rate: float, n_classes: int, generator: torch.Gene
 
 
 def instance_dependent(x: Tensor, labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
-    """Change labels with a probability per sample, to the class that a random linear map of the sample prefers.
+    """Corrupt labels with a probability per sample, by a random linear map of the sample.
 
-    After Xia et al. 2020 (arXiv:2006.07836): probabilities are normal about the rate, clipped to [0, 1].
+    The map gives the preferred class. After Xia et al. 2020 (arXiv:2006.07836): probabilities are normal about the
+    rate, clipped to [0, 1].
     """
     x = x.flatten(1)
     x = (x - x.mean(0)) / (x.std(0) + 1e-6) / x.shape[1] ** 0.5
@@ -74,7 +75,7 @@ def instance_dependent(x: Tensor, labels: Tensor, rate: float, n_classes: int, g
 
 
 def class_similar(x: Tensor, labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
-    """Change a fraction of the labels to a class that a nearest-neighbour classifier confuses with the true one.
+    """Corrupt a fraction of the labels by the confusions of a nearest-neighbour classifier.
 
     Odds are the off-diagonal counts of its five-fold confusion matrix on clean labels, plus 0.1.
     """

@@ -1,4 +1,4 @@
-r"""Confident learning, the published method of cleanlab (Northcutt et al. 2021, arXiv:1911.00068), as a baseline.
+r"""Confident learning, cleanlab's method (Northcutt et al. 2021, arXiv:1911.00068).
 
 From out-of-sample probabilities $\hat p$: the threshold of class j is the mean self-confidence of the samples labelled
 j (eq. 2), the confident joint counts samples with label i whose probability of j reaches its threshold (eq. 1, ties by
@@ -28,9 +28,10 @@ def normalized_margin(labels: Ints, probabilities: Floats) -> Floats:
 
 
 def confident_joint(labels: Ints, probabilities: Floats) -> Floats:
-    """Calibrated counts [i, j] of samples with label i and true label j; rows sum to the label counts (eq. 3).
+    """Return calibrated counts [i, j] of samples with label i and true label j (eq. 3).
 
-    Samples that reach no threshold (eq. 2) are not counted; a class without labels has none.
+    Rows sum to the label counts. Samples that reach no threshold (eq. 2) are not counted; a class without labels has
+    none.
     """
     n_classes = probabilities.shape[1]
     means = [probabilities[labels == j, j].mean() if (labels == j).any() else np.inf for j in range(n_classes)]
@@ -43,7 +44,7 @@ def confident_joint(labels: Ints, probabilities: Floats) -> Floats:
 
 
 def prune_by_noise_rate(labels: Ints, probabilities: Floats, min_per_class: int = 5) -> NDArray[np.bool_]:
-    """Samples that pruning by noise rate removes; at least five samples of each label stay."""
+    """Return the samples that pruning by noise rate removes (at least five per label stay)."""
     joint, pruned = confident_joint(labels, probabilities), np.zeros(len(labels), dtype=bool)
     for i in range(len(joint)):
         members = np.flatnonzero(labels == i)

@@ -1,4 +1,4 @@
-"""Coverage of the rate of label noise: on clean but hard data, on known rates, on embeddings of photographs.
+"""Coverage of label noise rates on clean but hard data, known rates, and photographs.
 
 The rule (`gapscope.labels.results`, `gapscope.labels.noise_rate`) was chosen on other draws, with seeds 0 to 2 and
 501 to 504; the draws of `hard_clean` have the seeds 200 to 239. `embeddings` are those of a ResNet-20 that was trained
@@ -30,7 +30,7 @@ N_EMBEDDED, RATES_EMBEDDED = 600, (0.0, 0.05, 0.1, 0.2)
 
 
 def estimate(data: Any, truth: float, **options: Any) -> dict[str, Any]:
-    """The rate without a network, and whether its interval holds the truth, where there is an answer."""
+    """Estimate the rate without a network, and test whether its interval covers the truth."""
     try:
         noise = gs.estimate_label_noise(None, data, **options)
     except NotMeasurable:
@@ -102,7 +102,10 @@ def hard_clean() -> dict[str, Any]:
 
 
 def embeddings() -> dict[str, Any]:
-    """Every draw of errors in test images of CIFAR-10, seen as pooled features of a pretrained network."""
+    """Estimate label noise in CIFAR-10 test images from a pretrained network's features.
+
+    Each draw of errors is estimated from pooled features.
+    """
     network, test, rows = build_pretrained("ResNet-20", None, Path()), gs.load_dataset("cifar10").test, []
     network.linear = nn.Identity()
     assert test.targets is not None

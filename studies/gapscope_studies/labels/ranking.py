@@ -1,4 +1,4 @@
-"""Rankings of wrong labels: gapscope before training and from one run, next to cleanlab's method.
+"""Rankings of wrong labels: gapscope before training and from one run, and cleanlab.
 
 Rules were chosen on image sets, three kinds of noise and other samples (seed 100). The scale "small" evaluates them
 with tables and class-similar noise too. The rate from one training run was far too high there on hard tables, and
@@ -39,7 +39,7 @@ TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def answer(issues: LabelIssues, wrong: Tensor) -> dict[str, Any]:
-    """Rate, interval, cut and its precision; the precision of cuts at five expected precisions."""
+    """Return rate, interval, cut and its precision, and cuts at five expected precisions."""
     noise = issues.noise
     if noise is None or issues.flagged is None:
         return {"rate": None, "low": None}
@@ -77,7 +77,7 @@ def network_probabilities(name: str, samples: gs.Samples, n_classes: int, seed: 
 
 
 def svm_probabilities(samples: gs.Samples, seed: int) -> np.ndarray:
-    """Out-of-sample probabilities of scikit-learn's support vector machine with an RBF kernel and Platt scaling."""
+    """Return out-of-sample probabilities of scikit-learn's RBF SVM with Platt scaling."""
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

@@ -1,4 +1,4 @@
-"""Scores of rankings, and tables of them: means over data sets, paired differences, reliability, coverage."""
+"""Scores of rankings, with tables of means, paired differences, reliability and coverage."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ PAIRS = (
 
 
 def suspicion_of(issues: LabelIssues, n: int) -> NDArray[np.float64]:
-    """Minus the margin of each sample; NaN for canaries."""
+    """Return minus the margin of each sample, NaN for canaries."""
     suspicion = np.full(n, np.nan)
     suspicion[issues.indices.numpy()] = -issues.margin.numpy()
     return suspicion
 
 
 def scores(suspicion: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, float]:
-    """AUROC, average precision, and precision among the first m for m errors, of the samples without NaN."""
+    """Return AUROC, average precision, and precision among the first m for m errors.
+
+    Samples with NaN are ignored.
+    """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     known = ~np.isnan(suspicion)
@@ -62,7 +65,10 @@ def _ends(interval: Interval) -> list[float]:
 
 
 def rankings(cells: Sequence[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
-    """Mean scores per method (and per value of `by`), with intervals over data sets where there are several."""
+    """Return mean scores per method (and value of `by`), with intervals over data sets.
+
+    A single data set has no interval.
+    """
     rows = []
     for key, part in flatten(cells).groupby([*by, "method"], sort=False):
         row: dict[str, Any] = dict(zip((*by, "method"), key, strict=True)) | {"cells": len(part)}
@@ -90,7 +96,7 @@ def differences(cells: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str]
 
 
 def reliability(cells: Sequence[dict[str, Any]], method: str, bound: bool) -> list[dict[str, Any]]:
-    """Expected and observed precision of lists cut at an expected precision, and of the default list.
+    """Return expected and observed precision of the default list and of cuts by precision.
 
     Of the cells whose rate is an upper bound only, or of the others.
     """
@@ -118,7 +124,7 @@ def reliability(cells: Sequence[dict[str, Any]], method: str, bound: bool) -> li
 
 
 def coverage(cells: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]]:
-    """Answers, coverage of the 90 % interval and mean error of the rate, per data set and over all."""
+    """Return answers, 90 % coverage and mean error of the rate, per data set and overall."""
     frame = flatten(cells)
     frame, rows = frame[frame["method"] == method], []
     for data, part in [*frame.groupby("data", sort=False), ("all", frame)]:

@@ -30,7 +30,10 @@ OTHERS = ("cleanlab, random forest", "cleanlab, linear regression", "random fore
 
 
 def plant(targets: Tensor, kind: str, rate: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Targets with errors, and which are wrong; swapped targets that are equal stay correct."""
+    """Return targets with planted errors, and a mask of the wrong ones.
+
+    Swapped targets that are equal stay correct.
+    """
     rows = torch.randperm(len(targets), generator=generator)[: round(rate * len(targets))]
     noisy = targets.clone()
     if kind == "swapped":
@@ -54,7 +57,7 @@ def own_issues(x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray, dict[str, 
 
 
 def cleanlab_issues(model: Any, x: Tensor, y: Tensor, seed: int) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """Suspicion, flags and rate of cleanlab's `CleanLearning` for regression with its defaults."""
+    """Return suspicion, flags and rate of cleanlab's default `CleanLearning` for regression."""
     from cleanlab.regression.learn import CleanLearning  # pyright: ignore[reportMissingImports]
 
     table = CleanLearning(model, seed=seed).find_label_issues(x.numpy(), y.numpy())
@@ -72,7 +75,10 @@ def fold_residuals(model: Any, x: Tensor, y: Tensor, seed: int) -> tuple[np.ndar
 
 
 def run_cell(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
-    """All methods on one table with planted errors; gapscope's rate alone where there are none."""
+    """Evaluate all methods on one table with planted errors.
+
+    Without errors only gapscope's rate is evaluated.
+    """
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.linear_model import LinearRegression
 
@@ -99,7 +105,7 @@ def run_cell(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
 
 
 def lists(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Flagged targets, their precision and recall, and the rates, per method, kind and planted rate."""
+    """Return flagged targets, precision, recall and rates per method, kind and planted rate."""
     frame, rows = flatten(cells), []
     for method in (OWN, *OTHERS[:2]):
         for (kind, asked), part in frame[frame["method"] == method].groupby(["kind", "asked"], sort=False):
@@ -119,7 +125,10 @@ def lists(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean scores per table, kind and method, paired differences with 95 % intervals over tables, and lists."""
+    """Return mean scores per table, kind and method, paired differences, and lists.
+
+    Differences have 95 % intervals over tables.
+    """
     with_errors = [cell for cell in cells if cell["asked"]]
     frame, rows = flatten(with_errors), []
     for by in ("data", "kind"):
@@ -131,7 +140,7 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
-    """The cells by name; one without errors for each table and seed."""
+    """Return the cells by name, one without errors for each table and seed."""
     kinds = [(KINDS[0], 0.0), *((kind, rate) for kind in KINDS for rate in RATES)]
     return {
         f"{name} {kind} {rate} {seed}": partial(run_cell, name, kind, rate, seed)

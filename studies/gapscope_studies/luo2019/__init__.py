@@ -1,4 +1,4 @@
-"""Luo, Wang, Shao and Peng 2019: batch normalization as regularization, in theory and in networks.
+"""Batch norm as regularization in theory and networks (Luo, Wang, Shao and Peng 2019).
 
 The paper's corrected formulas are `gapscope.theory` and `gapscope.batch_norm`; here are its figures, tables and claims.
 """

@@ -1,4 +1,4 @@
-"""Advice on batch norm put to the test: networks trained in small batches, asked, and retrained in large ones.
+"""Batch norm advice from networks in small batches, tested by retraining in large ones.
 
 Two worlds: a fully connected network, where the 1/M law is exact, and the CNN of the paper's figures on data with a
 fifth of the labels wrong. SGD with momentum 0.9; the learning rate is 0.1 at batches of 128, grows with the batch size
@@ -53,7 +53,10 @@ def _specs(world: Mapping[str, Any], batch_size: int) -> list[RunSpec]:
 def _train_network(
     spec: RunSpec, root: str | None, before: str = "", rate: float = 0.0
 ) -> tuple[nn.Module, Problem, Row]:
-    """The network of a spec, with dropout before a layer if asked, trained. Its problem. Its scores."""
+    """Train the network of a spec, with dropout before a layer if asked.
+
+    Returned are the network, its problem and its scores.
+    """
     problem, _ = prepared(spec, root)
     network = network_from_spec(spec, problem)
     if before:
@@ -97,7 +100,7 @@ def _apply_remedy(
 
 
 def _ask(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) -> dict[str, Any]:
-    """Train in small batches. Ask what other batch sizes would change and what would restore it."""
+    """Train in small batches, and get advice on other batch sizes and on remedies."""
     network, problem, result = _train_network(spec, root)
     normal = spec.training.batch_size
     advice = advise_batch_norm(network, problem.train, batch_size=normal, new_batch_size=large, passes=PASSES)
@@ -113,7 +116,10 @@ def _ask(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) -> d
 
 
 def _methods(setting: RunSettings, world: Mapping[str, Any]) -> dict[str, Any]:
-    """Method -> table of its runs by seed, with the regularization that the networks of small batches predict."""
+    """Return tables of runs by method and seed, with the predicted regularization.
+
+    It is predicted by the networks of small batches.
+    """
     normal, large, root = world["normal"], world["large"], setting.data_root
     jobs: dict[str, Any] = {spec.id: partial(_ask, root, spec, world["sizes"], large)
                             for spec in _specs(world, normal)}  # fmt: skip
@@ -171,7 +177,10 @@ def _figure(methods: Mapping[str, Any]) -> Figure:
 
 
 def _claims(methods: Mapping[str, Any], world: Mapping[str, Any], chance: float) -> list[Claim]:
-    """The advice is right if networks that follow it have the regularization it predicts, and a lower test loss."""
+    """Return claims that advised networks are regularized as predicted and have lower loss.
+
+    The loss is that on test samples.
+    """
     small, alone = f"batches of {world['normal']}", f"batches of {world['large']}"
     arms = {name: arm_of(name, runs["run"], chance) for name, runs in methods.items()}
 

@@ -1,4 +1,4 @@
-"""Figs. 2 to 4: batch norm taken apart in convolutional networks, and what training without it does to them."""
+"""Batch norm taken apart in CNNs, and effects of training without it (Figs. 2 to 4)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def figure_2ab(setting: RunSettings) -> Outcome:
 
 
 def figure_2cd(setting: RunSettings) -> Outcome:
-    """BN, WN, WN with mean-only or variance-only BN, and SGD without any, in the CNN of six layers."""
+    """Compare BN, WN, WN with mean-only or variance-only BN, and SGD in the six-layer CNN."""
     normal, _ = _sizes(setting)
     kinds: dict[str, dict[str, Any]] = {
         "SGD": {"options": PLAIN},
@@ -109,7 +109,7 @@ def figure_2cd(setting: RunSettings) -> Outcome:
 
 
 def _quantities(setting: RunSettings, record: Record, layer: str) -> dict[str, float]:
-    """Mean over channels of gamma^2 of a layer, validation loss, and by how much it exceeds the training loss."""
+    """Return the mean gamma^2 of a layer, validation loss, and its excess over training loss."""
     tensors, _ = load_tensors(weights_of(setting, POOL, record.id))
     loss = record.scores["test_loss"]
     return {
@@ -120,7 +120,7 @@ def _quantities(setting: RunSettings, record: Record, layer: str) -> dict[str, f
 
 
 def figure_2ef(setting: RunSettings) -> Outcome:
-    """gamma^2 and validation loss over the batch size, with batch norm in one layer of the CNN at a time."""
+    """Compare gamma^2 and validation loss over batch sizes, with BN in one layer at a time."""
     scale = setting.read(__file__)["fig2ef"]
     sizes, epochs = scale["sizes"], scale["epochs"]
     specs = {(layer, size): method(setting, "cnn", size, epochs=epochs, only_in=layer)
@@ -161,7 +161,10 @@ def figure_2ef(setting: RunSettings) -> Outcome:
 
 
 def figure_2gh(setting: RunSettings) -> Outcome:
-    """Dropout after every residual block: BN in large batches (0.1) and WN (0.2, the batch size is not said)."""
+    """Compare dropout after every residual block for BN in large batches and for WN.
+
+    Dropout is 0.1 with BN and 0.2 with WN, whose batch size is not given in the paper.
+    """
     normal, large = _sizes(setting)
     dropped, plain_dropped = {"dropout": 0.1}, PLAIN | {"dropout": 0.2}
     specs = {
@@ -207,7 +210,10 @@ def _on_images(setting: RunSettings, batch_size: int, **normalization: Any) -> l
 
 
 def figure_3(setting: RunSettings) -> Outcome:
-    """BN of two batch sizes against PN + gamma decay in large batches, by down-sampled ImageNet's protocol."""
+    """Compare BN of two batch sizes with PN + gamma decay by down-sampled ImageNet's protocol.
+
+    PN has large batches.
+    """
     normal, large = _sizes(setting)
     specs = {
         f"BN {normal}": _on_images(setting, normal),
@@ -230,7 +236,10 @@ def figure_3(setting: RunSettings) -> Outcome:
 
 
 def effective_norms(network: nn.Module, inputs: Tensor) -> dict[str, float]:
-    r"""Frobenius norm of the weights that act: $\gamma_i w_i / \bar\sigma_i$ where batch norm follows, else $w$."""
+    r"""Return the Frobenius norms of the effective weights of layers.
+
+    Effective are $\gamma_i w_i / \bar\sigma_i$ where batch norm follows, else $w$.
+    """
     norms = {name: layer for name, layer in network.named_modules() if isinstance(layer, BATCH_KINDS)}
     fed = {feeder: norms[name] for name, feeder in preceding_layers(network, norms, inputs).items()} if norms else {}
     result = {}
@@ -245,7 +254,10 @@ def effective_norms(network: nn.Module, inputs: Tensor) -> dict[str, float]:
 
 
 def fine_tune(setting: RunSettings, spec: RunSpec, epochs: int, without: bool) -> list[dict[str, Any]]:
-    """Losses and norms of a trained network that is trained on at rate 1e-3, before the first epoch and after each."""
+    """Continue training at rate 1e-3, and return losses and norms per epoch.
+
+    The first are from before the first epoch.
+    """
     network, problem = trained_network(setting, POOL, spec.id)
     inputs = problem.train.inputs[:2]
     if without:
@@ -278,7 +290,7 @@ def _tuning_figure(runs_by_kind: Mapping[str, Sequence[Any]]) -> Figure:
 
 
 def figure_4(setting: RunSettings) -> Outcome:
-    """The CNN trained with BN, then trained on without it: norms of four layers and both losses.
+    """Continue a network trained with BN without it: norms of four layers and both losses.
 
     The biases that keep the function are folded in too, which the paper forgets. As a control that the paper lacks, the
     same network continues with BN at the same learning rate; its norms are those of the weights that act.

@@ -1,4 +1,7 @@
-"""Eq. 3: batch-norm loss minus population-norm loss, measured layer by layer, against everything that predicts it."""
+"""Excess of the batch-norm over the population-norm loss (eq. 3) against its predictions.
+
+It is measured layer by layer.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ class TwoLogits(nn.Module):
 
 
 def unit_population(model: str, n: int, generator: torch.Generator) -> Samples:
-    """Standard normal u [n, 1] with targets that the model fits, h = 1.5 u + 0.3: labels, or h with noise."""
+    """Return standard normal u [n, 1] with targets that the model fits.
+
+    With h = 1.5 u + 0.3, targets are labels, or h with noise.
+    """
     u = torch.randn(n, 1, generator=generator, dtype=torch.float64)
     h = SLOPE * u + SHIFT
     if model == "logistic":
@@ -58,7 +64,10 @@ def unit_population(model: str, n: int, generator: torch.Generator) -> Samples:
 
 
 def fitted_unit(model: str, samples: Samples) -> nn.Module:
-    """Batch norm and the model's output, with exact population statistics and the best gamma and beta."""
+    """Build batch norm and the model's output, with exact population statistics.
+
+    gamma and beta are the best ones.
+    """
     norm = nn.BatchNorm1d(1, dtype=torch.float64)
     output = {"logistic": TwoLogits(), "linear": nn.Identity(), "relu": nn.ReLU()}[model]
     network = nn.Sequential(norm, output).eval()
@@ -102,7 +111,7 @@ def compare(
     network: nn.Module, samples: Samples, sizes: Sequence[int], layers: Sequence[str], seed: int, *, passes: int,
     draws: int,
 ) -> list[Row]:  # fmt: skip
-    """A row per layer and batch size: the measured excess with its standard error, and every prediction.
+    """Return a row per layer and batch size: measured excess, standard error, predictions.
 
     Samples are dealt `passes` times into batches of the smallest size, of larger ones in proportion, so that every size
     has about as many batches; the shipped prediction draws `draws` noises a sample.
@@ -184,7 +193,10 @@ def ratio(rows: Any, prediction: str) -> float:
 
 
 def standard_error(rows: Any) -> float:
-    """Standard error of the ratio to the shipped prediction, from the drawn batches and noises."""
+    """Return the standard error of the ratio to the shipped prediction.
+
+    It is that of the sampled batches and noises.
+    """
     of_predicted = ratio(rows, "shipped") ** 2 * (rows["shipped_error"].astype(float) ** 2).sum()
     return float(((rows["standard_error"] ** 2).sum() + of_predicted) ** 0.5 / abs(rows["shipped"].sum()))
 

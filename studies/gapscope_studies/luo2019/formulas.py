@@ -43,7 +43,10 @@ def variance_of_batch_std(batch_size: int, std: float) -> float:
 
 
 def _prior_claims(batch_size: int = 32) -> list[Claim]:
-    """The priors of mu_B and sigma_B: right for a standard deviation of 1, the second for no other."""
+    """Return claims on the priors of mu_B and sigma_B.
+
+    They are right for a standard deviation of 1, the second for no other.
+    """
     population = [0.0, 1.0, 4.0, -3.0, 10.0]
     ratio = variance_of_batch_mean(population, 4) / (float(np.var(population)) / 4)
     quantity = "relative distance to that over all batches of 4"
@@ -61,7 +64,10 @@ def _prior_claims(batch_size: int = 32) -> list[Claim]:
 
 
 def population_and_weight_norm(scale: float = 0.3) -> float:
-    """Largest difference of eq. (4) to population normalization on samples whose covariance is scale * identity."""
+    """Return the largest difference of eq. (4) to population normalization.
+
+    Samples have the covariance scale * identity.
+    """
     random = np.random.default_rng(0)
     x = random.standard_normal((50, 6))
     x -= x.mean(0)
@@ -75,7 +81,10 @@ def population_and_weight_norm(scale: float = 0.3) -> float:
 
 
 def largest_stable_rate(zeta: float) -> float:
-    """Effective rate at which the overlap's flow at the fixed point has the derivative 0, with terms of order eta^2."""
+    """Return the effective rate at which the overlap's flow has the derivative 0.
+
+    The derivative is at the fixed point, with terms of order eta^2.
+    """
     gamma = float(fixed_point(zeta=zeta).gamma)
 
     def derivative(rate: float) -> float:
@@ -86,7 +95,10 @@ def largest_stable_rate(zeta: float) -> float:
 
 
 def _stability_claims() -> list[Claim]:
-    """Prop. 3, and the largest learning rates of weight norm and batch norm by exact derivatives."""
+    """Return claims on Prop. 3 and on the largest learning rates of weight and batch norm.
+
+    The rates are by exact derivatives.
+    """
     points = {zeta: float(fixed_point(zeta=zeta).gamma) for zeta in ZETAS}
     gains = [dynamics_jacobian(gamma, 1.0, 1.0, learning_rate=rate, zeta=zeta)[0, 0] / rate
              for zeta, gamma in points.items() for rate in (0.1, 1.0, 5.0)]  # fmt: skip
@@ -113,7 +125,10 @@ def _stability_claims() -> list[Claim]:
 
 
 def numerical_saddle() -> tuple[float, float]:
-    """Gain and gamma R that make the free energy stationary at fixed length, by its central differences."""
+    """Return gain and gamma R that make the free energy stationary at fixed length.
+
+    Derivatives are central differences.
+    """
 
     def slopes(point: np.ndarray) -> list[float]:
         def energy(gamma: float, product: float) -> float:
@@ -131,7 +146,10 @@ def numerical_saddle() -> tuple[float, float]:
 
 
 def _saddle_claims() -> list[Claim]:
-    """Eqs. (22) to (24) against the saddle of eq. (21) at a > 1, and eq. (25) against that at a = 1."""
+    """Return claims on eqs. (22) to (25) against the saddle of eq. (21).
+
+    Eqs. (22) to (24) are compared at a > 1, eq. (25) at a = 1.
+    """
     gamma, product = numerical_saddle()
     a = 1 + TEMPERATURE / (LENGTH**2 - gamma**2)
     printed_gamma = LOAD / (2 * a) + LOAD * NOISE / (2 * a - LOAD)

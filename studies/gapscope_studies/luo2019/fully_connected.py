@@ -1,4 +1,7 @@
-"""Sec. 1.1 and App. B.3, in fully connected networks: single neurons, and what replaces batch norm's regularization."""
+"""Single neurons, and substitutes for batch norm's regularization (Sec. 1.1, App. B.3).
+
+All networks are fully connected.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ def neuron_numbers(network: nn.Module, problem: Problem) -> dict[str, float]:
 
 
 def neurons(setting: RunSettings) -> Outcome:
-    """Weight-normalized networks with one batch statistic beside the same without, and batch norm whole."""
+    """Compare weight norm with one batch statistic, weight norm alone, and batch norm."""
     normal = setting.read(__file__)["normal"]
     specs = {name: method(setting, "neurons", normal, **kind) for name, kind in METHODS.items()}
     methods = train_methods(setting, specs)
@@ -146,7 +149,7 @@ def neurons(setting: RunSettings) -> Outcome:
 
 
 class ConstantDecay(Penalty):
-    """A constant times the sum of the squared gammas: gamma decay whose factor nobody measures."""
+    """Penalty of a constant times the sum of squared gammas, without a measured factor."""
 
     def __init__(self, strength: float) -> None:
         self.strength = strength
@@ -167,7 +170,7 @@ def one_training(
     setting: RunSettings, seed: int, *, large: bool = False, dropped: int = 0, constant: float = 0.0,
     measured: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train one network. Its scores on training images, on those kept back, and on test images, and its curve.
+    """Train one network, and return its curve and training, held-out and test scores.
 
     Options: large batches, dropout in hidden layer `dropped` (batch norm follows the first alone), a constant decay,
     gamma decay whose `measured` factor replaces what large batches lack.
@@ -229,7 +232,10 @@ def _decay_claims(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Claim
 
 
 def constant_decay(setting: RunSettings) -> Outcome:
-    """BN in large batches with a constant decay of gamma, and dropout before and behind BN in normal ones."""
+    """Compare BN in large batches with constant gamma decay, and dropout before and after BN.
+
+    Dropout is in normal batches.
+    """
     scale = setting.read(__file__)
     normal, large, options, first = scale["normal"], scale["large"], scale["constant_decay"], scale["seeds"]
     # the constant with the least loss on images kept back, over seeds that no claim uses

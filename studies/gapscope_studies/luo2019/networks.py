@@ -1,4 +1,4 @@
-"""Networks of the study: specs of each method, trained once for all parts. Scores, claims and curves of a method.
+"""Networks of the study, trained once for all parts, with scores, claims and curves.
 
 SGD with momentum 0.9, a learning rate that grows in proportion to the batch size and falls by the factor 1e-4 a step,
 as in the paper's section 5. What the scales change is said in their TOML files.
@@ -40,7 +40,9 @@ PAPER = {"data": "CIFAR-10, 50,000 training images, 10 classes, 3 x 32 x 32", "b
 
 
 def epochs_of(scale: Mapping[str, Any], batch_size: int, epochs: int) -> int:
-    """Epochs at a batch size where `epochs` are those of the normal one: as many, or for as many steps.
+    """Return the epochs at a batch size for `epochs` at the normal one.
+
+    There are as many, or enough for as many steps.
 
     >>> epochs_of({"equal_steps": True, "normal": 16}, 128, 12), epochs_of({"equal_steps": False}, 128, 12)
     (96, 12)
@@ -82,7 +84,7 @@ def method(
 
 @dataclass(frozen=True)
 class Method:
-    """Networks of one name: one record per seed, in the order of the seeds, and the number of classes."""
+    """Networks of one method: a record per seed, in order of seeds, and the number of classes."""
 
     name: str
     records: tuple[Record, ...]
@@ -119,7 +121,10 @@ def train_methods(setting: RunSettings, named: Mapping[str, Sequence[RunSpec]]) 
 
 
 def arm_of(name: str, runs: Iterable[Mapping[str, Any]], chance: float, curve: str = "curve") -> ComparisonArm:
-    """For the guard: how well runs (with scores and curves) learned. `curve`: which one, "accuracies" or a loss."""
+    """Return the training fit of runs with scores and curves, for the guard.
+
+    `curve` names the curve: "accuracies" or a loss.
+    """
     runs = list(runs)
     accuracy, loss = (float(np.median([run[score] for run in runs])) for score in ("train_accuracy", "train_loss"))
     return ComparisonArm(
@@ -150,7 +155,7 @@ def claims_of(source: str, methods: Mapping[str, Method], rows: Sequence[Sequenc
 
 
 def _curves(methods: Mapping[str, Method]) -> Figure:
-    """Means over seeds along training, with bands from the smallest to the largest, a panel a score."""
+    """Plot means over seeds along training, with bands of the range, one panel per score."""
     figure, axes = plots.panels(len(PANELS))
     for axis, score in zip(axes, PANELS, strict=True):
         values = {name: np.array([[float(row[score]) for row in record.history] for record in method.finished])
@@ -168,7 +173,10 @@ def compared_methods(
     setting: RunSettings, methods: Mapping[str, Method], paper: Mapping[str, str], *,
     tables: Mapping[str, Any] = MappingProxyType({}), figures: Mapping[str, Figure] = MappingProxyType({}), **more: Any,
 ) -> Outcome:  # fmt: skip
-    """Return an outcome that compares methods. Its curves are drawn unless other `figures` have that name."""
+    """Return an outcome that compares methods, with their curves.
+
+    The curves are plotted unless other `figures` have that name.
+    """
     import pandas
 
     specs = [RunSpec.from_dict(record.spec) for method in methods.values() for record in method.records]

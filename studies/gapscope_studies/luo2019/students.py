@@ -1,4 +1,4 @@
-"""Fig. 1: generalization error of one-layer students over P/N, closed forms and simulated students.
+"""Generalization error of one-layer students over P/N, in theory and simulation (Fig. 1).
 
 The paper gives neither the epochs nor the learning rate of its batch norm students, so they are judged after several
 budgets. Beside them stands what the paper leaves out: SGD without normalization, in the same batches, for as long.
@@ -75,7 +75,7 @@ class Plan:
 
 
 def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
-    """Draw the tasks of one load and train every kind of student on them: errors, one number a task.
+    """Train every kind of student on the tasks of one load, and return errors per task.
 
     Real batch norm and its control run at a constant learning rate of 0.5 (in the units of `train_students`).
     """
@@ -112,7 +112,9 @@ def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
 
 
 def _apart(errors: Sequence[Sequence[float]], target: Sequence[float], rows: Any = None) -> float:
-    """Largest relative distance over the loads of the mean error (over the tasks `rows`) to a curve, where finite.
+    """Return the largest relative distance of the mean error to a curve over the loads.
+
+    The mean is over the tasks `rows`. Loads where the curve is infinite are skipped.
 
     >>> _apart([[1.0, 2.0], [7.0]], [2.0, math.inf])
     0.25
@@ -153,7 +155,10 @@ def _claims(plan: Plan, points: list[Point], best: Mapping[str, int], decay: Seq
 
 
 def _peak_claims(points: list[Point]) -> list[Claim]:
-    """SGD's error peaks at P/N = 2, which gamma decay suppresses, and is the closed form below."""
+    """Return claims that SGD's error peaks at P/N = 2, which gamma decay suppresses.
+
+    Below, the error is the closed form.
+    """
     top = int(np.argmax([np.mean(point["plain"]) for point in points]))
     loads, plain = [point["load"] for point in points], np.array(points[top]["plain"])
     # the largest of a few loads says no more than that the peak lies between its neighbours
@@ -172,7 +177,10 @@ def _peak_claims(points: list[Point]) -> list[Claim]:
 
 
 def _linear_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> list[Claim]:
-    """At P/N = 1 SGD's error diverges, and weak decay overtrains but stays below SGD everywhere."""
+    """Return claims that SGD's error diverges at P/N = 1, and weak decay stays below SGD.
+
+    Weak decay overtrains, but is below SGD everywhere.
+    """
     grid = np.setdiff1d(GRID, [1.0])
     sgd, weak = plan.curve(grid, 0.0), plan.curve(grid, plan.zeta)
     at_one = float(plan.curve(1.0, plan.zeta))

@@ -1,4 +1,4 @@
-"""Table 1 and eqs. (6) to (10): closed forms and differential equations of the order parameters against simulation.
+"""Order parameters by closed forms, ODEs and simulation (Table 1, eqs. (6) to (10)).
 
 Batch norm is here what the paper makes of it: weight norm with gamma decay zeta. All students learn online from a
 teacher of their own kind without label noise, t = (seen samples)/N.
@@ -52,7 +52,10 @@ APPROACHES = (Approach("BN", "weight_norm", ZETA), Approach("WN", "weight_norm",
 
 
 def overlap_rate(approach: Approach, student: Student) -> float:
-    r"""Rate at which 1 - R decays near the fixed point, by the differential equations, per unit of $\eta t$."""
+    r"""Return the rate at which 1 - R decays near the fixed point, per unit of $\eta t$.
+
+    It comes from the differential equations.
+    """
     # the equations are linear there, and terms in eta^2, which make batch norm's fixed point drift, are below 1e-4
     path = learning_dynamics(
         np.array([1.0, 3.0]) / SLOW, learning_rate=SLOW, method=approach.method, student=student, zeta=approach.zeta,
@@ -63,7 +66,10 @@ def overlap_rate(approach: Approach, student: Student) -> float:
 
 
 def largest_settling_rate(student: Student, tolerance: float) -> float:
-    """Largest learning rate at which SGD comes to rest at the teacher, by bisection on the differential equations."""
+    """Return the largest learning rate at which SGD comes to rest at the teacher.
+
+    It is found by bisection on the differential equations.
+    """
 
     def settles(rate: float) -> bool:
         path = learning_dynamics([500.0], learning_rate=rate, method="sgd", student=student, gamma=0.99, overlap=0.99)
@@ -77,7 +83,7 @@ def largest_settling_rate(student: Student, tolerance: float) -> float:
 
 
 def _row(until: float, approach: Approach, student: Student) -> Row:
-    """Fixed point, learning rates and stability of one approach, closed forms beside what integration gives."""
+    """Return fixed point, rates and stability of one approach, by formulas and integration."""
     common: Any = {"student": student, "zeta": approach.zeta}
     path = learning_dynamics([until], learning_rate=RATE, method=approach.method, **common)
     gamma, overlap, length = (float(getattr(path, name)[-1]) for name in PARAMETERS)
@@ -93,7 +99,10 @@ def _row(until: float, approach: Approach, student: Student) -> Row:
 
 
 def table_1(setting: RunSettings) -> Outcome:
-    """Fixed points, largest and effective learning rates: closed forms, and the equations integrated."""
+    """Compare closed forms of fixed points and learning rates with integrated equations.
+
+    The rates are the largest and the effective one (Table 1).
+    """
     scale = setting.read(__file__)["theory"]
     rows = [_row(scale["until"], approach, student) for student in STUDENTS for approach in APPROACHES]
     settling = {student: largest_settling_rate(student, scale["tolerance"]) for student in STUDENTS}
@@ -149,7 +158,7 @@ def _deviations(scale: Row) -> tuple[list[Row], Figure]:
 
 
 def _rms_by_size(sizes: list[int], students: int, until: float) -> tuple[list[Row], list[float]]:
-    """Root mean square deviation of single students from the equations over N, and its power of N by student."""
+    """Return RMS deviations of students from the equations by N, and powers of N by student."""
     times = np.linspace(0, until, 17)
     common: Any = {"learning_rate": RATE, "zeta": ZETA}
     path = learning_dynamics(times, **common)
@@ -165,7 +174,10 @@ def _rms_by_size(sizes: list[int], students: int, until: float) -> tuple[list[Ro
 
 
 def printed_step(size: int, until: float, students: int) -> Float[np.ndarray, " k"]:
-    """Deviation of each ReLU student's gain in the second half of training if its step is eta, not eta over N."""
+    """Return the deviation of each ReLU student's gain for steps of eta, not of eta over N.
+
+    It is that of the second half of training.
+    """
     generator = np.random.default_rng(SEED)
     teachers = draw_teachers(size, students, generator)
     weights, gains, later = teachers + generator.standard_normal(teachers.shape), np.full(students, 0.5), []
@@ -179,7 +191,10 @@ def printed_step(size: int, until: float, students: int) -> Float[np.ndarray, " 
 
 
 def printed_i2(gamma: float, overlap: float) -> float:
-    """I2 of ReLU students as printed in eq. (15): its middle term has pi R for pi, wrong unless R = 1."""
+    """Return I2 of ReLU students as printed in eq. (15).
+
+    Its middle term has pi R for pi, wrong unless R = 1.
+    """
     arc, root = float(np.arcsin(overlap)), float(np.sqrt(1 - overlap**2))
     middle = (np.pi * overlap + 2 * overlap * root + 2 * arc) / (4 * np.pi)
     last = gamma * (np.pi * overlap + 2 * root + 2 * overlap * arc) / (2 * np.pi)

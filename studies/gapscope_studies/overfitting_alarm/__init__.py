@@ -1,3 +1,3 @@
-"""Overfitting alarms and baselines: rules are tuned on one pool of runs, frozen, and judged on another."""
+"""Overfitting alarms and baselines, tuned on one pool of runs and evaluated on another."""
 
 from gapscope_studies.overfitting_alarm.study import STUDY as STUDY

@@ -1,4 +1,4 @@
-"""Alarms that did not earn a place in the library: criteria of recorded numbers, and the evidence of gradients."""
+"""Alarms that the library did not adopt: criteria of recorded numbers, gradient evidence."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ class ReplayedAlarm(PeakAlarm):
 
 
 def prediction_changes(predicted: Int[Tensor, "t n"]) -> list[float]:
-    r"""Fraction of training samples whose predicted class changed in each epoch, NaN in the first (Label Wave).
+    r"""Return the fraction of training samples with a changed class per epoch (Label Wave).
 
-    It falls while the network learns what samples have in common, and rises when it begins to fit label errors (Yuan,
-    Feng and Liu, ICLR 2024, arXiv:2502.07551, Sec. 3, who stop at the first local minimum of the mean over 3 epochs).
+    It is NaN in the first epoch. It falls while the network learns what samples have in common, and rises when it
+    begins to fit label errors (Yuan, Feng and Liu, ICLR 2024, arXiv:2502.07551, Sec. 3, who stop at the first local
+    minimum of the mean over 3 epochs).
     """
     return [math.nan, *(predicted[1:] != predicted[:-1]).double().mean(1).tolist()]
 
@@ -55,22 +56,24 @@ def excess_kurtosis(values: Float[Tensor, " n"]) -> float:
 
 
 def alignment(cosines: Float[Tensor, " n"], *, kurtosis: bool = True, smallest: float = 0.05) -> float:
-    r"""Mean cosine of per-sample loss gradients and the last layer's weight over their excess kurtosis plus 1.2.
+    r"""Return the mean cosine with the last layer over the excess kurtosis plus 1.2.
 
-    Hoelzl, Rueckert and Kaissis, NeurIPS 2025, arXiv:2510.25480, Sec. 4 and their code. A distribution with two modes
-    has an excess kurtosis below -1.2, where the quotient changes its sign: `smallest` bounds the denominator from
-    below, which the authors do not do, and `kurtosis=False` gives the mean alone.
+    Cosines are those of per-sample loss gradients and the weight of the last layer. Hoelzl, Rueckert and Kaissis,
+    NeurIPS 2025, arXiv:2510.25480, Sec. 4 and their code. A distribution with two modes has an excess kurtosis below
+    -1.2, where the quotient changes its sign: `smallest` bounds the denominator from below, which the authors do not
+    do, and `kurtosis=False` gives the mean alone.
     """
     mean = float(cosines.mean())
     return mean / max(excess_kurtosis(cosines) + _UNIFORM, smallest) if kurtosis else mean
 
 
 def significant_rise(errors: Float[Tensor, "t m"], level: float) -> tuple[int, int] | None:
-    """Look at which samples that are not trained on are predicted worse than at an earlier one, and the best by then.
+    """Return the first look with a significant rise of held-out errors, and the best by then.
 
-    Nothing was fitted to these samples, so that the exact paired sign test (McNemar's) between two looks holds. Every
-    pair of looks is tested at the level over the number of pairs: if accuracy never falls, the chance of a false alarm
-    in the *whole* training is at most `level`, whatever network, data and noise.
+    The rise is against an earlier look. Nothing was fitted to these samples, so that the exact paired sign test
+    (McNemar's) between two looks holds. Every pair of looks is tested at the level over the number of pairs: if
+    accuracy never falls, the chance of a false alarm in the *whole* training is at most `level`, whatever network, data
+    and noise.
     """
     looks, rows = len(errors), errors.double()
     for look in range(1, looks):
@@ -82,7 +85,9 @@ def significant_rise(errors: Float[Tensor, "t m"], level: float) -> tuple[int, i
 
 
 def evidence_criterion(network: nn.Module, samples: Samples) -> float:
-    r"""Evidence-based criterion of Mahsereci et al. 2017 (arXiv:1703.09580, Sec. 3). Positive says stop.
+    r"""Return the evidence-based criterion (Mahsereci et al. 2017, arXiv:1703.09580).
+
+    It is that of Sec. 3. Positive values mean that training should stop.
 
     With $\bar g$ the mean of the loss gradients of m samples and $\hat\Sigma$ their variance (over m - 1), entry by
     entry, and D the number of weights, $1 - \frac{m}{D} \sum_{k=1}^{D} \bar g_k^2 / \hat\Sigma_k$.
@@ -114,7 +119,10 @@ def evidence_criterion(network: nn.Module, samples: Samples) -> float:
 
 
 def first_exceeded(criteria: Sequence[float], *, threshold: float, patience: int) -> Stop | None:
-    """Observation that ends the first `patience` in a row above a threshold, and the one before these."""
+    """Return the end of the first `patience` observations in a row above a threshold.
+
+    The observation before these is returned, too.
+    """
     above = 0
     for index, value in enumerate(criteria):
         above = above + 1 if value > threshold else 0
@@ -124,7 +132,10 @@ def first_exceeded(criteria: Sequence[float], *, threshold: float, patience: int
 
 
 class EvidenceAlarm(Alarm):
-    """Raised when the loss gradient of the first monitored samples is no larger than chance alone would make it."""
+    """Alarm for a loss gradient that is no larger than chance alone would make it.
+
+    The gradient is that of the first monitored samples.
+    """
 
     classes_only: ClassVar[bool] = False
     description: ClassVar[str] = "the loss gradient is no larger than chance alone makes it"

@@ -1,4 +1,4 @@
-"""Evaluation of a rule on a pool of monitored runs: hits, false alarms, delay, accuracy retained, and its baselines."""
+"""Evaluation of a rule on monitored runs: hits, false alarms, delay, accuracy, baselines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ STOP_OF_SPLIT = "all data, stopped where the split's loss says"
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One rule on one run, by the test accuracy of the network that the rule watches. See DEFINITIONS."""
+    """Result of one rule on one run, by the test accuracy of the watched network.
+
+    See DEFINITIONS.
+    """
 
     kind: str
     noise: float
@@ -79,7 +82,10 @@ def evaluate_rule(rule: Rule, settings: Settings, run: Run) -> Verdict:
 
 
 def cost(verdicts: Sequence[Verdict]) -> float:
-    """Accuracy lost against the best, plus five points for each alarm on a run that stays. Means over runs."""
+    """Return the mean accuracy lost against the best, plus five points per false alarm.
+
+    False alarms are those on a run that stays.
+    """
     lost = np.mean([v.best - v.kept for v in verdicts])
     alarms = [v.raised for v in verdicts if v.stays]
     return float(lost + FALSE_ALARM_COST * (np.mean(alarms) if alarms else 0.0))
@@ -108,7 +114,10 @@ STATISTICS: dict[str, Callable[[Sequence[Verdict]], float]] = {
 
 
 def baselines_of(run: Run, split_loss: Rule, settings: Settings) -> dict[str, float]:
-    """Name -> test accuracy that a run keeps; `split_loss` is the rule on the loss of the tenth, tuned."""
+    """Return the test accuracy that a run keeps, by baseline.
+
+    `split_loss` is the tuned rule on the loss of the tenth.
+    """
     whole, split = accuracies(run, WHOLE), accuracies(run, SPLIT)
     best_of_split, stop = int(np.argmax(run.split["accuracy"])), split_loss.stops(run, **settings)
     return {

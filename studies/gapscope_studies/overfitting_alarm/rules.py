@@ -1,4 +1,4 @@
-"""Rules that say of a watched training when to stop: every alarm replayed, and its baselines."""
+"""Stopping rules for a watched training: every alarm replayed, and its baselines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHOLE, SPLIT, CANARIES = "whole", "split", "canaries"
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule in words, where it stops for a run and settings, and the settings among which it is tuned."""
+    """Stopping rule in words, with the function that applies it and its candidate settings."""
 
     name: str
     title: str
@@ -48,7 +48,10 @@ class Rule:
 
 
 def _replay(alarm: Alarm, looks: Iterable[object]) -> Stop | None:
-    """Let an alarm see one observation after the other until it is raised. Epochs count from 0."""
+    """Replay an alarm, one observation after the other, until it is raised.
+
+    Epochs count from 0.
+    """
     for _ in looks:
         if alarm.raised_at is not None:
             return Stop(alarm.raised_at, alarm.raised_at if alarm.peak is None else alarm.peak)
@@ -56,7 +59,7 @@ def _replay(alarm: Alarm, looks: Iterable[object]) -> Stop | None:
 
 
 def first_fall(values: Iterable[float], *, window: float, fall: float, patience: float, skip: float = 0) -> Stop | None:
-    """First index at which the mean over `window` values has fallen, without the first `skip` values."""
+    """Return the first fall of the mean over `window` values, after the first `skip` values."""
     alarm = ReplayedAlarm(window=int(window), fall=fall, patience=int(patience))
     return _replay(alarm, (alarm.follow(value, i) for i, value in enumerate(values) if i >= skip))
 
@@ -66,7 +69,10 @@ def _smooth(values: Sequence[float], window: int) -> list[float]:
 
 
 def first_drop(values: Sequence[float], *, fall: float, patience: int, window: int) -> Stop | None:
-    """First index at which the smoothed values lie more than `fall` below their maximum so far, `patience` in a row."""
+    """Return the first drop of smoothed values by `fall` below their maximum so far.
+
+    It lasts for `patience` values in a row.
+    """
     smooth = _smooth(values, window)
     peak, below = 0, 0
     for index, value in enumerate(smooth):
@@ -79,7 +85,10 @@ def first_drop(values: Sequence[float], *, fall: float, patience: int, window: i
 
 
 def first_plateau(values: Sequence[float], *, growth: float, patience: int, window: int) -> Stop | None:
-    """First index at which the smoothed values have grown by less than `growth` over `patience` recordings."""
+    """Return the first index with growth of smoothed values below `growth`.
+
+    The growth is that over `patience` recordings.
+    """
     smooth = _smooth(values, window)
     hits = [i for i in range(patience, len(smooth)) if smooth[i] - smooth[i - patience] < growth]
     return Stop(hits[0], hits[0]) if hits else None
@@ -108,7 +117,10 @@ def _shared(run: Run, *, patience: float, **settings: Any) -> Stop | None:
 
 
 def _left_out(run: Run, **settings: float) -> Stop | None:
-    """Agreement of probabilities with the initial kernel's left-out predictions, the first signal of `JointAlarm`."""
+    """Return the stop by agreement with the initial kernel's leave-one-out predictions.
+
+    It is the first signal of `JointAlarm`.
+    """
     predictions = run.tensors["initial"].double().clamp(0, 1)
     return first_fall((agreement(z.double().softmax(1), predictions) for z in run.tensors["outputs"]), **settings)
 

@@ -1,4 +1,4 @@
-"""The networks, and what is recorded along their training: all that alarms look at, so that they can be replayed."""
+"""Networks of the study, with training records from which alarms can be replayed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COLUMNS = ("test_accuracy", "train_loss", "train_accuracy", "disparity", "eviden
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A network to be watched; the data of its spec are the source that samples are drawn from."""
+    """Network to be watched, with its samples from the data of its spec."""
 
     kind: str
     spec: RunSpec
@@ -83,7 +83,7 @@ def _cases_of(kind: Mapping[str, Any]) -> list[Case]:
 
 
 def cases(setting: RunSettings, pool: str) -> list[Case]:
-    """The networks on which rules are tuned ("tuning"), and the other ones on which they are judged ("judging")."""
+    """Return the networks to tune rules ("tuning") or the others to evaluate them ("judging")."""
     kinds = setting.read(__file__, "kinds")[pool]
     if setting.scale == "smoke":
         short = {"training": {"epochs": 6, "optimizer": "adam", "learning_rate": 0.01}, "n": 120, "test": 100}
@@ -119,7 +119,7 @@ def problem_of(case: Case, root: str | None) -> Problem:
 
 @dataclass(frozen=True)
 class Run:
-    """One watched network, with the same network trained without a tenth of its samples, and with canaries.
+    """Watched network, and the same without a tenth of its samples, and with canaries.
 
     `columns`, `split` and `with_canaries` have one number per epoch, `seconds` the CPU time of training runs and of
     each alarm's observations. `tensors`: predicted [T, n] in the training pass; outputs [T, w, k], neighbours
@@ -153,7 +153,7 @@ class _NeighbourRecorder(SharedLearning):
 
 
 class _Watch:
-    """One training with records after each epoch, and the CPU seconds of the observations by name."""
+    """Training with records after each epoch, and CPU seconds of observations by name."""
 
     def __init__(self, case: Case, problem: Problem) -> None:
         self.case, self.problem = case, problem
@@ -166,7 +166,10 @@ class _Watch:
         return answer
 
     def train(self, samples: Samples, record: Callable[[nn.Module, Row], None], **options: Any) -> float:
-        """Train; return the seconds without those of the records. `record` gets the test accuracy in its row."""
+        """Train, and return the seconds without those of the records.
+
+        `record` gets the test accuracy in its row.
+        """
 
         def on_epoch(network: nn.Module, row: Row) -> None:
             row["test_accuracy"] = self.timed("test", lambda: evaluate(network, self.problem.test)["accuracy"])
@@ -238,7 +241,7 @@ def _watch_split(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tenso
 
 
 def _watch_canaries(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], float]:
-    """Train with canaries to the end: what a rule says is what it would say up to its own alarm."""
+    """Train with canaries to the end, as a rule replays the same up to its own alarm."""
     assert problem.train.targets is not None
     canaries, watch = Canaries(problem.train.targets, n_classes=problem.n_outputs), _Watch(case, problem)
     false = replace(problem.train, targets=canaries.labels)

@@ -1,4 +1,4 @@
-"""The two parts of the study: tuning the rules on one pool, judging them, as frozen, on another."""
+"""Study in two parts: rules tuned on one pool, then frozen and evaluated on another."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ GROUPS: dict[str, Callable[[float], bool]] = {
 
 
 def frozen(setting: RunSettings) -> tuple[str, dict[str, Settings]]:
-    """The default rule, and the settings of every rule, as they were fixed before the judging pool was trained.
+    """Return the default rule and all settings, fixed before the judging pool was trained.
 
     The file also has the settings of rules that have left the study: it stays as it was frozen.
     """
@@ -116,7 +116,10 @@ def tuning(setting: RunSettings) -> Outcome:
 
 
 def _over_kinds(statistic: Callable[[list[Any]], float], items: Sequence[Any], kinds: Sequence[str]) -> Interval:
-    """A statistic of runs with its interval over kinds. The same resamples for all rules, so that pairs stay pairs."""
+    """Return a statistic of runs with its bootstrap interval over kinds.
+
+    All rules have the same resamples, so that pairs stay pairs.
+    """
     return bootstrap(lambda rows: statistic([items[i] for i in rows]), len(items), kinds, draws=1000)
 
 
@@ -136,7 +139,10 @@ def _accuracies(result: Sequence[Run], settings: dict[str, Settings], verdicts: 
 
 
 def _gains(ours: pandas.Series, others: pandas.DataFrame, result: Sequence[Run]) -> dict[str, dict[str, Interval]]:
-    """Accuracy kept beyond each other rule, by group of noise, paired, with intervals over kinds."""
+    """Return paired gains of accuracy over each other rule, by noise group, with intervals.
+
+    The intervals are over kinds.
+    """
     table: dict[str, dict[str, Interval]] = {str(name): {} for name in others}
     for group, holds in GROUPS.items():
         rows = [i for i, run in enumerate(result) if holds(run.case.noise)]
@@ -270,7 +276,7 @@ def judge(setting: RunSettings, plan: Sequence[Case], result: Sequence[Run]) -> 
 
 
 def judging(setting: RunSettings) -> Outcome:
-    """Judge the frozen rules on runs of other data sizes, architectures, optimizers, noise levels and seeds."""
+    """Evaluate frozen rules on new data sizes, architectures, optimizers, noise and seeds."""
     plan = cases(setting, "judging")
     return judge(setting, plan, runs(setting, plan))
 

@@ -1,1 +1,4 @@
-"""Claims about gapscope's own tools, read from results that other programs have stored. Nothing is trained here."""
+"""Claims about gapscope's own tools from the stored results of other programs.
+
+Nothing is trained here.
+"""

@@ -1,4 +1,4 @@
-"""Rows about labels, learning curves, the memorization monitor, leaderboard protocols and checks."""
+"""Rows on labels, learning curves, the memorization monitor, leaderboards and checks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def _better(content: Mapping[str, Any], method: str, other: str, says: str, unit
 
 
 def label_claims(stored: Path) -> list[Claim]:
-    """Rankings of wrong labels, coverage of rates (shares of data sets), wrong regression targets."""
+    """Return claims on label rankings, coverage of noise rates, and wrong regression targets.
+
+    Coverage is a share of data sets.
+    """
     ranking, own, hard, targets = (
         read_json(stored / "labels" / f"{name}.json") for name in ("ranking", "own", "hard_clean", "targets")
     )
@@ -110,7 +113,10 @@ def monitor_claims(benchmarks: Path) -> list[Claim]:
 
 
 def protocol_claims(stored: Path) -> list[Claim]:
-    """Shares of pools in which measures that know nothing, and one that does, get the verdict "evidence"."""
+    """Return claims on shares of pools with the verdict "evidence", by kind of measure.
+
+    One kind of measure is informative, the others are not.
+    """
     rows = read_json(stored / "protocols" / "never_fooled.json")["rows"]
     claims = []
     for kind, (says, bounds) in PROTOCOLS.items():
@@ -120,7 +126,10 @@ def protocol_claims(stored: Path) -> list[Claim]:
 
 
 def _wider(shares: Sequence[float], cases: Sequence[float] | None) -> Interval:
-    """Mean over data sets with Student's interval, as wide as Wilson's over cases: where all agree it has no width."""
+    """Return the mean over data sets, with the wider of Student's and Wilson's intervals.
+
+    Wilson's is over cases. Where all data sets agree, Student's has no width.
+    """
     result = mean(shares)
     _, low, high = cases or (0.0, math.inf, -math.inf)
     return Interval(result.value, min(result.low, low), max(result.high, high), result.units).within(0.0, 1.0)
@@ -142,7 +151,10 @@ def check_claims(stored: Path) -> list[Claim]:
 
 
 def _part(setting: RunSettings, *, read: Callable[[Path], Sequence[Claim]], folder: str, behind: str) -> Outcome:
-    """All rows are ours; `behind` is what stands behind them in place of compared networks."""
+    """Return the outcome of one part, whose rows are all ours.
+
+    `behind` describes the evidence in place of compared networks.
+    """
     claims = [replace(each, ours=True, untrained=each.untrained or behind) for each in read(ROOT / folder)]
     decided = sum(each.outcome in (HELD, NOT_HELD) for each in claims)
     return Outcome(numbers={"rows": len(claims), "decided": decided}, claims=claims)

@@ -1,4 +1,4 @@
-"""Many scenarios: the test bench of noise and training size, and Fig. 5, one training variable after another."""
+"""Test bench of noise and training size, and one variable changed at a time (Fig. 5)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ QUANTILES = (0.1, 0.5, 0.9)
 
 
 def best_share(finals: Table) -> list[float]:
-    """Fraction of scenarios in which MGS ends best, for each seed. A row a scenario and seed, a column a method."""
+    """Return the fraction of scenarios in which MGS ends best, for each seed.
+
+    A row is a scenario and seed, a column a method.
+    """
     return (finals.idxmax(axis=1) == "MGS").groupby(level="seed").mean().to_list()
 
 
 def quantiles(tables: Mapping[str, Table]) -> Table:
-    """10, 50 and 90 % quantiles of the final accuracy over the values of each variable and their runs."""
+    """Return 10, 50 and 90 % quantiles of final accuracy by variable and method.
+
+    They are over the values of the variable and their runs.
+    """
     import pandas
 
     return pandas.DataFrame(
@@ -34,7 +40,10 @@ def quantiles(tables: Mapping[str, Table]) -> Table:
 
 
 def bench_scenarios(setup: Setup) -> list[dict[str, Any]]:
-    """Every noise level with every training size. It holds the noise levels of Table 1, whose networks it shares."""
+    """Return every noise level with every training size.
+
+    These hold the noise levels of Table 1, whose networks are shared.
+    """
     return [
         {"data.label_noise": noise, "data.train_size": size}
         for size in setup.bench_sizes
@@ -77,7 +86,10 @@ def bench(setting: RunSettings, *, name: str) -> Outcome:
 
 
 def variations(setting: RunSettings, setup: Setup) -> dict[str, list[dict[str, Any]]]:
-    """Variable -> scenarios in which it alone differs from the middle one, to both sides, the middle one included."""
+    """Return scenarios by variable in which it alone differs from the middle scenario.
+
+    They lie to both sides, and the middle one is included.
+    """
     base, common = setup.base, sizes(setting)["common"]
 
     def scaled(path: str, value: Any) -> list[dict[str, Any]]:
@@ -94,7 +106,10 @@ def variations(setting: RunSettings, setup: Setup) -> dict[str, list[dict[str, A
 
 
 def robustness(setting: RunSettings) -> Outcome:
-    """Final accuracy of every method, tuned in the middle scenario, when one training variable is changed (Fig. 5)."""
+    """Compare final accuracies when one training variable is changed (Fig. 5).
+
+    Every method is tuned in the middle scenario.
+    """
     common = sizes(setting)["common"]
     setup, count = make(setting, common["robustness"]), common["bench_runs"]
     tuning = protocol.tune(setting, setup)
@@ -121,7 +136,10 @@ def robustness(setting: RunSettings) -> Outcome:
 
 
 def _robust(setup: Setup, variable: str, table: Table) -> list[Claim]:
-    """Median and spread of MGS beside the best other method's, a value per seed: a seed's networks share their data."""
+    """Return claims on median and spread of MGS against the best other method, per seed.
+
+    The networks of a seed share their data.
+    """
     guard: dict[str, Any] = {"compared": arms_of(setup, table), **REGULARIZED}
     by_seed: Any = table.groupby(["seed", "method"])["final"]
     medians, spread = by_seed.median().unstack(), (by_seed.quantile(0.9) - by_seed.quantile(0.1)).unstack()

@@ -1,4 +1,4 @@
-"""Figs. 2 to 4: the two metrics of model gradient similarity along training, beside the test accuracy."""
+"""Metrics of model gradient similarity along training, with test accuracy (Figs. 2 to 4)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SERIES = ("curve", "loss curve")  # columns of `ends` that hold lists
 
 
 def ends(table: Table) -> Table:
-    """Return a row per run: its end, how training went, and by how much log tr K and the alignment of K grew."""
+    """Return a row per run: end, training, and growth of log tr K and of the alignment of K."""
     import pandas
 
     rows = []
@@ -52,7 +52,10 @@ def ends(table: Table) -> Table:
 
 
 def summary(runs: Table) -> Table:
-    """Means over the runs of each method. Traces geometrically. Kernels over runs where their numbers are finite."""
+    """Return means over the runs of each method.
+
+    Traces are averaged geometrically, kernels over runs where their numbers are finite.
+    """
     groups = runs.assign(
         trace=numpy.log(runs["trace"]), logdet=runs["logdet"].where(numpy.isfinite(runs["logdet"]))
     ).groupby("method", sort=False)
@@ -78,7 +81,10 @@ def spearman(x: numpy.ndarray, y: numpy.ndarray) -> float:
 def beyond_unregularized(
     source: str, setup: Setup, runs: Table, column: str, says: str, quantity: str, **more: Any
 ) -> list[Claim]:
-    """A claim per method that a number is larger or smaller than without regularization, seed by seed."""
+    """Return a claim per method that a number differs from that without regularization.
+
+    The number is larger, or smaller, seed by seed.
+    """
     wide = runs.pivot(index="seed", columns="method", values=column)
     # a run that diverged has no growth, its pair no value
     return [
@@ -95,9 +101,10 @@ def growth_claims(source: str, setup: Setup, runs: Table) -> list[Claim]:
 
 
 def rank_claim(source: str, setup: Setup, runs: Table) -> Claim:
-    """That a lower final trace goes with a higher accuracy, resampling methods, whose runs stay together.
+    """Return the claim that a lower final trace goes with a higher accuracy.
 
-    A run that diverged counts: its accuracy is that of guessing, and its trace the largest.
+    Methods are resampled, and their runs stay together. A run that diverged counts: its accuracy is that of guessing,
+    and its trace the largest.
     """
     return relation(
         source, "a lower trace goes with a higher test accuracy", "Spearman of final trace and final accuracy",
@@ -107,9 +114,10 @@ def rank_claim(source: str, setup: Setup, runs: Table) -> Claim:
 
 
 def bend(epochs: Any, accuracy: Any, trace: Any) -> float:
-    """Slope of log tr K an epoch around the peak of the test accuracy, minus its slope from there on.
+    """Return the slope of log tr K around the peak of test accuracy, minus that after it.
 
-    The peak is that of the mean over five recordings, "around" is those five; NaN where fewer than five come after.
+    Slopes are per epoch. The peak is that of the mean over five recordings, "around" is those five; NaN where fewer
+    than five come after.
 
     >>> flat_then_steep = [1.0, 2.0, 4.0, 4.0, 4.0, 4.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]
     >>> round(bend(range(12), [0, 1, 2, 3, 5, 3, 2, 1, 0, 0, 0, 0], flat_then_steep) / math.log(2), 6)
@@ -124,7 +132,10 @@ def bend(epochs: Any, accuracy: Any, trace: Any) -> float:
 
 
 def plateau_claims(source: str, setup: Setup, table: Table, runs: Table) -> list[Claim]:
-    """That tr K hardly grows when the test accuracy peaks, and grows again once it falls (Sec. 3)."""
+    """Return claims that tr K hardly grows at the peak of test accuracy, and grows after it.
+
+    They are those of Sec. 3.
+    """
     claims = []
     for name in ("Unregularised", "Weight"):
         series = [run.sort_values("epoch").iloc[1:] for _, run in table[table["method"] == name].groupby("seed")]
@@ -144,7 +155,10 @@ def gaps(table: Table) -> list[float]:
 
 
 def draw_curves(setup: Setup, table: Table, columns: Sequence[str]) -> Figure:
-    """One line a method, the mean over runs that lived, with their range. A singular kernel leaves a gap."""
+    """Plot the mean of the runs that did not diverge, one line per method, with their range.
+
+    A singular kernel leaves a gap.
+    """
     figure, axes = panels(len(columns), height=3.2)
     values = table.assign(trace=numpy.log10(table["trace"]))
     epochs = sorted(table["epoch"].unique())
@@ -186,7 +200,7 @@ def metrics_along_training(setting: RunSettings, *, name: str, source: str, pape
 
 
 def circle_density(radius: numpy.ndarray, circle: float, noise: float) -> numpy.ndarray:
-    r"""Density at a distance from the centre of points spread evenly on a circle, with Gaussian noise.
+    r"""Return the density of uniform points on a circle with Gaussian noise, by radius.
 
     $\exp(-(r - a)^2 / 2 s^2) e^{-ra/s^2} I_0(ra/s^2) / (2 \pi s^2)$ for a circle of radius a and noise s.
     """
@@ -195,14 +209,17 @@ def circle_density(radius: numpy.ndarray, circle: float, noise: float) -> numpy.
 
 
 def true_model(factor: float, noise: float) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Return the likelier class at each point of `plane` (true: inner circle), and the density there."""
+    """Return the likelier class at each point of `plane` (true: inner circle), and density."""
     radius = numpy.linalg.norm(plane().numpy(), axis=1)
     outer, inner = circle_density(radius, 1.0, noise), circle_density(radius, factor, noise)
     return inner > outer, (outer + inner) / (outer + inner).sum()
 
 
 def disagreement(probabilities: Sequence[float] | numpy.ndarray, factor: float, noise: float) -> float:
-    """Return the fraction of the data that a network classifies unlike the true model, on the points of `plane`."""
+    """Return the fraction of the data that a network classifies unlike the true model.
+
+    It is computed on the points of `plane`.
+    """
     inside, weight = true_model(factor, noise)
     return float(weight[(numpy.asarray(probabilities) > 0.5) != inside].sum())
 

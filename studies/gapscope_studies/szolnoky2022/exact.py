@@ -1,4 +1,4 @@
-"""Equations 1 to 3 and what Sec. 2 derives from them, checked to rounding error on a network of a few samples."""
+"""Equations 1 to 3 and consequences in Sec. 2, checked to rounding error on few samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ N, CLASSES, ROUNDING = 12, 10, 1e-8
 
 
 def _jacobian(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Gradients of every output by all weights, float64 [n * classes, weights], by plain autograd."""
+    """Return gradients of every output by all weights, float64 [n * classes, weights].
+
+    They come from plain autograd.
+    """
     weights = list(network.parameters())
     rows = [
         torch.cat([part.flatten() for part in torch.autograd.grad(output, weights, retain_graph=True)])
@@ -26,7 +29,7 @@ def _jacobian(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def interlacing_violation(kernel: torch.Tensor) -> float:
-    """Return the largest violation of interlacing by the kernel without its last row and column.
+    """Return the largest interlacing violation by a kernel without its last row and column.
 
     >>> interlacing_violation(torch.diag(torch.arange(1.0, 5.0, dtype=torch.float64))) <= 0
     True
@@ -36,7 +39,7 @@ def interlacing_violation(kernel: torch.Tensor) -> float:
 
 
 def exact_checks(setting: RunSettings) -> Outcome:
-    """The kernel of model gradients is J J^T. Its trace, determinant and spectrum are what the paper says."""
+    """Check trace, determinant and spectrum of the kernel of model gradients, J J^T."""
     torch.manual_seed(0)
     network = build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=CLASSES, width=16).double()
     x = load_dataset("digits", root=setting.data_root).train.inputs[:N].double()

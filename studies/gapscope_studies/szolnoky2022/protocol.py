@@ -1,4 +1,4 @@
-"""The protocol: every method tuned once, with the same budget, then frozen. Networks trained, watched and scored.
+"""Protocol: methods tuned once with equal budget and frozen, networks trained and scored.
 
 Tuning is a cross-validation on training samples with their wrong labels as they are. Test labels never chose a
 strength; epochs, the learning rate, sizes and the ranges of strengths were set by hand, and changed after first results
@@ -42,7 +42,7 @@ Scenario = Mapping[str, Any]
 
 
 def held_out_scores(spec: RunSpec, fold: int, folds: int, data_root: str | None) -> dict[str, Any]:
-    """Train without one fold of the (corrupted) training samples and score the network on that fold.
+    """Train without one fold of the (corrupted) training samples, and score on that fold.
 
     The samples are dealt to the folds at random. A network that diverged has a status and no scores.
     """
@@ -56,7 +56,10 @@ def held_out_scores(spec: RunSpec, fold: int, folds: int, data_root: str | None)
 
 
 def tuning_row(setup: Setup, method: str, strength: float, folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One row of the tuning: the mean score over folds (per cent, or loss), the worst where one diverged."""
+    """Return one tuning row: the mean score over folds, the worst where one diverged.
+
+    Scores are in per cent, or losses.
+    """
     factor = 100 if setup.metric == "accuracy" else 1
     values = [factor * item[setup.metric] for item in folds if item["status"] == "finished"]
     diverged = len(folds) - len(values)
@@ -71,9 +74,10 @@ def tuning_row(setup: Setup, method: str, strength: float, folds: Sequence[Mappi
 
 
 def tune(setting: RunSettings, setup: Setup) -> Table:
-    """Every strength of every method in the middle scenario: its held-out score, and whether it was `chosen`.
+    """Tune every strength of every method in the middle scenario by held-out scores.
 
-    What `tuned.csv` has of the same base network, method and strength is not tuned again.
+    `chosen` marks the selected strengths. What `tuned.csv` has of the same base network, method and strength is not
+    tuned again.
     """
     import pandas
 
@@ -117,9 +121,9 @@ def chosen_strengths(table: Table) -> dict[str, float]:
 
 
 def scenario_row(setup: Setup, method: str, spec: RunSpec, record: Record) -> dict[str, Any]:
-    """One network: its scenario, method and seed, final and best test metric (accuracies in per cent), the whole curve.
+    """Return scenario, method, seed, final and best test metric, and curve of one network.
 
-    A diverged network is at chance from then on.
+    Accuracies are in per cent. A diverged network is at chance from then on.
     """
     factor = 100.0 if setup.metric == "accuracy" else 1.0
     curve = [factor * float(row[f"test_{setup.metric}"]) for row in record.history]
@@ -145,7 +149,10 @@ def scenario_row(setup: Setup, method: str, spec: RunSpec, record: Record) -> di
 def scenario_runs(
     setting: RunSettings, setup: Setup, strengths: Mapping[str, float], scenarios: Sequence[Scenario], runs: int
 ) -> tuple[Table, list[RunSpec]]:
-    """Every method in every scenario (what differs from the middle one), with frozen strengths: a row per network."""
+    """Run every method in every scenario with frozen strengths, and return rows of networks.
+
+    A scenario is what differs from the middle one.
+    """
     import pandas
 
     planned = [
@@ -161,7 +168,10 @@ def scenario_runs(
 
 
 def constant_prediction_loss(setting: RunSettings, setup: Setup) -> float:
-    """Test loss of the mean training target, averaged over the runs without noise: what any network must beat."""
+    """Return the test loss of the mean training target, averaged over runs without noise.
+
+    Any network must beat it.
+    """
     losses = []
     for seed in range(setup.runs):
         problem, _ = prepared(setup.with_seed(seed).replace({"data.target_noise": 0.0}), setting.data_root)
@@ -182,7 +192,7 @@ def plane() -> torch.Tensor:
 
 
 def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> dict[str, Any]:
-    """Train a network and take the readings of its kernel at the start and after every `every`-th epoch.
+    """Train a network, and read its kernel at the start and after every `every`-th epoch.
 
     Returns its status and `rows`, one per recording: trace is tr K / nC, masked_logdet that of a network with dropout
     with its masks on; for inputs of two numbers also alignment, that of the kernel with the kernel of the labels, and

@@ -37,7 +37,7 @@ class Method:
     cyclical: bool = False
 
     def strengths(self, n: int) -> tuple[float, ...]:
-        """Return n strengths from the smallest to the largest, to two digits. One where there is nothing to tune."""
+        """Return n strengths in rising order, to two digits, or the only one without tuning."""
         if self.low == self.high:
             return (self.low,)
         spaced = numpy.geomspace if self.logarithmic else numpy.linspace
@@ -85,7 +85,7 @@ METHODS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A network on data, the methods that are compared on it ("Unregularised" first), and how they are tuned."""
+    """Network on data, the compared methods ("Unregularised" first), and their tuning."""
 
     base: RunSpec  # the unregularized network in the middle scenario
     methods: tuple[Method, ...]
@@ -103,7 +103,7 @@ class Setup:
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether the metric is a loss."""
+        """Direction of the metric: True for a loss."""
         return self.metric == "loss"
 
     @property
@@ -132,7 +132,10 @@ def sizes(setting: RunSettings) -> Any:
 
 
 def make(setting: RunSettings, name: str, *more: str, printed: bool = False) -> Setup:
-    """The setup of this name at this scale, with `more` methods; `printed`: with the budget of the printed tables."""
+    """Return the setup of this name at this scale, with `more` methods.
+
+    With `printed` it has the budget of the printed tables.
+    """
     every = sizes(setting)
     content, common = dict(every[name]), every["common"]
     larger = content.pop("printed", {})

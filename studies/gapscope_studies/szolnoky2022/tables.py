@@ -31,7 +31,10 @@ def printed(number: int) -> Table:
 
 
 def means(table: Table, *by: str) -> Table:
-    """Mean and deviation of the final metric and mean of the best one, a row a scenario and method, by noise."""
+    """Return mean and deviation of the final metric and mean of the best, sorted by noise.
+
+    A row is a scenario and method.
+    """
     groups = table.groupby([*(by or ("noise",)), "method"], sort=False)
     result = groups.agg(
         final=("final", "mean"), sd=("final", "std"), best=("best", "mean"), diverged=("diverged", "sum")
@@ -40,7 +43,10 @@ def means(table: Table, *by: str) -> Table:
 
 
 def beside_the_paper(ours: Table, paper: Table | None) -> Table:
-    """One row a noise level and source, one column a method: final ± standard deviation (best), and what diverged."""
+    """Return a table of results by noise level, source (ours or paper) and method.
+
+    A cell is final ± standard deviation (best), and what diverged.
+    """
     import pandas
 
     def cell(row: Any) -> str:
@@ -60,7 +66,10 @@ def beside_the_paper(ours: Table, paper: Table | None) -> Table:
 
 
 def arm_of(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonArm:
-    """Return how well the networks of one method learned: training accuracy. Of losses what they save of `constant`."""
+    """Return the training fit of the networks of one method, by accuracy or by saved loss.
+
+    Losses count by what they save of `constant`.
+    """
     finished, failed = rows[~rows["diverged"]], ""
     if not setup.lower_is_better and "size" in rows:  # scenarios in which the median run learned nothing
         reached = rows.groupby(["noise", "size"])["train_accuracy"].median()
@@ -87,10 +96,11 @@ def arms_of(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...
 
 
 def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: str, constant: float) -> list[Claim]:
-    """At every noise level: MGS ends above the unregularized network, and where the paper has it so, above all others.
+    """Return claims per noise level that MGS ends above the unregularized network.
 
-    Above their final metric, and above their best epochs; `theirs` is the paper's table. That it ends above losses made
-    for wrong labels, which the paper does not have, is a claim of ours.
+    Where the paper has it so, MGS ends above all others: above their final metric, and above their best epochs.
+    `theirs` is the paper's table. That it ends above losses made for wrong labels, which the paper does not have, is a
+    claim of ours.
     """
     sign = -1 if setup.lower_is_better else 1
     claims = []
@@ -135,7 +145,7 @@ def with_tuning(
     setting: RunSettings, setup: Setup, tuning: Table, specs: Sequence[RunSpec], paper: Mapping[str, str], *,
     numbers: Mapping[str, Any], tables: Mapping[str, Table], **more: Any,
 ) -> Outcome:  # fmt: skip
-    """An outcome of tuned methods: with the strengths that were tried and those that were chosen."""
+    """Return an outcome of tuned methods, with the tried and the chosen strengths."""
     # methods whose best strength is the smallest or the largest that was tried
     edge = ", ".join(str(method) for method, group in tuning.groupby("method", sort=False)
                      if len(group) > 1 and group["chosen"].to_numpy()[[0, -1]].any())  # fmt: skip
@@ -152,7 +162,10 @@ def with_tuning(
 
 
 def curves_figure(setup: Setup, table: Table, label: str) -> Figure:
-    """Test metric along training with its range over runs, one panel a noise level (Figs. A.2 and A.3)."""
+    """Plot the test metric along training, one panel per noise level (Figs. A.2 and A.3).
+
+    Bands are the range over runs.
+    """
     noises = sorted(table["noise"].unique())
     figure, axes = panels(len(noises), width=2.6, height=2.9)
     for axis, noise in zip(axes, noises, strict=True):

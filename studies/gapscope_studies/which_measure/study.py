@@ -1,4 +1,4 @@
-"""Two pools of networks and a leaderboard of each: which measure predicts more than the configuration?
+"""Leaderboards of two pools: measures that predict more than the configuration.
 
 The rules were fixed before a network was trained:
 
@@ -80,9 +80,10 @@ def _evidence_claim(
 
 
 def specs_of(setting: RunSettings, pool: str) -> list[RunSpec]:
-    """The training configurations of a grid, each with a seed and a training subset of its own, in random order.
+    """Return the training configurations of a grid, with own seeds, in random order.
 
-    In random order a run that is stopped leaves a fair sample of the grid.
+    Each has a seed and a training subset of its own. In random order a run that is stopped leaves a fair sample of the
+    grid.
     """
     first = 1000 if pool.endswith(NOISE) else 0
     specs = [
@@ -126,7 +127,10 @@ def _held_out_accuracy(setting: RunSettings, pool: str, spec: RunSpec) -> float:
 
 
 def table_of(setting: RunSettings, pool: str, records: list[Record]) -> pandas.DataFrame:
-    """One row per network. The gap is training accuracy minus accuracy on all images not trained on."""
+    """Return one row per network, with its gap from held-out images.
+
+    The gap is training accuracy minus accuracy on all images not trained on.
+    """
     specs = {record.id: RunSpec.from_dict(record.spec) for record in records}
     jobs = {key: partial(_held_out_accuracy, setting, pool, spec) for key, spec in specs.items()}
     accuracies = setting.cached(f"{pool}-held-out", jobs)
@@ -183,7 +187,7 @@ def _pool(setting: RunSettings, pool: str) -> Outcome:
 
 
 def _in_both(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]]:
-    """One row per measure: its verdict and its scores in both pools, the trusted measures first."""
+    """Return one row per measure: verdict and scores in both pools, trusted measures first."""
     rows, others = [], {row.measure: row for row in second}
     for row in first:
         other = others.get(row.measure)
@@ -204,7 +208,10 @@ def _in_both(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]]:
 
 
 def _prediction(board: Leaderboard, second: pandas.DataFrame, arms: Sequence[ComparisonArm]) -> Claim:
-    """Absolute errors of the size minus those of the measure, training configuration by training configuration."""
+    """Return the claim on absolute errors of the size minus those of the measure.
+
+    Errors are paired by training configuration.
+    """
     rows = [row for row in board if row.role == "measure"]
     best = max(rows, key=lambda row: numpy.nan_to_num(row.r_squared.value, nan=-numpy.inf)).measure
     gaps, each_alone = second["gap"].to_numpy(dtype=float), numpy.arange(len(second))
@@ -220,7 +227,10 @@ def _prediction(board: Leaderboard, second: pandas.DataFrame, arms: Sequence[Com
 
 
 def taus_within(table: pandas.DataFrame, measure: str, setting: str) -> list[float]:
-    """Tau-b with the gap in every group of networks that differ in one setting alone, where it is defined."""
+    """Return tau-b with the gap per group of networks that differ in one setting alone.
+
+    Groups without a defined tau-b are skipped.
+    """
     others = [name for name in _varying(table) if name != setting]
     groups = [part for _, part in table.groupby(others, sort=False)] if others else [table]
     columns = [part[[measure, "gap"]].to_numpy(dtype=float).T for part in groups if part[setting].nunique() > 1]
@@ -254,7 +264,7 @@ def _one_setting(
 
 
 def both(setting: RunSettings) -> Outcome:
-    """Return what holds in both pools, and what was chosen on CIFAR-10 and judged on CIFAR-100."""
+    """Evaluate measures in both pools, and those chosen on CIFAR-10 on CIFAR-100."""
     records = {pool: networks(setting, pool) for pool in POOLS}
     first, second = (table_of(setting, pool, result) for pool, result in records.items())
     boards = _rank(first, setting), _rank(second, setting)

@@ -34,7 +34,7 @@ mean_gap = partial(GapEstimator, features=[])
 
 
 def with_interval(row: Mapping[str, Any], coefficient: str = "pearson") -> str:
-    """A coefficient of a row of `correlations` and its interval in one phrase. A dash where there is none.
+    """Return a coefficient of `correlations` and its interval in one phrase, or a dash.
 
     >>> with_interval({"pearson": 0.5, "pearson_low": 0.2, "pearson_high": 0.75})
     '0.50 [0.20, 0.75]'
@@ -44,9 +44,10 @@ def with_interval(row: Mapping[str, Any], coefficient: str = "pearson") -> str:
 
 
 def arms_of(table: Table) -> tuple[ComparisonArm, ...]:
-    """Return how well the networks of each noise level fit their (corrupted) labels, for the guard.
+    """Return the fit of each noise level's networks to their (corrupted) labels.
 
-    Training is over where every network fits, which is the paper's own end of it; else the curve tells.
+    It is meant for the guard. Training is over where every network fits, which is the paper's own end of it; else the
+    curve tells.
     """
     return tuple(
         ComparisonArm(
@@ -61,7 +62,10 @@ def arms_of(table: Table) -> tuple[ComparisonArm, ...]:
 
 
 def cluster_fields(table: Table, cluster: str = "corruption", unit: str = "noise levels") -> dict[str, Any]:
-    """Return fields of a claim. Networks of one noise level share corrupted labels and most of their gap: one unit."""
+    """Return claim fields with a noise level as one unit.
+
+    Networks of one noise level share corrupted labels and most of their gap.
+    """
     return {"clusters": table[cluster].to_list(), "unit": unit, "compared": arms_of(table)}
 
 
@@ -71,7 +75,10 @@ def of_sign(sign: int) -> dict[str, Any]:
 
 
 def sign_claims(source: str, table: Table, units: Mapping[str, str] | None = None, **more: Any) -> list[Claim]:
-    """That the gap rises with zeta and falls with kappa. `units` are options of `cluster_fields`."""
+    """Return claims that the gap rises with zeta and falls with kappa.
+
+    `units` are options of `cluster_fields`.
+    """
     return [
         relation(source, f"the gap {'rises' if sign > 0 else 'falls'} with {NAMES[name]}",
                  f"Pearson of the gap and {NAMES[name]}", pearson, table[name], table["gap"], **of_sign(sign),
@@ -91,7 +98,10 @@ def errs_less(
 
 
 def scatters(table: Table, pairs: Sequence[tuple[str, str]]) -> Figure:
-    """One panel a pair of columns, a colour a noise level. Hollow points have batch normalization."""
+    """Plot scatters of column pairs, one panel per pair and one colour per noise level.
+
+    Hollow points have batch normalization.
+    """
     figure, axes = panels(len(pairs), height=3.0)
     groups = {f"{level:.0%} corrupted": group for level, group in table.groupby("corruption")}
     hollow = {name: group["batch_norm"].to_list() for name, group in groups.items()}

@@ -1,4 +1,4 @@
-"""Parts that are a figure of the paper: Figs. 1 to 3 (VGG-16), 4 (ImageNet), 5 (MobileNet) and 6 (ResNet-34)."""
+"""Figure parts: Figs. 1 to 3 (VGG-16), 4 (ImageNet), 5 (MobileNet) and 6 (ResNet-34)."""
 
 from __future__ import annotations
 
@@ -62,14 +62,20 @@ IMAGENET = {"data": "ImageNet, 1,000 classes, 224 x 224 pixels", "network": "VGG
 def plain_sparsities(
     setting: RunSettings, pool: str, plain: Sequence[RunSpec], **options: Any
 ) -> tuple[Sparsities, list[Record]]:
-    """Networks that differ in corruption alone: corruption -> zeta and kappa with all curves, and their records."""
+    """Return sparsities of networks by corruption, which alone differs, and their records.
+
+    Sparsities are zeta and kappa with all curves.
+    """
     records = grids.finished(setting, pool, plain, **options)
     ids = {record.id for record in records}
     return {spec.data.label_noise: sparsity(setting, pool, spec) for spec in plain if spec.id in ids}, records
 
 
 def repeated_sparsities(setting: RunSettings) -> tuple[list[RunSpec], list[Sparsities], list[Record]]:
-    """The networks of Figs. 1 and 2 over several draws of weights and samples, the sparsities of each draw, records."""
+    """Return networks, sparsities and records of Figs. 1 and 2 over several draws.
+
+    Draws are of weights and samples. Sparsities are per draw.
+    """
     pool, specs = grids.first_pool(setting)
     first, *others = grids.repeats_of_plain(setting, specs)
     result = [plain_sparsities(setting, pool, first)]
@@ -101,7 +107,10 @@ def _means(draw: Sparsities) -> Table:
 
 
 def _curves(draw: Sparsities) -> Figure:
-    """E and E_r of the first class in each network, their turning points and the area between them (Figs. 1, 2A)."""
+    """Plot E and E_r of each network's first class, turning points and area (Figs. 1, 2A).
+
+    The area is that between the curves.
+    """
     figure, axes = panels(len(draw), height=2.4)
     for axis, (title, item) in zip(axes, draw.items(), strict=True):
         n, first, last = numpy.arange(item.n_units + 1), item.curves[0].numpy(), item.reversed_curves[0].numpy()
@@ -128,7 +137,10 @@ def _clouds(draw: Sparsities) -> Figure:
 
 
 def _advantage(good: UnitSparsity, poor: UnitSparsity) -> dict[str, numpy.ndarray]:
-    """Quantity -> by how much it is better with clean than with random labels, in the paper's sense, by class."""
+    """Return the advantage of clean over random labels, by quantity and class.
+
+    Better is meant in the paper's sense.
+    """
     classes = sorted(set(good.classes) & set(poor.classes))
     here, there = (
         {name: numpy.array([values[item.classes.index(label)] for label in classes])
@@ -139,7 +151,7 @@ def _advantage(good: UnitSparsity, poor: UnitSparsity) -> dict[str, numpy.ndarra
 
 
 def _arms(records: Sequence[Record], source: Sparsities) -> tuple[ComparisonArm, ...]:
-    """Return how well the networks of each corruption in `source` fit their labels, over all draws."""
+    """Return the label fit of the networks of each corruption in `source`, over all draws."""
     by_level = {level: [r for r in records if r.spec["data"]["label_noise"] == level] for level in source}
     return tuple(
         compared(f"{level:.0%} corrupted", there, len(source[level].classes),
@@ -149,7 +161,7 @@ def _arms(records: Sequence[Record], source: Sparsities) -> tuple[ComparisonArm,
 
 
 def figure_1(setting: RunSettings) -> Outcome:
-    """Both curves, turning points and areas of a network that generalizes well and of one that cannot."""
+    """Compare curves, turning points and areas with good and with no generalization (Fig. 1)."""
     specs, repeats, records = repeated_sparsities(setting)
     first = repeats[0]
     low, high = min(first), max(first)
@@ -269,7 +281,10 @@ def _protocol_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _one_split(estimator: GapEstimator, table: Table) -> dict[str, tuple[list[float], list[float]]]:
-    """Gaps and estimates of the networks fitted on and of the held-out tenth, in the first split."""
+    """Return gaps and estimates of fitted and of held-out networks in the first split.
+
+    A tenth is held out.
+    """
     held: Table = cross_val_predict(estimator, table, scheme="splits", n_splits=1)
     rest = table.drop(held.index)
     estimate = estimator.fit(rest, rest["gap"]).predict(rest)
@@ -315,7 +330,10 @@ def fit_claim(source: str, table: Table, paper: float, units: Mapping[str, str] 
 
 
 def ssr_claim(source: str, says: str, table: Table, model: GapEstimator, paper: float) -> Claim:
-    """That the sum of squared residuals of held-out networks, as many as the paper's, is the paper's."""
+    """Return the claim that the sum of squared held-out residuals is the paper's.
+
+    It is over as many networks as the paper's.
+    """
     residuals = model.fit(table, table["gap"]).residuals_
     return claim(source, says, f"sum of squared residuals of {HELD_OUT} left-out networks", HELD_OUT * residuals**2,
                  paper=paper, **cluster_fields(table))  # fmt: skip
@@ -352,7 +370,10 @@ def figure_3cd(setting: RunSettings) -> Outcome:
 
 
 def figure_3e(setting: RunSettings) -> Outcome:
-    """The margin signature (least squares on 20 features, and its ridge) on the same splits as zeta and kappa."""
+    """Compare the margin signature with zeta and kappa on the same splits.
+
+    The signature is least squares on 20 features, and its ridge.
+    """
     pool, specs = grids.first_pool(setting)
     table, n_splits = grids.networks(setting, pool, specs), setting.read(__file__)["splits"]
     margins = {"least squares": margin_model(), "ridge": margin_model(kind="ridge")}

@@ -36,7 +36,9 @@ MODELS: dict[str, tuple[float, dict[str, Any]]] = {
 
 
 def stratified(recipes: Sequence[dict[str, Any]], n: int, balanced: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Draw n different training configurations, as many as possible from every combination of the `balanced` settings.
+    """Sample n different training configurations, stratified by the `balanced` settings.
+
+    There are as many as possible from every combination.
 
     >>> drawn = stratified([{"a": a, "b": b} for a in (0, 1) for b in range(9)], 4, ["a"], 0)
     >>> sorted(recipe["a"] for recipe in drawn)
@@ -50,7 +52,10 @@ def stratified(recipes: Sequence[dict[str, Any]], n: int, balanced: Sequence[str
 
 
 def _changes(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a training configuration. Keras adds l2 times the sum of squares, biases included, as our penalty."""
+    """Return the changed settings of a training configuration.
+
+    Keras adds l2 times the sum of squares, biases included, as our penalty.
+    """
     penalties = [{"name": "weight", "options": {"strength": recipe["l2"]}}] if recipe["l2"] else []
     changes = {f"network.options.{name}": recipe[name] for name in ("batch_norm", "dropout") if name in recipe}
     changes |= {f"training.{name}": recipe[name] for name in ("momentum", "learning_rate", "batch_size")}
@@ -89,20 +94,23 @@ def paper_grid(setting: RunSettings, pool: str) -> list[RunSpec]:
 
 
 def plain_networks(specs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Those of the specs that differ from the first in corruption (seed, images) alone, by corruption."""
+    """Return specs that differ from the first in corruption alone (seed, images), in order."""
     same = {"data.label_noise": 0.0, "data.seed": 0, "seed": 0}
     plain = specs[0].replace(same).id
     return sorted((spec for spec in specs if spec.replace(same).id == plain), key=lambda spec: spec.data.label_noise)
 
 
 def draws_of(specs: Sequence[RunSpec], n: int) -> list[list[RunSpec]]:
-    """Return the same networks `n` times, each time with other weights and other training samples."""
+    """Return the same networks `n` times, each time with other weights and training samples."""
     again = ([spec.replace({"seed": spec.seed + 1000 * k, "data.seed": k}) for spec in specs] for k in range(1, n))
     return [list(specs), *again]
 
 
 def repeats_of_plain(setting: RunSettings, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-    """Return draws of the plain networks with the scale's fractions of corrupted labels (a pool may have more)."""
+    """Return draws of plain networks with the scale's fractions of corrupted labels.
+
+    A pool may have more fractions.
+    """
     content = setting.read(__file__)
     plain = [spec for spec in plain_networks(specs) if spec.data.label_noise in content["fractions"]]
     return draws_of(plain, content["plain_repeats"])
@@ -112,10 +120,11 @@ def repeats_of_plain(setting: RunSettings, specs: Sequence[RunSpec]) -> list[lis
 
 
 def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
-    """The pool "digits" (small CNNs), "clothes" (LeNet-5 on Fashion-MNIST) or "dense" (three hidden layers on MNIST).
+    """Return a pool of varied networks: "digits", "clothes" or "dense".
 
-    Corrupted labels, clean labels and few samples, training that stops early; each with and without batch norm. The
-    data are the same, but no two networks share initial weights. A pool may have `fractions` of its own.
+    They are small CNNs, LeNet-5 on Fashion-MNIST, or three hidden layers on MNIST. Corrupted labels, clean labels and
+    few samples, training that stops early; each with and without batch norm. The data are the same, but no two networks
+    share initial weights. A pool may have `fractions` of its own.
     """
     content = setting.read(__file__)
     varied = content["varied"]
@@ -139,7 +148,10 @@ def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
 
 
 def first_pool(setting: RunSettings) -> tuple[str, list[RunSpec]]:
-    """Name and networks of the pool behind Figs. 1 to 3. Of a varied pool those of full training and common size."""
+    """Return name and networks of the pool of Figs. 1 to 3.
+
+    Those of a varied pool have full training and common size.
+    """
     name = setting.read(__file__)["first_pool"]
     if name == "vgg":
         return name, paper_grid(setting, name)
@@ -152,7 +164,7 @@ def first_pool(setting: RunSettings) -> tuple[str, list[RunSpec]]:
 
 
 def models(setting: RunSettings) -> dict[str, list[RunSpec]]:
-    """Return draws of models A to E of Table 1, each with less regularization than the one before."""
+    """Return draws of models A to E of Table 1, each less regularized than the one before."""
     content = setting.read(__file__)["photographs"]
     base = RunSpec.from_dict(content["base"])
     result = {}
@@ -186,15 +198,15 @@ def sparsity(setting: RunSettings, pool: str, spec: RunSpec) -> UnitSparsity:
 
 
 def finished(setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
-    """Train and measure what is missing. The records of the networks that finished, in the order of the specs."""
+    """Train and measure missing networks, and return finished records in order of the specs."""
     return [record for record in setting.train(pool, specs, **options) if record.status == "finished"]
 
 
 def networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec]) -> Table:
-    """One row per finished network, indexed by id: settings, scores, gap and readings, and further columns.
+    """Return one row per finished network, by id: settings, scores, gap and readings.
 
-    `fitted` is the paper's condition, `family` the architecture with its normalization, `chance` the accuracy of
-    guessing, `curve` the test accuracies.
+    There are further columns. `fitted` is the paper's condition, `family` the architecture with its normalization,
+    `chance` the accuracy of guessing, `curve` the test accuracies.
     """
     records = finished(setting, pool, specs)
     table: Table = records_to_pandas(records)

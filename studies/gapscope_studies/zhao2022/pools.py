@@ -39,7 +39,7 @@ MIN_NETWORKS = 5
 
 
 def subsets(table: Table) -> dict[str, Table]:
-    """Subsets of a pool with at least five networks, some of them centred within family or configuration."""
+    """Return subsets of five or more networks, some centred within family or configuration."""
     result = {name: table[choose(table)] for name, choose in SUBSETS.items()}
     fitted, columns = result["fitted"], [*SIGNS, *OTHERS, "gap"]
     for name, group in CENTRED.items():
