@@ -1,4 +1,4 @@
-"""Pages: what the paper says, what was found, at what scale. Then the claims, then tables, then figures."""
+"""Pages of results: the paper's statement, findings, scale, claims, tables and figures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def markdown_table(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str
 
 
 def claim_row(claim: Claim) -> list[str]:
-    """Return what is claimed, the paper's number, ours with interval and units, outcome and reason."""
+    """Return the claim, the paper's number, ours with interval and units, outcome and reason."""
     outcome, reason = claim.evaluate
     paper = "" if claim.paper is None else f"{claim.paper:.4g}"
     says = f"{claim.source}: {claim.statement}{' (ours)' if claim.ours else ''}"
@@ -59,7 +59,10 @@ def claims_in_words(claims: Sequence[Claim], most: int = 4) -> str:
 
 
 def scale_in_words(facts: Mapping[str, Any], *, most: int = 4) -> str:
-    """Return what was run in a few words: data with their size, networks without their options, epochs, seeds."""
+    """Return data, networks, epochs and seeds of a run in a few words.
+
+    Data are named with their size, networks without their options.
+    """
     here = {row["what"]: row["here"] for row in facts.get("stands_in_for", ())}
     data = [re.sub(r", ([\d,]+) training.*", r" (\1 samples)", each) for each in here.get("data", "").split("; ")]
     networks = here.get("network", "").split("; ")
@@ -85,7 +88,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG with its text as text: small, and the same bytes for the same numbers."""
+    """Save a figure as small, byte-reproducible SVG with its text as text."""
     import matplotlib
 
     # points of a line that are nearer to it than 0.4 of a dot cannot be seen
@@ -169,7 +172,9 @@ def write_part(
 
 
 def rewrite(folder: Path, part: str) -> None:
-    """Make a stored page again from its JSON, judged by the guard of today. Its tables and figures stay.
+    """Rewrite a stored page from its JSON, evaluated by the current guard.
+
+    Its tables and figures stay.
 
     Raises:
         InvalidInput: The page does not say where these begin and end.

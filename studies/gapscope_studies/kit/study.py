@@ -44,7 +44,7 @@ def _timed(function: Callable[[], Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Scale, folders and workers of a run (picklable; prints nothing in a worker)."""
+    """Settings of a run: scale, folders and workers (picklable, silent in workers)."""
 
     scale: str  # "smoke" (seconds), "small" (minutes on two cores, real data) or "paper"
     work: Path  # pools of trained networks; a part that was stopped continues from what is there
@@ -66,7 +66,10 @@ class RunSettings:
         return {"smoke": smoke, "small": small, "paper": paper}[self.scale]
 
     def read(self, folder: Path | str, name: str = "") -> dict[str, Any]:
-        """The content of `<name>.toml` (of this scale by default) beside a study's code (a file or its folder)."""
+        """Return the content of `<name>.toml` (by default of this scale) in a study's folder.
+
+        `folder` may also be a file in it.
+        """
         folder = Path(folder)
         path = (folder.parent if folder.is_file() else folder) / f"{name or self.scale}.toml"
         self.settings.append(path)
@@ -79,7 +82,7 @@ class RunSettings:
         return list(Grid.from_dict(grids[name], f"{self.scale}.toml: grids.{name}"))
 
     def train(self, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
-        """Train and measure what is missing of `specs` in the pool of this name. Return all their records in order."""
+        """Train and measure missing `specs` in a pool, and return all their records in order."""
         done = 0
 
         def tell(record: Record) -> None:
@@ -94,7 +97,10 @@ class RunSettings:
         return records
 
     def cached(self, name: str, jobs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-        """The answers of picklable functions, cached in folder `name` of the work folder. See `run_cached`."""
+        """Return results of picklable functions, cached in the folder `name` of the work folder.
+
+        See `run_cached`.
+        """
         timed = {key: partial(_timed, job) for key, job in jobs.items()}
         result = run_cached(
             timed, self.work / name, workers=self.workers,
@@ -131,7 +137,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Study:
-    """All parts of one paper, the claims that no part tests, and the sentences in which its findings are told."""
+    """Parts of one paper, the claims that no part tests, and the sentences of its findings."""
 
     name: str
     title: str
@@ -147,13 +153,16 @@ class Study:
         return parts[name]
 
     def claims(self, results: Path) -> list[tuple[str, str, bool]]:
-        """Outcome, sentence, and whether it is ours, of every claim, from the results that are stored."""
+        """Return outcome, sentence, and origin (ours or not) of every claim from stored results."""
         from gapscope_studies.kit.summary import rows_of
 
         return [(row.claim.outcome, row.claim.sentence, row.claim.ours) for row in rows_of(self, results)]
 
     def rewrite_pages(self, results: Path) -> None:
-        """Make the stored pages and their index again from the JSON files. Tables and figures stay."""
+        """Rewrite the stored pages and their index from the JSON files.
+
+        Tables and figures stay.
+        """
         for scale in SCALES:
             folder = results / self.name / scale
             stored = [part.name for part in self.parts if (folder / f"{part.name}.json").exists()]
@@ -172,14 +181,17 @@ class Study:
     def run(
         self, results: Path, *, scale: str, work: Path, parts: Sequence[str] = (), again: bool = False, **options: Any
     ) -> list[Path]:
-        """Run the parts that have no result yet. See `run_study`. `options` are further fields of `RunSettings`."""
+        """Run the parts without a result.
+
+        See `run_study`. `options` are further fields of `RunSettings`.
+        """
         return run_study(self, RunSettings(scale=scale, work=work, **options), results, parts=parts, again=again)
 
 
 def run_study(
     study: Study, setting: RunSettings, results: Path, *, parts: Sequence[str] = (), again: bool = False
 ) -> list[Path]:
-    """Run the parts of a study (all if none are named) that have no result yet; return the JSON files of this call.
+    """Run all or the named parts without a result, and return the JSON files of this call.
 
     Each is written to `results/<study>/<scale>/`. With `again` parts with a result are run, too: trained networks are
     used again, and the time that the part took before is counted in.
