@@ -97,7 +97,7 @@ def test_runs_go_on_together_and_where_they_ended() -> None:
     together.runs(2, 4)
     for one, other in zip(together.runs(3, 6), alone.runs(3, 6), strict=True):
         assert one.diagonal == pytest.approx(other.diagonal, rel=1e-9)
-        assert one.beside == pytest.approx(other.beside, rel=1e-9)
+        assert one.off_diagonal == pytest.approx(other.off_diagonal, rel=1e-9)
 
 
 @each()

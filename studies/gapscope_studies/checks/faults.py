@@ -146,7 +146,7 @@ def badly_initialized(network: nn.Module, generator: torch.Generator) -> nn.Modu
 
 
 def bottleneck(network: nn.Module, x: Tensor, generator: torch.Generator) -> nn.Module:
-    """The network behind a random projection of the inputs to one dimension."""
+    """Network after a random projection of the inputs to one dimension."""
     d = x[0].numel()
     down, up = nn.Linear(d, 1, bias=False), nn.Linear(1, d, bias=False)
     with torch.no_grad():

@@ -238,7 +238,7 @@ def relations_claim(
 
 
 def log_pearson(columns: Columns, x: str, y: str = "test_loss") -> float:
-    """Correlation of the logarithms. Rows that are not positive and finite are left out."""
+    """Return the correlation of the logarithms of positive, finite rows."""
     pair = numpy.array([columns[x], columns[y]])
     return pearson(*numpy.log(pair[:, (numpy.isfinite(pair) & (pair > 0)).all(0)]))
 

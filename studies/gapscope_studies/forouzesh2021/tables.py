@@ -105,7 +105,7 @@ def table_2(measured: Measured) -> Answer:
 
 
 def authors_row(width: int, name: str, ours: Any) -> dict[str, Any]:
-    """One of the authors' stored results beside ours. The accuracy in per cent."""
+    """Return one of the authors' stored results with ours (accuracy in per cent)."""
     theirs = _printed("authors")
     result = theirs[(theirs["width"] == width) & (theirs["quantity"] == name)]
     mean, deviation = (float(result[key].iloc[0]) if len(result) else math.nan for key in ("mean", "deviation"))

@@ -109,7 +109,7 @@ def in_words(values: Iterable[Any]) -> str:
 def scale_substitutions(
     setting: RunSettings, specs: Sequence[RunSpec], paper: Mapping[str, str] | None = None
 ) -> list[dict[str, str]]:
-    """Rows "what", "paper", "here", generated from all specs behind a part.
+    """Rows "what", "paper", "here", generated from all specs of a part.
 
     `paper` is what the paper had of "data", "network", "batch size", "epochs", "networks", "seeds"; further entries are
     rows of their own.

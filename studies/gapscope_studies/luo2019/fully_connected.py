@@ -84,7 +84,7 @@ def kurtosis(values: Tensor) -> float:
 
 
 def correlation(values: Tensor) -> float:
-    """Mean absolute correlation between two neurons. Those that never change are left out."""
+    """Return the mean absolute correlation between two neurons, without constant ones."""
     varied = values.double()[:, values.std(0) > 0]
     matrix = torch.corrcoef(varied.T).abs()
     return float((matrix.sum() - len(matrix)) / (len(matrix) * (len(matrix) - 1)))

@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def budgets(self) -> tuple[int, ...]:
-        """Epochs after which students are judged."""
+        """Epochs after which students are evaluated."""
         return (*(epochs for epochs in BUDGETS if epochs < self.longest), self.longest)
 
     def curve(self, loads: Any, zeta: float) -> Float[np.ndarray, ...]:

@@ -158,7 +158,7 @@ def table_of(setting: RunSettings, pool: str, records: list[Record]) -> pandas.D
 
 
 def _pool(setting: RunSettings, pool: str) -> Outcome:
-    """Measures judged on networks trained on subsets of one data set."""
+    """Measures evaluated on networks trained on subsets of one data set."""
     clean, noisy = networks(setting, pool), networks(setting, pool + NOISE)
     table = table_of(setting, pool, clean)
     everything = pandas.concat([table, table_of(setting, pool + NOISE, noisy)])
