@@ -13,7 +13,7 @@ from gapscope.leaderboard.association import (
     cross_validated_line,
     normal_scores,
 )
-from gapscope.statistics.intervals import cluster_weights, configuration_ids, permutations
+from gapscope.statistics.intervals import cluster_bootstrap_weights, configuration_ids, permutations
 
 NONE = numpy.empty((0, 30), dtype=int)
 
@@ -67,7 +67,7 @@ def grouped(seed: int = 0, n: int = 90) -> pandas.DataFrame:
 
 def associated(table: pandas.DataFrame, measure: pandas.Series, settings: list[str]) -> PartialAssociation:
     clusters = configuration_ids(table, settings)
-    orders, weights = list(permutations(clusters, 100, 0)), cluster_weights(clusters, 50, 0)
+    orders, weights = list(permutations(clusters, 100, 0)), cluster_bootstrap_weights(clusters, 50, 0)
     return PartialAssociations(table, "gap", settings, clusters, orders, weights).of(measure.to_numpy(dtype=float))
 
 
@@ -107,7 +107,7 @@ def test_each_configuration_is_predicted_by_the_line_of_the_others() -> None:
         out, rest = clusters == number, clusters != number
         slope, intercept = numpy.polyfit(x[rest], y[rest], 1)
         errors[out], plain[out] = y[out] - slope * x[out] - intercept, y[out] - y[rest].mean()
-    weights = cluster_weights(clusters, 2000, 0)
+    weights = cluster_bootstrap_weights(clusters, 2000, 0)
     result = cross_validated_line(x, y, clusters, NONE, weights)
     assert result.r_squared.value == pytest.approx(1 - (errors**2).sum() / (plain**2).sum())
     assert result.mae.value == pytest.approx(numpy.abs(errors).mean())

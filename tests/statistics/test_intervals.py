@@ -8,26 +8,26 @@ import pytest
 from scipy import stats
 
 from gapscope.statistics.intervals import (
-    cluster_weights,
+    bootstrap_weights,
+    cluster_bootstrap_weights,
     configuration_ids,
     members,
     percentile_interval,
     permutations,
-    resample_weights,
 )
 
 
 def test_weights_are_resamples_with_replacement() -> None:
-    weights = resample_weights(5, 20_000, 0)
+    weights = bootstrap_weights(5, 20_000, 0)
     assert weights.shape == (20_000, 5) and (weights.sum(1) == 5).all() and (weights == weights.round()).all()
     assert weights.mean(0) == pytest.approx(numpy.ones(5), abs=0.03)
     assert weights.var(0) == pytest.approx(numpy.full(5, 0.8), abs=0.05)  # n p (1 - p)
-    assert (resample_weights(5, 3, 1) == resample_weights(5, 3, 1)).all()
+    assert (bootstrap_weights(5, 3, 1) == bootstrap_weights(5, 3, 1)).all()
 
 
 def test_the_interval_of_a_mean_is_scipys() -> None:
     values = numpy.random.default_rng(0).normal(size=40)
-    means = resample_weights(40, 20_000, 1) @ values / 40
+    means = bootstrap_weights(40, 20_000, 1) @ values / 40
     theirs = stats.bootstrap((values,), numpy.mean, n_resamples=20_000, method="percentile", rng=2).confidence_interval
     assert percentile_interval(means, 0.95) == pytest.approx((theirs.low, theirs.high), abs=0.02)
 
@@ -55,6 +55,6 @@ def test_whole_clusters_change_places_with_those_of_their_size() -> None:
 
 
 def test_rows_of_a_cluster_are_drawn_together() -> None:
-    weights = cluster_weights(numpy.array([0, 0, 1, 2]), 300, 0)
+    weights = cluster_bootstrap_weights(numpy.array([0, 0, 1, 2]), 300, 0)
     assert (weights[:, 0] == weights[:, 1]).all() and set(weights[:, [0, 2, 3]].sum(1)) == {3.0}
     assert abs(weights.mean() - 1) < 0.1

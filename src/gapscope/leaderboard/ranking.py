@@ -16,7 +16,7 @@ from gapscope.leaderboard.association import PartialAssociations, cross_validate
 from gapscope.leaderboard.leaderboard_result import Leaderboard, LeaderboardRow, Score, Verdict, verdict_of
 from gapscope.leaderboard.network_tables import NetworkTable, network_table
 from gapscope.leaderboard.paired_scores import PAIRED, PairedScores, competition_score, sign_errors
-from gapscope.statistics.intervals import configuration_ids, percentile_interval, permutations, resample_weights
+from gapscope.statistics.intervals import bootstrap_weights, configuration_ids, percentile_interval, permutations
 
 if TYPE_CHECKING:
     import pandas
@@ -88,7 +88,7 @@ class _LeaderboardContext:
         self.n_configurations = int(self.clusters.max()) + 1
         self.gaps = table.rows[target].to_numpy(dtype=float)
         self.orders = numpy.array(list(permutations(self.clusters, n_permutations, seed)))
-        self.resamples = resample_weights(self.n_configurations, n_bootstrap, seed)
+        self.resamples = bootstrap_weights(self.n_configurations, n_bootstrap, seed)
         self.weights = self.resamples[:, self.clusters]
         self.paired_weights = self.weights[:PAIRED_DRAWS]
         self.pairs = PairedScores(table.rows, target, self.settings)

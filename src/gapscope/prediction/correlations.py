@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.prediction.columns import check_columns
-from gapscope.statistics.intervals import cluster_weights, percentile_interval
+from gapscope.statistics.intervals import cluster_bootstrap_weights, percentile_interval
 
 if TYPE_CHECKING:
     import pandas
@@ -101,7 +101,7 @@ def _row(x: Array, y: Array, clusters: Int[Array, " n"], n_bootstrap: int, seed:
     row: dict[str, float] = {"n": n, "dropped": int((~finite).sum())}
     if n < 3:
         return row | {f"{name}{end}": numpy.nan for name in COEFFICIENTS for end in ("", "_low", "_high")}
-    resamples = cluster_weights(numpy.unique(clusters[finite], return_inverse=True)[1], n_bootstrap, seed)
+    resamples = cluster_bootstrap_weights(numpy.unique(clusters[finite], return_inverse=True)[1], n_bootstrap, seed)
     for name, coefficient in COEFFICIENTS.items():
         row[name] = float(coefficient(numpy.ones((1, n)), x, y)[0])
         row[f"{name}_low"], row[f"{name}_high"] = percentile_interval(coefficient(resamples, x, y), level)

@@ -15,7 +15,7 @@ from gapscope.prediction.correlations import pearson_correlation
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.results.progress import progress
 from gapscope.results.records import Record, records_to_pandas
-from gapscope.statistics.intervals import percentile_interval, resample_weights
+from gapscope.statistics.intervals import bootstrap_weights, percentile_interval
 
 if TYPE_CHECKING:
     import pandas
@@ -139,7 +139,7 @@ def _summary(
     rows["inside"] = (predictions["verdict"] == "inside").to_numpy()
     parts = [rows_of_split for _, rows_of_split in predictions.groupby("split", sort=False).indices.items()]
     if scheme != "splits":  # resamples of the networks
-        counts = resample_weights(len(predictions), n_bootstrap, seed).astype(int)
+        counts = bootstrap_weights(len(predictions), n_bootstrap, seed).astype(int)
         parts = [numpy.repeat(numpy.arange(len(predictions)), count) for count in counts]
     metrics = [_metrics({key: values[part] for key, values in rows.items()}, mean_gap) for part in parts]
     fits = predictions.groupby("split", sort=False)["fit_pearson"].first().to_numpy(dtype=float)

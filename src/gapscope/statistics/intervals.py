@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 Array = numpy.ndarray
 
 
-def resample_weights(n: int, n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
+def bootstrap_weights(n: int, n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
     """Return how often each of n items occurs in each resample of n with replacement."""
     return numpy.random.default_rng(seed).multinomial(n, numpy.full(n, 1 / n), size=n_bootstrap).astype(float)
 
 
-def cluster_weights(clusters: Int[Array, " n"], n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
+def cluster_bootstrap_weights(clusters: Int[Array, " n"], n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
     """Return how often each row occurs in each resample of whole clusters with replacement."""
-    return resample_weights(int(clusters.max()) + 1, n_bootstrap, seed)[:, clusters]
+    return bootstrap_weights(int(clusters.max()) + 1, n_bootstrap, seed)[:, clusters]
 
 
 def percentile_interval(resampled: Sequence[float] | Float[Array, " b"], level: float) -> tuple[float, float]:
-    """Return the central interval of the finite values (NaN if there are none)."""
+    """Return the central interval of the finite bootstrap values (NaN if there are none)."""
     values = numpy.asarray(resampled, dtype=float)
     values = values[numpy.isfinite(values)]
     if not len(values):
