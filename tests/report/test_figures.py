@@ -202,7 +202,7 @@ def read_uri(uri: str) -> numpy.ndarray:
     return numpy.asarray(Image.open(io.BytesIO(content)))
 
 
-@pytest.mark.parametrize("make", [numpy.asarray, torch.as_tensor])
+@pytest.mark.parametrize("make", [numpy.asarray, torch.as_tensor, numpy.ndarray.tolist])
 def test_a_sample_is_stretched_from_black_to_white(make: Any) -> None:
     grey = make(numpy.array([[[-1.0, 0.0], [1.0, 3.0]]]))
     assert read_uri(data_uri(grey)).tolist() == [[0, 64], [128, 255]]

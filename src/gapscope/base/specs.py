@@ -347,18 +347,22 @@ class RunSpec(_BaseSpec):
             table = getattr(self, name)
             content = table.to_dict()
             for path, value in settings.items():
-                *tables, key_of_value = path.split(".")
-                inner = content
-                for part in tables:
-                    if not isinstance(inner.get(part), dict):
-                        _refuse(f"{name}.{path}")
-                    inner = inner[part]
-                inner[key_of_value] = value
+                _set(content, path, value, f"{name}.{path}")
             made[key] = from_mapping(type(table), content, f"Spec.{name}")
         return made[key]
 
 
 _TABLES = ("data", "network", "normalization", "training")
+
+
+def _set(content: dict[str, Any], path: str, value: Any, whole: str) -> None:
+    """Set the value at a dotted path of nested tables (`whole` is the path in messages)."""
+    *tables, key = path.split(".")
+    for name in tables:
+        if not isinstance(content.get(name), dict):
+            _refuse(whole)
+        content = content[name]
+    content[key] = value
 
 
 def _refuse(path: str) -> NoReturn:

@@ -359,7 +359,7 @@ class Pool:
         if superseded:
             with suppress(GapscopeError, OSError), self._locked():
                 for path in superseded:
-                    path.unlink()
+                    path.unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

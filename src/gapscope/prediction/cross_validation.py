@@ -25,7 +25,7 @@ SCHEMES = ("leave_one_out", "folds", "splits")
 MEAN_GAP = "mean gap"
 FEWEST = 3
 # beyond so many networks nothing is refitted without each of them: the time grows with more than their square
-MAX_DROPPED = 100
+MAX_LEAVE_ONE_OUT = 100
 N_FOLDS = 20
 
 
@@ -148,11 +148,11 @@ def _summary(
     if scheme == "splits":
         level, what = 0.9, f"5th to 95th percentile of {len(parts)} splits"
         values = {key: _mean([row[key] for row in metrics]) for key in values}
-    results = [(key, value, [row[key] for row in metrics], level, what) for key, value in values.items()]
+    summaries = [(key, value, [row[key] for row in metrics], level, what) for key, value in values.items()]
     if not mean_gap:
-        results.append(("fit_pearson", _mean(fits), fits, 0.9, f"5th to 95th percentile of {len(fits)} fits"))
+        summaries.append(("fit_pearson", _mean(fits), fits, 0.9, f"5th to 95th percentile of {len(fits)} fits"))
     result: list[dict[str, object]] = []
-    for metric, value, sample, fraction, interval in results:
+    for metric, value, sample, fraction, interval in summaries:
         low, high = percentile_interval(sample, fraction)
         result.append({"metric": metric, "value": value, "low": low, "high": high, "interval": interval})
     return result
@@ -209,13 +209,13 @@ def cross_validate(
 
 
 def suggest_scheme(n: int) -> str:
-    """Return the scheme for n networks: "leave_one_out" up to `MAX_DROPPED`, "folds" beyond."""
-    return "leave_one_out" if n <= MAX_DROPPED else "folds"
+    """Return the scheme for n networks: "leave_one_out" up to `MAX_LEAVE_ONE_OUT`, "folds" beyond."""
+    return "leave_one_out" if n <= MAX_LEAVE_ONE_OUT else "folds"
 
 
 def with_interval_for(estimator: GapEstimator, n: int) -> GapEstimator:
     """Return the estimator with intervals that n networks can afford: "cv+" beyond 100."""
-    if n > MAX_DROPPED:
+    if n > MAX_LEAVE_ONE_OUT:
         estimator.interval, estimator.n_folds = "cv+", N_FOLDS
     return estimator
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Status = Literal["finished", "diverged", "failed"]
 RECORD = "record.json"  # a run is finished when its folder has it
-NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # numbers as `to_json` writes them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,15 +168,18 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and abs(value) < 2**63
 
 
+def _is_number(value: Any) -> bool:
+    """Return True for a number as `to_json` writes it (text if not finite)."""
+    return isinstance(value, float) or value in ("NaN", "Infinity", "-Infinity") or _is_whole(value)
+
+
 def _history(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
     """Return the epochs, or none and a note if their file is damaged."""
     path = folder / "history.jsonl"
     try:
         rows = tuple(read_json_lines(path))
         for row in rows:
-            wrong = next(
-                (n for n, v in row.items() if not (isinstance(v, float) or v in NOT_FINITE or _is_whole(v))), None
-            )
+            wrong = next((name for name, value in row.items() if not _is_number(value)), None)
             if not isinstance(row.get("epoch"), int) or wrong is not None:
                 raise DamagedFile(f"{path} must hold numbers for every epoch; '{wrong or 'epoch'}' is none.")
         return rows, ""

@@ -49,6 +49,7 @@ def data_uri(sample: Any) -> str:
     import numpy
     from PIL import Image
 
+    sample = sample if hasattr(sample, "shape") else numpy.asarray(sample)
     shape = tuple(sample.shape)
     if len(shape) not in (2, 3) or min(shape[-2:]) < 2 or (len(shape) == 3 and shape[0] not in (1, 3)):
         return ""
