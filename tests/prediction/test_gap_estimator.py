@@ -236,7 +236,7 @@ def test_files_that_are_no_estimator_are_refused(tmp_path: Path) -> None:
         ({"kind": "rigde"}, r"kind must be one of .* got 'rigde'. Did you mean 'ridge'\?"),
         ({"features": ("zetta",), "log_features": ()}, r"must have a column 'zetta'.*Did you mean 'zeta'\?"),
         ({"features": "zeta"}, "features must be a list of column names; got 'zeta'"),
-        ({"log_features": ("depth",)}, "logarithm must name readings among zeta, kappa, size; got 'depth'"),
+        ({"log_features": ("depth",)}, "log_features must name readings among zeta, kappa, size; got 'depth'"),
         ({"features": None}, "must be positive to enter by its logarithm; got -"),
     ],
 )

@@ -69,7 +69,7 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
 def test_says_which_options_are_wrong() -> None:
     with pytest.raises(InvalidInput, match=r"initializations must lie in \[2, inf\); got 1"):
         ranked_by_s({"a": NetworkSpec()}, (X, Y), initializations=1)
-    with pytest.raises(InvalidInput, match="n_outputs must be given if the data have no targets"):
+    with pytest.raises(InvalidInput, match="n_outputs is needed for data without targets"):
         ranked_by_s({"a": NetworkSpec()}, X)
     with pytest.warns(UserWarning, match="b have them"):
         ranked_by_s({"b": NetworkSpec(options={"width": 10, "dropout": 0.5})}, (X, Y), initializations=2)

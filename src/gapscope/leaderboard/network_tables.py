@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 from gapscope.base.errors import InvalidInput, UnreadableFile
-from gapscope.prediction.columns import check_columns, complete_rows, hyperparameter_columns, takes_several
+from gapscope.prediction.columns import check_columns, complete_rows, hyperparameter_columns, is_varied
 from gapscope.results.readings import BASELINE
 from gapscope.statistics.intervals import configuration_ids, sample_configurations
 
@@ -143,7 +143,7 @@ def network_table(
     if not complete:
         raise InvalidInput(f"{where} must have a measure with finite values; it has none.")
     rows = complete_rows(table, complete, target=target)
-    settings = [name for name in hyperparameters if takes_several(rows[name])]
+    settings = [name for name in hyperparameters if is_varied(rows[name])]
     return NetworkTable(
         rows.reset_index(drop=True), tuple(complete), tuple(settings), size, left_out, len(table) - len(rows), where
     )

@@ -30,7 +30,7 @@ from gapscope.prediction.accuracy_estimator import (
     with_state,
 )
 from gapscope.prediction.columns import check_columns
-from gapscope.prediction.forecast import check_prediction_data, count_duplicates, name_duplicates
+from gapscope.prediction.forecast import check_prediction_data, count_duplicates, describe_duplicates
 from gapscope.prediction.loo_rows import options_within_budget
 from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.progress import notify
@@ -47,17 +47,17 @@ class AccuracyEstimate(Result):
     """Accuracy of a trained network on new data, with the same label noise and without.
 
     Attributes:
-        same_noise: Accuracy on data like the training data, with the same label noise: what a hold-out would measure.
-            None if the estimator abstains.
+        same_noise: Accuracy on new data with the same label noise, as a hold-out measures it. None if the estimator
+            abstains.
         clean_labels: Accuracy on clean labels; None if the estimator abstains, or if the label noise cannot be
             estimated.
         label_noise: Fraction of wrong training labels, as passed or as estimated; None if it cannot be estimated.
         noise_interval: Its 90 % interval; None for a fraction that was passed.
         level: Nominal coverage of the intervals.
         abstained_because: Why there is no answer; empty if there is one.
-        clean_abstained_because: Why there is none on clean labels; empty if there is one.
-        initial: "given", or "resampled" if the initial weights were not known.
-        readings: What the estimate was computed from.
+        clean_abstained_because: Why there is no answer on clean labels; empty if there is one.
+        initial: "given", or "resampled" if no initial weights were passed.
+        readings: Readings that the estimate was computed from.
         duplicates: Number of samples that repeat an earlier one.
     """
 
@@ -88,7 +88,7 @@ class AccuracyEstimate(Result):
     def __repr__(self) -> str:
         lines = []
         if self.duplicates:
-            lines.append(name_duplicates(self.duplicates, int(self.readings["samples"])))
+            lines.append(describe_duplicates(self.duplicates, int(self.readings["samples"])))
         if self.same_noise is None:
             return "\n".join([*lines, f"no answer: {'; '.join(self.abstained_because)}"])
         lines.append(
@@ -154,11 +154,11 @@ def estimate_accuracy(
     trained network fits, and by whether samples with similar gradients have the same label. The correction was fitted
     to small networks, with 100 to 500 samples; docs/evidence/forecast.md has its errors and all comparisons.
 
-    There are two accuracies, which differ where labels are wrong: A' on data *like the training data*, which a hold-out
-    would measure, and A on *clean* labels. With the fraction r of label errors, spread evenly over the other classes,
-    $A = (A' - r / (C - 1)) / (1 - r C / (C - 1))$. Unless r is passed, `estimate_label_noise` estimates it with the
-    initial weights, and the deviations of A at the ends of both intervals are added as independent errors. If r cannot
-    be estimated, or Ctrl-C ends its estimate, there is no A.
+    There are two accuracies, which differ if labels are wrong: A' on new data *with the same label noise*, as a
+    hold-out measures it, and A on *clean* labels. With the fraction r of label errors, spread evenly over the other
+    classes, $A = (A' - r / (C - 1)) / (1 - r C / (C - 1))$. Unless r is passed, `estimate_label_noise` estimates it at
+    the initial weights, and the deviations of A at the ends of both intervals are added as independent errors. If r
+    cannot be estimated, or Ctrl-C interrupts its estimate, there is no A.
 
     There is no estimate for a network unlike those of the fit: features far from their initial values, a kernel that
     fits any labels, or a leave-one-out accuracy no better than the most frequent class. Common parameters: see
@@ -189,9 +189,9 @@ def estimate_accuracy(
     names = {name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state}
     options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
     n = len(samples)
-    # two kernels of at most 1,000 samples (the first is that of the leave-one-out predictions), and one of the noise
-    more = (n if n <= MAX_PAIRS else 2 * MAX_PAIRS**2 / n) + (n if label_noise is None else 0)
-    affordable, note = options_within_budget(network, samples, options, time_budget, more_columns=more)
+    # columns of two kernels of at most 1,000 samples (leave-one-out uses the first), and of one for the label noise
+    more_columns = (n if n <= MAX_PAIRS else 2 * MAX_PAIRS**2 / n) + (n if label_noise is None else 0)
+    affordable, note = options_within_budget(network, samples, options, time_budget, more_columns=more_columns)
     if affordable is None or (note and n <= MAX_PAIRS):
         raise NotMeasurable(f"There is no estimate within time_budget={time_budget}. {note} Pass a larger budget.")
     if note:
@@ -233,9 +233,9 @@ def estimate_accuracy(
 def _known_state(network: nn.Module, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the state dictionary before training, checked against the network's own."""
     state = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
-    own = network.state_dict()
-    misfits = [name for name in own if name not in state or state[name].shape != own[name].shape]
-    misfits += [name for name in state if name not in own]
+    current = network.state_dict()
+    misfits = [name for name in current if name not in state or state[name].shape != current[name].shape]
+    misfits += [name for name in state if name not in current]
     if misfits:
         raise InvalidInput(
             f"initial_state must hold the tensors of the network's state_dict(); {', '.join(misfits[:4])} differ. Pass "
@@ -256,8 +256,8 @@ def _on_clean_labels(
     classes = estimate.readings["classes"]
     if not isinstance(noise, LabelNoiseEstimate):
         return replace(estimate, clean_labels=clean_label_accuracy(like, noise, classes), label_noise=float(noise))
-    most = 0.99 * (1 - 1 / classes)  # beyond it labels say nothing of the accuracy
-    rates = [min(rate, most) for rate in (noise.rate, noise.low, noise.high)]
+    max_rate = 0.99 * (1 - 1 / classes)  # above this rate, labels do not depend on the true classes
+    rates = [min(rate, max_rate) for rate in (noise.rate, noise.low, noise.high)]
     middle, low, high = (clean_accuracy(like.value, rate, classes) for rate in rates)
     of_accuracy = clean_label_accuracy(like, rates[0], classes, clip=False)
     down = ((middle - of_accuracy.low) ** 2 + (middle - low) ** 2) ** 0.5
@@ -274,20 +274,20 @@ def _on_clean_labels(
 def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:
     """Return the state dictionary of a copy with resampled weights, always the same."""
     with torch.inference_mode(False):
-        fresh = copy.deepcopy(network)
+        reinitialized = copy.deepcopy(network)
     with RANDOM_STREAMS, preserve_rng_state():
         torch.manual_seed(0)
-        for name, module in fresh.named_modules():
-            draw = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-            if callable(draw):
-                draw()
+        for name, module in reinitialized.named_modules():
+            reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+            if callable(reset):
+                reset()
             elif any(True for _ in module.parameters(recurse=False)):
                 raise InvalidInput(
                     "Initial weights can be resampled only where every layer has reset_parameters; "
                     f"{name or 'network'} ({type(module).__name__}) has none. "
                     "Pass initial_state=, the state dictionary before training."
                 )
-    return fresh.state_dict()
+    return reinitialized.state_dict()
 
 
 def fit_accuracy_estimator(
@@ -298,35 +298,39 @@ def fit_accuracy_estimator(
 ) -> AccuracyEstimator:
     r"""Fit the accuracy estimate to your own data, from networks of known accuracy on new data.
 
-    The mean error $\bar r$ on the k known networks shifts every further answer by $\bar r \, k / (k + w^2 / b^2)$ (see
-    `gapscope.prediction.accuracy_estimator`): a few networks move it a little, many nearly by all of their mean error.
-    Intervals keep their widths. Networks may come from anywhere; no gapscope spec or pool is needed.
+    The mean error $\bar r$ on the k known networks shifts every further answer by $\bar r \, k / (k + w^2 / b^2)$, with
+    w and b the standard deviations of the errors within and between data sets: a few networks shift it by a part of
+    their mean error, many by nearly all of it. Intervals keep their widths. No gapscope spec or pool is needed.
 
     Args:
         known: Tuples (network, training data, accuracy), with the initial state dictionary as a fourth where it is
-            known; or a table of the readings `estimate_accuracy(...).readings` and `accuracy`, a row per network.
+            known; or a table with the readings `estimate_accuracy(...).readings` and `accuracy`, one row per network.
         target: Which accuracy is known: "like_training" (on a hold-out with the same label noise) or "clean".
         estimator: The estimator to fit; None for the one that comes with the package.
 
     Raises:
-        InvalidInput: No network is known, one is no such tuple, a column is missing, or an accuracy is not in [0, 1].
+        InvalidInput: `known` is empty, an item is no such tuple, a column is missing, or an accuracy is not in [0, 1].
     """
     import pandas
 
-    table = known if isinstance(known, pandas.DataFrame) else pandas.DataFrame([_row(each) for each in known])
+    table = (
+        known
+        if isinstance(known, pandas.DataFrame)
+        else pandas.DataFrame([_readings_and_accuracy(item) for item in known])
+    )
     if not len(table):
         raise InvalidInput("known must hold one network or more; got none. Pass [(network, data, accuracy), ...].")
     check_columns(table, [*NEEDED, ACCURACY])
     return (estimator or load_default()).recalibrate(table, table[ACCURACY].tolist(), target)
 
 
-def _row(known: Any) -> Mapping[str, float]:
-    if not isinstance(known, tuple) or len(known) not in (3, 4):
+def _readings_and_accuracy(item: Any) -> Mapping[str, float]:
+    if not isinstance(item, tuple) or len(item) not in (3, 4):
         raise InvalidInput(
             "Every known network must be a tuple (network, training data, accuracy) or (network, training data, "
-            f"accuracy, initial state dictionary); got {type(known).__name__}."
+            f"accuracy, initial state dictionary); got {type(item).__name__}."
         )
-    network, data, accuracy, *initial = known
+    network, data, accuracy, *initial = item
     state = initial[0] if initial else None
     readings = estimate_accuracy(network, data, initial_state=state, label_noise=0.0).readings
     return {**readings, ACCURACY: float(accuracy)}

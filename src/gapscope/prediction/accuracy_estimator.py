@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-MAX_PAIRS = 1000  # samples that are compared with each other at the trained weights
+MAX_PAIRS = 1000  # samples whose gradients are compared at the trained weights
 
 
 def with_state(network: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
@@ -53,29 +53,29 @@ def accuracy_readings(
 ) -> dict[str, float]:
     """Return leave-one-out scores at the initial weights, neighbours' votes and alignment.
 
-    The names are those that `gs.measure` gives the same numbers, so that a pool's readings fit as well: all of
-    `kernel_leave_one_out` at the initial weights, its `alignment`, and for classification `gradient_neighbours`. Where
-    there are more than 1,000 samples, the neighbours and the alignment are those of 1,000 random samples.
+    The names are those of `gs.measure`, so that a pool's readings can be used: all of `kernel_leave_one_out` at the
+    initial weights, its `alignment`, and for classification `gradient_neighbours`. Above 1,000 samples, neighbours and
+    alignment are those of 1,000 random samples.
     """
     before = with_data_statistics(with_state(network, initial_state), samples.inputs)
     pairs = samples
     if len(samples) > MAX_PAIRS:
-        chosen = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:MAX_PAIRS]
-        pairs = samples.subset(chosen)
+        indices = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:MAX_PAIRS]
+        pairs = samples.subset(indices)
     assert samples.targets is not None and pairs.targets is not None
     kernels: list[Tensor] = []
     with progress("estimating", 3) as bar:
-        for name, one in (("initial", before), ("trained", network)):
+        for name, subject in (("initial", before), ("trained", network)):
             bar.step(f"gradients at the {name} weights")
-            kernels.append(empirical_ntk(one, pairs.inputs, outputs="traced", chunk_size=chunk_size))
+            kernels.append(empirical_ntk(subject, pairs.inputs, outputs="traced", chunk_size=chunk_size))
             bar.advance()
-        bar.step("left-out predictions")
+        bar.step("leave-one-out predictions")
         if len(pairs) == len(samples):
-            left_out = loo_from_kernel(kernels[0], network, samples.inputs, samples.targets)
+            loo = loo_from_kernel(kernels[0], network, samples.inputs, samples.targets)
         else:
-            left_out = kernel_leave_one_out(before, samples.inputs, samples.targets, max_exact=max_exact,
-                                            landmarks=landmarks, chunk_size=chunk_size)  # fmt: skip
-    result = {f"kernel_leave_one_out.initial.{name}": value for name, value in left_out.scalars().items()}
+            loo = kernel_leave_one_out(before, samples.inputs, samples.targets, max_exact=max_exact,
+                                       landmarks=landmarks, chunk_size=chunk_size)  # fmt: skip
+    result = {f"kernel_leave_one_out.initial.{name}": value for name, value in loo.scalars().items()}
     if samples.is_classification:
         vote = neighbours_from_kernel(
             kernels[1], network, pairs.inputs, pairs.targets, neighbours=min(20, len(pairs) - 1)
@@ -86,11 +86,11 @@ def accuracy_readings(
 
 SHIPPED = Path(__file__).with_name("shipped_accuracy_estimator.json")
 SCHEMA = 1
-LEFT_OUT = "kernel_leave_one_out.initial"
+LOO = "kernel_leave_one_out.initial"
 TARGETS = ("like_training", "clean")
-# what an estimate uses of a network in addition to the readings
-NEEDED = ("samples", "classes", "train_accuracy", f"{LEFT_OUT}.accuracy", f"{LEFT_OUT}.squared_error",
-          f"{LEFT_OUT}.effective_dimension", "gradient_neighbours.agreement", "gradient_neighbours.conflict",
+# columns that an estimate needs of each network
+NEEDED = ("samples", "classes", "train_accuracy", f"{LOO}.accuracy", f"{LOO}.squared_error",
+          f"{LOO}.effective_dimension", "gradient_neighbours.agreement", "gradient_neighbours.conflict",
           "kernel_leave_one_out.alignment")  # fmt: skip
 
 
@@ -114,17 +114,17 @@ class ErrorParts:
 def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
     """Return the table with the columns that enter the fits, and expected errors."""
     check_columns(table, NEEDED)
-    left_out, n = table[f"{LEFT_OUT}.accuracy"], table["samples"]
-    # one sample right and one wrong are added, so that no accuracy is taken for certain
+    left_out, n = table[f"{LOO}.accuracy"], table["samples"]
+    # one correct and one wrong sample are added, so that no accuracy has a standard error of 0
     smoothed = (left_out * n + 1) / (n + 2)
     return table.assign(
         left_out=left_out,
-        residual=table[f"{LEFT_OUT}.squared_error"],
-        leverage=table[f"{LEFT_OUT}.effective_dimension"] / n,
+        residual=table[f"{LOO}.squared_error"],
+        leverage=table[f"{LOO}.effective_dimension"] / n,
         agreement=table["gradient_neighbours.agreement"],
         conflict=table["gradient_neighbours.conflict"],
         fit=table["train_accuracy"],
-        # training that stopped before it had learned what the data allow
+        # positive if training stopped before it fitted what the data allow
         shortfall=numpy.maximum(left_out - table["train_accuracy"], 0.0),
         log_samples=numpy.log(n),
         expected_error=numpy.sqrt(smoothed * (1 - smoothed) / n + spread**2),
@@ -167,11 +167,11 @@ class AccuracyEstimator:
         check_choice("target", target, TARGETS)
         for each in accuracy:
             check_range("accuracy", each, 0, 1)
-        fresh = replace(self, shifts={name: shift for name, shift in self.shifts.items() if name != target})
-        missed = numpy.asarray(accuracy) - [answer.value for answer in fresh.predict(table)[target]]
+        unshifted = replace(self, shifts={name: shift for name, shift in self.shifts.items() if name != target})
+        errors = numpy.asarray(accuracy) - [answer.value for answer in unshifted.predict(table)[target]]
         parts = self.errors[target]
-        weight = len(missed) / (len(missed) + (parts.within / parts.between) ** 2) if parts.between else 0.0
-        return replace(fresh, shifts={**fresh.shifts, target: float(missed.mean()) * weight})
+        weight = len(errors) / (len(errors) + (parts.within / parts.between) ** 2) if parts.between else 0.0
+        return replace(unshifted, shifts={**unshifted.shifts, target: float(errors.mean()) * weight})
 
     def predict(self, table: pandas.DataFrame, *, level: float = 0.9) -> dict[str, list[IntervalEstimate]]:
         """Return target -> accuracy of each network within 0 and 1, without abstaining.
@@ -179,12 +179,12 @@ class AccuracyEstimator:
         The table has the columns `NEEDED`.
         """
         check_range("level", level, 0, 1, low_open=True, high_open=True)
-        known = with_features(table, self.spread)
+        features = with_features(table, self.spread)
         result: dict[str, list[IntervalEstimate]] = {}
         for target, correction in self.corrections.items():
-            ends = correction.predict_interval(known, level)
-            base = known["left_out"].to_numpy()[:, None] + self.shifts.get(target, 0.0)
-            columns = numpy.column_stack([correction.predict(known), ends]) + base
+            ends = correction.predict_interval(features, level)
+            base = features["left_out"].to_numpy()[:, None] + self.shifts.get(target, 0.0)
+            columns = numpy.column_stack([correction.predict(features), ends]) + base
             result[target] = [IntervalEstimate(*row) for row in numpy.clip(columns, 0.0, 1.0).tolist()]
         return result
 
@@ -193,24 +193,24 @@ class AccuracyEstimator:
 
         `largest_class` are the fractions of the most frequent label in the training data.
         """
-        known = with_features(table, self.spread)
+        features = with_features(table, self.spread)
         reasons: list[list[str]] = []
-        for row, share in zip(known.to_dict("records"), largest_class, strict=True):
-            objections = self._objections(row, share)
-            reasons.append([reason for reason, applies in objections.items() if applies])
+        for row, fraction in zip(features.to_dict("records"), largest_class, strict=True):
+            domain_checks = self._domain_checks(row, fraction)
+            reasons.append([reason for reason, applies in domain_checks.items() if applies])
         for correction in self.corrections.values():
-            for result, each in zip(reasons, correction.in_domain(known).to_dict("records"), strict=True):
+            for result, each in zip(reasons, correction.in_domain(features).to_dict("records"), strict=True):
                 if each["reason"] and not result:
-                    result.append(f"it is unlike the networks of the fit: {each['reason']}")
+                    result.append(f"it is unlike the fitted networks: {each['reason']}")
         return reasons
 
-    def _objections(self, row: Mapping[Any, Any], largest_class: float) -> dict[str, bool]:
+    def _domain_checks(self, row: Mapping[Any, Any], largest_class: float) -> dict[str, bool]:
         limits, n, alignment = self.limits, row["samples"], row["kernel_leave_one_out.alignment"]
         error = (largest_class * (1 - largest_class) / n) ** 0.5
         return {
             f"{n:.0f} samples are fewer than {limits.samples}": n < limits.samples,
-            f"its features are far from their start (alignment of the kernels {alignment:.2f}, smallest fitted "
-            f"{limits.alignment:.2f})": not alignment >= limits.alignment,
+            f"its features are far from their initial values (alignment of the kernels {alignment:.2f}, smallest "
+            f"fitted {limits.alignment:.2f})": not alignment >= limits.alignment,
             f"the untrained kernel can fit any labels (mean leverage {row['leverage']:.2f}, largest fitted "
             f"{limits.leverage:.2f})": not row["leverage"] <= limits.leverage,
             "before training its gradients predict no better than the most frequent label (leave-one-out accuracy "

@@ -23,26 +23,26 @@ SETTINGS = ("data.", "network.", "training.", "hp.")
 
 def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
     """Raise InvalidInput, naming the nearest column, unless the table has all `columns`."""
-    known = [str(column) for column in table.columns]
+    names = [str(column) for column in table.columns]
     for column in columns:
         if column not in table.columns:
             raise InvalidInput(
-                f"The table must have a column {column!r}; it has {', '.join(known) or 'none'}."
-                f"{did_you_mean(column, known)}"
+                f"The table must have a column {column!r}; it has {', '.join(names) or 'none'}."
+                f"{did_you_mean(column, names)}"
             )
 
 
 def reading_columns(records: Iterable[Record]) -> list[str]:
     """Return the names of the readings that a gap may be estimated from, as measured.
 
-    They take two values or more among the finished networks; settings, scores, the gap and standard errors are none.
+    Readings with two values or more among the finished networks, without their standard errors.
     """
     values: dict[str, set[float]] = {}
     for record in records:
         if record.status == "finished":
             for reading in record.readings:
                 values.setdefault(reading.name, set()).add(reading.value)
-    return [name for name, seen in values.items() if len(seen) > 1]
+    return [name for name, distinct in values.items() if len(distinct) > 1]
 
 
 def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
@@ -51,12 +51,12 @@ def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
     A missing setting counts as a value of its own.
     """
     settings = [column for column in table.columns if column == "seed" or str(column).startswith(SETTINGS)]
-    return [column for column in settings if takes_several(table[column])]
+    return [column for column in settings if is_varied(table[column])]
 
 
-def takes_several(column: Any) -> bool:
+def is_varied(column: Any) -> bool:
     """Return whether a column holds two different texts or more (missing is a text)."""
-    # numbers of one kind that are equal are written alike, and the different ones are few
+    # equal numbers of one dtype have equal texts, so that only distinct numbers are formatted
     values = column if column.dtype == object else column.unique()
     return len({str(value) for value in values}) > 1
 
@@ -67,21 +67,21 @@ def finite_rows(numbers: Float[Array, "n p"]) -> Bool[Array, " n"]:
 
 
 def complete_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, target: str = "gap") -> pandas.DataFrame:
-    """Return the rows of finished networks whose target and `columns` are finite, in order.
+    """Return the rows of finished networks with finite target and `columns`, in order.
 
     Raises:
         InvalidInput: A column is missing, or no row is left.
     """
     check_columns(table, [*columns, target])
-    keep = finite_rows(table[[*columns, target]].to_numpy(dtype=float))
+    complete = finite_rows(table[[*columns, target]].to_numpy(dtype=float))
     if "status" in table.columns:
-        keep &= (table["status"] == "finished").to_numpy()
-    if not keep.any():
+        complete &= (table["status"] == "finished").to_numpy()
+    if not complete.any():
         raise InvalidInput(
             f"At least one network must be finished and have finite {', '.join([*columns, target])}; got none of "
-            f"{len(table)}. Leave out the readings that are missing."
+            f"{len(table)}. Exclude the readings that are missing."
         )
-    return table.loc[keep]
+    return table.loc[complete]
 
 
 def as_texts(column: Any) -> Any:
@@ -90,30 +90,29 @@ def as_texts(column: Any) -> Any:
 
 
 def log_transform(
-    shown: Float[Array, "n p"], names: Sequence[str], logarithm: Sequence[str], *, finite: bool
+    readings: Float[Array, "n p"], names: Sequence[str], log_features: Sequence[str], *, finite: bool
 ) -> Float[Array, "n p"]:
-    """Return the readings with the natural logarithm in place of some."""
-    readings = shown.copy()
-    for name in logarithm:
+    """Return the readings with `log_features` replaced by their natural logarithms."""
+    transformed = readings.copy()
+    for name in log_features:
         if name not in names:
-            raise InvalidInput(f"logarithm must name readings among {', '.join(names)}; got {name!r}.")
+            raise InvalidInput(f"log_features must name readings among {', '.join(names)}; got {name!r}.")
         k = list(names).index(name)
-        positive = shown[:, k] > 0
+        positive = readings[:, k] > 0
         if finite and not positive.all():
             raise InvalidInput(
-                f"{name} must be positive to enter by its logarithm; got {shown[:, k].min():.4g}. "
-                "Take it out of logarithm."
+                f"{name} must be positive to enter by its logarithm; got {readings[:, k].min():.4g}. "
+                "Take it out of log_features."
             )
-        readings[:, k] = numpy.log(numpy.where(positive, shown[:, k], numpy.nan))
-    return readings
+        transformed[:, k] = numpy.log(numpy.where(positive, readings[:, k], numpy.nan))
+    return transformed
 
 
 WIDE = 10.0
-# what the kernel of gradients predicts before training, whether neighbours agree after it, and the fit: on the 40
-# networks of the demo their error was a third of that of the sensitivities below
+# leave-one-out accuracy before training, agreement of neighbours after it, and the fit: on the 40 networks of the demo
+# their error is a third of that of the sensitivities below
 FROM_THE_KERNEL = ("kernel_leave_one_out.initial.accuracy", "gradient_neighbours.agreement", "accuracy")
-# with tens of networks these, with the median margins and the fit to the training data, err least on networks that were
-# held out of the fit
+# for tens of networks: with the median margins and the training fit they have the least error on held-out networks
 SENSITIVITIES = ("output_sensitivity", "input_jacobian_norm", "ntk_trace")
 FIT = ("loss", "accuracy")
 FAMILIES = ("network.name", "network.options.batch_norm", "network.options.normalization")
@@ -129,8 +128,8 @@ def default_readings(names: Sequence[str]) -> list[str]:
     if all(name in names for name in FROM_THE_KERNEL):
         return list(FROM_THE_KERNEL)
     margins = [name for name in names if name.startswith("margin_signature.") and name.endswith(".median")]
-    telling = [*(name for name in SENSITIVITIES if name in names), *margins]
-    return [*telling, *(name for name in FIT if name in names)] if telling else []
+    informative = [*(name for name in SENSITIVITIES if name in names), *margins]
+    return [*informative, *(name for name in FIT if name in names)] if informative else []
 
 
 def suggest_estimator(
@@ -138,12 +137,12 @@ def suggest_estimator(
 ) -> GapEstimator:
     """Return an unfitted GapEstimator for the readings of these records.
 
-    The default readings are left-out accuracy at the initial weights, the neighbours' vote and the training accuracy,
-    by a Gaussian process, where all finished networks have them (measures `kernel_leave_one_out` and
+    The default readings are the leave-one-out accuracy at the initial weights, the neighbours' vote and the training
+    accuracy, by a Gaussian process, if all finished networks have them (measures `kernel_leave_one_out` and
     `gradient_neighbours`). Otherwise they are output sensitivity, input Jacobian norm, NTK trace, median margins,
-    training loss and accuracy, as many of them as all finished networks have and as differ between them; without
-    sensitivities and margins, all such readings. Those that are positive and span at least a factor of ten enter by
-    their logarithm; architecture and normalization are the family. Fit the estimator on
+    training loss and accuracy, those of them that all finished networks have and that differ; without sensitivities
+    and margins, all such readings. Positive readings that span at least a factor of ten enter by their logarithm.
+    Architecture and normalization are the family. Fit the estimator on
     `complete_rows(table, estimator.features)`.
 
     Args:
@@ -151,7 +150,7 @@ def suggest_estimator(
         kind: A kind of GapEstimator; None takes "gaussian_process" for the readings of the kernel, else "ridge".
 
     Raises:
-        InvalidInput: No reading is there for every finished network.
+        InvalidInput: No reading is finite in every finished network.
     """
     from gapscope.prediction.gap_estimator import GapEstimator
 
@@ -167,10 +166,10 @@ def suggest_estimator(
             "Run the pool with measures = [...]."
         )
     table = complete_rows(table, features)
-    shares = tuple(features) == FROM_THE_KERNEL
+    from_kernel = tuple(features) == FROM_THE_KERNEL
     return GapEstimator(
-        kind=kind or ("gaussian_process" if shares else "ridge"),
+        kind=kind or ("gaussian_process" if from_kernel else "ridge"),
         features=list(features),
-        log_features=[] if shares else [name for name in features if spans_a_decade(table[name].tolist())],
+        log_features=[] if from_kernel else [name for name in features if spans_a_decade(table[name].tolist())],
         families=[name for name in FAMILIES if name in table.columns],
     )

@@ -1,7 +1,7 @@
 r"""Correlation of each measure with the gap, with bootstrap intervals and size baseline.
 
 One resample of the networks is a vector of counts $w$. Every coefficient is a function of $w$, so that all resamples
-are evaluated together by matrix products instead of one after another.
+are evaluated together by matrix products.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def _kendall(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array
     signs = (numpy.sign(x[:, None] - x[None, :]) * numpy.sign(y[:, None] - y[None, :])).astype(numpy.float32)
     concordance = ((weights.astype(numpy.float32) @ signs) * weights).sum(1)
 
-    def untied(values: Float[Array, " n"]) -> Float[Array, " b"]:
+    def n_untied(values: Float[Array, " n"]) -> Float[Array, " b"]:
         return weights.sum(1) ** 2 - (_ties(weights, values)[0] ** 2).sum(1)
 
-    return _ratio(concordance, untied(x), untied(y))
+    return _ratio(concordance, n_untied(x), n_untied(y))
 
 
 def kendall_tau(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
@@ -129,8 +129,8 @@ def correlations(
 
     Args:
         measures: Columns to correlate with the target.
-        baseline: Column that is always shown with the measures; None if the table has no size at all.
-        clusters: Number of each network's training configuration; None takes each network for one of its own.
+        baseline: Column that is always correlated in addition to the measures; None for none.
+        clusters: Number of each network's training configuration; None if each network has its own.
 
     Returns:
         One row per measure, indexed by its name: `n` networks used, `dropped` for a value that is not finite, and

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Array = numpy.ndarray
 SCHEMES = ("leave_one_out", "folds", "splits")
 MEAN_GAP = "mean gap"
-FEWEST = 3
-# beyond so many networks nothing is refitted without each of them: the time grows with more than their square
+MIN_NETWORKS = 3
+# above this number of networks folds replace leave-one-out, whose time grows with more than the square
 MAX_LEAVE_ONE_OUT = 100
 N_FOLDS = 20
 
@@ -41,7 +41,7 @@ def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
 
 def _splits(n: int, scheme: str, n_splits: int, test_share: float, seed: int) -> list[Int[Array, " test"]]:
     """Return the test rows of each split."""
-    # not scikit-learn's splitters: they draw from RandomState, which would be other splits
+    # not scikit-learn's splitters: their RandomState would change the splits
     rng = numpy.random.default_rng(seed)
     if scheme == "splits":
         return [numpy.sort(rng.permutation(n)[: max(1, round(test_share * n))]) for _ in range(n_splits)]
@@ -87,7 +87,7 @@ def cross_val_predict(
     if estimator.features is None:
         raise InvalidInput(
             "The estimator must name its features to be cross-validated on a table; got features=None, which would "
-            "take the gap itself as a reading. Pass features=reading_columns(records)."
+            "use the gap itself as a reading. Pass features=reading_columns(records)."
         )
     check_range("test_share", test_share, 0, 1, low_open=True, high_open=True)
     check_range("n_splits", n_splits, 1)
@@ -96,11 +96,11 @@ def cross_val_predict(
     splits = _splits(len(table), scheme, n_splits, test_share, seed)
     with progress("cross-validating", len(splits), shown=on_fit is None) as bar:
         for number, test in enumerate(splits):
-            train, held = table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)], table.iloc[test]
+            train, held_out = table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)], table.iloc[test]
             fitted = copy(estimator).fit(train, train[target])
-            part = fitted.assess(held, level=level, refuse=False)
-            part.insert(0, "split", held.index[0] if scheme == "leave_one_out" else str(number))
-            part.insert(1, "target", held[target].astype(float))
+            part = fitted.assess(held_out, level=level, refuse=False)
+            part.insert(0, "split", held_out.index[0] if scheme == "leave_one_out" else str(number))
+            part.insert(1, "target", held_out[target].astype(float))
             fit_pearson = pearson_correlation(fitted.predict(train), train[target].to_numpy(dtype=float))
             parts.append(part.assign(fit_pearson=fit_pearson))
             bar.advance()
@@ -143,12 +143,12 @@ def _summary(
         parts = [numpy.repeat(numpy.arange(len(predictions)), count) for count in counts]
     metrics = [_metrics({key: values[part] for key, values in rows.items()}, mean_gap) for part in parts]
     fits = predictions.groupby("split", sort=False)["fit_pearson"].first().to_numpy(dtype=float)
-    level, what = 0.95, "95 % bootstrap over networks"
+    level, interval = 0.95, "95 % bootstrap over networks"
     values = _metrics(rows, mean_gap)
     if scheme == "splits":
-        level, what = 0.9, f"5th to 95th percentile of {len(parts)} splits"
+        level, interval = 0.9, f"5th to 95th percentile of {len(parts)} splits"
         values = {key: _mean([row[key] for row in metrics]) for key in values}
-    summaries = [(key, value, [row[key] for row in metrics], level, what) for key, value in values.items()]
+    summaries = [(key, value, [row[key] for row in metrics], level, interval) for key, value in values.items()]
     if not mean_gap:
         summaries.append(("fit_pearson", _mean(fits), fits, 0.9, f"5th to 95th percentile of {len(fits)} fits"))
     result: list[dict[str, object]] = []
@@ -173,8 +173,8 @@ def cross_validate(
 ) -> pandas.DataFrame:
     r"""Evaluate the estimator and the three baselines on the same splits.
 
-    The metrics over the held-out networks: `ssr` $= \sum_i (\hat g_i - g_i)^2$, the yardstick of the paper (it grows
-    with the number held out); `rmse`; `mae`; `pearson` between estimate and gap; `coverage` of the intervals,
+    The metrics over the held-out networks: `ssr` $= \sum_i (\hat g_i - g_i)^2$, as in the paper (it grows with
+    the number of held-out networks); `rmse`; `mae`; `pearson` between estimate and gap; `coverage` of the intervals,
     `coverage_inside` of those inside, and their mean `interval_width`; `refused`, the fraction of networks outside
     the region; and `fit_pearson`, between estimate and gap of the networks fitted on (what the paper plots).
 
@@ -182,7 +182,7 @@ def cross_validate(
     baselines.
 
     Returns:
-        One row for each model and metric: `model`, `metric`, `value`, `low`, `high`, and `interval`, which says what
+        One row for each model and metric: `model`, `metric`, `value`, `low`, `high`, and `interval`, which names what
         low and high are. With "splits" the value is the mean over splits and low and high show their spread; with the
         other schemes the value is that of all networks together, and the interval is a percentile bootstrap over
         networks.
@@ -192,7 +192,7 @@ def cross_validate(
     import pandas
 
     models = {"estimator": estimator, **baselines(table)}
-    if estimator.interval == "cv+":  # hundreds of networks: no model is refitted without each of them
+    if estimator.interval == "cv+":  # hundreds of networks: folds for all models
         for model in models.values():
             model.interval = "cv+"
     columns = dict.fromkeys(column for model in models.values() for column in model.features or ())
@@ -214,7 +214,7 @@ def suggest_scheme(n: int) -> str:
 
 
 def with_interval_for(estimator: GapEstimator, n: int) -> GapEstimator:
-    """Return the estimator with intervals that n networks can afford: "cv+" beyond 100."""
+    """Set the intervals for n networks, "cv+" beyond 100, and return the estimator."""
     if n > MAX_LEAVE_ONE_OUT:
         estimator.interval, estimator.n_folds = "cv+", N_FOLDS
     return estimator
@@ -225,8 +225,8 @@ def cross_validate_pool(
 ) -> tuple[GapEstimator, pandas.DataFrame]:
     """Fit the suggested estimator on a pool, and cross-validate it.
 
-    Up to 100 networks are held out one by one, with intervals of the jackknife+; more are dealt into 20 folds ("cv+"),
-    because the time would grow with more than the square of their number. Returns the estimator fitted on all usable
+    Up to 100 networks are held out one by one, with jackknife+ intervals; more are divided into 20 folds ("cv+"),
+    because the time grows with more than the square of their number. Returns the estimator fitted on all usable
     networks, and one row per network as from `cross_val_predict`.
     """
     estimator = suggest_estimator(records)
@@ -241,25 +241,25 @@ def cross_validate_pool(
 def baseline_errors(
     table: pandas.DataFrame, held_out: Sequence[str], answered: Sequence[str]
 ) -> dict[str, list[float]]:
-    """Return the errors of every baseline that can be fitted, on networks `answered`.
+    """Return the errors of every baseline that can be fitted, on the networks `answered`.
 
     They are fitted on the networks that are not `held_out`; if all are, each is estimated from the others.
     """
     table = complete_rows(table)
-    held, rest = table.loc[list(answered)], table.drop(list(held_out))
+    evaluated, rest = table.loc[list(answered)], table.drop(list(held_out))
     errors: dict[str, list[float]] = {}
     for name, model in baselines(table).items():
         columns = list(model.features or ())
-        if not numpy.isfinite(held[columns].to_numpy(dtype=float)).all():
+        if not numpy.isfinite(evaluated[columns].to_numpy(dtype=float)).all():
             continue
         model.interval = "none"
         fitted_on = rest[finite_rows(rest[columns].to_numpy(dtype=float))]
-        if len(fitted_on) >= FEWEST:
-            estimates = model.fit(fitted_on, fitted_on["gap"]).predict(held)
-        elif len(held) >= FEWEST:
-            result = cross_val_predict(model, held, scheme=suggest_scheme(len(held)), n_splits=N_FOLDS)
-            estimates = result.loc[held.index, "prediction"].to_numpy()
+        if len(fitted_on) >= MIN_NETWORKS:
+            estimates = model.fit(fitted_on, fitted_on["gap"]).predict(evaluated)
+        elif len(evaluated) >= MIN_NETWORKS:
+            result = cross_val_predict(model, evaluated, scheme=suggest_scheme(len(evaluated)), n_splits=N_FOLDS)
+            estimates = result.loc[evaluated.index, "prediction"].to_numpy()
         else:
             continue
-        errors[name] = (estimates - held["gap"].to_numpy(dtype=float)).tolist()
+        errors[name] = (estimates - evaluated["gap"].to_numpy(dtype=float)).tolist()
     return errors

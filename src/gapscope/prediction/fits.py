@@ -20,7 +20,7 @@ KINDS = ("linear", "ridge", "gaussian_process")
 
 def _ridge(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Float[Array, " p"]:
     """Ridge on centred columns, its strength chosen by exact leave-one-out error."""
-    # the numbers of scikit-learn's RidgeCV (tested), 70 times as fast: prediction intervals fit once a network
+    # equal to scikit-learn's RidgeCV (tested) and 70 times as fast: prediction intervals need one fit per network
     left, singular, right = numpy.linalg.svd(x, full_matrices=False)
     projected = left.T @ y
     strengths = RIDGE_STRENGTHS * len(y)
@@ -48,14 +48,14 @@ def fit_coefficients(kind: str, x: Float[Array, "n p"], y: Float[Array, " n"]) -
     largest[largest == 0] = 1.0
     x = x / largest
     centre, scale = x.mean(0), x.std(0)
-    scale[scale <= 1e-12] = numpy.inf  # a constant column tells nothing: its coefficient is zero
+    scale[scale <= 1e-12] = numpy.inf  # the coefficient of a constant column is zero
     scaled, target = (x - centre) / scale, y - y.mean()
     coefficients = _ridge(scaled, target) if kind == "ridge" else numpy.linalg.lstsq(scaled, target, rcond=None)[0]
     coefficients = coefficients / scale
     return numpy.concatenate([[y.mean() - centre @ coefficients], coefficients / largest])
 
 
-# readings that are standardized are about 1 from each other: shorter would be noise, longer is a straight line
+# of standardized readings, which are about 1 apart: below the range the fit is noise, above it a straight line
 LENGTHS = (0.5, 50.0)
 
 
@@ -96,7 +96,7 @@ class Kernel:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Kernel:
-        """Build from plain JSON (infinities arrive as strings)."""
+        """Build from the values of a JSON file (infinities are strings)."""
         centre, scale, points = (numpy.array(content[key], dtype=float) for key in ("centre", "scale", "points"))
         variance, length, noise = (float(content[key]) for key in ("variance", "length", "noise"))
         return cls(centre, scale, points.reshape(-1, len(centre)), variance, length, noise)
@@ -113,13 +113,15 @@ def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
     )
 
     centre, scale = x.mean(0), x.std(0)
-    scale[scale <= 1e-12 * numpy.maximum(numpy.abs(centre), 1)] = numpy.inf  # a constant reading tells nothing
+    scale[scale <= 1e-12 * numpy.maximum(numpy.abs(centre), 1)] = (
+        numpy.inf
+    )  # a constant reading does not distinguish networks
     z, unit = (x - centre) / scale, float(y.var()) or 1.0
     start = ConstantKernel(unit, (unit * 1e-3, unit * 1e3)) * RBF(3.0, LENGTHS) + WhiteKernel(
         unit / 5, (unit * 1e-4, unit * 2)
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # an end of the range is an answer
+        warnings.simplefilter("ignore", ConvergenceWarning)  # an optimum at a bound is valid
         regressor = GaussianProcessRegressor(start)
         regressor.fit(z, y - y.mean())  # pyright: ignore[reportUnknownMemberType]
     fitted = vars(regressor)["kernel_"]
@@ -128,17 +130,17 @@ def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
 
 
 MIN_SLACK, MAX_SLACK = 0.1, 0.5
-SHARE_INSIDE = 0.95
+FRACTION_INSIDE = 0.95
 
 
-def listed_reasons(reasons: Sequence[str]) -> str:
+def join_reasons(reasons: Sequence[str]) -> str:
     """Return the first two reasons, and the number of further ones."""
     more = len(reasons) - 2
     return "; ".join(reasons[:2]) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more > 0 else "")
 
 
 def _slack(x: Float[Array, "n p"]) -> float:
-    """Return the 95 % point of how far a network is outside the range of the others."""
+    """Return the 95th percentile of a network's distance outside the range of the others."""
     n, p = x.shape
     if n < 3 or p == 0:
         return MIN_SLACK
@@ -148,10 +150,10 @@ def _slack(x: Float[Array, "n p"]) -> float:
     high = numpy.where(x == rising[-1], rising[-2], rising[-1])
     beyond = numpy.maximum(low - x, x - high)
     width = high - low
-    shares = numpy.where(beyond > 0, beyond / numpy.where(width > 0, width, numpy.inf), 0.0)
-    shares[(beyond > 0) & (width == 0)] = numpy.inf
-    worst = numpy.sort(shares.max(axis=1))
-    return float(numpy.clip(worst[min(math.ceil(SHARE_INSIDE * (n + 1)), n) - 1], MIN_SLACK, MAX_SLACK))
+    fractions = numpy.where(beyond > 0, beyond / numpy.where(width > 0, width, numpy.inf), 0.0)
+    fractions[(beyond > 0) & (width == 0)] = numpy.inf
+    worst = numpy.sort(fractions.max(axis=1))
+    return float(numpy.clip(worst[min(math.ceil(FRACTION_INSIDE * (n + 1)), n) - 1], MIN_SLACK, MAX_SLACK))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +163,10 @@ class ApplicabilityDomain:
     The leverage of a network is $h(x) = 1/n + (x - \bar x)^\top (X_c^\top X_c)^{+} (x - \bar x)$, the squared
     Mahalanobis distance from the fitted networks up to constants; the variance of a linear prediction grows as
     $1 + h(x)$. A fitted network has $h_i / (1 - h_i)$ with respect to the others; a new one is out of domain where
-    its leverage exceeds the largest of these, which happens to about one in n + 1 networks that are like the fitted.
+    its leverage exceeds the largest of these, as about one in n + 1 networks from the same distribution does.
 
     It is also out of domain where a reading leaves the fitted range by more than `slack` times that range. The slack
-    is so wide that 95 % of the fitted networks would pass with respect to the others, but in [0.1, 0.5].
+    is such that 95 % of the fitted networks would pass with respect to the others, clipped to [0.1, 0.5].
     """
 
     names: tuple[str, ...]
@@ -189,11 +191,11 @@ class ApplicabilityDomain:
         scale[scale <= 1e-12 * numpy.abs(centre)] = 1.0
         scaled = (x - centre) / scale
         left, singular, right = numpy.linalg.svd(scaled, full_matrices=False)
-        kept = singular > (singular.max(initial=0.0) * 1e-10 or 1.0)
-        left, singular, span = left[:, kept], singular[kept], right[kept].T
+        varies = singular > (singular.max(initial=0.0) * 1e-10 or 1.0)
+        left, singular, span = left[:, varies], singular[varies], right[varies].T
         leverages = 1 / n + (left**2).sum(1)
         rest = 1 - leverages
-        others = numpy.where(rest > 1e-9, leverages / numpy.where(rest > 1e-9, rest, 1.0), numpy.inf)
+        held_out_leverages = numpy.where(rest > 1e-9, leverages / numpy.where(rest > 1e-9, rest, 1.0), numpy.inf)
         return cls(
             names=tuple(names),
             low=x.min(0),
@@ -204,7 +206,7 @@ class ApplicabilityDomain:
             precision=(span / singular**2) @ span.T if p else numpy.zeros((0, 0)),
             span=span,
             n=n,
-            largest_leverage=float(others.max()),
+            largest_leverage=float(held_out_leverages.max()),
             families=families,
         )
 
@@ -216,9 +218,9 @@ class ApplicabilityDomain:
         return numpy.where(outside > 1e-6 * (1 + numpy.abs(scaled).max(axis=1, initial=0.0)), numpy.inf, inside)
 
     def out_of_domain_reasons(
-        self, x: Float[Array, "m p"], shown: Float[Array, "m p"], families: Mapping[str, Sequence[str]]
+        self, x: Float[Array, "m p"], readings: Float[Array, "m p"], families: Mapping[str, Sequence[str]]
     ) -> list[list[str]]:
-        """Return a list of reasons per network why it is outside."""
+        """Return the reasons why each network is out of domain."""
         reasons: list[list[str]] = [[] for _ in range(len(x))]
         for column, values in families.items():
             for i, value in enumerate(values):
@@ -227,10 +229,10 @@ class ApplicabilityDomain:
         slack = self.slack * (self.high - self.low) + 1e-9 * numpy.abs(self.centre)
         finite = numpy.isfinite(x)
         for i, k in numpy.argwhere(~finite).tolist():
-            reasons[i].append(f"{self.names[k]} is {shown[i, k]:.4g}, which cannot be used")
+            reasons[i].append(f"{self.names[k]} is {readings[i, k]:.4g}, which cannot be used")
         for i, k in numpy.argwhere(finite & ((x < self.low - slack) | (x > self.high + slack))).tolist():
             side = "below" if x[i, k] < self.low[k] else "above"
-            reasons[i].append(f"{self.names[k]} is {shown[i, k]:.4g}, {side} every fitted network")
+            reasons[i].append(f"{self.names[k]} is {readings[i, k]:.4g}, {side} every fitted network")
         leverages = self.leverages(numpy.where(finite, x, self.centre))
         for i in numpy.nonzero(leverages > self.largest_leverage * (1 + 1e-9))[0]:
             if not reasons[i]:
@@ -242,13 +244,13 @@ class ApplicabilityDomain:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ApplicabilityDomain:
-        """Build from plain JSON, or raise ValueError."""
+        """Build from the values of a JSON file, or raise ValueError."""
         names, families = content["names"], content["families"]
         p = len(names)
         arrays = {key: numpy.array(content[key], dtype=float) for key in ("low", "high", "centre", "scale")}
         if any(array.shape != (p,) or not numpy.isfinite(array).all() for array in arrays.values()):
             raise ValueError(f"the region must have {p} finite numbers in {', '.join(arrays)}")
-        if not is_mapping(families) or not all(is_list(known) for known in families.values()):
+        if not is_mapping(families) or not all(is_list(values) for values in families.values()):
             raise ValueError("families must name the known values of each column")
         return cls(
             names=tuple(names),

@@ -61,7 +61,7 @@ class AccuracyForecast(Result):
         rows: Leave-one-out rows, those that need no network first.
         network_gain: Score of the NTK row minus the RBF row's, with a paired 95 % interval; None without both.
         curve: Scores at a quarter, a half and all of the samples, and extrapolated to twice as many.
-        abstained_because: Why the forecast is not to be used; empty if it is.
+        abstained_because: Why there is no forecast; empty if there is one.
         duplicates: Number of samples that repeat an earlier one.
         contradicting_duplicates: Number of those with another label.
         notes: Sentences about the data and about rows that are missing.
@@ -96,17 +96,19 @@ class AccuracyForecast(Result):
         """Return the rows: method, score, and what it uses."""
         import pandas
 
-        return pandas.DataFrame({"method": row.method, self._what: row.score, "uses": row.uses} for row in self.rows)
+        return pandas.DataFrame(
+            {"method": row.method, self._score_name: row.score, "uses": row.uses} for row in self.rows
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the single predictions as JSON-serializable values."""
+        """Return all but the per-sample predictions as JSON-serializable values."""
         return to_builtin(replace(self, rows=())) | {"rows": self.to_pandas().to_dict("records")}
 
     @property
-    def _what(self) -> str:
+    def _score_name(self) -> str:
         return "accuracy" if self.task == "classification" else "R^2"
 
-    def _show(self, score: float) -> str:
+    def _format(self, score: float) -> str:
         return percent(score, 1) if self.task == "classification" else f"{score:.3f}"
 
     @property
@@ -115,7 +117,7 @@ class AccuracyForecast(Result):
         if not self.duplicates:
             return ""
         other = f", {self.contradicting_duplicates} of them with another target" * bool(self.contradicting_duplicates)
-        return name_duplicates(self.duplicates, self.samples, other)
+        return describe_duplicates(self.duplicates, self.samples, other)
 
     @property
     def headline(self) -> str:
@@ -146,17 +148,17 @@ class AccuracyForecast(Result):
             lines.append(f"The network's NTK {what} the RBF kernel of the inputs: {points}.")
         if unequal is not None:
             lines.append(
-                f"Classes are unequal (the largest has {self._show(unequal.largest)} of the samples): balanced "
-                f"accuracy {self._show(unequal.balanced_accuracy)}, area under the ROC curve {unequal.auc:.3f}."
+                f"Classes are unequal (the largest has {self._format(unequal.largest)} of the samples): balanced "
+                f"accuracy {self._format(unequal.balanced_accuracy)}, area under the ROC curve {unequal.auc:.3f}."
             )
         if self.curve:
-            lines.append(f"Twice the data: about {self._show(self.curve[-1].score)}.")
+            lines.append(f"Twice the data: about {self._format(self.curve[-1].score)}.")
         return (*lines, *self.notes)
 
     def __repr__(self) -> str:
         width = max(len(row.method) for row in self.rows)
-        table = [f"  {'method':{width}}  {self._what:>8}  uses"]
-        table += [f"  {row.method:{width}}  {self._show(row.score):>8}  {row.uses}" for row in self.rows]
+        table = [f"  {'method':{width}}  {self._score_name:>8}  uses"]
+        table += [f"  {row.method:{width}}  {self._format(row.score):>8}  {row.uses}" for row in self.rows]
         return "\n".join([*([self.warning] if self.warning else []), self.headline, *table, *self.sentences])
 
     def _repr_html_(self) -> str:
@@ -174,7 +176,7 @@ class AccuracyForecast(Result):
             if self.interval is not None:
                 axes.axvspan(*self.interval, color="black", alpha=0.1, label="90 % interval")
             axes.legend(fontsize=8)
-        axes.set_xlabel(f"leave-one-out {self._what}")
+        axes.set_xlabel(f"leave-one-out {self._score_name}")
         return axes
 
 
@@ -205,9 +207,9 @@ def _learning_curve(
         scores: list[float] = []
         for draw in range(min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1):
             generator = torch.Generator().manual_seed(derive_seed(seed, f"subset {fraction} {draw}"))
-            chosen = torch.randperm(n, generator=generator)[:size].to(features.device)
-            part = None if squares is None else squares[chosen][:, chosen]
-            scores.append(rbf_ridge(features[chosen], targets[chosen], n_classes=n_classes, squares=part).score)
+            subset = torch.randperm(n, generator=generator)[:size].to(features.device)
+            part = None if squares is None else squares[subset][:, subset]
+            scores.append(rbf_ridge(features[subset], targets[subset], n_classes=n_classes, squares=part).score)
         points.append((size, sum(scores) / len(scores)))
     points.append((n, rbf_score))
     points = [(size, value + score - rbf_score) for size, value in points]
@@ -223,8 +225,8 @@ def count_duplicates(samples: Samples) -> tuple[int, int]:
     return len(pairs), sum(targets[i] != targets[j] for i, j in pairs)
 
 
-def name_duplicates(duplicates: int, samples: int, other: str = "") -> str:
-    """Return a sentence on samples that repeat others."""
+def describe_duplicates(duplicates: int, samples: int, other: str = "") -> str:
+    """Return a sentence on samples that repeat an earlier one."""
     return (
         f"{duplicates} of {samples} samples repeat an earlier one{other}. Leave-one-out predicts them from their "
         "copies. Remove them before using these numbers."
@@ -283,8 +285,8 @@ def forecast_accuracy(
         head: Replaces the last linear layer on a copy: "new" by an untrained one with one output per class, a module by
             itself. None changes nothing.
         time_budget: Seconds for the NTK row, None for no limit. If it would take longer, the NTK is that of 4 random
-            combinations of the outputs, then of fewer landmarks; it is omitted if 100 landmarks would take longer. A
-            note names what was done.
+            combinations of the outputs, then one of fewer landmarks; it is omitted if 100 landmarks take longer. A note
+            names the approximation.
         landmarks: Number of random samples that approximate the NTK beyond, with 4 combinations of the outputs.
 
     Raises:
@@ -310,7 +312,7 @@ def forecast_accuracy(
         notes += [note for note in prepared.notes if note not in notes]
         if n_classes is not None:
             n_classes = max(n_classes, prepared.n_outputs)
-    repeated, contradicting = count_duplicates(samples)
+    duplicates, contradicting = count_duplicates(samples)
     options: dict[str, Any] = {
         "max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size,
         "generator": torch.Generator().manual_seed(derive_seed(seed, "landmarks")),
@@ -339,8 +341,8 @@ def forecast_accuracy(
             bar.advance()
         except KeyboardInterrupt:
             if not rows:
-                raise  # nothing is finished
-            notes.append("Interrupted: only the rows that were finished are shown.")
+                raise  # no row is finished
+            notes.append("Interrupted: only the finished rows are shown.")
     combined = combine_rows(rows, targets)
     score = mean_score(combined)
     by_name = {row.method: row for row in rows}
@@ -357,7 +359,7 @@ def forecast_accuracy(
         network_gain=paired_gain(by_name[NTK], by_name[RBF], targets) if {NTK, RBF} <= by_name.keys() else None,
         curve=curve,
         abstained_because=reason_to_abstain(rows, targets),
-        duplicates=repeated,
+        duplicates=duplicates,
         contradicting_duplicates=contradicting,
         notes=tuple(notes),
         unequal_classes=unequal,

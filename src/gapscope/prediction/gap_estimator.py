@@ -19,7 +19,7 @@ from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, chec
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.type_guards import is_dict, is_list_or_tuple
 from gapscope.prediction.columns import check_columns, finite_rows, log_transform
-from gapscope.prediction.fits import KINDS, ApplicabilityDomain, Kernel, fit_coefficients, fit_kernel, listed_reasons
+from gapscope.prediction.fits import KINDS, ApplicabilityDomain, Kernel, fit_coefficients, fit_kernel, join_reasons
 from gapscope.results.estimate import percent
 from gapscope.results.progress import progress
 from gapscope.results.result import to_builtin
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 Array = numpy.ndarray
 SCHEMA = 2
-# names of the constructor's parameters in files of schema 1
+# constructor parameters of files of schema 1
 RENAMED = {"spread": "error_scale", "logarithm": "log_features"}
-# of files of versions whose intervals could come from a part of the networks, and whose signs could be stated
+# parameters of older files: intervals from a part of the networks, and stated signs of coefficients
 REMOVED = ("calibration_share", "calibration_fraction", "directions")
 INTERVALS = ("jackknife+", "cv+", "none")
 
@@ -96,47 +96,47 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         self.random_state = random_state
 
     def check_parameters(self) -> None:
-        """Check the parameters, as `fit` does, because scikit-learn's constructors check nothing."""
-        given = vars(self)
+        """Raise InvalidInput for parameters out of range (`fit` calls it, as in scikit-learn)."""
+        parameters = vars(self)
         check_choice("kind", self.kind, KINDS)
         check_choice("interval", self.interval, INTERVALS)
         check_range("n_folds", self.n_folds, 2)
         for name in ("features", "log_features", "families", "clusters"):
-            texts = isinstance(given[name], Collection) and not isinstance(given[name], str)
-            if not texts and (given[name], name) != (None, "features"):
-                raise InvalidInput(f"{name} must be a list of column names; got {given[name]!r}.")
-        if not isinstance(given["error_scale"], str):
+            texts = isinstance(parameters[name], Collection) and not isinstance(parameters[name], str)
+            if not texts and (parameters[name], name) != (None, "features"):
+                raise InvalidInput(f"{name} must be a list of column names; got {parameters[name]!r}.")
+        if not isinstance(parameters["error_scale"], str):
             raise InvalidInput(f"error_scale must be the name of a column; got {self.error_scale!r}.")
 
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
-        """Return readings (and target, while fitting) after scikit-learn's own validation."""
-        others = [*self.families, *self.clusters, *([self.error_scale] if self.error_scale else [])]
+        """Return readings (and target, while fitting) as scikit-learn validates them."""
+        metadata = [*self.families, *self.clusters, *([self.error_scale] if self.error_scale else [])]
         features = [] if self.features is None else list(self.features)
         columns: Any = X
         if not hasattr(X, "columns"):
-            if features or others:
+            if features or metadata:
                 raise InvalidInput(
                     "X must be a table with named columns, because features, families, clusters or error_scale name "
                     f"some; got {type(X).__name__}. Pass a pandas DataFrame."
                 )
         else:
-            needed = others if "y" in fitting else [self.error_scale] if self.error_scale else []
+            needed = metadata if "y" in fitting else [self.error_scale] if self.error_scale else []
             check_columns(X, [*features, *needed])
-            columns = X[features] if features else X.drop(columns=others, errors="ignore")
+            columns = X[features] if features else X.drop(columns=metadata, errors="ignore")
         if self.features is not None and not features:
             columns = numpy.zeros((len(X), 0))
         for name in getattr(columns, "columns", ()):
             try:
-                bad = int((~numpy.isfinite(columns[name].to_numpy(dtype=float))).sum())
+                n_missing = int((~numpy.isfinite(columns[name].to_numpy(dtype=float))).sum())
             except (TypeError, ValueError):
                 raise InvalidInput(
                     f"Every reading must be a number; column {name!r} holds {columns[name].iloc[0]!r}. "
                     "Name the readings to use in features."
                 ) from None
-            if finite and bad:
+            if finite and n_missing:
                 raise InvalidInput(
-                    f"Every reading must be finite; column {name!r} holds NaN or infinity in {bad} of {len(X)} rows. "
-                    "Drop these networks, or leave the column out of features."
+                    f"Every reading must be finite; column {name!r} holds NaN or infinity in {n_missing} of {len(X)} "
+                    "rows. Drop these networks, or leave the column out of features."
                 )
         options: dict[str, Any] = {
             "dtype": numpy.float64,
@@ -147,9 +147,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return validate_data(self, columns, **options)  # pyright: ignore[reportUnknownVariableType]
 
     def _readings(self, X: Any, *, finite: bool = True) -> tuple[Array, Array]:
-        """Readings of new networks as they enter the fit, and the same as given."""
-        shown = numpy.asarray(self._checked(X, finite, reset=False))
-        return log_transform(shown, self.feature_names_, self.log_features, finite=finite), shown
+        """Return readings of new networks, transformed for the fit, and untransformed."""
+        readings = numpy.asarray(self._checked(X, finite, reset=False))
+        return log_transform(readings, self.feature_names_, self.log_features, finite=finite), readings
 
     def fit(self, X: Any, y: Any) -> GapEstimator:
         """Fit the coefficients, and the refits of the intervals, to the gaps y.
@@ -158,10 +158,11 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             InvalidInput: A parameter is out of range, a column is missing or not numeric, a reading is not finite.
         """
         self.check_parameters()
-        shown, y = self._checked(X, True, y=y, y_numeric=True, ensure_min_samples=2)
-        names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(shown.shape[1])])
+        readings, y = self._checked(X, True, y=y, y_numeric=True, ensure_min_samples=2)
+        names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(readings.shape[1])])
         self.feature_names_ = tuple(str(name) for name in names)
-        x, y = log_transform(shown, self.feature_names_, self.log_features, finite=True), numpy.asarray(y, dtype=float)
+        x = log_transform(readings, self.feature_names_, self.log_features, finite=True)
+        y = numpy.asarray(y, dtype=float)
         families = {column: sorted(set(values)) for column, values in self._families_of(X).items()}
         self.kernel_ = fit_kernel(x, y) if self.kind == "gaussian_process" else None
         weights = self._weights(x, y, numpy.arange(len(y)))
@@ -260,15 +261,16 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """Return `verdict` ("inside" or "outside") and `reason` of each network, indexed like X.
 
         A network is "outside" if a family value is new, a reading is not finite or leaves the fitted range too far, or
-        its readings together have a larger leverage than any fitted network had, see `ApplicabilityDomain`. So are some
-        networks that are like the fitted ones: 6 % with 40 networks and 4 skewed readings, 2 % with 100 and 2.
+        its readings together have a larger leverage than those of all fitted networks, see `ApplicabilityDomain`. Some
+        networks of the same distribution are outside, too: 6 % with 40 networks and 4 skewed readings, 2 % with 100
+        and 2.
         """
         import pandas
 
         check_is_fitted(self)
-        x, shown = self._readings(X, finite=False)
+        x, readings = self._readings(X, finite=False)
         families = self._families_of(X)
-        reasons = [listed_reasons(each) for each in self.region_.out_of_domain_reasons(x, shown, families)]
+        reasons = [join_reasons(each) for each in self.region_.out_of_domain_reasons(x, readings, families)]
         verdicts = ["outside" if reason else "inside" for reason in reasons]
         return pandas.DataFrame({"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None))
 
@@ -280,18 +282,18 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         check_range("level", level, 0, 1, low_open=True, high_open=True)
         verdicts = self.in_domain(X)
         x = self._readings(X, finite=False)[0]
-        answered = finite_rows(x)
+        answerable = finite_rows(x)
         if refuse:
-            answered &= (verdicts["verdict"] == "inside").to_numpy()
+            answerable &= (verdicts["verdict"] == "inside").to_numpy()
         numbers = numpy.full((len(x), 3), numpy.nan)
-        numbers[answered, 0] = self._estimates(x[answered])
-        spread = self._spread(X[answered] if self.error_scale else X, x[answered])
-        numbers[answered, 1:] = self._interval(x[answered], spread, level)
+        numbers[answerable, 0] = self._estimates(x[answerable])
+        spread = self._spread(X[answerable] if self.error_scale else X, x[answerable])
+        numbers[answerable, 1:] = self._interval(x[answerable], spread, level)
         for k, name in enumerate(("prediction", "low", "high")):
             verdicts.insert(k, name, numbers[:, k])
         if self.interval != "none":
-            endless = (verdicts["reason"] == "").to_numpy() & numpy.isinf(numbers[:, 1:]).any(1)
-            verdicts.loc[endless, "reason"] = f"fitted on too few networks for an interval of {percent(level)}"
+            is_infinite = (verdicts["reason"] == "").to_numpy() & numpy.isinf(numbers[:, 1:]).any(1)
+            verdicts.loc[is_infinite, "reason"] = f"fitted on too few networks for an interval of {percent(level)}"
         return verdicts
 
     def save(self, path: str | Path) -> None:
@@ -307,8 +309,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
 def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
     """Return all parameters and fitted values of an estimator, for JSON."""
-    given = {name: getattr(estimator, name) for name in signature(type(estimator)).parameters}
-    parameters = {name: list(value) if is_list_or_tuple(value) else value for name, value in given.items()}
+    values = {name: getattr(estimator, name) for name in signature(type(estimator)).parameters}
+    parameters = {name: list(value) if is_list_or_tuple(value) else value for name, value in values.items()}
     if estimator.features is not None:
         parameters["features"] = [str(name) for name in estimator.features]
     fitted = {
@@ -341,7 +343,7 @@ def check_stored(content: Any, path: str | Path, what: str, schema: int) -> None
 
 
 def estimator_from_dict(content: Any, path: str, kind: type[GapEstimator]) -> GapEstimator:
-    """Return the estimator that `estimator_to_dict` gave these values of."""
+    """Return the estimator with the values that `estimator_to_dict` returned."""
     check_stored(content, path, "gap estimator", SCHEMA)
     try:
         parameters: dict[str, Any] = {
@@ -369,7 +371,7 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
     metadata = (*estimator.families, *estimator.clusters)
     names = [*(estimator.features or ()), *estimator.log_features, *metadata, *estimator.feature_names_]
     if not all(isinstance(name, str) for name in names) or set(estimator.families) != set(estimator.region_.families):
-        raise ValueError("names of readings and families must be texts, and the same throughout")
+        raise ValueError("names of readings and families must be texts and agree")
     numbers = (estimator.intercept_, estimator.coef_, estimator.left_out_, estimator.residuals_)
     if not all(numpy.isfinite(part).all() for part in numbers):
         raise ValueError("a coefficient, refit or residual is not finite")
@@ -380,6 +382,6 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
     if estimator.kernel_ is not None:
         readings.add(len(estimator.kernel_.centre))
     if len(readings) > 1:
-        raise ValueError(f"{estimator.n_features_in_} readings and a region of others")
+        raise ValueError(f"{estimator.n_features_in_} readings, and a region of other readings")
     if len(estimator.left_out_) != len(estimator.residuals_):
         raise ValueError(f"{len(estimator.left_out_)} refits and {len(estimator.residuals_)} residuals")

@@ -23,8 +23,8 @@ from gapscope.results.progress import is_interactive, notify
 from gapscope.statistics.baselines import LooRow, linear_ridge
 
 RBF, FEATURES, NTK = "RBF ridge", "last hidden features", "NTK"
-# How far trained networks are from their forecast, at an accuracy of 50 %: chosen for a coverage of 90 % on 141
-# networks; coverage 91 % on 113 others (results/expected_accuracy/small/baselines.json).
+# Standard deviation of trained networks around their forecast, at an accuracy of 50 %: chosen for a coverage of 90 %
+# on 141 networks; coverage 91 % on 113 further ones (results/expected_accuracy/small/baselines.json).
 NETWORK_ERROR = 0.060
 NORMAL_90, NORMAL_95 = 1.645, 1.96
 NORMAL_95_ONE_SIDED, NORMAL_99_ONE_SIDED = 1.645, 2.326
@@ -38,8 +38,8 @@ def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstim
     if targets.is_floating_point():
         truth = targets.double().reshape(len(targets), -1)
         scale = (truth - truth.mean(0)).square().sum(1).mean()
-        errors, others = ((each.predictions - truth).square().sum(1) for each in (row, baseline))
-        difference = (others - errors) / scale
+        errors, baseline_errors = ((each.predictions - truth).square().sum(1) for each in (row, baseline))
+        difference = (baseline_errors - errors) / scale
     else:
         difference = row.correct(targets).double() - baseline.correct(targets).double()
     mean = float(difference.mean())
@@ -55,7 +55,7 @@ def add_network_rows(
     options: dict[str, Any],
     budget: float | None,
 ) -> None:
-    """Add the rows of the last hidden features and of the NTK, and notes on gaps."""
+    """Add the rows of the last hidden features and of the NTK, and notes on missing ones."""
     samples = prepared.samples
     assert samples.targets is not None
     network = with_data_statistics(prepared.network, samples.inputs)
@@ -113,7 +113,7 @@ def options_within_budget(
 
 
 def _seconds_per_sample_and_pair(network: nn.Module, samples: Samples, options: dict[str, Any]) -> tuple[float, float]:
-    """Return the time of one sample's gradients and of one kernel entry, from trials."""
+    """Return the seconds per sample's gradients and per kernel entry, from timed trials."""
     part = samples.subset(torch.linspace(0, len(samples) - 1, 2 * TRIAL).long())
     assert part.targets is not None
 
@@ -140,13 +140,13 @@ def combine_rows(rows: Sequence[LooRow], targets: Tensor) -> tuple[LooRow, ...]:
     features, rbf = by_name.get(FEATURES), by_name.get(RBF)
     better = features is not None and rbf is not None and paired_gain(features, rbf, targets).low > 0
     names = (FEATURES, NTK) if better else (RBF, NTK)
-    chosen = [by_name[name] for name in names if name in by_name]
-    return tuple(chosen) if chosen else (max(rows, key=lambda row: row.score),)
+    available = [by_name[name] for name in names if name in by_name]
+    return tuple(available) if available else (max(rows, key=lambda row: row.score),)
 
 
 def forecast_interval(score: float, n: int) -> tuple[float, float]:
     """90 % interval of a forecast of accuracy, see `forecast_accuracy`."""
-    # the variance of one sample, not below that of one error among n samples
+    # the variance per sample, at least that of one error among n samples
     variance = max(score * (1 - score), (1 - 1 / n) / n)
     spread = NORMAL_90 * (variance * (1 / n + 4 * NETWORK_ERROR**2)) ** 0.5
     return max(0.0, score - spread), min(1.0, score + spread)
@@ -158,15 +158,15 @@ def mean_score(rows: Sequence[LooRow]) -> float:
 
 
 def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor) -> str:
-    """Return why no row is significantly better than the first, or nothing."""
+    """Return the reason to abstain if no row is significantly better than the first, else ""."""
     if targets.is_floating_point():
         best = max(row.score for row in rows)
         return "" if best > 0 else "no method explains any of the variance"
-    base, others = rows[0].score, rows[1:]
+    base, methods = rows[0].score, rows[1:]
     n = len(targets)
-    level = NORMAL_95_ONE_SIDED if len(others) < 2 else NORMAL_99_ONE_SIDED
+    level = NORMAL_95_ONE_SIDED if len(methods) < 2 else NORMAL_99_ONE_SIDED
     error = (base * (1 - base) / n) ** 0.5
-    if any(row.score > base + level * error for row in others):
+    if any(row.score > base + level * error for row in methods):
         return ""
     return f"no method is significantly better than the most frequent class ({percent(base, 1)})"
 

@@ -49,7 +49,7 @@ from gapscope.statistics.kernel_ridge import log_evidence_per_sample
 
 BY = ("loo_accuracy", "output_sensitivity")
 MAX_SAMPLES_OF_SCORES = 128
-# PyTorch has no public names for all layers of a kind
+# PyTorch has no public base classes of these layers
 _TRAINING_ONLY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -95,7 +95,7 @@ def _sensitivities(
     return values
 
 
-def _or_none(score: Callable[[], Any]) -> float | None:
+def _value_or_none(score: Callable[[], Any]) -> float | None:
     """Return a score's value (None if it does not apply to the network)."""
     try:
         return float(score())
@@ -135,9 +135,9 @@ def _loo(prepared: Ready, rbf: LooRow, chunk_size: int | None, seed: int) -> tup
         "log_evidence": None if features is None else log_evidence_per_sample(
             features, target_matrix(targets, n_classes)
         ),
-        "synaptic_flow": _or_none(lambda: synaptic_flow(network, few.inputs)),
-        "jacobian_covariance": _or_none(lambda: jacobian_covariance(network, few.inputs, chunk_size=chunk_size)),
-        "connection_sensitivity": _or_none(
+        "synaptic_flow": _value_or_none(lambda: synaptic_flow(network, few.inputs)),
+        "jacobian_covariance": _value_or_none(lambda: jacobian_covariance(network, few.inputs, chunk_size=chunk_size)),
+        "connection_sensitivity": _value_or_none(
             lambda: connection_sensitivity(network, few.inputs, few_targets, chunk_size=chunk_size)
         ),
     }, combined  # fmt: skip
@@ -147,16 +147,16 @@ def _evaluate(
     name: str, candidate: Any, samples: Samples, seeds: list[int], rbf: LooRow | None, settings: dict[str, Any]
 ) -> _Scores:
     """Scores of one candidate, at the weights that training would start from."""
-    made = instantiate(name, candidate, samples, seeds[0])
-    network = made
-    if isinstance(made, NetworkSpec):
-        network = build_untrained(made, samples, settings["n_outputs"], made.initialization, seeds[0])
+    instance = instantiate(name, candidate, samples, seeds[0])
+    network = instance
+    if isinstance(instance, NetworkSpec):
+        network = build_untrained(instance, samples, settings["n_outputs"], instance.initialization, seeds[0])
     prepared = ready(network, samples, needs=() if rbf is None else ("outputs",))
     prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
-    # S alone is what the order is by: it gets all samples, and with a forecast those of the other scores
+    # S uses all samples if it is what the order is by, else those of the other scores
     few = samples if rbf is None else samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
     try:
-        sensitivities = _sensitivities(made, few, seeds, settings)
+        sensitivities = _sensitivities(instance, few, seeds, settings)
     except GapscopeError:
         if rbf is None:
             raise
@@ -169,8 +169,8 @@ def _evaluate(
     }
     combined: tuple[LooRow, ...] = ()
     if rbf is not None:
-        more, combined = _loo(prepared, rbf, settings["sensitivity"]["chunk_size"], settings["seed"])
-        numbers |= more
+        loo_numbers, combined = _loo(prepared, rbf, settings["sensitivity"]["chunk_size"], settings["seed"])
+        numbers |= loo_numbers
     training_only = any(isinstance(module, _TRAINING_ONLY) for module in prepared.bare.modules())
     return _Scores(numbers, sensitivities, training_only, combined)
 
@@ -189,8 +189,9 @@ def _ties(scores: Mapping[str, _Scores], best: str, samples: Samples, level: flo
             return -(row.predictions - targets.double()).square().sum(1)
         return row.correct(targets).double()
 
-    each = {name: torch.stack([of_samples(row) for row in item.combined]).mean(0) for name, item in scores.items()}
-    differences = {name: each[best] - values for name, values in each.items()}
+    sample_scores = {name: torch.stack([of_samples(row) for row in item.combined]).mean(0)
+                     for name, item in scores.items()}  # fmt: skip
+    differences = {name: sample_scores[best] - values for name, values in sample_scores.items()}
     quantile = statistics.NormalDist().inv_cdf((1 + level) / 2) / math.sqrt(len(targets))
     return {name: float(d.mean()) <= quantile * float(d.std()) for name, d in differences.items()}
 
@@ -242,10 +243,10 @@ def rank_networks(
 ) -> NetworkRanking:
     r"""Rank untrained or pretrained networks by their forecast accuracy before training.
 
-    `by="loo_accuracy"`: by the forecast of `forecast_accuracy` at the weights that training would start from: those of
-    a module as it stands, or initialized once from a spec. Its two readings are the leave-one-out accuracy of the last
-    hidden features (lower) and of the NTK (upper). The networks see the same samples, so that ties are paired. How well
-    it ranks differs between sets of networks: docs/evidence/ranking.md.
+    `by="loo_accuracy"`: by the forecast of `forecast_accuracy` at the weights that training would start from: the
+    current ones of a module, those of one initialization of a spec. Its two readings are the leave-one-out accuracy of
+    the last hidden features (lower) and of the NTK (upper). The networks use the same samples, so that differences are
+    paired. How well it ranks differs between sets of networks: docs/evidence/ranking.md.
 
     `by="output_sensitivity"`: by S before training, which needs no labels; a smaller one predicts a smaller test loss,
 
@@ -253,16 +254,16 @@ def rank_networks(
               \big( f_k(x + \varepsilon) - f_k(x) \big) \Big]
 
     (Forouzesh, Salehi and Thiran 2021, section V-D and Fig. 4): the mean of `output_sensitivity` over initializations,
-    in squared output units, with Student's interval on the scale of logarithms. It compares networks with standard
-    normal weights that are also trained from there, without batch normalization, dropout or max-pooling; a warning
-    names others.
+    in squared output units, with Student's interval on the scale of logarithms. It compares networks that are trained
+    from standard normal weights, without batch normalization, dropout or max-pooling; a warning names layers that it
+    ignores.
 
     A candidate that cannot be ranked is named in `not_ranked` with its reason; the others are ranked. Ctrl-C returns
     the ranking of the finished candidates if these are two or more.
 
     Args:
-        candidates: Name -> candidate, or a list of candidates: names and specs of built-in networks, modules (which
-            stay as they are), functions without arguments that return one, and pairs (network, head) with a head "new"
+        candidates: Name -> candidate, or a list of candidates: names and specs of built-in networks, modules (not
+            changed), functions without arguments that return one, and pairs (network, head) with a head "new"
             or a module in place of the last linear layer.
         data: Training data with labels, in any form that `gapscope.measure` takes; inputs suffice for S.
         by: What the order is by, "loo_accuracy" or "output_sensitivity".
@@ -311,7 +312,7 @@ def rank_networks(
                 break
             except GapscopeError as error:
                 not_ranked[name] = str(error)
-            except Exception as error:  # of a function or network of the user: the others are ranked
+            except Exception as error:  # the user's function or network failed: rank the others
                 not_ranked[name] = f"{type(error).__name__}: {error}"
             bar.advance()
     if not scores:

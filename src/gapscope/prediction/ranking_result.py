@@ -52,7 +52,7 @@ def name_candidates(candidates: Mapping[str, Candidate] | Sequence[Candidate]) -
 
 
 def instantiate(name: str, candidate: Any, samples: Samples, seed: int) -> NetworkSpec | nn.Module:
-    """Return the spec or module of a candidate (a module is never changed)."""
+    """Return the spec or module of a candidate (modules are not changed)."""
     if isinstance(candidate, tuple):
         if len(candidate) != 2:
             raise InvalidInput(
@@ -88,7 +88,7 @@ def build_untrained(
         return network
     if n_outputs is None:
         if samples.targets is None:
-            raise InvalidInput("n_outputs must be given if the data have no targets; got inputs alone. Pass n_outputs.")
+            raise InvalidInput("n_outputs is needed for data without targets; got inputs alone. Pass n_outputs.")
         n_outputs = int(samples.targets.max()) + 1 if samples.is_classification else samples.targets.shape[1]
     check_range("n_outputs", n_outputs, 1)
     return build_network(
@@ -101,7 +101,7 @@ def build_untrained(
     )
 
 
-_SHOWN = {
+_SUMMARY = {
     "expected_accuracy": "forecast",
     "low": "90 % from",
     "high": "to",
@@ -122,9 +122,7 @@ class RankedNetwork:
     expected_accuracy: float | None  # forecast, as `forecast_accuracy` combines it, with its 90 % interval
     low: float | None
     high: float | None
-    features_accuracy: (
-        float | None
-    )  # leave-one-out accuracy of the last hidden features (linear probe), the lower reading
+    features_accuracy: float | None  # leave-one-out accuracy of the last hidden features, the lower reading
     ntk_accuracy: float | None  # leave-one-out accuracy of the NTK, the upper reading
     # whether the interval of the paired difference to the best includes zero, or that of S reaches into the smallest
     tied_with_best: bool
@@ -137,7 +135,8 @@ class RankedNetwork:
     rank_by_sensitivity: int | None  # 1 for the smallest S
     rank_by_size: int  # 1 for the fewest parameters; equal counts share the better rank
     log_evidence: float | None  # LogME of the last hidden features, in nats per sample
-    synaptic_flow: float | None  # the measures of these names
+    # measures of the same names
+    synaptic_flow: float | None
     jacobian_covariance: float | None
     connection_sensitivity: float | None
 
@@ -177,6 +176,6 @@ class NetworkRanking(RowResult[RankedNetwork]):
 
     def __repr__(self) -> str:
         table = self.to_pandas()
-        shown = table[[name for name in _SHOWN if name in table]].rename(columns=_SHOWN)
-        shown.index.name = None
-        return "\n".join([shown.to_string(float_format="{:.3g}".format), *self.sentences])
+        summary = table[[name for name in _SUMMARY if name in table]].rename(columns=_SUMMARY)
+        summary.index.name = None
+        return "\n".join([summary.to_string(float_format="{:.3g}".format), *self.sentences])

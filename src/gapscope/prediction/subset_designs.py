@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     import pandas
 
 
-SHARE_OF_GROWTH = 0.5
-UNKNOWN_SHARE_OF_GROWTH = 0.25
+GROWTH_FRACTION = 0.5
+UNKNOWN_GROWTH_FRACTION = 0.25
 BETWEEN_NETWORKS = 0.01
-# How far networks are from continued subset runs, at an accuracy of 50 %: chosen for a coverage of 90 % on the networks
-# that the rule was chosen on, before those that evaluate it were trained.
+# Standard deviation of networks around the score of continued runs, at an accuracy of 50 %: chosen for a coverage of
+# 90 % on the networks that the rule was chosen on, before those that evaluate it were trained.
 CONTINUED_ERROR = 0.045
 # 5 % beyond it on either side
 NORMAL_QUANTILE = 1.6448536269514722
-# a tenth of so many samples errs by 0.01 at most, and its network can be kept
+# the standard error of a tenth of these samples is at most 0.01, and the network of the other nine tenths is usable
 LARGE = 20_000
 HELD_OUT = 0.1
 
 
 @dataclass(frozen=True)
 class Design:
-    """Training runs of one design, by the fractions of samples that they see and score."""
+    """Training runs of one design, by the fractions of samples for training and scoring."""
 
     name: str
-    trained_share: float
-    scored_share: float
+    trained_fraction: float
+    scored_fraction: float
     cost: float  # optimizer steps of all runs, in multiples of a training run on all samples
     folds: int = 0
     is_continued: bool = False  # whether both halves are continued (`gapscope.prediction.subset_runs`)
@@ -56,7 +56,7 @@ DESIGNS = {design.name: design for design in (SHORT_CONTINUED, CONTINUED, *LADDE
 
 @dataclass(frozen=True)
 class SizedScore:
-    """Mean score of unseen samples after training on so many, with the variance of the mean."""
+    """Mean score of unseen samples, its variance, and the number of training samples."""
 
     trained_on: int
     mean: float
@@ -79,10 +79,10 @@ class Expectation:
 def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
     r"""Return the variance of the mean of scores with independent groups.
 
-    $\frac{G}{G-1} \sum_g \left(\sum_{i \in g} (s_i - \bar s)\right)^2 / n^2$ over $G$ groups; with one sample a group
-    the squared standard error of a mean. Scores that are all 0 or 1 (right or wrong) have at least the variance of a
-    share to which two right and two wrong samples are added (Agresti and Coull 1998), so that no wrong one among a few
-    does not pass for certainty.
+    $\frac{G}{G-1} \sum_g \left(\sum_{i \in g} (s_i - \bar s)\right)^2 / n^2$ over $G$ groups; with one sample per group
+    the squared standard error of a mean. Scores that are all 0 or 1 (wrong or correct) have at least the variance of a
+    fraction with two correct and two wrong samples added (Agresti and Coull 1998), so that a few correct samples alone
+    do not give a variance of 0.
     """
     n, groups = len(scores), np.unique(groups, return_inverse=True)[1]
     sums = np.bincount(groups, weights=scores - scores.mean())
@@ -90,37 +90,37 @@ def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
         return math.inf
     variance = float((sums**2).sum()) / n**2 * len(sums) / (len(sums) - 1)
     if set(np.unique(scores)) <= {0.0, 1.0}:
-        share = (scores.sum() + 2) / (n + 4)
-        variance = max(variance, float(share * (1 - share)) / n)
+        fraction = (scores.sum() + 2) / (n + 4)
+        variance = max(variance, float(fraction * (1 - fraction)) / n)
     return variance
 
 
 def extrapolate(large: SizedScore, small: SizedScore | None, samples: int) -> Expectation:
-    """Extrapolate the score from parts of two sizes to all samples."""
+    """Extrapolate the score from subsets of two sizes to all samples."""
     if small is None:
         return Expectation(large.mean, math.sqrt(large.variance + BETWEEN_NETWORKS**2))
-    further = math.log(samples / large.trained_on) / math.log(large.trained_on / small.trained_on)
-    growth, weight = large.mean - small.mean, SHARE_OF_GROWTH * further
+    ratio = math.log(samples / large.trained_on) / math.log(large.trained_on / small.trained_on)
+    growth, weight = large.mean - small.mean, GROWTH_FRACTION * ratio
     variance = (
         (1 + weight) ** 2 * large.variance
         + weight**2 * small.variance
-        + (UNKNOWN_SHARE_OF_GROWTH * further * max(growth, 0.0)) ** 2
+        + (UNKNOWN_GROWTH_FRACTION * ratio * max(growth, 0.0)) ** 2
         + BETWEEN_NETWORKS**2
     )
     return Expectation(large.mean + weight * growth, math.sqrt(variance))
 
 
-def predicted_width(design: Design, quarter: SizedScore, growth_a_doubling: float, samples: int) -> float:
+def predicted_width(design: Design, quarter: SizedScore, growth_per_doubling: float, samples: int) -> float:
     """Return the expected width of a design's interval, from the training on a quarter."""
-    trained_on = round(design.trained_share * samples)
-    variance = quarter.variance * 0.75 / design.scored_share
-    mean = quarter.mean + growth_a_doubling * math.log2(trained_on / quarter.trained_on)
+    trained_on = round(design.trained_fraction * samples)
+    variance = quarter.variance * 0.75 / design.scored_fraction
+    mean = quarter.mean + growth_per_doubling * math.log2(trained_on / quarter.trained_on)
     return extrapolate(SizedScore(trained_on, mean, variance), quarter, samples).width
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Training run of a design: indices of the samples it sees, and of those that score it."""
+    """Training run of a design: indices of its training samples and of the scored samples."""
 
     name: str
     trained: np.ndarray
@@ -130,7 +130,7 @@ class Split:
 
 
 def group_numbers(groups: Any, samples: int) -> np.ndarray:
-    """Return the group of each sample as 0, 1, ... (its own without groups)."""
+    """Return the group of each sample as 0, 1, ... (one group per sample without groups)."""
     if groups is None:
         return np.arange(samples)
     labels = np.asarray(groups)
@@ -140,16 +140,16 @@ def group_numbers(groups: Any, samples: int) -> np.ndarray:
     return np.unique(labels, return_inverse=True)[1]
 
 
-def random_partition(groups: np.ndarray, shares: Sequence[float], random: np.random.Generator) -> list[np.ndarray]:
-    """Cut the samples into random parts of about the given fractions, groups whole."""
+def random_partition(groups: np.ndarray, fractions: Sequence[float], random: np.random.Generator) -> list[np.ndarray]:
+    """Divide the samples at random into about these fractions, without dividing groups."""
     sizes = np.bincount(groups)
     order = random.permutation(len(sizes))
     # a group belongs to the part that holds its middle
     middle = sizes[order].cumsum() - sizes[order] / 2
     part_of_group = np.empty(len(sizes), dtype=int)
-    part_of_group[order] = np.searchsorted(np.cumsum(shares)[:-1] * len(groups), middle, side="right")
+    part_of_group[order] = np.searchsorted(np.cumsum(fractions)[:-1] * len(groups), middle, side="right")
     parts = part_of_group[groups]
-    return [np.flatnonzero(parts == number) for number in range(len(shares))]
+    return [np.flatnonzero(parts == number) for number in range(len(fractions))]
 
 
 def _rest(samples: int, part: np.ndarray) -> np.ndarray:
@@ -182,15 +182,15 @@ def folds(groups: np.ndarray, number: int, random: np.random.Generator) -> list[
     ]
 
 
-def hold_out(groups: np.ndarray, share: float, random: np.random.Generator) -> Split:
-    """Return one training that leaves a fraction of the samples out and is scored on it."""
-    held, kept = random_partition(groups, (share, 1 - share), random)
-    return Split("hold-out", kept, held)
+def hold_out(groups: np.ndarray, fraction: float, random: np.random.Generator) -> Split:
+    """Return one run that is scored on a held-out fraction of the samples."""
+    held_out, rest = random_partition(groups, (fraction, 1 - fraction), random)
+    return Split("hold-out", rest, held_out)
 
 
 @dataclass(frozen=True)
 class SubsetRun:
-    """One training run on a subset, with mean scores of the samples it did not see and saw."""
+    """One training run on a subset, with mean scores of unseen and of training samples."""
 
     name: str
     trained_on: int
@@ -206,7 +206,7 @@ class LearningCurve(Result):
 
     Attributes:
         task: "classification" (scores are accuracies) or "regression" (explained fractions of the variance, R2).
-        score: Predicted score with all samples, on new samples like them.
+        score: Predicted score with all samples, on new samples with the same label noise.
         low: Lower end of the 90 % interval.
         high: Upper end.
         standard_error: Standard error of the score.
@@ -215,7 +215,7 @@ class LearningCurve(Result):
         cost: Optimizer steps of all training runs, in multiples of one on all samples.
         trainings: The training runs, the quarter first if there is one.
         unreliable_because: Why the score is no prediction: networks on subsets were under-trained; else empty.
-        note: What the user should know: a cheaper or better way, an interval that was not reached; or empty.
+        note: A better design, or an interval width that was not reached; empty if there is nothing to note.
         is_interrupted: Whether training runs are missing because of Ctrl-C.
     """
 

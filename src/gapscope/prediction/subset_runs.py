@@ -1,4 +1,4 @@
-r"""Training runs on subsets of the samples, each scored on samples that it has not seen.
+r"""Training runs on subsets of the samples, each scored on unseen samples.
 
 **Continued runs.** A network is trained on a half A of the samples. On the other half B, kernel ridge regression on its
 last hidden features fits what its predictions leave, and predicts every sample of B from the others of B
@@ -7,10 +7,10 @@ last hidden features fits what its predictions leave, and predicts every sample 
 $$f_{-i}(x_i) = s\,p_A(x_i) + r_i - \frac{(\tilde R r)_i}{\tilde R_{ii}}, \qquad r = y_B - s\,p_A(x_B),$$
 
 with $p_A$ the probabilities less 1/C (the outputs for regression), s their least-squares factor and $\tilde R$ as in
-`gapscope.statistics.kernel_ridge`. A never saw B, so that the score is that of unseen samples.
+`gapscope.statistics.kernel_ridge`. The network was not trained on B, so that it is a score on unseen samples.
 
-The features were learned from half of the samples. An RBF ridge that is fitted at both sizes shows how much the other
-half adds: the score c of the continued runs is moved halfway to the kernel's leave-one-out score k on all samples, up
+The features were learned from half of the samples. An RBF ridge at both sizes shows the gain from the other half: the
+score c of the continued runs is moved halfway to the kernel's leave-one-out score k on all samples, up
 by at most the kernel's own gain g (k less the score on halves), down by at most g / 2:
 
 $$\hat a = c + \min\left(\max\left(\tfrac12 (k - c),\, -\tfrac12 g\right),\, g\right).$$
@@ -54,7 +54,7 @@ from gapscope.training.randomness import reproducible
 
 TrainFunction = Callable[..., nn.Module]
 STEPS_FRACTION = "steps_fraction"
-FACTS, ANSWERS = "twin.json", "equal or fewer steps, scores and training score"
+IDENTITY_FILE, ANSWERS = "twin.json", "equal or fewer steps, scores and training score"
 
 
 def run_configuration(
@@ -76,7 +76,7 @@ def run_configuration(
                 f"Training diverged ({result.stop_reason}); every subset run must finish. Lower the learning rate."
             )
         return training.run.network
-    # the inputs as the user's own code takes them: a tensor, a mapping of tensors or a tuple
+    # the inputs in the user's form: a tensor, a mapping of tensors or a tuple
     inputs: Any = samples.inputs
     if samples.form is not None:
         inputs = samples.form.unpack(inputs)
@@ -99,12 +99,12 @@ def target_variance(samples: Samples) -> float:
     assert samples.targets is not None
     variance = float(samples.targets.double().var(0, correction=0).mean())
     if not variance:
-        raise InvalidInput("Regression targets must differ; all are the same.")
+        raise InvalidInput("Regression targets must differ; all are equal.")
     return variance
 
 
 def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
-    """Return each sample's score: 1 or 0 for right or wrong, its R² for regression."""
+    """Return each sample's score: 1 if correct, 0 if wrong; its R² for regression."""
     subject = ready(network, samples)
     if subject.mismatch:
         raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {subject.mismatch}.")
@@ -154,17 +154,17 @@ def claim_cache(
     else:
         function = train_fn.func if isinstance(train_fn, partial) else train_fn
         name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
-    facts: dict[str, Any] = {"recipe": name, "seed": seed, "data": digest.hexdigest(), "answers": ANSWERS}
+    identity: dict[str, Any] = {"recipe": name, "seed": seed, "data": digest.hexdigest(), "answers": ANSWERS}
     make_folder(folder)
-    path = folder / FACTS
-    known = read_json(path) if path.exists() else facts
-    other = [name for name, value in facts.items() if known.get(name) != value]
-    if other:
+    path = folder / IDENTITY_FILE
+    stored = read_json(path) if path.exists() else identity
+    differences = [name for name, value in identity.items() if stored.get(name) != value]
+    if differences:
         raise InvalidInput(
-            f"{folder} must hold runs of the same learning curve; its {' and '.join(other)} differ from this call's. "
-            "Choose another folder."
+            f"{folder} must hold runs of the same learning curve; its {' and '.join(differences)} differ from this "
+            "call's. Choose another folder."
         )
-    write_atomically(path, to_json(facts) + "\n")
+    write_atomically(path, to_json(identity) + "\n")
 
 
 def takes_steps_fraction(train_fn: TrainFunction | RunSpec) -> bool:
@@ -175,9 +175,9 @@ def takes_steps_fraction(train_fn: TrainFunction | RunSpec) -> bool:
 def equal_steps(
     train_fn: TrainFunction | RunSpec, samples: int, part: int, fraction: float = 1.0
 ) -> TrainFunction | RunSpec:
-    """Scale the epochs of a spec so that a part takes as many optimizer steps as all samples.
+    """Scale the epochs of a spec so that a subset takes as many optimizer steps as all samples.
 
-    A function that takes `steps_fraction` is called with the fraction; others stay.
+    A function with a parameter `steps_fraction` gets the fraction; other functions are returned unchanged.
     """
     if not isinstance(train_fn, RunSpec):
         return partial(train_fn, steps_fraction=fraction) if takes_steps_fraction(train_fn) else train_fn
@@ -189,18 +189,18 @@ def equal_steps(
 def train_and_score(
     train_fn: TrainFunction | RunSpec, samples: Samples, spread: float, seed: int, root: str | None, split: Split
 ) -> dict[str, Any]:
-    """Train on one part with the steps of all samples, and return scores of the rest."""
+    """Train on one part with the steps of all samples, and return scores of the scored part."""
     train_fn = equal_steps(train_fn, len(samples), len(split.trained), split.steps)
-    seen, rest = (samples.subset(torch.from_numpy(indices)) for indices in (split.trained, split.scored))
-    network = run_configuration(train_fn, seen, derive_seed(seed, split.name), root)
-    training_score, unseen = float(sample_scores(network, seen, spread).mean()), sample_scores(network, rest, spread)
+    train, rest = (samples.subset(torch.from_numpy(indices)) for indices in (split.trained, split.scored))
+    network = run_configuration(train_fn, train, derive_seed(seed, split.name), root)
+    training_score, unseen = float(sample_scores(network, train, spread).mean()), sample_scores(network, rest, spread)
     if split.is_continued:
         unseen = scores_of_predictions(continued_predictions(network, rest), rest, spread)
     return {"scores": unseen.tolist(), "training_score": training_score}
 
 
 class SubsetRuns:
-    """Runs splits once, keeps their answers in a folder, and puts them together."""
+    """Runner of splits: each once, with its scores in a folder."""
 
     def __init__(self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: NullProgress) -> None:
         self.job, self.groups, self.folder, self.workers, self.steps = job, groups, folder, workers, steps
@@ -208,7 +208,7 @@ class SubsetRuns:
         self.scores: dict[str, np.ndarray] = {}
 
     def run(self, splits: Sequence[Split]) -> SizedScore:
-        """Train what is missing, and return the mean score over all scored samples."""
+        """Train the missing splits, and return the mean score over all scored samples."""
         sizes = {split.name: len(split.trained) for split in splits}
         self.steps.step(", ".join(sizes) if len(sizes) < 3 else f"{len(sizes)} folds")
         try:
@@ -216,7 +216,7 @@ class SubsetRuns:
                 {split.name: partial(self.job, split) for split in splits}, self.folder, workers=self.workers,
                 on_done=lambda name, done, of: self.steps.advance(sizes[name]),
             )  # fmt: skip
-        finally:  # read also what was finished before an interruption
+        finally:  # also after an interruption: read the finished runs
             for split in splits:
                 path = self.folder / f"{split.name}.json"
                 if path.exists():

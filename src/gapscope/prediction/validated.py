@@ -39,7 +39,7 @@ class ValidatedAccuracy(Result):
         samples: Number of validation samples.
         effective_samples: Number of validation samples that would give this interval without control variates.
         difference: Paired difference to the baseline's score, with a 90 % interval; None without a baseline.
-        duplicates: Number of validation samples that repeat another one or a training sample.
+        duplicates: Number of validation samples that repeat another validation sample or a training sample.
     """
 
     task: str
@@ -75,7 +75,7 @@ class ValidatedAccuracy(Result):
 class _Adjusted:
     value: float
     variance: float
-    # of the variance without control variates; 1 if these add nothing
+    # to the variance without control variates; 1 if these add nothing
     variance_ratio: float
     correlation: float
 
@@ -88,19 +88,19 @@ def adjusted_mean(values: np.ndarray, control: np.ndarray, rest: np.ndarray) -> 
     $\mathrm{Var}(v - c u) / m + c^2\,\mathrm{Var}(u) / n$.
     """
     m, n = len(values), len(rest)
-    plain = float(values.var(ddof=1)) / m
+    unadjusted = float(values.var(ddof=1)) / m
     spread = float(control.var(ddof=1))
-    if plain == 0 or spread == 0:
-        return _Adjusted(float(values.mean()), plain, 1.0, 0.0)
+    if unadjusted == 0 or spread == 0:
+        return _Adjusted(float(values.mean()), unadjusted, 1.0, 0.0)
     covariance = float(np.cov(values, control)[0, 1])
-    explained = covariance**2 / (spread * plain * m)
+    explained = covariance**2 / (spread * unadjusted * m)
     adjusted = 1 - (1 - explained) * (m - 1) / (m - 2)
     shrinkage = max(0.0, adjusted / explained) if explained > 0 else 0.0
     slope = n / (m + n) * covariance / spread * shrinkage
     variance = float((values - slope * control).var(ddof=1)) / m + slope**2 * float(rest.var(ddof=1)) / n
     value = float(values.mean() - slope * (control.mean() - rest.mean()))
-    correlation = covariance / math.sqrt(spread * plain * m)
-    return _Adjusted(value, variance, variance / plain, correlation)
+    correlation = covariance / math.sqrt(spread * unadjusted * m)
+    return _Adjusted(value, variance, variance / unadjusted, correlation)
 
 
 def _interval(classes: bool, item: _Adjusted, samples: int) -> tuple[float, float]:
@@ -135,8 +135,8 @@ def _joined(validation: Samples, train: Samples) -> Samples:
     x, z = validation.inputs.cpu(), train.inputs.cpu()
     if x.shape[1:] != z.shape[1:] or x.is_floating_point() != z.is_floating_point():
         raise InvalidInput(
-            f"validation and train must have inputs of one form; got {list(x.shape[1:])} {x.dtype} and "
-            f"{list(z.shape[1:])} {z.dtype}. Prepare both alike."
+            f"validation and train must have inputs of equal shape and dtype; got {list(x.shape[1:])} {x.dtype} and "
+            f"{list(z.shape[1:])} {z.dtype}. Prepare both in the same way."
         )
     return Samples(torch.cat([x, z]), torch.cat([validation.targets.cpu(), train.targets.cpu()]))
 
@@ -148,8 +148,8 @@ def validated_accuracy(
 
     $a_B + c\,(\ell_A - \ell_B)$, where $a_B$ is the accuracy on the validation samples B and $\ell$ the leave-one-out
     accuracy of an RBF ridge that is fitted to all samples, on B and on the training samples A (see `adjusted_mean`).
-    If B happens to be easy for the ridge, it is easy for the network as well. The ridge never sees the network, so
-    that nothing leaks: the estimate is unbiased up to the estimate of c, and its variance falls by about
+    If B happens to be easy for the ridge, it is probably easy for the network as well. The ridge does not use the
+    network: the estimate is unbiased up to the estimate of c, and its variance is lower by about
     $\rho^2 n / (m + n)$, for m validation and n training samples and the correlation $\rho$ of both results on B.
     The 90 % interval is Wilson's (1927) with the effective number of samples; normal for regression.
 
@@ -157,7 +157,7 @@ def validated_accuracy(
     without augmentation. Control variates: Angelopoulos et al. 2023, arXiv:2301.09633.
 
     Args:
-        network: The trained network, which has not seen the validation samples.
+        network: The network, trained without the validation samples.
         validation: Validation samples with targets.
         train: Training samples with targets, in the same form.
         baseline: Another network, or another checkpoint of the same one: its paired difference is estimated.
@@ -172,22 +172,22 @@ def validated_accuracy(
     >>> round(validated_accuracy(network, (x[:20], y[:20]), (x[20:], y[20:])).score, 2)
     1.0
     """
-    held = _checked(network, validation, "validation")
-    seen = _checked(network, train, "train")
-    spread = target_variance(held)
-    scores = sample_scores(network, held, spread)
-    both = _joined(held, seen)
+    held_out = _checked(network, validation, "validation")
+    trained_on = _checked(network, train, "train")
+    spread = target_variance(held_out)
+    scores = sample_scores(network, held_out, spread)
+    both = _joined(held_out, trained_on)
     assert both.targets is not None
     # leave-one-out results of an RBF ridge on all samples
     features, control = feature_matrix(both.inputs), np.zeros(len(both))
     if features.shape[1]:
         control = scores_of_predictions(rbf_ridge(features, both.targets).predictions, both, spread)
-    m, classes = len(held), held.is_classification
+    m, classes = len(held_out), held_out.is_classification
     item = adjusted_mean(scores, control[:m], control[m:])
     plain = _Adjusted(float(scores.mean()), float(scores.var(ddof=1)) / m, 1.0, 0.0)
     difference = None
     if baseline is not None:
-        paired = adjusted_mean(scores - sample_scores(baseline, held, spread), control[:m], control[m:])
+        paired = adjusted_mean(scores - sample_scores(baseline, held_out, spread), control[:m], control[m:])
         reach = NORMAL_QUANTILE * math.sqrt(paired.variance)
         difference = IntervalEstimate(paired.value, paired.value - reach, paired.value + reach)
     (low, high), (plain_low, plain_high) = _interval(classes, item, m), _interval(classes, plain, m)
@@ -203,5 +203,5 @@ def validated_accuracy(
         samples=m,
         effective_samples=m / item.variance_ratio,
         difference=difference,
-        duplicates=count_duplicates(both)[0] - count_duplicates(seen)[0],
+        duplicates=count_duplicates(both)[0] - count_duplicates(trained_on)[0],
     )

@@ -14,7 +14,7 @@ import numpy as np
 import pandas
 
 from gapscope.prediction.accuracy_estimator import (
-    LEFT_OUT,
+    LOO,
     SHIPPED,
     AccuracyEstimator,
     ErrorParts,
@@ -47,7 +47,7 @@ READINGS: tuple[tuple[str, ...], ...] = (
 )
 # names that stored networks have -> names that the estimator takes
 _NAMES = {
-    **{f"initial.{name}": f"{LEFT_OUT}.{name}"
+    **{f"initial.{name}": f"{LOO}.{name}"
        for name in ("accuracy", "squared_error", "explained", "effective_dimension", "largest_leverage")},
     "agreement": "gradient_neighbours.agreement",
     "conflict": "gradient_neighbours.conflict",
