@@ -86,8 +86,8 @@ def test_divergence_is_nan_from_then_on() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"times": [2, 1]}, "times must increase from 0 or more; got"),
-        ({"times": []}, "times must increase"),
+        ({"times": [2, 1]}, r"times must be 0 or larger, increase, .* got \[2, 1\]"),
+        ({"times": []}, r"got \[\]"),
         ({"method": "sgd", "zeta": 0.1}, "zeta must be 0 for method 'sgd', which has no gamma; got 0.1"),
         ({"method": "sgd", "length": 2.0}, "Got length 2.0 for method 'sgd'"),
     ],
@@ -97,16 +97,13 @@ def test_wrong_input_of_dynamics(settings: dict[str, Any], message: str) -> None
         learning_dynamics(**{"times": [1], "learning_rate": 0.5, **settings})
 
 
-def test_resolvent_equals_the_printed_formula_and_drawn_samples() -> None:
+def test_resolvent_equals_the_printed_formula_and_sampled_matrices() -> None:
     alpha, zeta = np.array([[0.3], [1.0], [2.5]]), np.array([0.01, 0.25, 3.0])
     roots = np.sqrt((zeta + (1 + np.sqrt(alpha)) ** 2) * (zeta + (1 - np.sqrt(alpha)) ** 2))
     np.testing.assert_allclose(resolvent_trace(alpha, zeta), (1 - alpha - zeta + roots) / (2 * zeta), rtol=1e-12)
     inputs = np.random.default_rng(0).standard_normal((300, 600)) / np.sqrt(600)
-    drawn = np.trace(np.linalg.inv(inputs.T @ inputs + 0.25 * np.eye(600))) / 600
-    assert resolvent_trace(0.5, 0.25) == pytest.approx(drawn, rel=3e-3)
-
-
-def test_resolvent_without_ridge() -> None:
+    sampled = np.trace(np.linalg.inv(inputs.T @ inputs + 0.25 * np.eye(600))) / 600
+    assert resolvent_trace(0.5, 0.25) == pytest.approx(sampled, rel=3e-3)
     np.testing.assert_array_equal(resolvent_trace([0.5, 1.0, 2.0], 0.0), [np.inf, np.inf, 1.0])
 
 
@@ -131,12 +128,7 @@ def test_sgd_equals_the_printed_formulas(noise: float) -> None:
     np.testing.assert_allclose(result, expected, atol=1e-12)
 
 
-def test_loss_per_sample_has_the_ridge_constant_alpha_zeta() -> None:
-    result = student_generalization([0.5, 2.0], zeta=0.2, loss_scale="samples")
-    np.testing.assert_allclose(result, [student_generalization(0.5, zeta=0.1), student_generalization(2.0, zeta=0.4)])
-
-
-def _drawn(alpha: float, students: int, size: int, **settings: Any) -> float:
+def _simulated_error(alpha: float, students: int, size: int, **settings: Any) -> float:
     noise = settings.pop("noise_variance", 0.25)
     generator = np.random.default_rng(round(1000 * alpha))
     task = draw_teacher_task(alpha, n_inputs=size, students=students, noise_variance=noise, generator=generator)
@@ -144,25 +136,25 @@ def _drawn(alpha: float, students: int, size: int, **settings: Any) -> float:
 
 
 @pytest.mark.parametrize("alpha", [0.25, 0.5, 0.8, 1.25, 2.0, 3.0])
-def test_shortest_least_squares_lies_on_the_sgd_curve(alpha: float) -> None:
-    assert _drawn(alpha, 8, 400) == pytest.approx(float(student_generalization(alpha)), rel=0.075)
+def test_shortest_least_squares_on_the_sgd_curve(alpha: float) -> None:
+    assert _simulated_error(alpha, 8, 400) == pytest.approx(float(student_generalization(alpha)), rel=0.075)
 
 
 @pytest.mark.parametrize("zeta", [1 / 64, 0.25])
 @pytest.mark.parametrize("alpha", [0.5, 0.95, 2.0])
-def test_ridge_regression_lies_on_the_krogh_hertz_curve(zeta: float, alpha: float) -> None:
+def test_ridge_regression_on_the_krogh_hertz_curve(zeta: float, alpha: float) -> None:
     expected = float(student_generalization(alpha, zeta=zeta))
-    assert _drawn(alpha, 16, 400, zeta=zeta) == pytest.approx(expected, rel=0.075 if alpha == 0.95 else 0.05)
+    assert _simulated_error(alpha, 16, 400, zeta=zeta) == pytest.approx(expected, rel=0.075 if alpha == 0.95 else 0.05)
 
 
-@pytest.mark.parametrize(("noise", "tolerance"), [(0.25, 0.011), (0.0, 0.012)])
-@pytest.mark.parametrize("alpha", [0.25, 0.5, 1.0])
-def test_fit_of_the_positive_targets_lies_on_the_relu_curve(alpha: float, noise: float, tolerance: float) -> None:
-    expected = float(student_generalization(alpha, student="relu", noise_variance=noise))
-    result = _drawn(alpha, 16, 300, student="relu", noise_variance=noise)
-    assert result == pytest.approx(expected, abs=tolerance)
-
-
-def test_fit_of_the_positive_targets_with_decay() -> None:
-    expected = float(student_generalization(1.5, student="relu", zeta=0.25))
-    assert _drawn(1.5, 16, 300, student="relu", zeta=0.25) == pytest.approx(expected, abs=0.01)
+@pytest.mark.parametrize(
+    ("alpha", "settings", "tolerance"),
+    [
+        *((alpha, {"noise_variance": 0.25}, 0.011) for alpha in (0.25, 0.5, 1.0)),
+        *((alpha, {"noise_variance": 0.0}, 0.012) for alpha in (0.25, 0.5, 1.0)),
+        (1.5, {"zeta": 0.25}, 0.01),
+    ],
+)
+def test_fit_of_positive_targets_on_the_relu_curve(alpha: float, settings: dict[str, Any], tolerance: float) -> None:
+    expected = float(student_generalization(alpha, student="relu", **settings))
+    assert _simulated_error(alpha, 16, 300, student="relu", **settings) == pytest.approx(expected, abs=tolerance)

@@ -46,7 +46,7 @@ def assert_mean_is(expected: float, values: list[float], at_most: float) -> None
     ("depth", "n_outputs", "n_inputs", "width"), [(0, 10, 64, 1), (1, 1, 64, 100), (2, 10, 64, 100), (4, 5, 64, 60)]
 )
 @pytest.mark.parametrize("bias_std", [0.0, 1.0])
-def test_eq_10_at_small_noise_whatever_the_biases(depth, n_outputs, n_inputs, width, bias_std):
+def test_eq_10_at_small_noise_with_and_without_biases(depth, n_outputs, n_inputs, width, bias_std):
     x = torch.randn(60, n_inputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     networks = random_networks(150, [n_inputs, *[width] * depth, n_outputs], bias_std=bias_std)
     measured = [float(output_sensitivity(network, x, noise_std=1e-3)) for network in networks]
@@ -135,13 +135,13 @@ def test_eq_7_holds_for_small_logits_only():
     assert standard_normal < 1 < 1000 < predicted
 
 
-def test_one_output_without_softmax_has_no_factor_that_makes_it_zero():
+def test_a_single_output_has_no_variance_of_probabilities():
     options = {"n_outputs": 1, "input_second_moment": 0.5, "noise_std": 0.1, "bias_part": 2.0}
     assert predicted_variance(0.02, **options) == 0
     assert predicted_variance(0.02, of="outputs", **options) == pytest.approx(0.02 * 0.5 / 0.01 + 2)
 
 
-def test_sigma_counts_the_output_bias_and_weights_inner_ones_by_what_follows():
+def test_bias_contribution_multiplies_by_the_later_layers():
     layers = [
         WeightLayer(fan_in=9, weights=5.0, biases=2.0),
         WeightLayer(fan_in=4, weights=3.0, biases=7.0),
@@ -157,7 +157,7 @@ def pairs(n: int, d: int, noise_std: float, seed: int = 0) -> tuple[np.ndarray, 
 
 
 def simulated(x, noise, layers, n_outputs, n_networks, seed=0):
-    """Variance and second moment over pairs of the mean output's shift, one a network."""
+    """Variance and second moment over pairs of the mean output's shift, one per network."""
     rng = np.random.default_rng(seed)
     widths = [layer.fan_in for layer in layers] + [n_outputs]
     variances, moments = [], []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.theory.dynamics import LossScale, learning_dynamics
+from gapscope.theory.dynamics import learning_dynamics
 from gapscope.theory.fixed_points import batch_norm_gamma
 from gapscope.theory.statistical_mechanics import Student
 from gapscope.theory.student_training import (
@@ -50,18 +50,18 @@ def test_order_parameters_of_known_weights() -> None:
 @pytest.mark.parametrize("zeta", [0.0, 0.3])
 def test_least_squares_students_solve_the_normal_equations(alpha: float, zeta: float) -> None:
     task = draw_teacher_task(alpha, n_inputs=20, students=3, generator=np.random.default_rng(0))
-    weights = least_squares_students(task, zeta=zeta, loss_scale="samples").weights
+    weights = least_squares_students(task, zeta=zeta).weights
     residuals = task.targets - np.einsum("kpn,kn->kp", task.inputs, weights)
-    slopes = np.einsum("kpn,kp->kn", task.inputs, residuals) - alpha * zeta * weights
+    slopes = np.einsum("kpn,kp->kn", task.inputs, residuals) - zeta * weights
     np.testing.assert_allclose(slopes, 0, atol=1e-12)
 
 
 def test_relu_students_fit_positive_targets_only() -> None:
     task = draw_teacher_task(1.0, n_inputs=20, generator=np.random.default_rng(0))
-    fitted = task.inputs[0] @ least_squares_students(task, student="relu").weights[0]
+    outputs = task.inputs[0] @ least_squares_students(task, student="relu").weights[0]
     positive = task.targets[0] > 0
-    np.testing.assert_allclose(fitted[positive], task.targets[0][positive], atol=1e-10)
-    assert not np.allclose(fitted[~positive], task.targets[0][~positive], atol=0.1)
+    np.testing.assert_allclose(outputs[positive], task.targets[0][positive], atol=1e-10)
+    assert not np.allclose(outputs[~positive], task.targets[0][~positive], atol=0.1)
 
 
 SIZE, BATCH = 5, 7
@@ -129,13 +129,12 @@ def _task(alpha: float, size: int, students: int = 4, **options: Any) -> Teacher
     return draw_teacher_task(alpha, n_inputs=size, students=students, generator=np.random.default_rng(0), **options)
 
 
-@pytest.mark.parametrize("loss_scale", ["inputs", "samples"])
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
-def test_weight_norm_with_decay_is_ridge_regression(loss_scale: LossScale, alpha: float) -> None:
-    task, settings = _task(alpha, 40), {"zeta": 0.25, "loss_scale": loss_scale}
-    exact = least_squares_students(task, **settings).weights
-    trained = train_students(task, method="weight_norm", epochs=2000, anneal=False, **settings).weights
-    assert np.linalg.norm(trained - exact) < 1e-12 * np.linalg.norm(exact)
+def test_weight_norm_with_decay_is_ridge_regression(alpha: float) -> None:
+    task = _task(alpha, 40)
+    exact = least_squares_students(task, zeta=0.25).weights
+    result = train_students(task, method="weight_norm", epochs=2000, anneal=False, zeta=0.25).weights
+    assert np.linalg.norm(result - exact) < 1e-12 * np.linalg.norm(exact)
 
 
 def test_batches_do_not_change_where_weight_norm_ends() -> None:
@@ -148,8 +147,8 @@ def test_batches_do_not_change_where_weight_norm_ends() -> None:
 @pytest.mark.parametrize("alpha", [0.5, 3.0])
 def test_sgd_ends_at_the_shortest_least_squares(alpha: float) -> None:
     task = _task(alpha, 40)
-    trained = train_students(task, method="sgd", epochs=4000, anneal=False).weights
-    np.testing.assert_allclose(trained, least_squares_students(task).weights, atol=1e-9)
+    result = train_students(task, method="sgd", epochs=4000, anneal=False).weights
+    np.testing.assert_allclose(result, least_squares_students(task).weights, atol=1e-9)
 
 
 @pytest.mark.thorough
@@ -171,11 +170,11 @@ def test_converged_batch_norm_is_least_squares_not_ridge(alpha: float) -> None:
     """Real batch norm on few noisy samples ends at shrunk least squares, not as in Fig. 1a."""
     task = _task(alpha, 100)
     least, ridge = least_squares_students(task), least_squares_students(task, zeta=1 / 64)
-    trained = train_students(task, method="batch_norm", epochs=4000, batch_size=32, generator=_seeded())
-    lengths = np.linalg.norm(trained.weights, axis=1) * np.linalg.norm(least.weights, axis=1)
-    assert np.all(np.sum(trained.weights * least.weights, axis=1) / lengths > 0.99)
-    to_least = abs(trained.generalization_error.mean() - least.generalization_error.mean())
-    assert to_least < 0.5 * abs(trained.generalization_error.mean() - ridge.generalization_error.mean())
+    students = train_students(task, method="batch_norm", epochs=4000, batch_size=32, generator=_seeded())
+    lengths = np.linalg.norm(students.weights, axis=1) * np.linalg.norm(least.weights, axis=1)
+    assert np.all(np.sum(students.weights * least.weights, axis=1) / lengths > 0.99)
+    to_least = abs(students.generalization_error.mean() - least.generalization_error.mean())
+    assert to_least < 0.5 * abs(students.generalization_error.mean() - ridge.generalization_error.mean())
 
 
 def test_checkpoints_lead_the_shape_and_do_not_change_the_end() -> None:

@@ -19,9 +19,9 @@ from gapscope.theory.statistical_mechanics import (
     Numbers,
     Student,
     activity,
-    checked_array,
-    checked_order_parameters,
     order_parameter_averages,
+    validate_array,
+    validate_order_parameters,
 )
 
 Method = Literal["weight_norm", "sgd"]
@@ -63,14 +63,12 @@ def start_length(method: Method, gamma: float, length: float | None) -> float:
     return resolved
 
 
-def checked_times(times: ArrayLike) -> Float[np.ndarray, " t"]:
+def validate_times(times: ArrayLike) -> Float[np.ndarray, " t"]:
     """Return reporting times (increasing, 0 or larger, the last positive) as a float64 array."""
-    moments = np.atleast_1d(np.asarray(times, np.float64))
-    if moments.ndim != 1 or moments.size == 0 or moments[0] < 0 or moments[-1] == 0 or np.any(np.diff(moments) <= 0):
-        raise InvalidInput(
-            f"times must increase from 0 or more; got {times}. Sort them, drop repetitions, add a last one."
-        )
-    return moments
+    result = np.atleast_1d(np.asarray(times, np.float64))
+    if result.ndim != 1 or result.size == 0 or result[0] < 0 or result[-1] == 0 or np.any(np.diff(result) <= 0):
+        raise InvalidInput(f"times must be 0 or larger, increase, and end above 0; got {times}. Sort them.")
+    return result
 
 
 def order_parameter_flow(
@@ -95,9 +93,9 @@ def order_parameter_flow(
     Gain, overlap and length (not used for SGD) broadcast.
     """
     check_method(method, zeta)
-    gains, overlaps = checked_order_parameters(gamma, overlap)
+    gains, overlaps = validate_order_parameters(gamma, overlap)
     name, argument = ("gamma", gains) if method == "sgd" else ("length", length)
-    lengths = checked_array(name, argument, 0, low_open=True)
+    lengths = validate_array(name, argument, 0, low_open=True)
     return _flow(gains, overlaps, lengths, method, student, learning_rate, zeta)
 
 
@@ -105,13 +103,13 @@ def _flow(
     gamma: Numbers, overlap: Numbers, length: Numbers, method: Method, student: Student, rate: float, zeta: float
 ) -> OrderParameters:
     radial, i2, i3 = order_parameter_averages(gamma, overlap, student)
-    # A step of weight norm is dw = eta delta (gamma/L x - (wt^T x) w / (N L^2)), wt = gamma w / L, and w^T dw = 0: w
-    # turns and never shrinks. What is left is |dw|^2 = eta^2 delta^2 gamma^2/L^2 x^T x, so that with t = steps/N
-    # dL^2/dt = eta^2 gamma^2/L^2 I2, and dL/dt is half of it over L.
+    # A step of weight norm is dw = eta delta (gamma/L x - (wt^T x) w / (N L^2)) with wt = gamma w / L. As w^T dw = 0,
+    # |w|^2 = N L^2 grows by |dw|^2 = eta^2 delta^2 gamma^2/L^2 x^T x: with t = steps/N this is
+    # dL^2/dt = eta^2 gamma^2/L^2 I2, and dL/dt = (dL^2/dt) / 2L.
     growth = rate**2 * gamma**2 * i2 / (2 * length**3)
     # gamma descends by eta/N along delta (wt^T x)/gamma - zeta gamma, of which `radial` is the mean I1/gamma.
     gain = rate * (radial - zeta * gamma)
-    # w^T w* / N = L R moves by d(LR)/dt = eta gamma/L I3 - eta R/L I1; dR/dt is (d(LR)/dt - R dL/dt) / L.
+    # w^T w* / N = L R, hence d(LR)/dt = eta gamma/L I3 - eta R/L I1 and dR/dt = (d(LR)/dt - R dL/dt) / L.
     turn = rate * gamma / length**2 * (i3 - overlap * radial) - overlap * growth / length
     if method == "sgd":  # w itself moves by eta delta x: d gamma^2/dt = 2 eta I1 + eta^2 I2 with L = gamma
         return OrderParameters(gain + growth, turn, gain + growth)
@@ -131,12 +129,12 @@ def learning_dynamics(
 ) -> Trajectory:
     r"""Integrate `order_parameter_flow`: gain, overlap and length over training time.
 
-    Each sample is seen once (online SGD), x ~ N(0, I/N), t = (seen samples)/N, and the loss of a sample is the full
-    square plus $\zeta\gamma^2$, whose half is descended: $w$ with step $\eta$, $\gamma$ with step $\eta/N$. (The
-    paper prints $\eta$ for $\gamma$, eq. 5; the equations follow from $\eta/N$ only.) The paper's batch norm is
-    `method="weight_norm"` with `zeta=batch_norm_zeta(M, student=...)`, its weight norm has zeta = 0. Validity: $N \to
-    \infty$; the mean of six simulated students stays within 0.017 of each parameter at N = 1000. Once gamma or L passes
-    1e6 training counts as diverged and all later values are NaN.
+    Online SGD sees each sample x ~ N(0, I/N) once; t = samples/N. The loss per sample is the full square plus
+    $\zeta\gamma^2$. SGD descends half of it, $w$ with step $\eta$ and $\gamma$ with step $\eta/N$. (The paper prints
+    $\eta$ for $\gamma$, eq. 5; the equations follow from $\eta/N$ only.) The paper's batch norm is
+    `method="weight_norm"` with `zeta=batch_norm_zeta(M, student=...)`, its weight norm has zeta = 0. Exact for $N \to
+    \infty$; the mean of six simulated students is within 0.017 of each parameter at N = 1000. If gamma or L exceeds
+    1e6, training has diverged and all later values are NaN.
 
     Args:
         times: Increasing times at which to report, 0 or larger.
@@ -148,8 +146,8 @@ def learning_dynamics(
     """
     check_method(method, zeta)
     check_range("learning_rate", learning_rate, 0, low_open=True)
-    checked_order_parameters(gamma, overlap)
-    moments = checked_times(times)
+    validate_order_parameters(gamma, overlap)
+    moments = validate_times(times)
     state = np.array([gamma, overlap, start_length(method, gamma, length)])
 
     def rates(_: float, y: Float[np.ndarray, " 3"]) -> Float[np.ndarray, " 3"]:
@@ -160,22 +158,20 @@ def learning_dynamics(
 
     bounded.terminal = True  # type: ignore[attr-defined]
     path = np.full((3, moments.size), np.nan)
-    solved = solve_ivp(
+    solution = solve_ivp(
         rates, (0.0, moments[-1]), state, method="DOP853", t_eval=moments, events=bounded, rtol=1e-10, atol=1e-12
     )
-    # Stopped by `bounded`, the solution has fewer columns than there are times: the rest stays NaN.
-    reached = np.reshape(solved.y, (3, -1))
-    path[:, : reached.shape[1]] = reached
+    # If `bounded` stops the integration, `solution.y` has fewer columns than there are times; the rest stays NaN.
+    values = np.reshape(solution.y, (3, -1))
+    path[:, : values.shape[1]] = values
     return Trajectory(times=moments, gamma=path[0], overlap=np.clip(path[1], -1, 1), length=path[2])
-
-
-LossScale = Literal["inputs", "samples"]
 
 
 def _roots(alpha: Numbers, ridge: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Return b = 1 - alpha - ridge, s = sqrt(b^2 + 4 ridge) and ridge * G = (b + s) / 2."""
     b = 1 - alpha - ridge
     s = np.sqrt(b**2 + 4 * ridge)
+    # (b + s)(s - b) = s^2 - b^2 = 4 ridge: for b < 0 the quotient avoids the cancellation in b + s.
     with np.errstate(divide="ignore", invalid="ignore"):
         shrunk = np.where(b >= 0, (b + s) / 2, 2 * ridge / (s - b))[()]
     return b, s, shrunk
@@ -193,9 +189,10 @@ def resolvent_trace(alpha: ArrayLike, ridge: ArrayLike) -> Numbers:
     Args:
         ridge: The constant $\zeta$, 0 or larger; broadcasts with `alpha`. At 0 G is infinite for alpha up to 1.
     """
-    ridges = checked_array("ridge", ridge, 0)
-    b, s, shrunk = _roots(checked_array("alpha", alpha, 0), ridges)
+    ridges = validate_array("ridge", ridge, 0)
+    b, s, shrunk = _roots(validate_array("alpha", alpha, 0), ridges)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # for b <= 0 the other form of the root, which is finite at ridge = 0
         return np.where(b > 0, np.divide(shrunk, ridges), 2 / (s - b))[()]
 
 
@@ -214,7 +211,6 @@ def student_generalization(
     student: Student = "linear",
     noise_variance: ArrayLike = 0.25,
     zeta: ArrayLike = 0.0,
-    loss_scale: LossScale = "inputs",
 ) -> Numbers:
     r"""Compute the mean squared error of a trained student over the load alpha (Fig. 1).
 
@@ -224,22 +220,19 @@ def student_generalization(
     - \zeta^2\frac{\partial G}{\partial\zeta}, \qquad
     \epsilon_{ReLU}(\alpha, \zeta) = \tfrac 12 + \tfrac 12\epsilon_{lin}(\alpha/2, \zeta)$$
 
-    Convention: loss = full square, summed and divided by N ("inputs") or by P ("samples"), plus $\zeta\gamma^2$. The
-    paper writes 1/P, but its curve is that of 1/N, least at $\zeta = S$; with 1/P the ridge constant is
-    $\alpha\zeta$.
+    Convention: loss = full square, summed and divided by N, plus $\zeta\gamma^2$. The paper writes 1/P, but its curve
+    is that of 1/N, lowest at $\zeta = S$; for 1/P pass $\alpha\zeta$.
 
     Linear: exact for $N \to \infty$ and the shortest of all minimizers. ReLU: exact for the student that fits its
-    positive targets only, since $(x, y)$ and $(-x, -y)$ weigh the same in a linear fit: half of the samples act like
-    $\alpha/2$ Gaussian ones. This is the paper's formula, extended to alpha > 2 and to zeta > 0. Gradient descent on a
-    ReLU student also fits negative targets and ends lower: at zeta = 0 0.83 instead of 0.875 (alpha = 1).
+    positive targets only, because $(x, y)$ and $(-x, -y)$ have the same weight in a linear fit: half of the samples act
+    like $\alpha/2$ Gaussian ones. This is the paper's formula, extended to alpha > 2 and to zeta > 0. Gradient descent
+    on a ReLU student also fits negative targets and reaches a lower error: 0.83, not 0.875, at alpha = 1 and zeta = 0.
 
     >>> [float(error) for error in student_generalization([0.5, 1.0, 2.0])]
     [0.75, inf, 0.25]
     >>> round(float(student_generalization(1.0, zeta=0.25)), 8)
     0.3903882
     """
-    check_choice("loss_scale", loss_scale, ("inputs", "samples"))
-    active, loads = activity(student), checked_array("alpha", alpha, 0)
-    noise, decays = checked_array("noise_variance", noise_variance, 0), checked_array("zeta", zeta, 0)
-    ridge = decays * loads if loss_scale == "samples" else decays
+    active, loads = activity(student), validate_array("alpha", alpha, 0)
+    noise, ridge = validate_array("noise_variance", noise_variance, 0), validate_array("zeta", zeta, 0)
     return 1 - active + active * _linear_error(active * loads, noise, ridge)

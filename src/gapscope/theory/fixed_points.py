@@ -1,7 +1,7 @@
 r"""Fixed points of the learning dynamics, their stability, and shrinkage by batches.
 
-All of it linearizes `order_parameter_flow`. With the student's activity $h$ (1/2 ReLU, 1 linear) the paper's Table 1
-becomes $\gamma_0 = h/(h + \zeta)$, $\eta_{max} = 2/\gamma_0$, $\eta_{eff} = \eta\gamma_0/L_0^2$: the direction is
+These functions linearize `order_parameter_flow`. With the student's activity $h$ (1/2 ReLU, 1 linear) the paper's Table
+1 becomes $\gamma_0 = h/(h + \zeta)$, $\eta_{max} = 2/\gamma_0$, $\eta_{eff} = \eta\gamma_0/L_0^2$: the direction is
 stable iff $\eta\gamma_0^2 < 2L_0^2$.
 """
 
@@ -20,11 +20,11 @@ from gapscope.theory.statistical_mechanics import (
     Numbers,
     Student,
     activity,
-    checked_array,
-    checked_order_parameters,
     correlation_slopes,
     order_parameter_averages,
     output_correlations,
+    validate_array,
+    validate_order_parameters,
 )
 
 
@@ -53,8 +53,8 @@ def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: Arr
     True
     """
     active = activity(student)
-    gain = active / (active + checked_array("zeta", zeta, 0))
-    return OrderParameters(gain, np.ones_like(gain), checked_array("length", length, 0, low_open=True))
+    gain = active / (active + validate_array("zeta", zeta, 0))
+    return OrderParameters(gain, np.ones_like(gain), validate_array("length", length, 0, low_open=True))
 
 
 def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Numbers:
@@ -63,8 +63,8 @@ def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Nu
     $$\eta_{max} = \Big(\frac{\partial(\gamma_0 I_3 - I_1)}{\gamma_0\,\partial R} - \zeta\gamma_0\Big) \Big/
     \frac{\partial I_2}{2\,\partial R} = \frac{2}{\gamma_0}$$
 
-    That is $2 + 4\zeta$ (ReLU) and $2 + 2\zeta$ (linear), so batch norm's gain over weight norm and SGD (both 2) is at
-    least the $2\zeta$ of Proposition 4. Table 1 in closed form; exact for zeta = 0 (see `stability_eigenvalues`).
+    This is $2 + 4\zeta$ (ReLU) and $2 + 2\zeta$ (linear): batch norm exceeds weight norm and SGD (both 2) by at least
+    the $2\zeta$ of Proposition 4. Table 1 in closed form; exact for zeta = 0 (see `stability_eigenvalues`).
     """
     return 2 / fixed_point(student=student, zeta=zeta).gamma
 
@@ -88,8 +88,8 @@ def stability_eigenvalues(
     $$\lambda_\gamma = \frac{\eta}{\gamma_0}\frac{\partial I_1}{\partial\gamma} - 2\eta\zeta = -\eta(h + \zeta), \qquad
     \lambda_R = \frac{\partial I_2}{\partial R}\frac{\eta\gamma_0}{2L_0^2}(\eta_{max} - \eta_{eff})$$
 
-    $\lambda_\gamma$ is the exact derivative of the gain's flow by the gain. $\lambda_R$ is that of the overlap's by
-    the overlap, exact for zeta = 0; for zeta > 0 the paper drops $-\eta^2\gamma_0^2 I_2/2L_0^4$, $I_2 = h(1 -
+    $\lambda_\gamma$ is the exact derivative of the gain's flow by the gain. $\lambda_R$ is that of the overlap's flow
+    by the overlap, exact for zeta = 0; for zeta > 0 the paper neglects $-\eta^2\gamma_0^2 I_2/2L_0^4$, $I_2 = h(1 -
     \gamma_0)^2$, which `dynamics_jacobian` keeps: at $L_0 = 1$, ReLU, zeta = 0.25 it is 0.003 of 0.30 at $\eta = 0.5$
     and 0.083 of 0.73 at $\eta = 2.6$. SGD: zeta = 0, length 1.
     """
@@ -97,7 +97,7 @@ def stability_eigenvalues(
     point = fixed_point(student=student, zeta=zeta, length=length)
     highest = max_learning_rate(student=student, zeta=zeta)
     effective = effective_learning_rate(rate, student=student, zeta=zeta, length=length)
-    slope_i2 = -2 * active * point.gamma
+    slope_i2 = -2 * active * point.gamma  # I2 = c3 + h gamma^2 - 2 gamma c1, and at R = 1 c3' = 0 and c1' = h
     return Eigenvalues(
         gamma=-rate * (active + np.asarray(zeta, np.float64)),
         overlap=slope_i2 * rate * point.gamma / (2 * point.length**2) * (highest - effective),
@@ -118,7 +118,7 @@ def dynamics_jacobian(
 
     Exact derivatives with every term in $\eta^2$, also at R = 1 (from below). At the fixed point for zeta = 0
     `numpy.linalg.eigvals` of it gives `stability_eigenvalues` and, for weight norm, 0 for the free length. For zeta > 0
-    that point is not quite fixed (L grows): there compare diagonal entries.
+    that point is not fixed (L grows): compare diagonal entries.
 
     Args:
         length: Length L, None for 1; always gamma for SGD.
@@ -129,7 +129,7 @@ def dynamics_jacobian(
     """
     check_method(method, zeta)
     check_range("learning_rate", learning_rate, 0, low_open=True)
-    checked_order_parameters(gamma, overlap)
+    validate_order_parameters(gamma, overlap)
     size, cosine = start_length(method, gamma, length), np.asarray(overlap, np.float64)
     jacobian = _jacobian(gamma, cosine, size, student, learning_rate, zeta)
     if method == "weight_norm":
@@ -146,11 +146,14 @@ def _jacobian(
     outputs, _ = output_correlations(overlap, student)
     outputs_slope, teacher_slope = correlation_slopes(overlap, student)
     radial, i2, i3 = order_parameter_averages(np.asarray(gamma, np.float64), overlap, student)
-    # Gradients by (gamma, R) of I1 / gamma, I2 and I3.
+    # Gradients by (gamma, R) of I1/gamma = c1 - h gamma, I2 = c3 + h gamma^2 - 2 gamma c1 and I3 = c3 - h gamma R,
+    # where c1 and c3 depend on R alone.
     radial_by = np.array([-active, outputs_slope])
     i2_by = np.array([2 * active * gamma - 2 * outputs, teacher_slope - 2 * gamma * outputs_slope])
     i3_by = np.array([-active * overlap, teacher_slope - active * gamma])
-    unit_gamma, unit_overlap = np.eye(2)
+    unit_gamma, unit_overlap = np.eye(2)  # gradients of gamma and R themselves
+    # The three flows of `order_parameter_flow`: dgamma/dt = rate (I1/gamma - zeta gamma), dL/dt = growth and
+    # dR/dt = rate torque / L^2 - R growth / L, where growth ~ L^-3 and torque does not depend on L.
     growth = rate**2 * gamma**2 * i2 / (2 * length**3)
     growth_by = rate**2 / (2 * length**3) * (gamma**2 * i2_by + 2 * gamma * i2 * unit_gamma)
     torque = gamma * (i3 - overlap * radial)
@@ -169,12 +172,12 @@ def batch_norm_gamma(batch_size: ArrayLike) -> Numbers:
 
     $$\gamma^* = E[\sigma_B] = \sqrt{\tfrac 2M}\,\frac{\Gamma(\frac{M + 1}2)}{\Gamma(\frac M2)}$$
 
-    Labels are free of noise, and batch norm divides by the root mean square of a batch of M, as in sec. 4. For
-    t ~ N(0, 1) and squared loss, training minimizes $E[(g(t) - g(\gamma t/\sigma_B))^2]$ with t in its own batch. Exact
-    for linear and ReLU students; to first order $1 - 1/4M$. At test time the population deviation 1 divides, so outputs
-    are too small by $\gamma^*$; the paper's fixed point $\gamma_0 = 1 - 1/2M$ is $\gamma^* E[\sigma_B]$.
+    Labels are noise-free, and batch norm divides by the root mean square of a batch of M, as in sec. 4. For t ~ N(0, 1)
+    and squared loss, training minimizes $E[(g(t) - g(\gamma t/\sigma_B))^2]$ with t in its own batch. Exact for linear
+    and ReLU students; to first order $1 - 1/4M$. Evaluation divides by the population deviation 1, so that outputs are
+    too small by the factor $\gamma^*$; the paper's fixed point $\gamma_0 = 1 - 1/2M$ is $\gamma^* E[\sigma_B]$.
     """
-    sizes = checked_array("batch_size", batch_size, 1)
+    sizes = validate_array("batch_size", batch_size, 1)
     return np.sqrt(2 / sizes) * np.exp(gammaln((sizes + 1) / 2) - gammaln(sizes / 2))
 
 
@@ -183,12 +186,12 @@ def batch_norm_zeta(batch_size: ArrayLike, *, student: Student = "linear") -> Nu
 
     $$\zeta = \frac{1}{2M}\ \text{(linear)}, \quad \frac{1}{4M}\ \text{(ReLU)}$$
 
-    Section 4, appendix C.3. Convention: loss = full square + $\zeta\gamma^2$. First order in 1/M, Gaussian
-    pre-activations. It matches real batch norm's output scale $\gamma^* E[\sigma_B]$ at the teacher's direction; there
-    the exact linear value is $1/E[\sigma_B]^2 - 1$ (0.8 % above 1/2M at M = 32). It does not hold for the direction on
-    few noisy samples: batch norm decays the variance of its outputs on the training data, not the norm of the weights.
+    Section 4, appendix C.3, for the loss full square + $\zeta\gamma^2$. First order in 1/M, Gaussian pre-activations.
+    It matches real batch norm's output scale $\gamma^* E[\sigma_B]$ at the teacher's direction; the exact linear value
+    is $1/E[\sigma_B]^2 - 1$ (0.8 % above 1/2M at M = 32). The direction on few noisy samples differs: batch norm decays
+    the variance of its outputs on the training data, not the norm of the weights.
 
     >>> float(batch_norm_zeta(32)) == 1 / 64, float(batch_norm_zeta(16, student="relu")) == 1 / 64
     (True, True)
     """
-    return activity(student) / (2 * checked_array("batch_size", batch_size, 1))
+    return activity(student) / (2 * validate_array("batch_size", batch_size, 1))

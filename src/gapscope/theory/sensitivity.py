@@ -1,8 +1,8 @@
 r"""Output sensitivity of random networks and predicted losses (Forouzesh et al. 2021).
 
-The activation $\phi$ is ReLU. At finite noise the arc-cosine kernel of degree 1 (Cho and Saul 2009) applies. For a pair
+The activation $\phi$ is ReLU. At finite noise the arc-cosine kernel of degree 1 (Cho and Saul 2009) applies: for a pair
 of inputs and Gaussian weights the pre-activations z, z' of a layer are Gaussian, with second moments u, v and angle t.
-With $q = \sqrt{uv} (\sin t - t \cos t) / \pi$ and c the mixed moment $\sqrt{uv} \cos t$,
+With $q = \sqrt{uv} (\sin t - t \cos t) / \pi$ and the mixed moment $c = \sqrt{uv} \cos t$,
 
 .. math:: E[\phi(z) \phi(z')] = (c + q) / 2, \qquad E[(\phi(z) - \phi(z'))^2] = d / 2 - q, \qquad d = u + v - 2c.
 
@@ -66,9 +66,9 @@ def expected_sensitivity(layers: Sequence[WeightLayer], n_outputs: int, *, noise
 
     M hidden layers; $n_i$ is the fan-in of layer i, so $n_1 = D$ (Forouzesh, Salehi and Thiran 2021, eq. 10 for the
     second form). Exact in expectation for any width, for independent weights and biases with distributions symmetric
-    around 0, for noise of `noise_std` so small that no unit switches; convolutions are included where there is neither
-    padding nor pooling. One network scatters around it: by 15 % (relative standard deviation) at H = 300 and M = 2, by
-    50 % at H = 30 and M = 4. At finite noise it is too large, by 4 to 25 % at noise_std = 0.1 for M = 1 to 8.
+    around 0, and noise so small that no unit switches, also for convolutions without padding and pooling. Individual
+    networks deviate from it by 15 % (relative standard deviation) at H = 300 and M = 2, by 50 % at H = 30 and M = 4.
+    At finite noise it is too large, by 4 to 25 % at noise_std = 0.1 for M = 1 to 8.
 
     >>> expected_sensitivity(fully_connected_layers(12, [6, 6]), 3, noise_std=1.0)  # 12 / 3 * (6 / 2)^2
     36.0
@@ -84,15 +84,15 @@ def bias_contribution(layers: Sequence[WeightLayer], n_outputs: int) -> float:
 
     .. math:: \Sigma = \frac1K \sum_{l=1}^{L} E[b_l^2] \prod_{i=l+1}^{L} \tfrac12 E[w_i^2] \, n_i
 
-    Forouzesh, Salehi and Thiran 2021, eq. 8, corrected: L = M + 1 counts all weight layers, the output layer included,
+    Forouzesh, Salehi and Thiran 2021, eq. 8, corrected: L = M + 1 counts all weight layers, including the output layer,
     and $n_i$ is the fan-in of layer i (printed: $H_i$ and L = M). Exact in expectation at any width, for independent
     weights and biases with distributions symmetric around 0.
     """
     check_layers(layers, n_outputs)
-    total, passed_on = 0.0, 1.0
+    total, factor = 0.0, 1.0
     for layer in reversed(layers):
-        total += layer.biases * passed_on
-        passed_on *= 0.5 * layer.weights * layer.fan_in
+        total += layer.biases * factor
+        factor *= 0.5 * layer.weights * layer.fan_in
     return total / n_outputs
 
 
@@ -111,17 +111,15 @@ def predicted_variance(
               \sum_k \mathrm{Var}_\theta f_k = K^2 V, \qquad
               \sum_k \mathrm{Var}_\theta F_k \approx \frac{K - 1}{K} V
 
-    The last form (`of="probabilities"`) is eq. 7 of Forouzesh, Salehi and Thiran 2021, for classifiers, the middle one
-    (`of="outputs"`) is for raw outputs.
-
-    Valid: the middle form in expectation for random networks with vanishing noise. The last form linearizes the softmax
-    at equal logits, so it needs logits far below 1: it is 10 % off at He initialization, and on classifiers trained on
-    digits it was 20 to ten million times too high, as probabilities saturate.
+    The last form (`of="probabilities"`) is eq. 7 of Forouzesh, Salehi and Thiran 2021, for classifiers. The middle one
+    (`of="outputs"`) is for raw outputs, valid in expectation for random networks with vanishing noise. The last form
+    linearizes the softmax at equal logits, so it needs logits far below 1: its error is 10 % at He initialization, and
+    on classifiers trained on digits it was 20 to ten million times too high, because probabilities saturate.
 
     Args:
         sensitivity: S, measured or from `expected_sensitivity`.
         input_second_moment: E[x^2], the mean square of an input entry (not its variance).
-        noise_std: Standard deviation of the noise that S was measured with.
+        noise_std: Standard deviation of the noise with which S was measured.
         bias_part: Sigma of `bias_contribution`; the paper's figures omit it.
         of: "probabilities" (classification) or raw "outputs" (regression).
 
@@ -151,9 +149,9 @@ def predicted_loss(
 
     Forouzesh, Salehi and Thiran 2021, eq. 9; the authors plot it with Sigma = 0.
 
-    Valid as a scaling law, L proportional to the root of S, with a constant that is not 1: 0.3 to 0.7 on small
-    networks trained on digits, 0.9 to 1.2 in the authors' runs on CIFAR-10. It does not order networks by their error
-    rate. Args are those of `predicted_variance`.
+    A scaling law: L is proportional to the root of S, but the constant is not 1. It was 0.3 to 0.7 on small networks
+    trained on digits, 0.9 to 1.2 in the authors' runs on CIFAR-10. The law does not rank networks by their error rate.
+    For the arguments see `predicted_variance`.
     """
     variance = predicted_variance(
         sensitivity,
@@ -171,21 +169,23 @@ Array = Float[np.ndarray, "..."]
 def _arc_cosine_term(u: Array, v: Array, w: Array, d: Array) -> Array:
     """Return q of pairs with second moments u and v, w = u - v, and squared difference d."""
     size = np.sqrt(u * v)
-    present = size > 0
-    # 1 - cos t = (d - (sqrt u - sqrt v)^2) / 2 sqrt(uv), written so that nothing cancels.
-    spread = np.square(w) / np.where(present, np.square(np.sqrt(u) + np.sqrt(v)), 1.0)
-    half = np.sqrt(np.clip((d - spread) / np.where(present, 4 * size, 1.0), 0.0, 1.0))
-    t = 2 * np.arcsin(half)
+    is_positive = size > 0
+    # 2 sin^2(t/2) = 1 - cos t = (d - (sqrt u - sqrt v)^2) / 2 sqrt(uv). To avoid cancellation (sqrt u - sqrt v)^2 is
+    # computed as w^2 / (sqrt u + sqrt v)^2, and sin t - t cos t of small angles by its series.
+    square = np.square(w) / np.where(is_positive, np.square(np.sqrt(u) + np.sqrt(v)), 1.0)
+    half_sine = np.sqrt(np.clip((d - square) / np.where(is_positive, 4 * size, 1.0), 0.0, 1.0))
+    t = 2 * np.arcsin(half_sine)
     series = t**3 / 3 - t**5 / 30
     return size * np.where(t < 1e-2, series, np.sin(t) - t * np.cos(t)) / np.pi
 
 
 def _squared_difference(a: Array, b: Array, w: Array, d: Array, layers: Sequence[WeightLayer]) -> Array:
     """Return E(f(z) - f(z'))^2 for |z|^2 = a, |z'|^2 = b, a - b = w and |z - z'|^2 = d."""
-    first, *others = layers
+    first, *later_layers = layers
     u, v = first.weights * a + first.biases, first.weights * b + first.biases
     w, d = first.weights * w, first.weights * d
-    for layer in others:
+    for layer in later_layers:
+        # ReLU halves second moments, and a layer multiplies sums over its inputs by `factor`; biases cancel in w and d.
         factor = layer.weights * layer.fan_in
         d = factor * (d / 2 - _arc_cosine_term(u, v, w, d))
         u, v, w = factor / 2 * u + layer.biases, factor / 2 * v + layer.biases, factor / 2 * w
@@ -217,22 +217,22 @@ def finite_noise_sensitivity(
 ) -> float:
     r"""Compute the expected output sensitivity of random networks on given inputs and noise.
 
-    With m the mean over outputs of f(x + noise) - f(x), the number is $E_\theta$ of the population variance of m over
-    the pairs, which is what `output_sensitivity` measures. `centred=False` gives the second moment $E_\theta[m^2]$
-    instead, at the cost of n rather than n^2 kernel entries; at vanishing noise it is `expected_sensitivity`.
+    With m the mean over outputs of f(x + noise) - f(x), the result is $E_\theta$ of the population variance of m over
+    the pairs, which the measure `output_sensitivity` estimates. `centred=False` returns the second moment
+    $E_\theta[m^2]$ instead, at the cost of n rather than n^2 kernel entries; at vanishing noise it is
+    `expected_sensitivity`.
 
-    Valid: fully connected networks with Gaussian weights and biases of mean 0. Exact in expectation for one hidden
-    layer of any width, and for infinitely wide layers; otherwise off by the order of M / H, as the moments of a layer
-    of H units fluctuate (simulations with H of 30 and more agreed within their error of 3 %).
+    For fully connected networks with Gaussian weights and biases of mean 0. Exact in expectation for one hidden layer
+    of any width, and for infinitely wide layers; otherwise the error is of the order M / H, because the moments of a
+    layer of H units fluctuate (simulations with H of 30 and more agreed within their error of 3 %).
 
     Args:
         x, noise: Inputs, and noise added to each.
-        centred: Variance over the pairs, or their second moment.
+        centred: Whether to return the variance over the pairs, or their second moment.
 
     Raises:
         InvalidInput: Shapes do not fit together.
 
-    >>> from gapscope.theory.sensitivity import fully_connected_layers
     >>> x, noise = np.array([[1.0], [1.0]]), np.array([[-2.0], [2.0]])
     >>> layers = fully_connected_layers(1, [], biases=0)
     >>> finite_noise_sensitivity(x, noise, layers, 1)  # f(x) = w x: Var(-2 w, 2 w) = 4 w^2

@@ -33,17 +33,17 @@ def activity(student: Student) -> float:
     return 0.5 if student == "relu" else 1.0
 
 
-def checked_array(parameter: str, argument: ArrayLike, low: float, *, low_open: bool = False) -> Numbers:
-    """Return an argument as float64 (values below `low` and NaN raise InvalidInput)."""
+def validate_array(parameter: str, argument: ArrayLike, low: float, *, low_open: bool = False) -> Numbers:
+    """Return an argument as float64, or raise InvalidInput for values below `low` and NaN."""
     values = np.asarray(argument, np.float64)
     if values.size:
         check_range(parameter, float(values.min()), low, low_open=low_open)
     return values
 
 
-def checked_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numbers, Numbers]:
+def validate_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numbers, Numbers]:
     """Return gain (0 or larger) and overlap (in [-1, 1]) as float64, or raise InvalidInput."""
-    gains, overlaps = checked_array("gamma", gamma, 0), np.asarray(overlap, np.float64)
+    gains, overlaps = validate_array("gamma", gamma, 0), np.asarray(overlap, np.float64)
     if not np.all(np.abs(overlaps) <= 1):
         raise InvalidInput(f"overlap must be in [-1, 1]; got {overlaps}. It is a cosine: divide by both lengths.")
     return gains, overlaps
@@ -66,8 +66,8 @@ def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Nu
 
 def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Numbers]:
     r"""Return the derivatives by R of `output_correlations`, from below at R = 1."""
-    # Price's theorem: d E[g(s) g(t)]/dR = E[g'(s) g'(t)], for ReLU the fraction of inputs at which both are active. The
-    # other one by hand: d(R r + arcsin R)/dR = (r - R^2/r) + 1/r = 2 r.
+    # Price's theorem: d E[g(s) g(t)]/dR = E[g'(s) g'(t)], for ReLU the fraction of inputs at which both are active.
+    # The second slope by hand: d(R r + arcsin R)/dR = (r - R^2/r) + 1/r = 2 r.
     if student == "linear":
         return np.ones_like(overlap), np.zeros_like(overlap)
     cosine = np.clip(overlap, -1, 1)
@@ -78,9 +78,9 @@ def order_parameter_averages(gamma: Numbers, overlap: Numbers, student: Student)
     """Return I1 / gamma, I2 and I3 of `order_parameter_integrals` without checks."""
     active = activity(student)
     outputs, teacher = output_correlations(overlap, student)
-    # g'(s) s = g(s) and g'(s)^2 = g'(s) turn every average into one of three: E[g(s) g(t)] = gamma c1, E[g(s)^2] = h
-    # gamma^2 and E[g'(s) g(t) t] = E[g'(s) g(t)^2] = c3. I3 also has E[g(s) t], which is h gamma R: t is R s /
-    # gamma plus a part independent of s.
+    # With g'(s) s = g(s) and g'(s)^2 = g'(s) the averages reduce to E[g(s) g(t)] = gamma c1, E[g(s)^2] = h gamma^2 and
+    # E[g'(s) g(t) t] = E[g'(s) g(t)^2] = c3. I3 also contains E[g(s) t] = h gamma R, because t is R s / gamma plus a
+    # part independent of s.
     squares = teacher + active * gamma**2 - 2 * gamma * outputs
     return outputs - active * gamma, squares, teacher - active * gamma * overlap
 
@@ -95,33 +95,26 @@ def order_parameter_integrals(
 
     With $(c_1, c_3)$ of `output_correlations` and $h$ of `activity`: $I_1 = \gamma c_1 - h\gamma^2$,
     $I_2 = c_3 + h\gamma^2 - 2\gamma c_1$, $I_3 = c_3 - h\gamma R$. Exact for $N \to \infty$ (where $x^\top x = 1$).
-    The paper's eqs. 13 to 15, with the middle term of $I_2$ for ReLU corrected: the print has $\pi + 2Rr + 2\arcsin
-    R$ in it as $\pi R + \dots$, which is off by up to 0.4 and right at R = 1 only.
+    The paper's eqs. 13 to 15, with the middle term of $I_2$ for ReLU corrected: the paper prints $\pi R + 2Rr +
+    2\arcsin R$ for $\pi + 2Rr + 2\arcsin R$, which is off by up to 0.4 and correct at R = 1 only.
     """
-    gains, overlaps = checked_order_parameters(gamma, overlap)
+    gains, overlaps = validate_order_parameters(gamma, overlap)
     radial, i2, i3 = order_parameter_averages(gains, overlaps, student)
     return OrderParameterIntegrals(i1=gains * radial, i2=i2, i3=i3)
 
 
-def generalization_error(
-    gamma: ArrayLike, overlap: ArrayLike, *, student: Student = "linear", teacher: Student = "linear"
-) -> Numbers:
-    r"""Compute the mean squared error of a student on fresh noise-free teacher outputs.
+def generalization_error(gamma: ArrayLike, overlap: ArrayLike, *, student: Student = "linear") -> Numbers:
+    r"""Compute the mean squared error of a student on fresh noise-free outputs of a linear teacher.
 
-    $$\epsilon(\gamma, R) = E_x[(g^*(w^{*\top} x) - g(\tilde w^\top x))^2]$$
+    $$\epsilon(\gamma, R) = E_x[(w^{*\top} x - g(\tilde w^\top x))^2] = 1 + h\gamma^2 - 2h\gamma R$$
 
-    Linear student and teacher: $1 + \gamma^2 - 2\gamma R$ (eq. 18); ReLU student of a linear teacher:
-    $1 + \gamma^2/2 - \gamma R$ (appendix D.1); ReLU and ReLU: $(1 + \gamma^2)/2 - 2\gamma c_1(R)$. Full square, not
-    halved; exact for Gaussian inputs at any N. Label noise of variance S adds S to the error on noisy outputs.
+    with $h$ of `activity`: eq. 18 (linear student) and appendix D.1 (ReLU). Full square, not halved; exact for Gaussian
+    inputs at any N. Label noise of variance S adds S to the error on noisy outputs.
     """
-    gains, overlaps = checked_order_parameters(gamma, overlap)
-    squares = activity(teacher) + activity(student) * gains**2
-    if student == teacher == "relu":
-        product, _ = output_correlations(overlaps, "relu")
-    else:
-        # One ReLU halves E[s t]: x and -x contribute the same product, and only one of them is active.
-        product = min(activity(student), activity(teacher)) * overlaps
-    return squares - 2 * gains * product
+    gains, overlaps = validate_order_parameters(gamma, overlap)
+    # ReLU halves both E[g(s)^2] and E[g(s) t]: x and -x contribute the same products, and only one of them is active.
+    active = activity(student)
+    return 1 + active * gains**2 - 2 * active * gains * overlaps
 
 
 @dataclass(frozen=True)
@@ -167,8 +160,8 @@ def free_energy(
     - \frac c2\,\beta\,\frac{1 - 2\gamma R + \gamma^2 + S}{1 + \beta D}, \qquad D = q^2 - \gamma^2$$
 
     with $c = \alpha/2$ for ReLU and $\alpha$ for linear students, and q the `length`, above gamma. Exact for $N \to
-    \infty$ and the linear student; a ReLU student is assumed to fit its positive targets only, as the paper does for
-    low temperatures; the constant of the other ones is omitted.
+    \infty$ and the linear student; a ReLU student is assumed to fit its positive targets only, as the paper assumes for
+    low temperatures; the constant that the negative targets add is omitted.
     """
     check_range("temperature", temperature, 0, low_open=True)
     check_range("gamma", gamma, 0, length, high_open=True)
@@ -189,10 +182,11 @@ def _gamma_squared(a: float, load: float, noise_variance: float) -> float:
 
 def _at_length(load: float, noise_variance: float, temperature: float, length: float) -> tuple[float, float]:
     """Return a and D with gamma^2(a) + D = q^2 and D = T / (a - 1), by root finding in a."""
-    if temperature == 0 and load < 1:
+    if temperature == 0 and load < 1:  # a perfect fit exists: a = 1, unless the length is too short for it
         slack = length**2 - _gamma_squared(1.0, load, noise_variance)
         if slack >= 0:
             return 1.0, slack
+    # D > 0 needs a > 1, and gamma^2(a) has its pole at sqrt(load): the root is above both, so search log(a - lowest)
     lowest = max(1.0, load**0.5)
 
     def excess(log_distance: float) -> float:
@@ -216,10 +210,10 @@ def equilibrium(
 
     With $c = \alpha/2$ for ReLU, $\alpha$ for linear students, and $a = 1 + T/D$:
     $$\gamma R = \frac ca\ \text{(eq. 23)}, \qquad \gamma^2 = \frac{c^2 + c\,(1 - 2c/a + S)}{a^2 - c}$$
-    and a solves $q^2 = \gamma^2 + T/(a - 1)$. The second is corrected: the printed eqs. 22 and 24 agree with it at a
-    = 1 only. A student of fixed length q is ridge regression with the constant $\lambda$ for which $G(c, \lambda) =
-    1/(a - 1)$ (`resolvent_trace`); without a fixed length $a = \max(1, c)$, the end of `student_generalization` at
-    zeta = 0. Exact saddle, to 1e-12.
+    and a solves $q^2 = \gamma^2 + T/(a - 1)$. The second equation is corrected: the printed eqs. 22 and 24 agree with
+    it at a = 1 only. A student of fixed length q is ridge regression with the constant $\lambda$ for which $G(c,
+    \lambda) = 1/(a - 1)$ (`resolvent_trace`); without a fixed length $a = \max(1, c)$, as in `student_generalization`
+    at zeta = 0. Exact saddle, to 1e-12.
 
     Args:
         length: q, positive. None: the length that also makes f stationary, for c < 1 (which has one at T = 0 only)
@@ -241,8 +235,8 @@ def equilibrium(
         a, spread = _at_length(load, noise_variance, temperature, length)
     elif load == 1 or (load < 1 and temperature > 0):
         raise InvalidInput(
-            f"alpha must exceed {1 / activity(student):g} where no length is given; got {alpha} at temperature "
-            f"{temperature}; lengths grow without bound. Pass length."
+            f"alpha must exceed {1 / activity(student):g} if length is None; got {alpha} at temperature {temperature}, "
+            "where lengths grow without bound. Pass length."
         )
     else:
         a, spread = (load, temperature / (load - 1)) if load > 1 else (1.0, 0.0)

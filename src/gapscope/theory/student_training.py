@@ -1,6 +1,6 @@
 r"""One-layer students trained by SGD, weight norm or batch norm, online or on finite data.
 
-Steps are gradients of half the sum of squares over the given samples, downhill; $\delta_j = g'(s_j)[y_j - g(s_j)]$.
+Steps are negative gradients of half the sum of squares over a batch, with $\delta_j = g'(s_j)[y_j - g(s_j)]$.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.randomness import resolve_numpy_generator
-from gapscope.theory.dynamics import LossScale, Method, Trajectory, check_method, checked_times, start_length
-from gapscope.theory.statistical_mechanics import Student, activity, checked_order_parameters
-from gapscope.theory.teacher_students import StudentWeights, TeacherTask, draw_teachers, ridge_constant
+from gapscope.theory.dynamics import Method, Trajectory, check_method, start_length, validate_times
+from gapscope.theory.statistical_mechanics import Student, activity, validate_order_parameters
+from gapscope.theory.teacher_students import StudentWeights, TeacherTask, draw_teachers
 
 TrainingMethod = Literal["sgd", "weight_norm", "batch_norm"]
 Weights = Float[np.ndarray, "k n"]
@@ -36,13 +36,14 @@ def activate(pre_activation: Targets, student: Student) -> Targets:
     return np.maximum(pre_activation, 0) if student == "relu" else pre_activation
 
 
-def _output_gradient(pre_activation: Targets, targets: Targets, student: Student) -> Targets:
+def _delta(pre_activation: Targets, targets: Targets, student: Student) -> Targets:
     residual = targets - activate(pre_activation, student)
     return residual * (pre_activation > 0) if student == "relu" else residual
 
 
-def _weight_gradient(inputs: Inputs, pull: Targets) -> Weights:
-    return np.matmul(pull[:, None, :], inputs)[:, 0, :]
+def _weighted_inputs(inputs: Inputs, factors: Targets) -> Weights:
+    """Return sum_j factor_j x_j of each student."""
+    return np.matmul(factors[:, None, :], inputs)[:, 0, :]
 
 
 def root_mean_square(values: Targets) -> Float[np.ndarray, "k 1"]:
@@ -58,30 +59,30 @@ def steps(
     SGD: $\sum_j \delta_j x_j$ and no gain. Weight norm (eq. 5):
     $\frac{\sqrt N\gamma}{\|w\|}\sum_j \delta_j (x_j - \frac{w^\top x_j}{\|w\|^2} w)$ and $\frac 1N\sum_j \delta_j
     \sqrt N w^\top x_j/\|w\|$. Batch norm with $u_j = w^\top x_j/\sigma_B$, $\sigma_B$ the root mean square over the
-    given batch: $\frac{\gamma}{\sigma_B}\sum_j(\delta_j - u_j\overline{\delta u})x_j$ and $\frac 1N\sum_j \delta_j
-    u_j$.
+    batch: $\frac{\gamma}{\sigma_B}\sum_j(\delta_j - u_j\overline{\delta u})x_j$ and $\frac 1N\sum_j \delta_j u_j$.
     """
     size = weights.shape[1]
     hidden = pre_activations(inputs, weights)
     if method == "sgd":
-        return _weight_gradient(inputs, _output_gradient(hidden, targets, student)), np.zeros_like(gains)
+        return _weighted_inputs(inputs, _delta(hidden, targets, student)), np.zeros_like(gains)
     gain = gains[:, None]
     if method == "batch_norm":
         scale = root_mean_square(hidden)
-        normed = hidden / scale
-        pull = _output_gradient(gain * normed, targets, student)
-        through = pull - normed * np.mean(pull * normed, axis=1, keepdims=True)
-        return gain / scale * _weight_gradient(inputs, through), np.sum(pull * normed, axis=1) / size
+        u = hidden / scale
+        delta = _delta(gain * u, targets, student)
+        # d sigma_B / d w = mean_j(u_j x_j), so the gradient through sigma_B subtracts u_j mean(delta u)
+        through_scale = delta - u * np.mean(delta * u, axis=1, keepdims=True)
+        return gain / scale * _weighted_inputs(inputs, through_scale), np.sum(delta * u, axis=1) / size
     lengths = np.linalg.norm(weights, axis=1, keepdims=True)
-    normed = np.sqrt(size) * hidden / lengths
-    pull = _output_gradient(gain * normed, targets, student)
-    radial = np.sum(pull * hidden, axis=1, keepdims=True) / lengths**2
-    turn = np.sqrt(size) * gain / lengths * (_weight_gradient(inputs, pull) - radial * weights)
-    return turn, np.sum(pull * normed, axis=1) / size
+    u = np.sqrt(size) * hidden / lengths
+    delta = _delta(gain * u, targets, student)
+    radial = np.sum(delta * hidden, axis=1, keepdims=True) / lengths**2
+    turn = np.sqrt(size) * gain / lengths * (_weighted_inputs(inputs, delta) - radial * weights)
+    return turn, np.sum(delta * u, axis=1) / size
 
 
 _DIVERGED = 1e9
-Parameters = Float[np.ndarray, "k n_plus_1"]
+Parameters = Float[np.ndarray, "k n_plus_1"]  # weights, then the gain
 
 
 def _check(task: TeacherTask, method: str, batch: int, epochs: int, zeta: float, checkpoints: Sequence[int]) -> None:
@@ -92,27 +93,29 @@ def _check(task: TeacherTask, method: str, batch: int, epochs: int, zeta: float,
         raise InvalidInput(f"batch_size must be in [1, {samples}], the number of samples; got {batch}. Lower it.")
     if method != "weight_norm" and zeta != 0:
         raise InvalidInput(f"zeta must be 0 for method {method!r}; got {zeta}. Gamma decay needs method 'weight_norm'.")
-    inside = all(0 <= epoch <= epochs for epoch in checkpoints)
-    if not inside or any(later <= epoch for epoch, later in pairwise(checkpoints)):
+    if not all(0 <= epoch <= epochs for epoch in checkpoints) or any(
+        later <= epoch for epoch, later in pairwise(checkpoints)
+    ):
         raise InvalidInput(f"checkpoints must increase within [0, {epochs}]; got {list(checkpoints)}. Or raise epochs.")
 
 
 def _start(task: TeacherTask, method: TrainingMethod, student: Student) -> Parameters:
-    # Along the correlation linear students reach the shortest solution: what lies outside the span of the data is never
-    # unlearned. SGD starts short, as a ReLU student keeps what a long start puts where no sample is active.
+    # Descent never changes the part of w outside the span of the data: a start along the correlation lets linear
+    # students reach the shortest solution. SGD starts short, because ReLU keeps the part of w at which no sample is
+    # active.
     length = 0.01 if method == "sgd" else 1.0
     weights = np.einsum("kpn,kp->kn", task.inputs, activate(task.targets, student))
     norms = np.linalg.norm(weights, axis=1, keepdims=True)
     if not norms.all():
         raise InvalidInput(
-            f"Every ReLU student must have a positive target to start from; {np.sum(norms == 0)} of {len(norms)} have "
-            "none. Use more samples."
+            f"ReLU students need a positive target to start from; {np.sum(norms == 0)} of {len(norms)} have none. "
+            "Use more samples."
         )
     weights *= length * np.sqrt(weights.shape[1]) / norms
     return np.column_stack([weights, np.ones(len(weights))])
 
 
-def _effective(method: TrainingMethod, parameters: Parameters, task: TeacherTask) -> Weights:
+def _effective_weights(method: TrainingMethod, parameters: Parameters, task: TeacherTask) -> Weights:
     weights, gains = parameters[:, :-1], parameters[:, -1:]
     if method == "sgd":
         return weights.copy()
@@ -129,8 +132,8 @@ def _batches(task: TeacherTask, batch: int, generator: np.random.Generator) -> I
     order: Int[np.ndarray, "k p"] = generator.permuted(np.tile(np.arange(samples), (count, 1)), axis=1)
     rows = np.arange(count)[:, None]
     for first in range(0, samples - batch + 1, batch):
-        chosen = order[:, first : first + batch]
-        yield TeacherTask(task.inputs[rows, chosen], task.targets[rows, chosen], task.teachers)
+        indices = order[:, first : first + batch]
+        yield TeacherTask(task.inputs[rows, indices], task.targets[rows, indices], task.teachers)
 
 
 def train_students(
@@ -142,29 +145,27 @@ def train_students(
     learning_rate: float = 0.5,
     batch_size: int | None = None,
     zeta: float = 0.0,
-    loss_scale: LossScale = "inputs",
     anneal: bool = True,
     checkpoints: Sequence[int] | None = None,
     generator: np.random.Generator | None = None,
 ) -> StudentWeights:
     r"""Train one-layer students by gradient descent on finite data (sec. 4, Fig. 1).
 
-    The loss is the full square over all samples divided by N or P plus $\zeta\gamma^2$; half of it is descended,
+    The loss is the full square over all samples, divided by N, plus $\zeta\gamma^2$. Training descends half of it,
     summed (not averaged) over a batch, with step $\eta' = \eta / (1 + \sqrt{M/N})^2$ for w and $\eta'/N$ for
-    $\gamma$: the largest curvature of a batch of Gaussian inputs is divided out, so $\eta < 2$ is stable, and one
-    sample at a time is the online SGD of `learning_dynamics` (with `loss_scale="samples"`). w starts along the
-    correlation $\sum_j g(y_j) x_j$. Batch norm divides by the root mean square of its batch (the mean is not
-    subtracted, sec. 4), after training by that of the whole training set. Samples that do not fill a batch are skipped.
+    $\gamma$: this divides by the largest curvature of a batch of Gaussian inputs, so that $\eta < 2$ is stable. w
+    starts along the correlation $\sum_j g(y_j) x_j$. Batch norm divides by the root mean square of its batch (without
+    subtracting the mean, sec. 4), after training by that of the whole training set. Samples that do not fill a batch
+    are skipped.
 
-    Weight norm with decay ends at ridge regression, SGD at the shortest least squares; real batch norm does not end on
-    the ridge curve of `batch_norm_zeta` that Fig. 1a puts it on, but in the direction of least squares.
+    Weight norm with decay ends at ridge regression, SGD at the shortest least squares. Real batch norm ends in the
+    direction of least squares, not on the ridge curve of `batch_norm_zeta` as in Fig. 1a.
 
     Args:
-        method: "sgd" (vanilla), "weight_norm" (with gamma decay `zeta`) or "batch_norm" (the real one, no decay).
-        batch_size: M, None for the whole training set at once.
-        loss_scale: Divisor of the sum of squares in the loss: "inputs" (N) or "samples" (P).
-        anneal: Whether the learning rate falls to 0 over the epochs as a cosine, or stays.
-        checkpoints: Increasing epochs after which to save the weights (0 for the start), as leading axis of the result;
+        method: "sgd" (vanilla), "weight_norm" (with gamma decay `zeta`) or "batch_norm" (real batch norm, no decay).
+        batch_size: M; None for the whole training set at once.
+        anneal: Whether the learning rate decreases to 0 over the epochs as a cosine, or stays constant.
+        checkpoints: Increasing epochs after which to save the weights (0: the start), the leading axis of the result;
             None for the end only.
 
     Raises:
@@ -181,12 +182,13 @@ def train_students(
     saved_epochs = [epochs] if checkpoints is None else list(checkpoints)
     _check(task, method, batch, epochs, zeta, saved_epochs)
     check_range("learning_rate", learning_rate, 0, low_open=True)
+    check_range("zeta", zeta, 0)
     activity(student)
     generator = resolve_numpy_generator(generator)
-    decay = ridge_constant(task, zeta, loss_scale) * batch / samples
+    decay = zeta * batch / samples
     peak = learning_rate / (1 + np.sqrt(batch / task.inputs.shape[2])) ** 2
     parameters = _start(task, method, student)
-    saved = {0: _effective(method, parameters, task)}
+    weights_at = {0: _effective_weights(method, parameters, task)}
     for epoch in range(epochs):
         rate = peak * (1 + np.cos(np.pi * epoch / epochs)) / 2 if anneal else peak
         for part in _batches(task, batch, generator):
@@ -198,8 +200,8 @@ def train_students(
                 f"learning_rate must keep training finite; {learning_rate} diverged in epoch {epoch + 1}. Lower it."
             )
         if epoch + 1 in saved_epochs:
-            saved[epoch + 1] = _effective(method, parameters, task)
-    weights = np.stack([saved[epoch] for epoch in saved_epochs])
+            weights_at[epoch + 1] = _effective_weights(method, parameters, task)
+    weights = np.stack([weights_at[epoch] for epoch in saved_epochs])
     return StudentWeights(weights[0] if checkpoints is None else weights, task.teachers, student)
 
 
@@ -210,6 +212,7 @@ def _at_overlap(
     teachers: Float[np.ndarray, "k n"], overlap: float, length: float, generator: np.random.Generator
 ) -> Weights:
     """Sample vectors of squared norm N length^2 with an exact cosine with the teacher."""
+    # Gaussian vectors minus their projection on the teacher (of squared norm N) are orthogonal to it.
     size = teachers.shape[1]
     across = generator.standard_normal(teachers.shape)
     across -= np.sum(across * teachers, axis=1, keepdims=True) / size * teachers
@@ -233,36 +236,36 @@ def simulate_learning(
 ) -> Trajectory:
     r"""Simulate gain, overlap and length of students under online SGD at finite N.
 
-    Every step samples one new x ~ N(0, I/N), the teacher labels it without noise, and w moves by $\eta$ and $\gamma$
-    by $\eta/N$ times the downhill gradient of half of [full square + $\zeta\gamma^2$] (eq. 5 with its step of
-    $\gamma$ corrected: with the printed $\eta$ no equation (6) follows). All settings as for `learning_dynamics`.
+    Every step samples a new x ~ N(0, I/N), labelled by the teacher without noise. w moves by $\eta$ and $\gamma$ by
+    $\eta/N$ times the negative gradient of half of [full square + $\zeta\gamma^2$] (eq. 5 with the step of $\gamma$
+    corrected: equations (6) do not follow from the printed $\eta$). Settings as for `learning_dynamics`.
 
     Args:
-        times: Increasing times t = (seen samples)/N at which to report; cost: N max(times) steps of O(N) per student.
+        times: Increasing times t = samples/N at which to report; cost: N max(times) steps of O(N) per student.
         gamma, overlap, length: Values at time 0; None for a length of 1 (weight norm) or gamma (SGD).
         n_inputs: N.
     """
     check_method(method, zeta)
     check_range("learning_rate", learning_rate, 0, low_open=True)
     check_range("n_inputs", n_inputs, 2)
-    checked_order_parameters(gamma, overlap)
+    validate_order_parameters(gamma, overlap)
     activity(student)
-    moments = checked_times(times)
+    moments = validate_times(times)
     generator = resolve_numpy_generator(generator)
     teachers = draw_teachers(n_inputs, students, generator)
     weights = _at_overlap(teachers, overlap, start_length(method, gamma, length), generator)
     gains = np.full(students, gamma)
-    path, done = np.empty((3, moments.size, students)), 0
+    path, n_steps = np.empty((3, moments.size, students)), 0
     for row, stop in enumerate(np.rint(moments * n_inputs).astype(int)):
-        while done < stop:
-            block = min(_BLOCK, stop - done)
+        while n_steps < stop:
+            block = min(_BLOCK, stop - n_steps)
             inputs = generator.standard_normal((block, students, 1, n_inputs)) / np.sqrt(n_inputs)
             for x in inputs:
                 labels = activate(pre_activations(x, teachers), student)
                 turn, growth = steps(method, weights, gains, x, labels, student)
                 weights = weights + learning_rate * turn
                 gains = gains + learning_rate * (growth - zeta / n_inputs * gains)
-            done += block
+            n_steps += block
         lengths = np.linalg.norm(weights, axis=1) / np.sqrt(n_inputs)
         overlaps = np.sum(weights * teachers, axis=1) / n_inputs / lengths
         path[:, row] = np.stack([lengths if method == "sgd" else gains, overlaps, lengths])

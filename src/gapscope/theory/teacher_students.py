@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gapscope.base.errors import check_choice, check_range
+from gapscope.base.errors import check_range
 from gapscope.base.randomness import resolve_numpy_generator
-from gapscope.theory.dynamics import LossScale
 from gapscope.theory.statistical_mechanics import Student, activity, generalization_error
 
 
@@ -17,7 +16,8 @@ from gapscope.theory.statistical_mechanics import Student, activity, generalizat
 class TeacherTask:
     """Training data of several independent linear teachers.
 
-    Inputs are x ~ N(0, I/N), one set per teacher, targets w*^T x + s with s ~ N(0, S), teachers w* of squared norm N.
+    Inputs are x ~ N(0, I/N), one set per teacher; targets are w*^T x + s with s ~ N(0, S); teachers w* have squared
+    norm N.
     """
 
     inputs: Float[np.ndarray, "k p n"]
@@ -27,9 +27,9 @@ class TeacherTask:
 
 @dataclass(frozen=True, eq=False)
 class StudentWeights:
-    """Students as effective weight vectors w with output g(w^T x).
+    """Students as effective weight vectors w with output g(w^T x), one vector and one teacher each.
 
-    There is one vector and one teacher per student, with a leading axis for checkpoints, if any.
+    Checkpoints, if any, are the leading axis.
     """
 
     weights: Float[np.ndarray, "*checkpoints k n"]
@@ -51,7 +51,7 @@ class StudentWeights:
     @property
     def generalization_error(self) -> Float[np.ndarray, "*checkpoints k"]:
         """Mean squared error on fresh noise-free targets, exact given the weights."""
-        return np.asarray(generalization_error(self.gamma, self.overlap, student=self.student, teacher="linear"))
+        return np.asarray(generalization_error(self.gamma, self.overlap, student=self.student))
 
 
 def draw_teachers(n_inputs: int, count: int, generator: np.random.Generator) -> Float[np.ndarray, "k n"]:
@@ -70,11 +70,11 @@ def draw_teacher_task(
 ) -> TeacherTask:
     r"""Sample training data of several linear teachers (sec. 4).
 
-    $P = \alpha N$ noisy samples for each: $y = w^{*\top} x + s$.
+    There are $P = \alpha N$ noisy samples $y = w^{*\top} x + s$ per teacher.
 
     Args:
         alpha: P/N, positive; P is rounded and at least 1.
-        n_inputs: N; the paper's figure has 4096. Memory: 8 * students * alpha * N^2 bytes.
+        n_inputs: N, 4096 in the paper's figure. Memory: 8 * students * alpha * N^2 bytes.
 
     >>> draw_teacher_task(0.5, n_inputs=8, students=3).inputs.shape
     (3, 4, 8)
@@ -95,39 +95,27 @@ def _ridge(inputs: Float[np.ndarray, "p n"], targets: Float[np.ndarray, " p"], r
     if ridge == 0:
         return np.linalg.lstsq(inputs, targets)[0]
     samples, size = inputs.shape
-    if samples < size:
+    if samples < size:  # (X^T X + r I)^-1 X^T = X^T (X X^T + r I)^-1: solve the smaller system
         return inputs.T @ np.linalg.solve(inputs @ inputs.T + ridge * np.eye(samples), targets)
     return np.linalg.solve(inputs.T @ inputs + ridge * np.eye(size), inputs.T @ targets)
 
 
-def ridge_constant(task: TeacherTask, zeta: float, loss_scale: LossScale) -> float:
-    r"""Return $\lambda$ of $|y - X w|^2 + \lambda\|w\|^2$ that equals a gamma decay."""
-    check_choice("loss_scale", loss_scale, ("inputs", "samples"))
-    check_range("zeta", zeta, 0)
-    _, samples, size = task.inputs.shape
-    return zeta * samples / size if loss_scale == "samples" else zeta
-
-
-def least_squares_students(
-    task: TeacherTask, *, student: Student = "linear", zeta: float = 0.0, loss_scale: LossScale = "inputs"
-) -> StudentWeights:
+def least_squares_students(task: TeacherTask, *, student: Student = "linear", zeta: float = 0.0) -> StudentWeights:
     r"""Compute the converged students by ridge regression (least squares at zeta = 0).
 
-    Where training of a linear student converges, vanilla SGD from weights 0 ends here with zeta = 0, and weight norm
-    with gamma decay with the same zeta and `loss_scale`. Exact. A ReLU student is fitted to its positive targets
-    only, which `student_generalization` describes; gradient descent on it ends elsewhere (see there).
-
-    Args:
-        loss_scale: By what the sum of squares is divided, "inputs" (N) or "samples" (P).
+    If training of a linear student converges, vanilla SGD from weights 0 ends here with zeta = 0, and weight norm with
+    gamma decay with the same zeta. Exact: with $\|w\|^2 = N\gamma^2$ the loss $\frac1N\sum + \zeta\gamma^2$ is ridge
+    regression with the constant zeta. A ReLU student is fitted to its positive targets only, as in
+    `student_generalization`; gradient descent on it ends elsewhere (see there).
 
     >>> task = draw_teacher_task(2.0, n_inputs=8, noise_variance=0.0)
     >>> bool(np.allclose(least_squares_students(task).weights, task.teachers))
     True
     """
     activity(student)
-    ridge = ridge_constant(task, zeta, loss_scale)
+    check_range("zeta", zeta, 0)
     weights = []
     for inputs, targets in zip(task.inputs, task.targets, strict=True):
-        fitted: Bool[np.ndarray, " p"] = targets > (0 if student == "relu" else -np.inf)
-        weights.append(_ridge(inputs[fitted], targets[fitted], ridge))
+        rows: Bool[np.ndarray, " p"] = targets > (0 if student == "relu" else -np.inf)
+        weights.append(_ridge(inputs[rows], targets[rows], zeta))
     return StudentWeights(np.stack(weights), task.teachers, student)
