@@ -12,8 +12,8 @@ from loopback import serving, stated_as_official
 RUNNER = CliRunner(env={"COLUMNS": "200"})
 
 
-def lines_not_here(output: str) -> int:
-    return sum(line.rstrip().endswith("not here") for line in output.splitlines())
+def n_absent(output: str) -> int:
+    return sum(line.rstrip().endswith("absent") for line in output.splitlines())
 
 
 def test_list_shows_every_set_and_where_it_is(data_root: Path, tmp_path: Path) -> None:
@@ -24,9 +24,9 @@ def test_list_shows_every_set_and_where_it_is(data_root: Path, tmp_path: Path) -
     assert lines["mnist"].split()[-1] == "mnist" and lines["fashion_mnist"].split()[-1] == "fashion-mnist"
     assert "60,000 + 10,000" in lines["mnist"] and "CC BY-SA 3.0" in lines["mnist"]
     assert "built in" in lines["digits"]
-    assert lines["facial_keypoints"].rstrip().endswith("not here")
+    assert lines["facial_keypoints"].rstrip().endswith("absent")
     empty = RUNNER.invoke(app, ["list", "--data-root", str(tmp_path)]).output
-    assert lines_not_here(empty) > lines_not_here(result.output) and str(tmp_path) in empty
+    assert n_absent(empty) > n_absent(result.output) and str(tmp_path) in empty
 
 
 def test_fetch_tells_its_progress_in_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,13 +59,3 @@ def test_fetch_passes_errors_on(data_root: Path, tmp_path: Path) -> None:
     with serving(data_root / "mnist") as server:
         server.spoil = True
         assert isinstance(error("mnist", "--base-url", server.url), UnreadableFile)
-
-
-def test_a_terminal_gets_a_bar(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.cli.progress.on_terminal", lambda: True)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    stated_as_official(monkeypatch, "boston_housing", data_root / "boston_housing")
-    with serving(data_root / "boston_housing") as server:
-        result = RUNNER.invoke(app, ["fetch", "boston_housing", "--data-root", str(tmp_path), "--base-url", server.url])
-    assert result.exit_code == 0
-    assert "housing.data" in result.stderr and "━" in result.stderr

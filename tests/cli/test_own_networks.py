@@ -170,7 +170,7 @@ def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(checkp
     loading = ("--load", "own_networks:load", "--test", "own_networks:test_data")
     named = [part for name in NAMES for part in ("--measure", name)]
     done = gapscope("pool", "add", "pool", *checkpoints, *loading, *named)
-    assert done.returncode == 0 and "8 networks added to pool, which holds 8" in done.stdout, done.stderr
+    assert done.returncode == 0 and "8 networks added to pool, 8 in total" in done.stdout, done.stderr
     pool = gs.Pool("pool")
     assert {record.spec["name"] for record in pool.records()} == {Path(name).stem for name in checkpoints}
     assert {record.spec["network"]["name"] for record in pool.records()} == {"MyNet"}

@@ -9,6 +9,7 @@ import pandas
 import pytest
 from typer.testing import CliRunner
 
+import gapscope as gs
 from gapscope.cli import app
 
 GRID = """
@@ -193,16 +194,13 @@ def test_a_refusal_says_why_and_ends_with_2(factory: str) -> None:
     assert done.exit_code == 2 and "no answer: before training its gradients predict no better" in done.output
 
 
-def test_a_table_of_known_networks_moves_the_answer(factory: str) -> None:
-    asked = ["estimate", "--json", f"{factory}:digits"]
-    before = json.loads(CliRunner().invoke(app, asked).stdout)[0]
+def test_an_estimator_file_shifts_the_estimate(factory: str) -> None:
+    command = ["estimate", "--json", f"{factory}:digits"]
+    before = json.loads(CliRunner().invoke(app, command).stdout)[0]
     row = before["readings"] | {"accuracy": before["like_training"]["value"] - 0.1}
-    pandas.DataFrame([row] * 3).to_csv("known.csv", index=False)
-    done = CliRunner().invoke(app, ["gap", "fit", "known.csv"])
-    assert done.exit_code == 0, done.output
-    assert "fitted on 3 known networks: every answer moves by -0.0" in done.output and Path("known.json").exists()
-    after = json.loads(CliRunner().invoke(app, [*asked, "--estimator", "known.json"]).stdout)[0]
-    message = json.loads(CliRunner().invoke(app, ["gap", "fit", "known.csv", "--json"]).stdout)
-    assert after["like_training"]["value"] == pytest.approx(before["like_training"]["value"] + message["shift"])
-    absent = CliRunner().invoke(app, ["gap", "fit", "absent.csv"])
-    assert absent.exit_code != 0 and "no such file" in str(absent.exception)
+    estimator = gs.fit_accuracy_estimator(pandas.DataFrame([row] * 3))
+    estimator.save("own.json")
+    after = json.loads(CliRunner().invoke(app, [*command, "--estimator", "own.json"]).stdout)[0]
+    shift = estimator.shifts["like_training"]
+    assert shift < 0
+    assert after["like_training"]["value"] == pytest.approx(before["like_training"]["value"] + shift)

@@ -16,7 +16,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import RunSpec
 from gapscope.cli import app
 from gapscope.cli.arguments import read_labelled_csv
-from gapscope.cli.report import _suspects
+from gapscope.cli.report import _label_issues
 from gapscope.cli.study import app as study_app
 from gapscope.cli.study import load_study
 from gapscope.results.records import Record
@@ -139,11 +139,11 @@ def test_an_unknown_study_is_refused() -> None:
 
 def test_the_data_of_the_first_record_are_judged_as_they_are_trained_on() -> None:
     spec = RunSpec.from_dict({"data": {"name": "digits", "train_size": 150, "label_noise": 0.2}})
-    shown = _suspects([Record(id="a", spec=spec.to_dict(), status="finished")], None)
+    shown = _label_issues([Record(id="a", spec=spec.to_dict(), status="finished")], None)
     assert len(shown["suspects"].indices) == len(shown["images"]) == 150
     assert shown["suspects"].noise is not None and abs(shown["suspects"].noise.rate - 0.2) < 0.15
 
 
 def test_networks_trained_elsewhere_name_no_data() -> None:
-    with pytest.raises(InvalidInput, match="--suspects needs a pool whose networks gapscope trained"):
-        _suspects([Record(id="a", spec={"width": 3}, status="finished")], None)
+    with pytest.raises(InvalidInput, match="--suspects needs a network that gapscope trained"):
+        _label_issues([Record(id="a", spec={"width": 3}, status="finished")], None)

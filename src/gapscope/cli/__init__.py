@@ -71,13 +71,13 @@ app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 
 
-def _interrupt(number: int, frame: object) -> None:
+def _handle_sigterm(number: int, frame: object) -> None:
     """Treat SIGTERM like Ctrl-C: end workers and keep finished runs."""
     raise KeyboardInterrupt
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: object) -> None:
-    """Format a warning as one line without its place in the code."""
+    """Print a warning as one line, without file and line number."""
     typer.secho(f"note: {message}", fg=typer.colors.YELLOW, err=True)
 
 
@@ -85,7 +85,7 @@ def main() -> None:
     """Run the command line. Errors of gapscope become one message and exit code 1."""
     from gapscope.base.errors import GapscopeError
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, _handle_sigterm)
     warnings.showwarning = _show_warning
     try:
         app()

@@ -18,25 +18,25 @@ def root() -> None:
     """Advise on the batch norm of a stored network, from its training data."""
 
 
-def _measured(value: float, error: float) -> str:
+def _with_error(value: float, error: float) -> str:
     return f"{value:.2g} ± {error:.1g}" if value or error else "0"
 
 
 def _rows(advice: Any) -> list[dict[str, str]]:
-    """The layers as they are printed, in 80 columns unless their names are long."""
+    """Return the printed table, one row per layer."""
     rows: list[dict[str, str]] = []
     for row in advice.to_pandas().to_dict("records"):
-        shown = {
+        cells = {
             "layer": row["layer"],
             "zeta": f"{row['zeta']:.2g}",
             "zeta gamma²": f"{row['decay']:.2g}",
-            f"batches of {advice.batch_size}": _measured(row["excess"], row["standard_error"]),
+            f"batches of {advice.batch_size}": _with_error(row["excess"], row["standard_error"]),
             "of loss": percent(row["share_of_loss"], 1),
         }
         if advice.new_batch_size is not None:
-            after = _measured(row["new_excess"], row["new_standard_error"])
-            shown[f"batches of {advice.new_batch_size}"] = after
-        rows.append(shown)
+            new = f"batches of {advice.new_batch_size}"
+            cells[new] = _with_error(row["new_excess"], row["new_standard_error"])
+        rows.append(cells)
     return rows
 
 
@@ -74,7 +74,7 @@ def batch_norm(
         print_json(advice)
         return
     rows = _rows(advice)
-    print_rows(rows, "What batch norm adds to the training loss", right=list(rows[0])[1:], whole=list(rows[0])[1:])
+    print_rows(rows, "What batch norm adds to the training loss", right=list(rows[0])[1:], unfolded=list(rows[0])[1:])
     print_text(f"- {sentence}" for sentence in advice.sentences)
     typer.echo("When not to trust this:")
     print_text(f"- {caveat}" for caveat in advice.caveats)

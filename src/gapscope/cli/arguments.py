@@ -6,7 +6,7 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +40,9 @@ def import_function(source: Path | str) -> Any:
     if _FACTORY.fullmatch(str(source)) is None:
         raise InvalidInput(f"{source} must be module:function, such as my_models:load.")
     module_name, function_name = str(source).split(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -50,35 +50,35 @@ def import_function(source: Path | str) -> Any:
             raise
         raise InvalidInput(
             f"{source} must name a module that can be imported from here; there is no {module_name!r}. Run the command "
-            "in the folder that holds it."
+            "in the folder that contains it."
         ) from None
     function = getattr(module, function_name, None)
     if not callable(function):
-        near = did_you_mean(function_name, [name for name in vars(module) if not name.startswith("_")])
-        raise InvalidInput(f"{source} must name a function of {module_name}; it has no {function_name!r}.{near}")
+        suggestion = did_you_mean(function_name, [name for name in vars(module) if not name.startswith("_")])
+        raise InvalidInput(f"{source} must name a function of {module_name}; it has no {function_name!r}.{suggestion}")
     return function
 
 
-def call_factory(source: Path, what: str = "network") -> tuple[Any, Any]:
-    """Return the network (or training function) and data that a function returns."""
+def call_factory(source: Path | str, *arguments: Path, what: str = "network") -> tuple[Any, Any]:
+    """Call `module:function`, which must return two values: network (or `what`) and data."""
     from gapscope.base.errors import InvalidInput
 
-    function = import_function(source)
+    function, call = import_function(source), f"{source}{''.join(f' of {path}' for path in arguments)}"
     try:
-        made = function()
+        result = function(*arguments)
     except Exception as error:
         line = traceback.extract_tb(error.__traceback__)[-1]
         raise InvalidInput(
-            f"{source} must return ({what}, training data); it raised {type(error).__name__}: {error} "
+            f"{call} must return ({what}, training data); it raised {type(error).__name__}: {error} "
             f"({line.filename}, line {line.lineno}). Call it in Python to see the traceback."
         ) from error
-    if not isinstance(made, tuple) or len(made) != 2:
-        raise InvalidInput(f"{source} must return ({what}, training data); it returned {type(made).__name__}.")
-    return made
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise InvalidInput(f"{call} must return ({what}, training data); it returned {type(result).__name__}.")
+    return result
 
 
 def load_network(source: Path, data_root: str | None) -> tuple[nn.Module, Any, Any]:
-    """Return the network, its training data, and its initial weights if a pool has them."""
+    """Return network, training data and initial weights (None for `module:function`)."""
     from gapscope.pools.loading import load_with_initial
 
     if is_factory(source):
@@ -88,7 +88,7 @@ def load_network(source: Path, data_root: str | None) -> tuple[nn.Module, Any, A
 
 
 def record_from_argument(source: Path, options: RunOptions, family: str = "") -> Record:
-    """Return a record with the network's readings (`family` for networks of your own)."""
+    """Return a record with the network's readings (`family` is for `module:function`)."""
     from gapscope.base.samples import as_samples
     from gapscope.pools.loading import measure_stored_network, record_network
 
@@ -100,7 +100,7 @@ def record_from_argument(source: Path, options: RunOptions, family: str = "") ->
 
 
 def read_grid(path: Path, data_root: str | None) -> dict[str, RunSpec]:
-    """Return the specs of a grid, named by the settings that differ."""
+    """Return the specs of a grid by name (see `varied_settings`), or raise if data are absent."""
     from gapscope.data import find_dataset
     from gapscope.pools import Grid
 
@@ -110,17 +110,11 @@ def read_grid(path: Path, data_root: str | None) -> dict[str, RunSpec]:
     return dict(zip(varied_settings(specs), specs, strict=True))
 
 
-def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def varied_settings(specs: Sequence[RunSpec]) -> list[str]:
     """Name specs by the settings that differ within the grid, else by the network."""
-    rows = [dict(_flat(spec.to_dict())) for spec in specs]
+    from gapscope.results.records import flatten
+
+    rows = [flatten(spec.to_dict()) for spec in specs]
     keys = dict.fromkeys(key for row in rows for key in row)
     varied = [key for key in keys if len({repr(row.get(key)) for row in rows}) > 1]
     names = [", ".join(f"{key.split('.')[-1]}={row[key]}" for key in varied if key in row) for row in rows]
@@ -135,7 +129,7 @@ def _to_numbers(features: pandas.DataFrame) -> pandas.DataFrame:
     names = [name for name in text if features[name].nunique() > max(20, len(features) // 2)]
     text = [name for name in text if name not in names]
     missing = int(features.drop(columns=[*text, *names]).isna().sum().sum())
-    notes = [f"{', '.join(map(str, names))}: column dropped: nearly every row has its own text"] if names else []
+    notes = [f"{', '.join(map(str, names))}: dropped, since nearly every row has another text"] if names else []
     notes += [f"{', '.join(map(str, text))}: one column per value"] if text else []
     notes += [f"{missing} missing numbers: filled with the median of their column"] if missing else []
     for note in notes:
@@ -149,8 +143,9 @@ def read_labelled_csv(
 ) -> tuple[pandas.DataFrame, pandas.Series]:
     """Read a CSV file as features, text and missing values encoded as numbers, and labels.
 
-    `target` is the column of the labels (None for the last one), `like` features of another file whose columns these
-    get.
+    Args:
+        target: Column of the labels; None for the last one.
+        like: Features of another file, whose columns are returned.
 
     Raises:
         InvalidInput: There is no such file or column.

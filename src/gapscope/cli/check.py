@@ -1,4 +1,4 @@
-"""`gapscope check`: what limits a network, and what to do about it."""
+"""`gapscope check`: limits of a network, and remedies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gapscope.cli.options import DATA_ROOT, JSON
 
 
 def _targets(target: Path, data_root: str | None, max_networks: int) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
-    """Name, network, data and options of every network that the target names."""
+    """Yield name, network, data and options of every network of the target."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.arguments import call_factory, is_factory, is_grid, read_grid
 
@@ -26,7 +26,7 @@ def _targets(target: Path, data_root: str | None, max_networks: int) -> Iterator
         weights = sorted(target.glob("runs/*/weights.safetensors"))[:max_networks]
         if not weights:
             raise InvalidInput(
-                f"{target} must be a pool with stored weights; it has none. Name a network's file instead."
+                f"{target} must be a pool with stored weights; it has none. Pass a weights file instead."
             )
         for path in weights:
             yield path.parent.name, *stored_network(path, data_root)
@@ -37,7 +37,7 @@ def _targets(target: Path, data_root: str | None, max_networks: int) -> Iterator
 
 
 def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict[str, Any]]:
-    """Return network and data of stored weights, with history and batch size as options."""
+    """Return network, data, and initial state, history and batch size as options of `check`."""
     from gapscope.base.specs import RunSpec
     from gapscope.cli.arguments import load_network
     from gapscope.results.records import Record
@@ -77,7 +77,7 @@ def check(
     from gapscope.cli.progress import handle_interrupts
 
     get_checks(_codes(fail_on))
-    results, several = [], target.is_dir() or is_grid(target)
+    results, has_names = [], target.is_dir() or is_grid(target)
     with handle_interrupts():
         for name, network, data, options in _targets(target, data_root, max_networks):
             result = run_checks(
@@ -85,7 +85,7 @@ def check(
             )
             results.append((name, result))
             if not json:
-                typer.echo(f"{name}\n{result!r}\n" if several else repr(result))
+                typer.echo(f"{name}\n{result!r}\n" if has_names else repr(result))
     if html is not None and results:
         results[0][1].write_html(html)
         typer.echo(f"written: {html}", err=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,37 +12,19 @@ from gapscope.cli.options import DATA_ROOT, JSON, complete_datasets
 
 app = typer.Typer(help="List data sets and fetch their official files.", no_args_is_help=True)
 
-_PLAIN_STEPS = 10
 
+def _line_per_tenth() -> Callable[[str, int, int | None], None]:
+    """Return a callback that prints a line per tenth of a file, or per 10 MB of unknown size."""
+    tenths: dict[str, int] = {}
 
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar per file on a terminal, else a line whenever another tenth of a file has arrived."""
-    from gapscope.cli import progress
+    def report(file: str, received: int, total: int | None) -> None:
+        tenth = 10 * received // total if total else received // 10_000_000
+        if tenth > tenths.get(file, 0):
+            tenths[file] = tenth
+            of_total = f" of {total / 1e6:.1f}" if total else ""
+            typer.echo(f"{file}: {received / 1e6:.1f}{of_total} MB", err=True)
 
-    if not progress.on_terminal():
-        shown: dict[str, int] = {}
-
-        def tell(file: str, arrived: int, total: int | None) -> None:
-            step = _PLAIN_STEPS * arrived // total if total else arrived // 10_000_000
-            if step > shown.get(file, 0):
-                shown[file] = step
-                of = f" of {total / 1e6:.1f}" if total else ""
-                typer.echo(f"{file}: {arrived / 1e6:.1f}{of} MB", err=True)
-
-        yield tell
-        return
-    from rich.progress import DownloadColumn, TransferSpeedColumn
-
-    with progress.bar(DownloadColumn(), TransferSpeedColumn()) as bar:
-        tasks = {}
-
-        def draw(file: str, arrived: int, total: int | None) -> None:
-            if file not in tasks:
-                tasks[file] = bar.add_task(file)
-            bar.update(tasks[file], completed=arrived, total=total)
-
-        yield draw
+    return report
 
 
 @app.command("list")
@@ -62,10 +43,10 @@ def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     if json:
         print_json(rows)
         return
-    typer.echo(f"data root: {root_of(data_root)}; what is not here comes with `gapscope data fetch NAME`")
+    typer.echo(f"data root: {root_of(data_root)}; to fetch absent data: gapscope data fetch NAME")
     for row in rows:
-        row["where"] = Path(row["where"]).name if row["where"] else "not here"
-    print_rows(rows, whole=("name", "task", "train + test", "licence"))
+        row["where"] = Path(row["where"]).name if row["where"] else "absent"
+    print_rows(rows, unfolded=("name", "task", "train + test", "licence"))
 
 
 @app.command("fetch")
@@ -79,8 +60,7 @@ def fetch_data(
     from gapscope.cli.output import print_json
     from gapscope.data import fetch
 
-    with _progress() as report:
-        paths = fetch(name, root=data_root, base_url=base_url, progress=report)
+    paths = fetch(name, root=data_root, base_url=base_url, progress=_line_per_tenth())
     if json:
         print_json([{"path": str(path), "bytes": path.stat().st_size} for path in paths])
         return

@@ -21,12 +21,12 @@ MEASURE_SAMPLES = 400
 
 
 def held_out_ids(ids: Iterable[str]) -> list[str]:
-    """Return every third network by id (a hash, so unrelated to the settings)."""
+    """Return every third id (ids are hashes, unrelated to the settings)."""
     return sorted(ids)[::3]
 
 
 def _network_name(record: Record) -> str:
-    """One network in a few words: what the demo's grid varies."""
+    """Name a network by the settings that the demo's grid varies."""
     options = record.spec["network"]["options"]
     name = str(record.spec["network"]["name"]).replace("_", " ")
     if "width" in options:
@@ -36,8 +36,8 @@ def _network_name(record: Record) -> str:
     return name + "".join(f" {item['name'].split('_')[0]}" for item in record.spec["training"]["penalties"])
 
 
-def _print_answers(held_out: Sequence[Record], assessed: pandas.DataFrame, mean_gap: float) -> None:
-    """Print held-out networks, the error compared with that of the mean gap, and coverage."""
+def _print_estimates(held_out: Sequence[Record], assessed: pandas.DataFrame, mean_gap: float) -> None:
+    """Print the held-out networks, errors of the estimator and of the mean gap, and coverage."""
     import pandas
 
     from gapscope.cli.output import print_table
@@ -46,32 +46,36 @@ def _print_answers(held_out: Sequence[Record], assessed: pandas.DataFrame, mean_
     rows = []
     for record in sorted(held_out, key=lambda record: record.gap):
         row: Any = assessed.loc[record.id]
-        ends = (float(row["prediction"]), float(row["low"]), float(row["high"]))
-        trusted = row["verdict"] == "inside"
+        expected = "-"
+        if row["verdict"] == "inside":
+            expected = expected_test_accuracy(
+                record.scores["train_accuracy"], float(row["prediction"]), float(row["low"]), float(row["high"])
+            )
         rows.append(
             {
                 "network": _network_name(record),
                 "noise": percent(record.spec["data"]["label_noise"]),
-                "expect": expected_test_accuracy(record.scores["train_accuracy"], *ends) if trusted else "-",
+                "expect": expected,
                 "test": percent(record.scores["test_accuracy"]),
                 "training": percent(record.scores["train_accuracy"]),
                 "verdict": row["verdict"],
             }
         )
-    title = "Accuracy to expect on clean labels, for networks the estimator has not seen (90 % intervals)"
+    title = "Expected accuracy on clean labels of networks held out of the fit (90 % intervals)"
     print_table(pandas.DataFrame(rows), title)
     gaps = pandas.Series({record.id: record.gap for record in held_out})
-    answered = assessed[assessed["verdict"] == "inside"].join(gaps.rename("gap"))
-    if len(answered):
-        error = ((answered["prediction"] - answered["gap"]) ** 2).mean() ** 0.5
-        plain = ((mean_gap - answered["gap"]) ** 2).mean() ** 0.5
-        covered = answered["gap"].between(answered["low"], answered["high"]).sum()
-        width = (answered["high"] - answered["low"]).mean()
-        typer.echo(f"root mean squared error {error:.3f}; always guessing the mean gap {plain:.3f}")
-        typer.echo(f"{covered} of {len(answered)} lie in their 90 % interval, {width:.2f} wide on average")
-    if len(answered) < len(held_out):
-        outside = len(held_out) - len(answered)
-        typer.echo(f"{outside} of {len(held_out)} networks are outside the fitted range: no estimate")
+    inside = assessed[assessed["verdict"] == "inside"].join(gaps.rename("gap"))
+    if len(inside):
+        error = ((inside["prediction"] - inside["gap"]) ** 2).mean() ** 0.5
+        baseline_error = ((mean_gap - inside["gap"]) ** 2).mean() ** 0.5
+        covered = inside["gap"].between(inside["low"], inside["high"]).sum()
+        width = (inside["high"] - inside["low"]).mean()
+        typer.echo(f"root mean squared error {error:.3f}, of the mean gap {baseline_error:.3f}")
+        typer.echo(f"{covered} of {len(inside)} gaps lie in their 90 % interval, {width:.2f} wide on average")
+    if len(inside) < len(held_out):
+        typer.echo(
+            f"{len(held_out) - len(inside)} of {len(held_out)} networks are outside the fitted range: no estimate"
+        )
 
 
 def demo(
@@ -98,9 +102,9 @@ def demo(
     finished = [record for record in records if record.status == "finished"]
     ids = held_out_ids(record.id for record in finished)
     held_out = [record for record in finished if record.id in ids]
-    fitted_on = [record for record in finished if record.id not in ids]
-    estimator = suggest_estimator(fitted_on)
-    table = complete_rows(records_to_pandas(fitted_on), estimator.features or [])
+    rest = [record for record in finished if record.id not in ids]
+    estimator = suggest_estimator(rest)
+    table = complete_rows(records_to_pandas(rest), estimator.features or [])
     estimator.fit(table, table["gap"])
     assessed = estimator.assess(records_to_pandas(held_out))
     page = write_report(
@@ -112,5 +116,5 @@ def demo(
         result = [{**row, "gap": gaps[row["id"]]} for row in rows]
         print_json({"report": str(page.resolve()), "networks": len(records), "held_out": result})
         return
-    _print_answers(held_out, assessed, sum(record.gap for record in fitted_on) / len(fitted_on))
+    _print_estimates(held_out, assessed, sum(record.gap for record in rest) / len(rest))
     typer.echo(f"report: {page.resolve()} ({time.perf_counter() - start:.0f} s)")

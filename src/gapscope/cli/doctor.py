@@ -1,4 +1,4 @@
-"""`gapscope doctor`: what is installed here, what works, and what to do about the rest."""
+"""`gapscope doctor`: versions, GPU and data on this machine, and how to repair them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXTRAS = ("lightning", "transformers", "tensorboard", "wandb", "mlflow-skinny", 
 
 
 def installed_version(name: str) -> str | None:
-    """Version of an installed distribution, None where it is absent."""
+    """Return the version of a distribution, None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -27,10 +27,10 @@ def installed_version(name: str) -> str | None:
 
 def torchvision_build() -> str | None:
     """Return version and build of an installed torchvision without importing it."""
-    result = importlib.util.find_spec("torchvision")
-    if result is None or not result.submodule_search_locations:
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or not spec.submodule_search_locations:
         return None
-    for line in (Path(result.submodule_search_locations[0]) / "version.py").read_text().splitlines():
+    for line in (Path(spec.submodule_search_locations[0]) / "version.py").read_text().splitlines():
         if line.startswith("__version__"):
             return line.split("=")[1].strip().strip("'\"")
     return installed_version("torchvision")
@@ -62,10 +62,10 @@ def _data_rows(data_root: str | None) -> list[tuple[str, str, str]]:
     root = root_of(data_root)
     rows = [("data root", str(root), "ok" if root.is_dir() else "absent")]
     for name in dataset_names():
-        here = find_dataset(name, root=data_root)
+        is_here = find_dataset(name, root=data_root) is not None
         by_hand = SOURCES[name].layout is not None and SOURCES[name].origin is None
         missing = "by hand; for instructions: gapscope data fetch {name}" if by_hand else "gapscope data fetch {name}"
-        rows.append((f"data {name}", "found" if here else "not here", "ok" if here else missing.format(name=name)))
+        rows.append((f"data {name}", "found" if is_here else "absent", "ok" if is_here else missing.format(name=name)))
     return rows
 
 
@@ -88,18 +88,17 @@ def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
         ("torchvision", torchvision_build() or "absent", "broken" if problem else "ok"),
     ]
     for name in CORE:
-        version = installed_version(name)
-        rows.append((name, version or "absent", "ok" if version else "run: pip install -c constraints.txt gapscope"))
+        installed = installed_version(name)
+        rows.append(
+            (name, installed or "absent", "ok" if installed else "run: pip install -c constraints.txt gapscope")
+        )
     rows += [(name, installed_version(name) or "absent", "extra") for name in EXTRAS]
     rows += _data_rows(data_root)
-    shown = [{"what": what, "found": result, "verdict": message} for what, result, message in rows]
-    if json:
-        print_json(shown)
-    else:
-        print_rows(shown)
+    table: list[dict[str, str]] = [dict(zip(("what", "found", "verdict"), row, strict=True)) for row in rows]
+    (print_json if json else print_rows)(table)
     missing = [name for name in CORE if installed_version(name) is None]
     if problem or missing:
         typer.secho(problem or f"missing: {', '.join(missing)}", fg=typer.colors.RED, err=True)
         raise typer.Exit(1)
     if not json:
-        typer.echo("everything that gapscope needs is here")
+        typer.echo("all requirements are installed")

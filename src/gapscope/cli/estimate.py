@@ -14,7 +14,7 @@ def estimate(
     label_noise: float | None = typer.Option(None, help="Fraction of wrong training labels. Default: estimated."),
     level: float = typer.Option(0.9, help="Nominal coverage of the intervals."),
     estimator: Path | None = typer.Option(
-        None, help="Estimator file of `gapscope gap fit TABLE.csv`. Default: the shipped one."
+        None, help="File of an accuracy estimator (gapscope.fit_accuracy_estimator). Default: the shipped one."
     ),
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
@@ -26,13 +26,13 @@ def estimate(
     from gapscope.prediction.accuracy_after_training import estimate_accuracy
     from gapscope.prediction.accuracy_estimator import AccuracyEstimator
 
-    own = None if estimator is None else AccuracyEstimator.load(estimator)
+    loaded = None if estimator is None else AccuracyEstimator.load(estimator)
     estimates = {}
     with handle_interrupts():
         for path in networks:
             network, data, initial = load_network(path, data_root)
             estimates[path] = estimate_accuracy(
-                network, data, initial_state=initial, label_noise=label_noise, level=level, estimator=own
+                network, data, initial_state=initial, label_noise=label_noise, level=level, estimator=loaded
             )
             if not json:
                 typer.echo((f"{path}:\n" if len(networks) > 1 else "") + repr(estimates[path]))

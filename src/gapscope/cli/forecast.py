@@ -17,7 +17,7 @@ def _is_interrupted(forecast: Any) -> bool:
 def _forecasts(
     target: Path, column: str | None, samples: int | None, time_budget: float | None, data_root: str | None
 ) -> dict[str, Any]:
-    """Name -> forecast of every spec of a grid, of `module:function`, or of a CSV file."""
+    """Return forecasts by name: of each spec of a grid, of `module:function` or a CSV file."""
     from gapscope.cli.arguments import call_factory, is_factory, is_grid, read_grid, read_labelled_csv
     from gapscope.cli.progress import steps
     from gapscope.prediction.forecast import forecast_accuracy
@@ -78,16 +78,16 @@ def _print_table(forecasts: dict[str, Any]) -> None:
     from gapscope.cli.output import print_table
 
     nan = float("nan")
-    shown = pandas.DataFrame(
+    table = pandas.DataFrame(
         {
             "network": name,
-            "forecast": nan if one.abstained_because else one.score,
-            "90 % from": nan if one.interval is None else one.interval[0],
-            "to": nan if one.interval is None else one.interval[1],
-            "NTK": getattr(one.row("NTK"), "score", nan),
-            "RBF ridge": getattr(one.row("RBF ridge"), "score", nan),
-            "twice the data": one.curve[-1].score if one.curve else nan,
+            "forecast": nan if forecast.abstained_because else forecast.score,
+            "90 % from": nan if forecast.interval is None else forecast.interval[0],
+            "to": nan if forecast.interval is None else forecast.interval[1],
+            "NTK": getattr(forecast.row("NTK"), "score", nan),
+            "RBF ridge": getattr(forecast.row("RBF ridge"), "score", nan),
+            "twice the data": forecast.curve[-1].score if forecast.curve else nan,
         }
-        for name, one in forecasts.items()
+        for name, forecast in forecasts.items()
     )
-    print_table(shown, "Forecast on new data with the same label noise, before training")
+    print_table(table, "Forecast on new data with the same label noise, before training")

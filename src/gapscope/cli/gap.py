@@ -20,31 +20,21 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-FEWEST = 5
+MIN_NETWORKS = 5
 FAMILY = "network.name"
 
 
 @app.command("fit")
 def fit(
-    pool: Path = typer.Argument(
-        ...,
-        metavar="POOL|TABLE.csv",
-        help="Folder of a pool; or a table with one row per network: readings of `gapscope estimate --json` and "
-        "a column `accuracy` on new data.",
-    ),
+    pool: Path = POOL,
     measure: list[str] = typer.Option([], help="Reading to use, such as unit_sparsity.zeta; repeatable."),
     kind: str | None = typer.Option(
         None, help="'linear', 'ridge' or 'gaussian_process'. Default: depends on the readings."
     ),
-    output: Path | None = typer.Option(
-        None, help="Output file. Default: POOL/estimator.json, or TABLE.json next to the table."
-    ),
+    output: Path | None = typer.Option(None, help="Output file. Default: POOL/estimator.json."),
     json: bool = JSON,
 ) -> None:
-    """Fit and evaluate a gap estimator on a pool, or the accuracy estimator on a table."""
-    if pool.suffix.lower() == ".csv":
-        _fit_table(pool, output or pool.with_suffix(".json"), json)
-        return
+    """Fit a gap estimator on a pool, and cross-validate it."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.output import print_json, print_table
     from gapscope.cli.progress import steps
@@ -54,10 +44,10 @@ def fit(
     from gapscope.results.records import records_to_pandas
 
     def check_enough(n: int) -> None:
-        if n < FEWEST:
+        if n < MIN_NETWORKS:
             raise InvalidInput(
-                f"An estimator needs {FEWEST} finished networks or more, better dozens; {pool} has {n}. Run a larger "
-                "grid, or add networks with Pool.add."
+                f"A gap estimator needs {MIN_NETWORKS} finished networks or more, better dozens; {pool} has {n}. Run a "
+                "larger grid, or add networks with `gapscope pool add`."
             )
 
     records = open_pool(pool).records()
@@ -66,21 +56,21 @@ def fit(
     table = complete_rows(records_to_pandas(records), estimator.features or [])
     check_enough(len(table))
     estimator, scheme = with_interval_for(estimator, len(table)), suggest_scheme(len(table))
-    with steps("estimating each network from others") as show:
+    with steps("cross-validating the estimator") as show:
         quality = cross_validate(estimator, table, scheme=scheme, n_splits=N_FOLDS, on_fit=show)
-    shown = quality.pivot(index="model", columns="metric", values="value").sort_values(by=["rmse"]).reset_index()
+    errors = quality.pivot(index="model", columns="metric", values="value").sort_values(by=["rmse"]).reset_index()
     estimator.fit(table, table["gap"])
     path = output or pool / "estimator.json"
     estimator.save(path)
-    others = "all others" if scheme == "leave_one_out" else f"those of the other {N_FOLDS - 1} of {N_FOLDS} folds"
+    fitted_on = "all others" if scheme == "leave_one_out" else f"those of the other {N_FOLDS - 1} of {N_FOLDS} folds"
     if json:
-        print_json({"networks": len(table), "predicted_from": others, "quality": quality.to_dict("records"),
+        print_json({"networks": len(table), "predicted_from": fitted_on, "quality": quality.to_dict("records"),
                     "written": str(path)})  # fmt: skip
         return
     kinds = table["gap_kind"].unique()
     typer.echo(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}")
     columns = ["model", "rmse", "mae", "pearson", "coverage"]
-    print_table(shown.filter(items=columns), f"Each network predicted from {others}")
+    print_table(errors.filter(items=columns), f"Each network predicted from {fitted_on}")
     linear = estimator.kernel_ is None
     for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True) if linear else ():
         term = f"log {name}" if name in estimator.log_features else name
@@ -89,40 +79,23 @@ def fit(
     typer.echo(f"next: gapscope gap predict {pool} NETWORK")
 
 
-def _fit_table(path: Path, output: Path, json: bool) -> None:
-    from gapscope.cli.output import print_json
-    from gapscope.leaderboard.network_tables import read_csv_table
-    from gapscope.prediction.accuracy_after_training import fit_accuracy_estimator
-
-    table = read_csv_table(path)
-    fitted = fit_accuracy_estimator(table)
-    fitted.save(output)
-    shift = fitted.shifts["like_training"]
-    if json:
-        print_json({"networks": len(table), "shift": shift, "written": str(output)})
-        return
-    typer.echo(f"fitted on {len(table)} known networks: every answer moves by {shift:+.3f}")
-    typer.echo(f"written: {output}")
-    typer.echo(f"next: gapscope estimate NETWORK --estimator {output}")
-
-
 def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
-    """Gap and interval of one network, or why there is no answer."""
+    """Return gap and interval of one network, or the reason why there is no estimate."""
     if assessed["verdict"] != "inside":
         reason = str(assessed["reason"])
-        remedy = ["next: name the family of the pool that it belongs to, --family NAME"] if FAMILY in reason else []
-        return ["gap: no answer", f"in domain: no, {reason}", *remedy]
+        remedy = ["next: pass a family of the pool that it belongs to, --family NAME"] if FAMILY in reason else []
+        return ["gap: no estimate", f"in domain: no, {reason}", *remedy]
     interval = f"{percent(level)} interval {assessed['low']:.3f} to {assessed['high']:.3f}"
-    if assessed["reason"]:  # it has no ends
-        interval = f"no interval: {assessed['reason']} (--level sets another)"
+    if assessed["reason"]:  # why the interval is infinite
+        interval = f"no interval: {assessed['reason']} (--level sets its coverage)"
     return [
         f"gap {assessed['prediction']:.3f}, {interval}",
-        "in domain: yes, it is like the networks the estimator was fitted on",
+        "in domain: yes, similar to the networks of the fit",
     ]
 
 
 def _only_family(pool: Iterable[Record]) -> str | None:
-    """Family of the pool's networks if they have one in common."""
+    """Return the family of the pool's networks, None if there are several."""
     networks = [record.spec.get("network") for record in pool if record.status == "finished"]
     families = {network.get("name") for network in networks if isinstance(network, Mapping)}
     return families.pop() if len(families) == 1 else None
@@ -135,7 +108,7 @@ def predict(
     estimator: Path | None = typer.Option(None, help="Fitted estimator. Default: POOL/estimator.json."),
     level: float = typer.Option(0.9, help="Nominal coverage of the interval."),
     family: str | None = typer.Option(
-        None, help="Family of networks given as module:function. Default: that of the pool, if it has one."
+        None, help="Family of networks passed as module:function. Default: that of the pool, if all have the same."
     ),
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
@@ -163,8 +136,8 @@ def predict(
     )
     family = family or _only_family(records) or ""
     table = records_to_pandas([record_from_argument(network, options, family) for network in networks])
-    lacking = {name: float("nan") for name in fitted.feature_names_ if name not in table}
-    answers = fitted.assess(pandas.DataFrame(table.assign(**lacking)), level=level).to_dict("records")
+    missing = {name: float("nan") for name in fitted.feature_names_ if name not in table}
+    answers = fitted.assess(pandas.DataFrame(table.assign(**missing)), level=level).to_dict("records")
     if json:
         rows = [{"network": str(path), **row} for path, row in zip(networks, answers, strict=True)]
         print_json({"level": level, "answers": rows})

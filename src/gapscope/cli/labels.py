@@ -1,4 +1,4 @@
-"""`gapscope labels`: which labels are wrong, as a table, a page or a list to review."""
+"""`gapscope labels`: suspected label errors as a table, an HTML page or a review list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def labels(
 
     with handle_interrupts():
         if is_factory(target):
-            columns, (network, data) = None, call_factory(target, "network or None")
+            columns, (network, data) = None, call_factory(target, what="network or None")
         else:
             network, data = None, read_labelled_csv(target, column)
             columns = data[0]

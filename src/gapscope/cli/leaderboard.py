@@ -1,4 +1,4 @@
-"""`gapscope leaderboard`: which measures say more of the gap than the hyperparameters do."""
+"""`gapscope leaderboard`: evaluation of measures on networks with known gaps."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import typer
 from gapscope.cli.options import DATA_ROOT, JSON
 
 LEGEND = (
-    "partial r: with the gap, given the hyperparameters, cross-fitted; p of its",
-    "permutations, corrected over all rows (max-T). tau: Kendall. granul.: one hyper-",
-    "parameter varies. CMI, PGDL: conditional mutual information, symmetric and as",
-    "the competition's code computes it, x 100. R2: of a line, on held-out",
-    "training configurations.",
+    "partial r: correlation with the gap given the hyperparameters, cross-fitted;",
+    "p: its permutation p-value, corrected over all rows (max-T). tau: Kendall's.",
+    "granul.: mean tau of groups in which one hyperparameter varies. CMI, PGDL:",
+    "conditional mutual information x 100, symmetric and as in the competition.",
+    "R2: of a straight line, on held-out training configurations.",
 )
 
 SOURCE = typer.Argument(
@@ -42,22 +42,22 @@ def leaderboard(
     """Evaluate measures on networks with a known gap: verdicts, scores and baselines."""
     from gapscope.cli.output import print_json, print_text
     from gapscope.cli.progress import steps
-    from gapscope.leaderboard.ranking import rank_measures as judge
+    from gapscope.leaderboard.ranking import rank_measures
 
-    with steps("judging measures") as show:
-        result = judge(
+    with steps("evaluating measures") as show:
+        board = rank_measures(
             source, measures=measures or None, hyperparameters=hyperparameters or None, target=target,
             baseline=baseline, n_permutations=permutations, most_networks=networks, data_root=data_root,
             on_measure=lambda name, done, of: show(done, of),
         )  # fmt: skip
     if output is not None:
-        result.save(output)
+        board.save(output)
     if json:
-        print_json(result)
+        print_json(board)
         return
-    print_text((*result.verdict, "", *result.facts.splitlines()))
-    typer.echo(result.table(columns=shutil.get_terminal_size().columns))
+    print_text((*board.verdict, "", board.facts))
+    typer.echo(board.table(columns=shutil.get_terminal_size().columns))
     for line in LEGEND:
         typer.echo(line)
-    for name, why in result.left_out.items():
-        typer.echo(f"skipped: {name}: {why}", err=True)
+    for name, reason in board.left_out.items():
+        typer.echo(f"skipped: {name}: {reason}", err=True)

@@ -19,11 +19,11 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
 
     if not is_factory(source):
         return [(name, spec.id, spec, None) for name, spec in read_grid(source, data_root).items()]
-    train_fn, data = call_factory(source, "train_fn")
+    train_fn, data = call_factory(source, what="train_fn")
     if isinstance(train_fn, nn.Module):
         raise InvalidInput(
             f"{source} must return (train_fn, data) with a function (x, y) -> trained network; got a "
-            f"{type(train_fn).__name__}. For a network as it is use gapscope forecast or gapscope estimate."
+            f"{type(train_fn).__name__}. To evaluate a network use gapscope forecast or gapscope estimate."
         )
     return [(str(source), str(source).replace(":", "."), train_fn, data)]
 
@@ -36,13 +36,13 @@ def _print(curves: dict[str, Any]) -> None:
     if len(curves) == 1:
         typer.echo(repr(*curves.values()))
         return
-    shown = pandas.DataFrame(
-        {"settings": name, "samples": one.samples, "accuracy": one.score, "90 % from": one.low, "to": one.high,
-         "cost": one.cost}
-        for name, one in curves.items()
+    table = pandas.DataFrame(
+        {"settings": name, "samples": curve.samples, "accuracy": curve.score, "90 % from": curve.low, "to": curve.high,
+         "cost": curve.cost}
+        for name, curve in curves.items()
     )  # fmt: skip
-    print_table(shown, "Predicted on data like the training data (90 % interval; cost in full-training equivalents)")
-    for note in dict.fromkeys(one.note for one in curves.values() if one.note):
+    print_table(table, "Predicted on data like the training data (90 % interval; cost in full-training equivalents)")
+    for note in dict.fromkeys(curve.note for curve in curves.values() if curve.note):
         typer.echo(note)
 
 
@@ -70,15 +70,15 @@ def learning_curve(
     with handle_interrupts(), steps("training") as show:
         for name, folder, train_fn, data in runs:
             show(len(curves), len(runs))
-            one = curves[name] = extrapolate(
+            curve = curves[name] = extrapolate(
                 train_fn, data, max_interval_width=max_width, design=design, seed=seed, cache_dir=cache_dir / folder,
                 workers=workers, data_root=data_root,
             )  # fmt: skip
-            if one.is_interrupted:
+            if curve.is_interrupted:
                 break
     if json:
-        print_json([{"recipe": name, **one.to_dict()} for name, one in curves.items()])
+        print_json([{"recipe": name, **curve.to_dict()} for name, curve in curves.items()])
     else:
         _print(curves)
-    if any(one.is_interrupted for one in curves.values()):
+    if any(curve.is_interrupted for curve in curves.values()):
         raise typer.Exit(130)

@@ -19,31 +19,31 @@ def _show(rows: list[dict[str, Any]], json: bool) -> None:
     if json:
         print_json(rows)
     else:
-        print_rows(rows, whole=("name",))
+        print_rows(rows, unfolded=("name",))
 
 
 def _settings(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
-    """Settings as they are written, with their defaults."""
+    """Return the settings with their defaults."""
     return [name if item.default is item.empty else f"{name}={item.default!r}" for name, item in parameters.items()]
 
 
 @app.command("measures")
 def measures(json: bool = JSON) -> None:
     """List every measure: name, title, needs and cost."""
-    from gapscope.measures.registry import list_measures as registered
+    from gapscope.measures.registry import list_measures
 
-    result = registered().values()
+    items = list_measures().values()
     rows = [
         {"name": item.name, "needs": list(item.needs), "cost": item.cost_class, "what it measures": item.title}
-        for item in result
+        for item in items
     ]
     if json:
-        for row, item in zip(rows, result, strict=True):
+        for row, item in zip(rows, items, strict=True):
             row |= {"by_default": item.default, "options": list(item.options), "numbers": list(item.numbers)}
     _show(rows, json)
     if not json:
-        names = ", ".join(item.name for item in result if item.default)
-        typer.echo(f"Taken when none is named: {names}.\n`gapscope measure NETWORK --measure NAME` takes one.")
+        typer.echo(f"Default measures: {', '.join(item.name for item in items if item.default)}.")
+        typer.echo("To run one of them: gapscope measure NETWORK --measure NAME")
 
 
 @app.command("penalties")

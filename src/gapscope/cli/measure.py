@@ -11,7 +11,7 @@ from gapscope.cli.options import DATA_ROOT, JSON, NETWORK, complete_measures
 NAMES = typer.Option(
     [],
     "--measure",
-    help="Measure to run (`gapscope list measures`); repeatable. Default: all of linear cost.",
+    help="Measure to run (`gapscope list measures`); repeatable. Default: its default measures.",
     autocompletion=complete_measures,
 )
 SAMPLES = typer.Option(None, help="Number of training samples to measure on. Default: all.")
@@ -53,7 +53,7 @@ def compare(
 ) -> None:
     """Rank networks by every measure on the same training data, with intervals.
 
-    With --evidence, only measures with evidence there vote (see `gapscope leaderboard`).
+    With --evidence, only measures that predict the gap of those networks vote (see `gapscope leaderboard`).
     """
     from gapscope.base.samples import as_samples
     from gapscope.cli.arguments import is_factory, load_network
@@ -62,21 +62,21 @@ def compare(
     from gapscope.leaderboard.comparison_run import compare as compare_networks
     from gapscope.leaderboard.ranking import rank_measures
 
-    named, data = {}, []
+    loaded, data = {}, []
     for source in networks:
         name = str(source).split(":")[1] if is_factory(source) else source.parent.name[:8]
-        named[name], samples_of, _ = load_network(source, data_root)
-        data.append(samples_of)
-    chosen, judged = as_samples(data[0]).first(samples), None
+        loaded[name], training_data, _ = load_network(source, data_root)
+        data.append(training_data)
+    train, board = as_samples(data[0]).first(samples), None
     if evidence is not None:
-        with steps("judging measures") as show:
-            judged = rank_measures(evidence, on_measure=lambda name, done, of: show(done, of))
-    result = compare_networks(named, chosen, measures or None, evidence=judged)
+        with steps("evaluating measures") as show:
+            board = rank_measures(evidence, on_measure=lambda name, done, of: show(done, of))
+    result = compare_networks(loaded, train, measures or None, evidence=board)
     if json:
         print_json(result)
         return
     print_text(result.verdict)
     summary = result.summary()
-    # as many columns as there are networks or measures, whichever are fewer, so that they fit
-    shown = summary.T.rename_axis("").reset_index() if len(summary) < len(summary.columns) else summary.reset_index()
-    print_table(shown, f"{len(chosen)} training samples")
+    # networks as columns if they are fewer than the numbers, to fit a terminal
+    table = summary.T.rename_axis("").reset_index() if len(summary) < len(summary.columns) else summary.reset_index()
+    print_table(table, f"{len(train)} training samples")

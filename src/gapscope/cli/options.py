@@ -6,14 +6,14 @@ import typer
 
 
 def complete_datasets(incomplete: str) -> list[str]:
-    """Return the data sets whose names start so."""
+    """Return the names of data sets that start with the text."""
     from gapscope.data import dataset_names
 
     return [name for name in dataset_names() if name.startswith(incomplete)]
 
 
 def complete_measures(incomplete: str) -> list[str]:
-    """Return the measures whose names start so."""
+    """Return the names of measures that start with the text."""
     from gapscope.measures.registry import list_measures
 
     return [name for name in list_measures() if name.startswith(incomplete)]

@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     import pandas
 
-# wider than any table: what is piped has no screen to fit
+# wider than any table: piped output has no screen to fit
 _PIPED = 1000
 
 
@@ -44,22 +44,24 @@ def _cell(value: Any) -> str:
 
 
 def print_table(content: pandas.DataFrame, title: str) -> None:
-    """Print a data frame as a table with short, right-aligned numbers and whole columns."""
-    # a table that was turned has words among its numbers
+    """Print a data frame as a table with short, right-aligned numbers and unfolded text."""
+    # a column is numeric if most of its cells are: a transposed table has text among its numbers
     cells = {str(name): content[name].tolist() for name in content.columns}
     right = [name for name, each in cells.items() if 2 * sum(isinstance(c, Number) for c in each) > len(each)]
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
-    print_rows(rows, title, right=right, whole=list(cells))
+    print_rows(rows, title, right=right, unfolded=list(cells))
 
 
 def print_rows(
-    rows: Sequence[Mapping[str, Any]], title: str | None = None, *, right: Iterable[str] = (), whole: Iterable[str] = ()
+    rows: Sequence[Mapping[str, Any]],
+    title: str | None = None,
+    *,
+    right: Iterable[str] = (),
+    unfolded: Iterable[str] = (),
 ) -> None:
-    """Print rows as a table, fitted to the terminal, or with all its columns if it is piped.
+    """Print rows as a table that fits the terminal, or at full width if the output is piped.
 
-    Args:
-        right: Names of columns that are aligned right.
-        whole: Names of columns that are never folded.
+    Columns in `right` are aligned right, columns in `unfolded` never break their text into lines.
     """
     from rich import box
     from rich.console import Console
@@ -67,7 +69,7 @@ def print_rows(
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
     for name in rows[0] if rows else ():
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=name in whole, overflow="fold")
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=name in unfolded, overflow="fold")
     for row in rows:
         table.add_row(*map(_cell, row.values()))
     console = Console()

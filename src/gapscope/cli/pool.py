@@ -35,7 +35,7 @@ def run(
     retry_failed: bool = typer.Option(False, help="Run failed networks again."),
     json: bool = JSON,
 ) -> None:
-    """Train, score and measure a grid. Finished networks are kept."""
+    """Train, score and measure a grid. Finished networks are skipped."""
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.data import find_dataset
@@ -43,7 +43,7 @@ def run(
 
     specs, pool = Grid.from_toml(grid), Pool(folder)
     for name in dict.fromkeys(spec.data.name for spec in specs):
-        find_dataset(name, root=data_root)  # before anything is announced
+        find_dataset(name, root=data_root)  # raise before the first line of output
     missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
     typer.echo(f"{len(specs)} networks, {len(specs) - missing} done, {missing} to run with {workers} workers", err=json)
     with handle_interrupts(), progress(f"pool {folder}", missing) as show:
@@ -69,8 +69,8 @@ def run(
         typer.echo(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records in {folder}")
     if counts["failed"]:
         first = next(record for record in records if record.status == "failed")
-        typer.echo(f"the first that failed: {first.id}: {first.message}", err=True)
-        typer.echo("failed networks are run again with --retry-failed", err=True)
+        typer.echo(f"first failure: {first.id}: {first.message}", err=True)
+        typer.echo("to run failed networks again: --retry-failed", err=True)
     if not counts["finished"]:
         typer.echo("no network finished", err=True)
         raise typer.Exit(1)
@@ -109,13 +109,28 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     scores = [name for name in ("train_accuracy", "test_accuracy", "train_loss", "test_loss", "gap") if name in table]
     order = [name for name in ("name", "network.name", *varied, "status", *scores) if name in table]
     columns = [name for name in dict.fromkeys(order) if not table[name].isna().all()]
-    shown = table[["id", *columns]] if "id" in table else table[columns]
+    table = table[["id", *columns]]
     if json:
-        print_json({"folder": str(folder), "networks": shown.to_dict("records")})
+        print_json({"folder": str(folder), "networks": table.to_dict("records")})
         return
-    short = {name: name.split(".")[-1] for name in shown.columns}
+    # the last part of a path such as training.epochs, unless two columns share it
+    short = {name: name.split(".")[-1] for name in table.columns}
     unique = {name: part for name, part in short.items() if list(short.values()).count(part) == 1}
-    print_table(shown.rename(columns=unique), f"{len(shown)} networks of {folder}")
+    print_table(table.rename(columns=unique), f"{len(table)} networks of {folder}")
+
+
+def _check_checkpoints(paths: list[Path], load: str | None) -> None:
+    from gapscope.base.errors import InvalidInput
+    from gapscope.cli.arguments import is_factory
+
+    for path in paths:
+        if load is None and not is_factory(path):
+            raise InvalidInput(
+                f"{path} needs a function that reads it, as gapscope never unpickles files. Write load(path), which "
+                "returns (network, training data), and pass --load my_models:load."
+            )
+        if load is not None and not path.exists():
+            raise InvalidInput(f"{path} must be a file; there is no such file.")
 
 
 @app.command("add")
@@ -129,47 +144,31 @@ def add(
     ),
     test: str | None = typer.Option(None, help="module:function that returns the test data, for the gap."),
     family: str = typer.Option("", help="Name of the architecture. Default: name of the class."),
-    measure: list[str] = typer.Option([], help="Measure to run; repeatable. Default: all that apply."),
+    measure: list[str] = typer.Option([], help="Measure to run; repeatable. Default: the default measures."),
     json: bool = JSON,
 ) -> None:
     """Score and measure networks trained elsewhere and add them to a pool.
 
-    The functions are your own code and are run; a checkpoint is read by `load` alone.
-
-    Raises:
-        InvalidInput: A function or a file is missing, or `load` returns something else.
+    The named functions are imported and called; only `load` reads the checkpoints.
     """
-    from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import call_factory, import_function, is_factory
+    from gapscope.cli.arguments import call_factory, import_function
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.pools import Pool
 
-    loader = None if load is None else import_function(load)
+    _check_checkpoints(networks, load)
     held_out = None if test is None else import_function(test)()
     pool, records = Pool(folder), []
-    for path in networks:
-        if loader is None and not is_factory(path):
-            raise InvalidInput(
-                f"{path} must be read by a function of yours, for files are never unpickled. Write load(path), which "
-                "returns (network, training data), and pass --load my_models:load."
-            )
-        if loader is not None and not path.exists():
-            raise InvalidInput(f"{path} must be a file; there is none.")
     with handle_interrupts(), progress(f"pool {folder}", len(networks)) as announce:
         for path in networks:
-            loaded = call_factory(path) if loader is None else loader(path)
-            if not isinstance(loaded, tuple) or len(loaded) != 2:
-                raise InvalidInput(
-                    f"{load} must return (network, training data); for {path} it returned {type(loaded).__name__}."
-                )
-            name = str(path).split(":")[-1] if loader is None else path.stem
-            facts = {"test": held_out, "name": name, "family": family, "measures": measure or None}
-            records.append(pool.add(*loaded, **facts, progress=False))
+            network, data = call_factory(path) if load is None else call_factory(load, path)
+            name = str(path).split(":")[-1] if load is None else path.stem
+            about = {"test": held_out, "name": name, "family": family, "measures": measure or None}
+            records.append(pool.add(network, data, **about, progress=False))
             announce(records[-1])
     if json:
         rows = [{"id": r.id, "name": r.spec["name"], "gap": r.gap, **r.scores} for r in records]
         print_json({"folder": str(folder), "networks": rows})
         return
-    typer.echo(f"{len(records)} networks added to {folder}, which holds {len(pool)}")
+    typer.echo(f"{len(records)} networks added to {folder}, {len(pool)} in total")
     typer.echo(f"next: gapscope pool show {folder}; gapscope report {folder}; gapscope gap fit {folder}")

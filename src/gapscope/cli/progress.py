@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from gapscope.results.records import Record
 
 
@@ -20,33 +18,25 @@ def on_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def bar(*columns: Any) -> Progress:
-    """Return bars on standard error with further columns."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    return Progress(*Progress.get_default_columns(), *columns, console=Console(stderr=True))
-
-
 def outcome(record: Record) -> str:
-    """One line about a finished run."""
+    """Describe the end of a run in one line."""
     network, data = record.spec["network"], record.spec.get("data")
     if data is None:  # trained elsewhere
-        what = f"{record.id}  {record.spec['name']} ({network['name']})"
+        run = f"{record.id}  {record.spec['name']} ({network['name']})"
     else:
-        what = f"{record.id}  {network['name']} on {data['name']}, label noise {data['label_noise']:g}"
+        run = f"{record.id}  {network['name']} on {data['name']}, label noise {data['label_noise']:g}"
     if record.status != "finished":
-        return f"{what}: {record.status}: {record.message}"
+        return f"{run}: {record.status}: {record.message}"
     kind, gap = record.gap_kind, record.gap
     if gap != gap:
-        return f"{what}: no test data ({record.seconds:.1f} s)"
+        return f"{run}: no test data ({record.seconds:.1f} s)"
     train, test = record.scores[f"train_{kind}"], record.scores[f"test_{kind}"]
-    return f"{what}: train {kind} {train:.3f}, test {test:.3f}, gap {gap:.3f} ({record.seconds:.1f} s)"
+    return f"{run}: train {kind} {train:.3f}, test {test:.3f}, gap {gap:.3f} ({record.seconds:.1f} s)"
 
 
 @contextmanager
 def handle_interrupts() -> Iterator[None]:
-    """Let Ctrl-C or SIGTERM stop the body with exit code 130 and a message to continue."""
+    """Turn Ctrl-C or SIGTERM in the body into a message how to continue and exit code 130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -56,15 +46,17 @@ def handle_interrupts() -> Iterator[None]:
 
 @contextmanager
 def steps(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar, and yield a function of the numbers of finished and all steps."""
+    """Show a progress bar, and yield a function of the numbers of done and all steps."""
     if not on_terminal():
-        yield lambda done, of: None
+        yield lambda done, total: None
         return
-    from rich.progress import MofNCompleteColumn
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
 
-    with bar(MofNCompleteColumn()) as shown:
-        task = shown.add_task(title, total=None)
-        yield lambda done, of: shown.update(task, completed=done, total=of)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

@@ -15,47 +15,47 @@ from gapscope.cli.options import DATA_ROOT, JSON, POOL
 if TYPE_CHECKING:
     from gapscope.results.records import Record
 
-FEWEST = 12
+MIN_NETWORKS = 12
 CHECK_SECONDS = 30.0
 
 
 def _estimates(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the gap estimator and its held-out estimates (None below twelve networks)."""
+    """Return the gap estimator and its held-out estimates (nothing below twelve networks)."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.progress import steps
     from gapscope.prediction.cross_validation import cross_validate_pool
 
-    if sum(record.status == "finished" for record in records) < FEWEST:
+    if sum(record.status == "finished" for record in records) < MIN_NETWORKS:
         return {}
     try:
-        with steps("estimating each network from others") as show:
+        with steps("cross-validating the gap estimator") as show:
             estimator, held_out = cross_validate_pool(records, on_fit=show)
-    except InvalidInput:  # no reading varies, or none is finite: there is nothing to estimate from
+    except InvalidInput:  # no reading varies, or none is finite
         return {}
     return {"estimator": estimator, "held_out": held_out}
 
 
-def _suspects(records: Sequence[Record], data_root: str | None) -> dict[str, Any]:
-    """Return label issues of the pool's training data, by its first network untrained."""
+def _label_issues(records: Sequence[Record], data_root: str | None) -> dict[str, Any]:
+    """Return label issues of the pool's training data, by its first network at initialization."""
     from gapscope.base.errors import InvalidInput
     from gapscope.base.specs import RunSpec
     from gapscope.labels.label_issues import find_label_issues
     from gapscope.pools.from_spec import network_from_spec, prepared
 
-    named = next((record for record in records if "network" in record.spec and "data" in record.spec), None)
-    if named is None:
+    trained_here = [record for record in records if "network" in record.spec and "data" in record.spec]
+    if not trained_here:
         raise InvalidInput(
-            "--suspects needs a pool whose networks gapscope trained, which names their data; this one has none. Use "
-            "gapscope.find_label_issues(network, data), and write_report(..., suspects=...)."
+            "--suspects needs a network that gapscope trained, whose record names its data; the pool has none. Pass "
+            "the result of gapscope.find_label_issues(network, data) to write_report(..., suspects=...)."
         )
-    spec = RunSpec.from_dict(named.spec)
+    spec = RunSpec.from_dict(trained_here[0].spec)
     problem, _ = prepared(spec, data_root)
     result = find_label_issues(network_from_spec(spec, problem), problem.train)
     return {"suspects": result, "images": problem.train.inputs}
 
 
 def _check(records: Sequence[Record], pool: Path, data_root: str | None) -> dict[str, Any]:
-    """Return the checks of the most accurate stored network (None without weights or data)."""
+    """Return the checks of the most accurate stored network (nothing without weights or data)."""
 
     def score(record: Record) -> float:
         return record.scores.get("test_accuracy", -record.scores.get("train_loss", math.inf))
@@ -65,7 +65,7 @@ def _check(records: Sequence[Record], pool: Path, data_root: str | None) -> dict
     paths = ((record, f"{pool}/runs/{record.id}/weights.safetensors") for record in finished)
     record, path = next(((record, path) for record, path in paths if os.path.exists(path)), (None, ""))  # noqa: PTH110
     if record is None:
-        return {}  # before torch and the checks are imported, which takes seconds
+        return {}  # before the imports of torch and the checks, which take seconds
     from gapscope.base.errors import GapscopeError
     from gapscope.checks.run import check
     from gapscope.cli.check import stored_network
@@ -83,15 +83,17 @@ def report(
     output: Path | None = typer.Option(None, help="Output file. Default: POOL/report.html."),
     title: str | None = typer.Option(None, help="Title of the page. Default: name of the folder."),
     suspects: bool = typer.Option(False, help="Also show training samples with suspected label errors."),
-    checks: bool = typer.Option(True, help="Begin with the checks of the most accurate network, and what to do next."),
+    checks: bool = typer.Option(
+        True, help="Begin with the findings of `gapscope check` for the most accurate network."
+    ),
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Write one HTML page about a pool.
 
-    With twelve finished networks or more, the report compares each gap with a leave-one-out estimate (20-fold from a
-    hundred networks on). With more than a thousand, statistics and figures use a random sample of whole training
-    configurations; counts, best networks and failures use all.
+    From 12 finished networks on, the report compares each gap with a leave-one-out estimate (from 100 on, 20-fold).
+    Above 1,000 networks, statistics and figures use a random sample of training configurations; counts, best networks
+    and failures use all.
     """
     from gapscope.cli.output import print_json
     from gapscope.pools import open_pool
@@ -107,6 +109,6 @@ def report(
     if checks:
         estimates |= _check(view.all_records, pool, data_root)
     if suspects:
-        estimates |= _suspects(view.records, data_root)
+        estimates |= _label_issues(view.records, data_root)
     path = write_report(view, output or pool / "report.html", title=name, **estimates)
     typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {pluralize(len(view.all_records), 'network')})")

@@ -20,14 +20,14 @@ app = typer.Typer(
 
 
 def available() -> dict[str, EntryPoint]:
-    """Name -> entry point of every study that is installed (MissingExtra if there is none)."""
+    """Return the entry points of the installed studies by name, or raise MissingExtra."""
     from gapscope.base.errors import MissingExtra
 
     result = {point.name: point for point in entry_points(group="gapscope.studies")}
     if not result:
         raise MissingExtra(
-            "Studies are a package of their own, which is not installed; in a copy of gapscope's source, run: "
-            "pip install -e studies"
+            "Studies need the package gapscope-studies, which is not installed. In a clone of the gapscope repository "
+            "run: pip install -e studies"
         )
     return result
 
@@ -67,7 +67,7 @@ def run(
     data_root: str | None = DATA_ROOT,
     device: str = typer.Option("cpu", help="Torch device: 'cpu', 'cuda' or 'mps'."),
     stack: int = typer.Option(1, help="Maximum number of networks that a process trains in one stack."),
-    again: bool = typer.Option(False, help="Write tables and figures again from the trained networks."),
+    again: bool = typer.Option(False, help="Rewrite tables and figures from the trained networks."),
     json: bool = JSON,
 ) -> None:
     """Run the parts of a study that have no result yet."""
@@ -78,7 +78,7 @@ def run(
 
     study = load_study(name)
     with handle_interrupts():
-        written = study.run(
+        paths = study.run(
             results,
             scale=scale,
             work=work / name / scale,
@@ -91,23 +91,23 @@ def run(
             say=partial(typer.echo, err=json),
         )
     if json:
-        print_json({"written": [str(path) for path in written]})
+        print_json({"written": [str(path) for path in paths]})
     else:
-        typer.echo(f"{len(written)} parts written to {results / name / scale}")
+        typer.echo(f"{len(paths)} parts written to {results / name / scale}")
 
 
 SCREEN = 80
 
 
 def _format_claims(study: Any, results: Path) -> list[str]:
-    """Format a study's claims for 80 columns, the outcome in the margin."""
+    """Format a study's claims in 80 columns, each outcome in the left margin."""
     from textwrap import wrap
 
     lines = wrap(f"{study.name}  {study.title}", SCREEN, subsequent_indent="    ")
     for outcome, sentence, ours in study.claims(results):
         margin = f"  {'cannot' if outcome.startswith('cannot') else outcome:<9}"
         text = wrap(f"{'(ours) ' if ours else ''}{sentence}", SCREEN - len(margin))
-        lines += [f"{margin if number == 0 else ' ' * len(margin)}{line}" for number, line in enumerate(text)]
+        lines += [f"{margin if i == 0 else ' ' * len(margin)}{line}" for i, line in enumerate(text)]
     return lines
 
 
@@ -120,19 +120,20 @@ def claims(
     ),
     json: bool = JSON,
 ) -> None:
-    """Show every claim from the stored results, and why open ones are open."""
+    """Show every claim with its outcome in the stored results."""
     from gapscope.cli.output import print_json
 
-    names = [name] if name else list(available())
-    asked = {name: load_study(name) for name in names}
-    keys = ("outcome", "claim", "ours")
+    studies = {each: load_study(each) for each in ([name] if name else available())}
     if json:
-        result = {name: study.claims(results) for name, study in asked.items()}
-        print_json({name: [dict(zip(keys, claim, strict=True)) for claim in each] for name, each in result.items()})
+        keys = ("outcome", "claim", "ours")
+        print_json({
+            name: [dict(zip(keys, claim, strict=True)) for claim in study.claims(results)]
+            for name, study in studies.items()
+        })  # fmt: skip
     else:
-        for study in asked.values():
+        for study in studies.values():
             typer.echo("\n".join(_format_claims(study, results)))
     if write:
-        studies = [load_study(there) for there in available()]
-        studies[0].write_overview(studies, results)
+        installed = [load_study(each) for each in available()]
+        installed[0].write_overview(installed, results)
         typer.echo(f"written: {results / 'README.md'}", err=json)

@@ -187,12 +187,13 @@ def _history(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
         return (), f"{error} The record is read without its epochs."
 
 
-def _flattened(prefix: str, content: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings in one mapping, with paths such as "data.name" as keys."""
     flat: dict[str, Any] = {}
     for key, value in content.items():
         name = f"{prefix}.{key}" if prefix else str(key)
         if is_mapping(value):
-            flat.update(_flattened(name, value))
+            flat |= flatten(value, name)
         elif is_list_or_tuple(value):
             flat[name] = to_json(value)
         else:
@@ -215,7 +216,7 @@ def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
 
 def record_to_row(record: Record) -> dict[str, Any]:
     """Return one row of `records_to_pandas` as a mapping, with the run's id."""
-    row: dict[str, Any] = {"id": record.id, "status": record.status, **_flattened("", record.spec)}
+    row: dict[str, Any] = {"id": record.id, "status": record.status, **flatten(record.spec)}
     row |= dict(record.scores) | {"gap": record.gap, "gap_kind": record.gap_kind}
     for reading in record.readings:
         row[reading.name] = reading.value
