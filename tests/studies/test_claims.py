@@ -22,10 +22,10 @@ from gapscope_studies.kit.claims import (
     ComparisonArm,
     cannot_run,
     claim,
-    computed,
     counts,
     downsample_curve,
-    finished,
+    has_flattened,
+    identity,
     not_run,
     relation,
 )
@@ -161,9 +161,9 @@ def test_two_clusters_far_apart_are_two_units() -> None:
 
 
 def test_computed_numbers_need_no_units() -> None:
-    assert computed("Prop. 4", "the largest rate grows", "difference", 0.5, above=0.0).outcome == HELD
-    assert computed("Prop. 4", "by 4 zeta", "difference", 0.5, paper=1.1).evaluate[0] == NOT_HELD
-    assert computed("Prop. 4", "the largest rate grows", "difference", math.nan, above=0.0).outcome == OPEN
+    assert identity("Prop. 4", "the largest rate grows", "difference", 0.5, above=0.0).outcome == HELD
+    assert identity("Prop. 4", "by 4 zeta", "difference", 0.5, paper=1.1).evaluate[0] == NOT_HELD
+    assert identity("Prop. 4", "the largest rate grows", "difference", math.nan, above=0.0).outcome == OPEN
 
 
 def test_what_was_not_run_says_why() -> None:
@@ -205,10 +205,10 @@ def noisy(mean: np.ndarray, runs: int = 3) -> list[list[float]]:
 def test_curves_that_have_flattened_are_finished() -> None:
     epochs = np.arange(60)
     flat = 1 - np.exp(-epochs / 6)
-    assert finished(noisy(flat)) and finished(noisy(1 - flat), falling=True)
-    assert finished(noisy(flat - 0.004 * epochs))  # it falls again: overfitting is not growth
+    assert has_flattened(noisy(flat)) and has_flattened(noisy(1 - flat), falling=True)
+    assert has_flattened(noisy(flat - 0.004 * epochs))  # it falls again: overfitting is not growth
     # szolnoky2022, Table 1 at 80 %: at chance until epoch 17, rising until the last
     late = 0.1 + 0.2 * np.clip((epochs - 25) / 35, 0, 1)
-    assert not finished(noisy(late)) and not finished(noisy(-late), falling=True)
-    assert not finished(noisy(flat)[:2] + noisy(flat[:4])) and not finished([])
-    assert finished([[0.1] * 10])
+    assert not has_flattened(noisy(late)) and not has_flattened(noisy(-late), falling=True)
+    assert not has_flattened(noisy(flat)[:2] + noisy(flat[:4])) and not has_flattened([])
+    assert has_flattened([[0.1] * 10])

@@ -13,7 +13,14 @@ from torch import nn
 
 from gapscope.base.specs import RunSpec
 from gapscope.data import Problem
-from gapscope_studies.kit.pool import compared, data_hashes, evaluate_networks, networks, scale_substitutions, trained
+from gapscope_studies.kit.pool import (
+    data_hashes,
+    evaluate_networks,
+    load_network,
+    make_arm,
+    networks,
+    scale_substitutions,
+)
 from gapscope_studies.kit.study import RunSettings
 
 SPECS = [
@@ -38,7 +45,8 @@ def test_networks_are_a_table_and_their_probes_another(setting: RunSettings) -> 
     result = evaluate_networks(setting, "toy", widest, table.index)
     assert result["samples"].tolist() == [200, 200] and result["training"].tolist() == [False] * 2
     assert (
-        result["widest"].tolist() == [max(p.shape[0] for p in trained(setting, "toy", SPECS[0].id)[0].parameters())] * 2
+        result["widest"].tolist()
+        == [max(p.shape[0] for p in load_network(setting, "toy", SPECS[0].id)[0].parameters())] * 2
     )
     times = {path: path.stat().st_mtime_ns for path in (setting.work / "toy-widest").iterdir()}
     assert len(times) == 2 and evaluate_networks(setting, "toy", widest, table.index).equals(result)
@@ -47,13 +55,13 @@ def test_networks_are_a_table_and_their_probes_another(setting: RunSettings) -> 
 
 def test_how_well_networks_learned_is_read_from_their_records(setting: RunSettings) -> None:
     records = setting.train("toy", SPECS, measures=("accuracy",))
-    result = compared("short", records, 10)
+    result = make_arm("short", records, 10)
     assert result.train_accuracy == pytest.approx(sum(r.scores["train_accuracy"] for r in records) / 2)
     assert (result.chance, result.done) == (0.1, False)  # one of them trained for a single epoch
-    assert compared("stopped", records, 10, stopped=True).done
+    assert make_arm("stopped", records, 10, stopped=True).done
     guessing = [replace(records[0], scores={"train_accuracy": 0.1}) for _ in range(2)]
     # one network that learned does not speak for two at chance
-    assert compared("mixed", [*guessing, records[1]], 10).train_accuracy == 0.1
+    assert make_arm("mixed", [*guessing, records[1]], 10).train_accuracy == 0.1
 
 
 def test_the_scale_is_read_from_the_specs(setting: RunSettings) -> None:

@@ -126,6 +126,6 @@ def test_the_overview_opens_with_findings_by_outcome_and_counts_with_links(monke
 
 def test_false_discoveries_are_adjusted_over_all_tested_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """Benjamini-Hochberg of .03 among three p-values: .03 * 3 / 2."""
-    monkeypatch.setattr(summary, "tested", lambda claims: [(0.03, True), (0.5, False), (0.001, True)])
+    monkeypatch.setattr(summary, "p_values", lambda claims: [(0.03, True), (0.5, False), (0.001, True)])
     sentence = summary._discoveries([], Path())[0]
     assert sentence.startswith("2 decided claims") and "at most 4.5%; 0 of them" in sentence

@@ -14,7 +14,7 @@ import pytest
 
 from gapscope.measures.unit_sparsity import unit_sparsity
 from gapscope.pools.from_spec import prepared
-from gapscope_studies.kit.pool import trained
+from gapscope_studies.kit.pool import load_network
 from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.zhao2022 import networks as grids
 from gapscope_studies.zhao2022 import pools
@@ -164,7 +164,7 @@ def test_the_table_holds_the_networks_as_they_are(setting: RunSettings) -> None:
     assert table["batch_norm"].tolist() == [spec.network.options["batch_norm"] for spec in specs]
     assert (table["gap"] == table["train_accuracy"] - table["test_accuracy"]).all()
     assert (table["fitted"] == (table["train_accuracy"] >= 0.97)).all()
-    network, problem = trained(setting, pool, specs[0].id)
+    network, problem = load_network(setting, pool, specs[0].id)
     assert problem.train.targets is not None
     result = unit_sparsity(network, problem.train.inputs, problem.train.targets)
     assert table[ZETA].iloc[0] == result.zeta == sparsity(setting, pool, specs[0]).zeta

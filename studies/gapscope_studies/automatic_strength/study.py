@@ -24,7 +24,7 @@ from gapscope.penalties.base import make_penalty
 from gapscope.pools.from_spec import prepared
 from gapscope.pools.jobs import run_cached
 from gapscope.training.loop import train
-from gapscope_studies.kit.claims import Claim, claim, measured
+from gapscope_studies.kit.claims import Claim, claim, estimate
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 
@@ -227,7 +227,7 @@ def claims_of(numbers: Mapping[str, Any]) -> list[Claim]:
     for name, (says, above) in texts.items():
         if name in differences:
             value, low, high = (differences[name][key] for key in ("value", "low", "high"))
-            claims.append(measured(
+            claims.append(estimate(
                 "ours", f"on four families{says}", "test accuracy, difference",
                 Interval(value, low, high, sum(families.values())), above=above,
                 unit=f"seeds of {len(families)} families of data and network", **common,

@@ -93,7 +93,7 @@ def architectures(setting: RunSettings) -> Outcome:
         claims.append(error_claim(says, quantity, lead, unit="architectures", above=0.0))
         points[str(name)] = (part["expected"].tolist(), truth.tolist())
     plots.scatter(axes[0], points)
-    plots.named(axes[0], xlabel="left-out accuracy, initial weights", ylabel="accuracy after training")
+    plots.set_labels(axes[0], xlabel="left-out accuracy, initial weights", ylabel="accuracy after training")
     plots.legend(figure)
     return Outcome(
         numbers={"tau": to_numbers(rows), "networks": table.to_dict("records")},

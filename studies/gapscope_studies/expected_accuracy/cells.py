@@ -31,7 +31,7 @@ from gapscope.measures.kernel_leave_one_out import loo_from_kernel
 from gapscope.prediction.correlations import kendall_tau
 from gapscope.statistics.baselines import linear_ridge
 from gapscope_studies.expected_accuracy.rows import hash_of, to_numbers, to_table
-from gapscope_studies.kit.claims import measured
+from gapscope_studies.kit.claims import estimate
 from gapscope_studies.kit.statistics import bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings
 
@@ -355,7 +355,7 @@ def cell_ranking(setting: RunSettings) -> Outcome:
             "median_cpu_seconds": float(readings["cpu_seconds"].median()),
         },
         claims=[
-            measured(
+            estimate(
                 "ours", "leave-one-out accuracy before training ranks cells better than their size",
                 "Kendall's tau minus that of the parameter count", gain, above=0.0, ours=True, unit="cells",
                 compared=(), untrained="published accuracies of fully trained networks",

@@ -10,7 +10,7 @@ import pandas
 
 from gapscope.base.errors import DataNotFound
 from gapscope.data import load_dataset
-from gapscope_studies.kit.claims import Claim, measured
+from gapscope_studies.kit.claims import Claim, estimate
 from gapscope_studies.kit.pool import digest, in_words
 from gapscope_studies.kit.statistics import Interval, bootstrap
 from gapscope_studies.kit.study import RunSettings
@@ -40,7 +40,7 @@ def rms_difference(first: Any, second: Any, clusters: Sequence[Hashable] | None 
 def error_claim(says: str, quantity: str, interval: Interval, *, unit: str = "data sets", **bounds: float) -> Claim:
     """Claim of ours about errors of estimates: no network need have learned for it."""
     what = "errors of estimates; networks of any accuracy count"
-    return measured("ours", says, quantity, interval, ours=True, unit=unit, compared=(), untrained=what, **bounds)
+    return estimate("ours", says, quantity, interval, ours=True, unit=unit, compared=(), untrained=what, **bounds)
 
 
 def to_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:

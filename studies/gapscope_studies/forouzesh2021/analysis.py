@@ -12,9 +12,9 @@ import numpy
 from gapscope.prediction.correlations import correlations, kendall_tau
 from gapscope.theory.sensitivity import predicted_loss
 from gapscope_studies.forouzesh2021.networks import Configuration, Grids, by_draw, measured_samples, points, runs
-from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, measured
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, estimate
 from gapscope_studies.kit.claims import relation as relation_of
-from gapscope_studies.kit.plots import named, panels, scatter
+from gapscope_studies.kit.plots import panels, scatter, set_labels
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.statistics import Interval, bootstrap_both, log_log, pearson
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
@@ -117,7 +117,7 @@ def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = Fa
     groups = {str(family): group for family, group in table.groupby("family", sort=False)}
     hollow = {name: (~group["fitted"].astype(bool)).to_list() for name, group in groups.items()}
     scatter(axis, {name: (group[x], group[y]) for name, group in groups.items()}, hollow)
-    named(axis, xscale="log", yscale="log", xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
+    set_labels(axis, xscale="log", yscale="log", xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
     if predicted:
         first, ends = table.iloc[0], [table[x].min(), table[x].max()]
         facts = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
@@ -232,7 +232,7 @@ def relations_claim(
     values = by_draw(table, *columns) if values is None else values
     result = bootstrap_both(lambda means: statistic(dict(zip(columns, means, strict=True))), values)
     unit = "configurations" if values.shape[1] < values.shape[2] else DRAWS
-    return measured(
+    return estimate(
         source, says, quantity, result, compared=arms_of(table), **{"unit": unit, "above": 0.0, **LOGITS, **more}
     )
 
@@ -253,7 +253,7 @@ def relation_claim(source: str, says: str, table: Table, x: str, y: str = "test_
         free = relations_claim(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
         return replace(free, low=max(free.low, -1.0), high=min(free.high, 1.0))
     result = log_log(table[x], table[y], clusters)[0]
-    return measured(source, says, quantity, result, above=0.0, compared=arms_of(table), **LOGITS, **more)
+    return estimate(source, says, quantity, result, above=0.0, compared=arms_of(table), **LOGITS, **more)
 
 
 def ratio_claim(source: str, says: str, first: Table, second: Table, column: str, what: str, **more: Any) -> Claim:

@@ -19,7 +19,7 @@ from gapscope.theory.sensitivity import (
 )
 from gapscope_studies.forouzesh2021.analysis import DRAWS, LOGITS, Answer, Measured, arms_of, by_draw, ratio_claim
 from gapscope_studies.forouzesh2021.networks import outputs_of_runs
-from gapscope_studies.kit.claims import claim, computed
+from gapscope_studies.kit.claims import claim, identity
 from gapscope_studies.kit.study import Outcome, RunSettings
 
 TWICE = {"above": -math.log10(2), "below": math.log10(2)}  # of log10 of a ratio
@@ -103,15 +103,15 @@ def exact_checks(setting: RunSettings) -> Outcome:
     powers = {inputs: rescaling_power(inputs=inputs) for inputs in (True, False)}
     off = "its relative distance to the biases' share of the outputs' second moment"
     claims = [
-        computed("Eq. 8", "Sigma is the biases' part of the variance, as printed", off,
+        identity("Eq. 8", "Sigma is the biases' part of the variance, as printed", off,
                  abs(shares["as printed"] - 1), below=1e-9),
-        computed("Eq. 8", "Sigma is that part with all weight layers and their fan-in (corrected)", off,
+        identity("Eq. 8", "Sigma is that part with all weight layers and their fan-in (corrected)", off,
                  abs(shares["corrected"] - 1), below=1e-9, ours=True),
-        computed("Eq. 10", "S is D/K (H/2)^M of the noise's variance where noise is small",
+        identity("Eq. 10", "S is D/K (H/2)^M of the noise's variance where noise is small",
                  "relative distance to the recursion over layers", abs(limit), below=1e-3),
-        computed("Sec. VI-B", "inputs times a and outputs over a divide S by a^4", "power of a", powers[True],
+        identity("Sec. VI-B", "inputs times a and outputs over a divide S by a^4", "power of a", powers[True],
                  paper=4.0, within=1.01),
-        computed("Sec. VI-B", "outputs over a divide S by a^2", "power of a", powers[False], paper=2.0, within=1.01),
+        identity("Sec. VI-B", "outputs over a divide S by a^2", "power of a", powers[False], paper=2.0, within=1.01),
     ]  # fmt: skip
     return Outcome(numbers={"shares": shares, "limit": limit, "powers": [*powers.values()]}, claims=claims, seeds=(0,))
 

@@ -28,7 +28,7 @@ from gapscope_studies.forouzesh2021.analysis import (
     relations_claim,
 )
 from gapscope_studies.forouzesh2021.networks import by_draw, outputs_of_runs
-from gapscope_studies.kit.claims import Claim, claim, computed
+from gapscope_studies.kit.claims import Claim, claim, identity
 from gapscope_studies.kit.study import Table
 
 SAME = 1.2  # factor within which two numbers are "the same"
@@ -234,7 +234,7 @@ def figure_10(measured: Measured) -> Answer:
     close = relation_claim("Fig. 10(d)", "the variance over runs rises with S", table, "s_after", "variance",
                     clusters=table.index.to_list())  # fmt: skip
     claims = [
-        computed("Fig. 10(c)", "the squared error is bias + variance (an identity: a check of the code)",
+        identity("Fig. 10(c)", "the squared error is bias + variance (an identity: a check of the code)",
                  "largest relative difference", gap, below=1e-6, ours=True),
         replace(close, units=min(close.units, n_runs), unit="runs behind a variance"),
     ]  # fmt: skip

@@ -28,7 +28,7 @@ from gapscope_studies.forouzesh2021.analysis import (
 from gapscope_studies.forouzesh2021.figures import SAME
 from gapscope_studies.forouzesh2021.networks import by_draw, measured_samples
 from gapscope_studies.kit.claims import Claim, claim
-from gapscope_studies.kit.claims import measured as claims_of
+from gapscope_studies.kit.claims import estimate as claims_of
 from gapscope_studies.kit.statistics import Interval, pearson
 from gapscope_studies.kit.study import Table
 

@@ -62,12 +62,12 @@ class ComparisonArm:
         if self.finished is not None:
             return self.finished
         if self.loss_curve:
-            return finished((self.loss_curve,), falling=True)
+            return has_flattened((self.loss_curve,), falling=True)
         if not self.curve:
             return None
         if self.falling and self.curve[-1] > min(self.curve) + RISE * float(np.ptp(self.curve)):
             return True if (self.train_accuracy or 0.0) >= FITTED else None
-        return finished((self.curve,), falling=self.falling)
+        return has_flattened((self.curve,), falling=self.falling)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serializable values, those without a default and those that differ from it.
@@ -111,15 +111,17 @@ def downsample_curve(curves: Sequence[Sequence[float]], most: int = 40) -> tuple
     return tuple(round(float(np.mean([curve[epoch] for curve in curves])), 5) for epoch in epochs)
 
 
-def finished(curves: Sequence[Sequence[float]], *, falling: bool = False) -> bool:
+def has_flattened(curves: Sequence[Sequence[float]], *, falling: bool = False) -> bool:
     """Return whether a score has stopped improving over the last fifth of the epochs.
 
     It gains no more than noise there. The gain is that of the straight line through the mean over runs; it counts where
     it is larger than two of its standard errors and than a twentieth of the score's whole range. A run of fewer than
     five epochs has not.
 
-    >>> finished([[0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]]), finished([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
-    (True, False)
+    >>> has_flattened([[0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]])
+    True
+    >>> has_flattened([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
+    False
     """
     shortest = min((len(curve) for curve in curves), default=0)
     if shortest < 5:
@@ -148,7 +150,7 @@ def _listed(names: Sequence[str]) -> str:
 class Claim:
     """Statement about a number, with our number.
 
-    Made by `claim`, `relation`, `computed`, `not_run` or `cannot_run`.
+    Made by `claim`, `relation`, `estimate`, `identity`, `not_run` or `cannot_run`.
     """
 
     source: str  # figure, table, section or equation
@@ -318,7 +320,7 @@ def claim(
     Runs of one cluster count once. `more` are fields of Claim.
     """
     each = tuple(float(value) for value in values)
-    return measured(source, says, quantity, mean(values, clusters), compared=compared, values=each, **more)
+    return estimate(source, says, quantity, mean(values, clusters), compared=compared, values=each, **more)
 
 
 def relation(
@@ -337,10 +339,10 @@ def relation(
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     result = bootstrap(lambda rows: coefficient(a[rows], b[rows]), len(a), clusters).within(-1.0, 1.0)
     unit = "networks" if clusters is None else "clusters"
-    return measured(source, says, quantity, result, compared=compared, **{"unit": unit, **more})
+    return estimate(source, says, quantity, result, compared=compared, **{"unit": unit, **more})
 
 
-def measured(
+def estimate(
     source: str, says: str, quantity: str, number: Interval, *, compared: Sequence[ComparisonArm], **more: Any
 ) -> Claim:
     """A claim about a number whose interval is known."""
@@ -350,13 +352,13 @@ def measured(
     )  # fmt: skip
 
 
-def computed(source: str, says: str, quantity: str, value: float, **more: Any) -> Claim:
+def identity(source: str, says: str, quantity: str, value: float, **more: Any) -> Claim:
     """Return a claim about a number that a formula gives.
 
     It is never a count of runs or the best of a grid.
     """
     facts = {"untrained": "" if more.get("compared") else "a formula, computed", "compared": (), "exact": True}
-    return measured(source, says, quantity, Interval(value, value, value, 0), **facts | more)
+    return estimate(source, says, quantity, Interval(value, value, value, 0), **facts | more)
 
 
 def not_run(source: str, says: str, why: str) -> Claim:

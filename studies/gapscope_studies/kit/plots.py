@@ -29,7 +29,7 @@ def panels(n: int, *, width: float = 3.6, height: float = 2.8) -> tuple[Figure, 
     return figure, axes[:n]
 
 
-def named(axis: Axes, **texts: Any) -> None:
+def set_labels(axis: Axes, **texts: Any) -> None:
     """Set title, labels and scales, in the sizes of all figures."""
     axis.set(**texts)
     axis.title.set_fontsize(10)

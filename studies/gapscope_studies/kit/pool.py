@@ -40,7 +40,7 @@ def weights_of(setting: RunSettings, pool: str, spec_id: str) -> Path:
     return Pool(setting.work / pool).run_folder(spec_id) / "weights.safetensors"
 
 
-def trained(setting: RunSettings, pool: str, spec_id: str) -> tuple[nn.Module, Problem]:
+def load_network(setting: RunSettings, pool: str, spec_id: str) -> tuple[nn.Module, Problem]:
     """A finished network in evaluation mode, with the data it was trained on."""
     from gapscope.pools.loading import load_with_initial
 
@@ -49,7 +49,7 @@ def trained(setting: RunSettings, pool: str, spec_id: str) -> tuple[nn.Module, P
 
 
 def _probe(function: Callable[..., Any], setting: RunSettings, pool: str, spec_id: str) -> Any:
-    return function(*trained(setting, pool, spec_id))
+    return function(*load_network(setting, pool, spec_id))
 
 
 def evaluate_networks(
@@ -64,7 +64,7 @@ def evaluate_networks(
     return pandas.DataFrame.from_dict(answers, orient="index")
 
 
-def compared(
+def make_arm(
     name: str, records: Sequence[Record], n_classes: int, *, score: str = "test_accuracy", stopped: bool = False
 ) -> ComparisonArm:
     """Return one side of a claim, with the training fit of its networks.

@@ -48,7 +48,7 @@ def p_value(claim: Claim) -> float | None:
     return max(values, default=None)
 
 
-def tested(claims: Sequence[Claim]) -> list[tuple[float, bool]]:
+def p_values(claims: Sequence[Claim]) -> list[tuple[float, bool]]:
     """p-value of every claim that the guard allowed to be decided, with whether it was."""
     allowed = [c for c in claims if not c.status and not c.doubts and c.outcome in (HELD, NOT_HELD, OPEN)]
     pairs = [(p_value(claim), claim.outcome != OPEN) for claim in allowed]

@@ -17,7 +17,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.files import read_json, write_atomically
 from gapscope_studies.kit.claims import HELD, MIN_UNITS, NOT_HELD, OPEN, OUTCOMES, Claim, counts, not_run
 from gapscope_studies.kit.page import claim_row, markdown_table, scale_in_words
-from gapscope_studies.kit.power import MAX_UNITS, hours_needed, tested, units_needed
+from gapscope_studies.kit.power import MAX_UNITS, hours_needed, p_values, units_needed
 
 if TYPE_CHECKING:
     from gapscope_studies.kit.study import Part, Study
@@ -238,7 +238,7 @@ def _discoveries(studies: Sequence[Study], results: Path) -> list[str]:
 
     P-values are adjusted among all tested claims.
     """
-    tests = tested([row.claim for study in studies for row in rows_of(study, results)])
+    tests = p_values([row.claim for study in studies for row in rows_of(study, results)])
     adjusted = false_discovery_control([p_value for p_value, _ in tests]) if tests else []
     rates = [rate for rate, (_, is_decided) in zip(adjusted, tests, strict=True) if is_decided]
     decided, rate, above = len(rates), max(rates, default=0.0), sum(rate > 0.05 for rate in rates)

@@ -171,7 +171,7 @@ def _figure(methods: Mapping[str, Any]) -> Figure:
     for axis, (score, title) in zip(axes, titles.items(), strict=True):
         style = {"shift": -0.12, "color": "C1", "label": "measured after training"} if score == "measured" else {}
         plots.points(axis, {name: mean(runs[score]) for name, runs in methods.items()}, **style)
-        plots.named(axis, title=title)
+        plots.set_labels(axis, title=title)
     plots.legend(figure)
     return figure
 

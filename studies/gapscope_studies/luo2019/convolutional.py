@@ -23,8 +23,7 @@ from gapscope.training.loop import train
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import REGULARIZED, claim
 from gapscope_studies.kit.data import image_folder
-from gapscope_studies.kit.pool import outcome, weights_of
-from gapscope_studies.kit.pool import trained as trained_network
+from gapscope_studies.kit.pool import load_network, outcome, weights_of
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
 from gapscope_studies.luo2019.networks import (
@@ -150,7 +149,7 @@ def figure_2ef(setting: RunSettings) -> Outcome:
             claims.append(claim(source, f"{says}, BN in {layer}", f"slope of {short} by log2 of the batch size", slopes,
                                 compared=arms, above=0.0))  # fmt: skip
         plots.lines(axis, {str(layer): grid.to_numpy() for layer, grid in grids.items()}, sizes, style="o-")
-        plots.named(axis, title=name, xscale="log", xlabel="batch size")
+        plots.set_labels(axis, title=name, xscale="log", xlabel="batch size")
         axis.set_xticks(sizes, [str(size) for size in sizes])
     plots.legend(figure, "BN in")
     means: Any = table.groupby(["BN in", "batch"], sort=False)[list(texts)]
@@ -258,7 +257,7 @@ def fine_tune(setting: RunSettings, spec: RunSpec, epochs: int, without: bool) -
 
     The first are from before the first epoch.
     """
-    network, problem = trained_network(setting, POOL, spec.id)
+    network, problem = load_network(setting, POOL, spec.id)
     inputs = problem.train.inputs[:2]
     if without:
         network = replace_batch_norm(network, "none", inputs=inputs)
@@ -284,7 +283,7 @@ def _tuning_figure(runs_by_kind: Mapping[str, Sequence[Any]]) -> Figure:
         values = {kind: [[row[name] for row in rows] for rows in runs] for kind, runs in runs_by_kind.items()}
         plots.lines(axis, values, range(len(values[WITHOUT][0])))
         title = rf"$\|w\|$ of {name}" if name in TUNED_LAYERS else name.replace("_", " ").replace("test", "validation")
-        plots.named(axis, title=title, xlabel="epoch of fine-tuning")
+        plots.set_labels(axis, title=title, xlabel="epoch of fine-tuning")
     plots.legend(figure)
     return figure
 

@@ -24,7 +24,7 @@ from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.inspection.losses import default_loss
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import claim
-from gapscope_studies.kit.pool import outcome, trained
+from gapscope_studies.kit.pool import load_network, outcome
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
 
 UNIT, FULLY_CONNECTED, CONVOLUTION = "single-unit", "fully connected", "convolutional"
@@ -138,7 +138,7 @@ def compare(
 def _of_network(
     setting: RunSettings, spec: RunSpec, kind: str, sizes: Sequence[int], effort: Mapping[str, int]
 ) -> list[Row]:
-    network, problem = trained(setting, POOL, spec.id)
+    network, problem = load_network(setting, POOL, spec.id)
     network, samples = network.double(), Samples(problem.train.inputs.double(), problem.train.targets)
     layers = [name for name in batch_norm_layers(network) if name.startswith("conv") or kind == FULLY_CONNECTED]
     rows = compare(network, samples, sizes, layers, spec.seed, **effort)
@@ -210,8 +210,8 @@ def _figure(table: pandas.DataFrame) -> Figure:
             ratios = {title: np.array([ratio(g, name) for g in groups]) for name, title in PREDICTIONS.items()}
             plots.lines(axis, {t: np.where(v > 0, v, np.nan) for t, v in ratios.items()}, sizes, style="o-")
         axis.axhspan(1 / FACTOR, FACTOR, color="0.9", zorder=0)
-        plots.named(axis, title=kind, xscale="log", yscale="log", ylim=(0.01, 30), xlabel="batch size M",
-                    ylabel="measured over predicted")  # fmt: skip
+        plots.set_labels(axis, title=kind, xscale="log", yscale="log", ylim=(0.01, 30), xlabel="batch size M",
+                         ylabel="measured over predicted")  # fmt: skip
         axis.set_xticks(sizes, [str(size) for size in sizes])
         axis.set_xticks([], minor=True)
     plots.legend(figure)

@@ -19,7 +19,7 @@ from gapscope.theory import (
     max_learning_rate,
     stability_eigenvalues,
 )
-from gapscope_studies.kit.claims import Claim, computed
+from gapscope_studies.kit.claims import Claim, identity
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
 
 NOISE = 0.25
@@ -50,7 +50,7 @@ def _prior_claims(batch_size: int = 32) -> list[Claim]:
     population = [0.0, 1.0, 4.0, -3.0, 10.0]
     ratio = variance_of_batch_mean(population, 4) / (float(np.var(population)) / 4)
     quantity = "relative distance to that over all batches of 4"
-    claims = [computed("Sec. 2", "mu_B has the variance sigma_P^2 / M", quantity, abs(ratio - 1), below=1e-9)]
+    claims = [identity("Sec. 2", "mu_B has the variance sigma_P^2 / M", quantity, abs(ratio - 1), below=1e-9)]
     printed = 2 / (4 * batch_size)  # (rho + 2) / 4M with the excess kurtosis of a Gaussian, 0
     for std, value, says in (
         (1.0, printed, "sigma_B has the variance (rho + 2) / 4M where sigma_P is 1"),
@@ -59,7 +59,7 @@ def _prior_claims(batch_size: int = 32) -> list[Claim]:
     ):
         distance = abs(value / variance_of_batch_std(batch_size, std) - 1)
         quantity = "relative distance to the exact variance of a Gaussian batch of 32"
-        claims.append(computed("Sec. 2", says, quantity, distance, below=0.05, ours=value != printed))
+        claims.append(identity("Sec. 2", says, quantity, distance, below=0.05, ours=value != printed))
     return claims
 
 
@@ -110,15 +110,15 @@ def _stability_claims() -> list[Claim]:
             rates = stability_eigenvalues(share * highest / gamma, zeta=zeta)  # at length 1 eta_eff is rate * gamma
             agreement.append(float(rates.overlap) * (share - 1) * highest)
     return [
-        computed("Prop. 3", "the gain returns to its fixed point: lambda_Q < 0",
+        identity("Prop. 3", "the gain returns to its fixed point: lambda_Q < 0",
                  "largest lambda_Q over the learning rate", max(gains), below=0.0),
-        computed("Prop. 3", "the printed lambda_R is negative if and only if eta_max exceeds eta_eff",
+        identity("Prop. 3", "the printed lambda_R is negative if and only if eta_max exceeds eta_eff",
                  "smallest product of -lambda_R and eta_max - eta_eff", min(agreement), above=0.0),
-        computed("Table 1", "weight norm's largest learning rate is that printed", "relative excess of the exact one",
+        identity("Table 1", "weight norm's largest learning rate is that printed", "relative excess of the exact one",
                  abs(excess[0.0]), below=SAME),
-        computed("Table 1", "batch norm's largest learning rate is that printed, at zeta = 0.25",
+        identity("Table 1", "batch norm's largest learning rate is that printed, at zeta = 0.25",
                  "relative excess of the exact one, terms of order eta^2 included", abs(excess[0.25]), below=SAME),
-        computed("Prop. 4", "batch norm's exact largest rate exceeds weight norm's by 2 zeta or more",
+        identity("Prop. 4", "batch norm's exact largest rate exceeds weight norm's by 2 zeta or more",
                  "excess less 2 zeta, terms of order eta^2 included",
                  largest_stable_rate(0.25) - largest_stable_rate(0.0) - 0.5, above=0.0, ours=True),
     ]  # fmt: skip
@@ -163,11 +163,11 @@ def _saddle_claims() -> list[Claim]:
     ]  # fmt: skip
     at = f"relative distance to the saddle of eq. 21, a = {a:.3f}"
     return [
-        computed("Eq. 23", "gamma R is alpha / 2a", at, abs(LOAD / (2 * a) / product - 1), below=SAME),
-        computed("Eq. 22", "gamma^2 is as printed", at, abs(printed_gamma / gamma**2 - 1), below=SAME),
-        computed("Eq. 22", "gamma^2 is as corrected", at, abs(point.gamma**2 / gamma**2 - 1), below=SAME, ours=True),
-        computed("Eq. 24", "the error is as printed", at, abs(printed_error / error - 1), below=SAME),
-        computed("Eq. 25", "the error at zero temperature follows from the saddle",
+        identity("Eq. 23", "gamma R is alpha / 2a", at, abs(LOAD / (2 * a) / product - 1), below=SAME),
+        identity("Eq. 22", "gamma^2 is as printed", at, abs(printed_gamma / gamma**2 - 1), below=SAME),
+        identity("Eq. 22", "gamma^2 is as corrected", at, abs(point.gamma**2 / gamma**2 - 1), below=SAME, ours=True),
+        identity("Eq. 24", "the error is as printed", at, abs(printed_error / error - 1), below=SAME),
+        identity("Eq. 25", "the error at zero temperature follows from the saddle",
                  "largest difference over loads below 2", max(ends), below=1e-9),
     ]  # fmt: skip
 
@@ -176,7 +176,7 @@ def formulas(setting: RunSettings) -> Outcome:
     """Everything that formulas alone decide."""
     claims = [
         *_prior_claims(),
-        computed("Eq. 4", "population normalization of white inputs is weight normalization", "largest difference",
+        identity("Eq. 4", "population normalization of white inputs is weight normalization", "largest difference",
                  population_and_weight_norm(), below=1e-9),
         *_stability_claims(),
         *_saddle_claims(),

@@ -135,7 +135,7 @@ def neurons(setting: RunSettings) -> Outcome:
         arms = [methods[each].arm("test_accuracy") for each in (name, "WN")]
         claims.append(claim("Sec. 1.1", says, f"{quantity}, {name} minus WN", differences, below=0.0, compared=arms))
         plots.points(axis, {method: mean(table[number].to_list()) for method, table in tables.items()})
-        plots.named(axis, title=number)
+        plots.set_labels(axis, title=number)
     rows = [{"method": name} | {text[0]: str(mean(table[key].to_list())) for key, text in CLAIMS.items()}
             for name, table in tables.items()]  # fmt: skip
     return compared_methods(
@@ -259,7 +259,7 @@ def constant_decay(setting: RunSettings) -> Outcome:
     figure, axes = plots.panels(2)
     for axis, score in zip(axes, ("test_loss", "test_accuracy"), strict=True):
         plots.points(axis, {name: mean(scores[score]) for name, scores in by_method.items()})
-        plots.named(axis, title=SHOWN[score])
+        plots.set_labels(axis, title=SHOWN[score])
     count = f"{len(methods)} a seed; {len(tuning) * options['tuning_seeds']} to choose the constant"
     return outcome(
         setting,

@@ -20,7 +20,7 @@ from gapscope.pools.from_spec import prepared
 from gapscope.results.records import Record
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve
-from gapscope_studies.kit.pool import compared, outcome
+from gapscope_studies.kit.pool import make_arm, outcome
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, RunSettings
 
@@ -101,7 +101,7 @@ class Method:
 
     def arm(self, score: str) -> ComparisonArm:
         """Return how well it learned, for the guard."""
-        return compared(self.name, self.records, self.n_classes, score=score)
+        return make_arm(self.name, self.records, self.n_classes, score=score)
 
     @property
     def batch_size(self) -> int:
@@ -164,7 +164,7 @@ def _curves(methods: Mapping[str, Method]) -> Figure:
         highest = [v.mean(0)[v.shape[1] // 4 :].max() for v in values.values() if v.size]
         if "loss" in score and highest:
             axis.set_ylim(0, 1.1 * max(highest))
-        plots.named(axis, title=SHOWN[score], xlabel="epoch")
+        plots.set_labels(axis, title=SHOWN[score], xlabel="epoch")
     plots.legend(figure)
     return figure
 

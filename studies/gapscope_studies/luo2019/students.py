@@ -27,7 +27,7 @@ from gapscope.theory import (
 )
 from gapscope.theory.statistical_mechanics import Student
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import HELD, OPEN, Claim, computed, measured
+from gapscope_studies.kit.claims import HELD, OPEN, Claim, estimate, identity
 from gapscope_studies.kit.statistics import Interval, bootstrap, mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
 
@@ -135,7 +135,7 @@ def _claims(plan: Plan, points: list[Point], best: Mapping[str, int], decay: Seq
         return _apart(_errors(points, method, epochs), decay, rows)
 
     def distance(says: str, function: Any, **more: Any) -> Claim:
-        return measured(source, says, "largest relative distance over the loads",
+        return estimate(source, says, "largest relative distance over the loads",
                         bootstrap(function, plan.students, draws=500), **TASKS, **more)  # fmt: skip
 
     farther = distance(
@@ -167,11 +167,11 @@ def _peak_claims(points: list[Point]) -> list[Claim]:
     closed = [1 - load / 4 + load * NOISE / (2 * (2 - load)) for load in loads if load < 2]
     off = bootstrap(lambda rows: _apart(below, closed, rows), len(below[0]), draws=500)
     return [
-        measured("Eq. 25", "trained ReLU students err as the closed form says", "largest distance below P/N = 2",
+        estimate("Eq. 25", "trained ReLU students err as the closed form says", "largest distance below P/N = 2",
                  off, below=ON_THE_CURVE, **TASKS),
-        measured("Fig. 1b", "SGD's error has its peak at P/N = 2",
+        estimate("Fig. 1b", "SGD's error has its peak at P/N = 2",
                  "load with the largest error, between its neighbours", peak, above=1.9, below=2.1, **TASKS),
-        measured("Fig. 1b", "gamma decay suppresses that peak", "error there over SGD's",
+        estimate("Fig. 1b", "gamma decay suppresses that peak", "error there over SGD's",
                  mean(np.array(points[top]["decayed"]) / plain), below=1.0, **TASKS),
     ]  # fmt: skip
 
@@ -189,17 +189,17 @@ def _linear_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> l
     peak = np.log(at[1.0] / np.maximum(*(at[load] for load in nearest)))
     name = f"decay 1/{round(1 / plan.zeta)}"
     return [
-        computed("Fig. 1a", f"decay {NOISE:g} is the lowest curve everywhere", "largest excess over the other decay",
+        identity("Fig. 1a", f"decay {NOISE:g} is the lowest curve everywhere", "largest excess over the other decay",
                  float(np.max(plan.curve(GRID, NOISE) - plan.curve(GRID, plan.zeta))), below=1e-12),
-        computed("Fig. 1a", "SGD's error diverges at P/N = 1", "closed form at P/N = 1 - 1e-6",
+        identity("Fig. 1a", "SGD's error diverges at P/N = 1", "closed form at P/N = 1 - 1e-6",
                  float(plan.curve(1 - 1e-6, 0.0)), above=1e4),
-        measured("Fig. 1a", "SGD's students err most at P/N = 1", "log of their error there over the larger beside it",
+        estimate("Fig. 1a", "SGD's students err most at P/N = 1", "log of their error there over the larger beside it",
                  mean(peak), above=0.0, **TASKS),
-        computed("Fig. 1a", f"{name} overtrains around P/N = 1",
+        identity("Fig. 1a", f"{name} overtrains around P/N = 1",
                  "its error at 1 minus the smallest at smaller loads", at_one - float(weak[grid < 1].min()), above=0.0),
-        computed("Fig. 1a", f"{name} still errs less than SGD at every load", "largest error minus SGD's",
+        identity("Fig. 1a", f"{name} still errs less than SGD at every load", "largest error minus SGD's",
                  float((weak - sgd).max()), below=0.0),
-        computed("Sec. 4", "simulated ridge students follow the closed form", "largest relative distance",
+        identity("Sec. 4", "simulated ridge students follow the closed form", "largest relative distance",
                  _apart([point["decayed"] for point in points], decay), below=ON_THE_CURVE, ours=True),
     ]  # fmt: skip
 
@@ -241,7 +241,7 @@ def _figure(plan: Plan, points: list[Point], best: int) -> Figure:
         plots.lines(axis, {name: np.transpose(errors)}, plan.loads, style=marker, colors={name: color})
     axis.set_ylim((0, 2) if plan.student == "linear" else (0.5, 2.2))
     title = f"{plan.student} students, batches of {plan.batch_size}, N = {plan.n_inputs}"
-    plots.named(axis, title=title, xlabel="load P/N", ylabel="generalization error")
+    plots.set_labels(axis, title=title, xlabel="load P/N", ylabel="generalization error")
     plots.legend(figure)
     return figure
 

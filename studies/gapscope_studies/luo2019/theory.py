@@ -27,7 +27,7 @@ from gapscope.theory.statistical_mechanics import Student
 from gapscope.theory.student_training import activate, pre_activations, steps
 from gapscope.theory.teacher_students import draw_teachers
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import claim, computed
+from gapscope_studies.kit.claims import claim, identity
 from gapscope_studies.kit.statistics import mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings
 
@@ -112,13 +112,13 @@ def table_1(setting: RunSettings) -> Outcome:
     slopes = max(abs(row["λ_R / η of the equations"] / row["λ_R / η, η → 0"] - 1) for row in rows)
     effective = {name: by_name["relu", name]["effective rate at the end, over η"] for name in ("BN", "SGD")}
     claims = [
-        computed("Table 1", "gains end at the printed fixed points", "largest relative deviation", apart, below=0.01),
-        computed("Table 1", "1 - R decays as the closed eigenvalue says", "largest deviation", slopes, below=0.01),
-        *(computed("Table 1", f"SGD settles up to a learning rate of 2 ({student})", "largest rate that settles", rate,
+        identity("Table 1", "gains end at the printed fixed points", "largest relative deviation", apart, below=0.01),
+        identity("Table 1", "1 - R decays as the closed eigenvalue says", "largest deviation", slopes, below=0.01),
+        *(identity("Table 1", f"SGD settles up to a learning rate of 2 ({student})", "largest rate that settles", rate,
                    paper=2.0, within=1.05) for student, rate in settling.items()),
-        computed("Prop. 4", "batch norm's largest rate exceeds SGD's by 2 zeta or more", "smallest excess less 2 zeta",
+        identity("Prop. 4", "batch norm's largest rate exceeds SGD's by 2 zeta or more", "smallest excess less 2 zeta",
                  min(gains.values()) - 2 * ZETA, above=-1e-9),
-        computed("Sec. 3.2", "batch norm's effective learning rate is larger than SGD's",
+        identity("Sec. 3.2", "batch norm's effective learning rate is larger than SGD's",
                  "its rate at the end over eta, less SGD's (ReLU)", effective["BN"] - effective["SGD"], above=0.0),
     ]  # fmt: skip
     return Outcome(
@@ -152,7 +152,7 @@ def _deviations(scale: Row) -> tuple[list[Row], Figure]:
             row[f"{name}: one student, rms"] = float(np.sqrt((apart**2).mean()))
         rows.append(row)
         title = f"{approach.name}, {student}, η = {rate:g}"
-        plots.named(axis, title=title, xlabel="t = seen samples / N")
+        plots.set_labels(axis, title=title, xlabel="t = seen samples / N")
     plots.legend(figure)
     return rows, figure
 
@@ -225,7 +225,7 @@ def dynamics(setting: RunSettings) -> Outcome:
     largest = max(value for row in rows for name, value in row.items() if name.endswith("largest of the mean"))
     students: Any = {"unit": "students", "compared": (), "untrained": "simulated students"}
     claims = [
-        computed("Eqs. 6-10", "the equations describe simulated students", "largest deviation of their mean", largest,
+        identity("Eqs. 6-10", "the equations describe simulated students", "largest deviation of their mean", largest,
                  below=0.05),
         claim("Eqs. 6-10", "single students deviate as 1/sqrt(N)", "power of N", powers, paper=-0.5, within=1.3,
               **students),
@@ -234,7 +234,7 @@ def dynamics(setting: RunSettings) -> Outcome:
     ]  # fmt: skip
     for kind, says in (("as printed", "I2 is as printed"), ("corrected", "I2 is as corrected (pi for pi R)")):
         beyond = max(abs(row[f"I2 {kind}"] - row["I2 drawn"]) - 4 * row["standard error"] for row in integrals)
-        claims.append(computed("Eq. 15", says, "largest distance to the drawn value beyond four standard errors",
+        claims.append(identity("Eq. 15", says, "largest distance to the drawn value beyond four standard errors",
                                beyond, below=1e-9, ours=kind == "corrected"))  # fmt: skip
     return Outcome(
         numbers={

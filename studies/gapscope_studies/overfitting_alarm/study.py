@@ -12,7 +12,7 @@ import pandas
 from matplotlib.figure import Figure
 
 from gapscope_studies.kit import plots
-from gapscope_studies.kit.claims import Claim, ComparisonArm, measured
+from gapscope_studies.kit.claims import Claim, ComparisonArm, estimate
 from gapscope_studies.kit.pool import data_hashes
 from gapscope_studies.kit.provenance import git
 from gapscope_studies.kit.statistics import Interval, bootstrap
@@ -191,7 +191,7 @@ def _claims(
     ]  # fmt: skip
     limits: dict[str, Any] = {"reach": math.inf, "loss_reach": math.inf}
     return [
-        measured("alarm", says, quantity, interval, unit="kinds", ours=True, compared=arms,
+        estimate("alarm", says, quantity, interval, unit="kinds", ours=True, compared=arms,
                  unequal="kinds are not compared with each other", **limits, **bounds)
         for says, quantity, interval, bounds in rows
     ]  # fmt: skip
@@ -209,7 +209,7 @@ def _examples(result: Sequence[Run], rule: Rule, settings: Settings) -> Figure:
             stop = rule.stops(run, **settings)
             if stop is not None:
                 axis.plot(stop.at + 1, accuracy[stop.at], "v", color=color, ms=7)
-        plots.named(axis, title=kind, ylim=(0, 1))
+        plots.set_labels(axis, title=kind, ylim=(0, 1))
         axis.legend(fontsize=6, ncols=5, loc="lower right")
     figure.supxlabel("epoch", fontsize=9)
     figure.supylabel("test accuracy; triangle: alarm", fontsize=9)

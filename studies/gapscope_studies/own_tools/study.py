@@ -11,7 +11,7 @@ from typing import Any
 
 from gapscope.base.files import read_json
 from gapscope_studies.checks.summary import BAR_FALSE_ALARMS, BAR_HITS, wilson
-from gapscope_studies.kit.claims import HELD, NOT_HELD, Claim, claim, measured
+from gapscope_studies.kit.claims import HELD, NOT_HELD, Claim, claim, estimate
 from gapscope_studies.kit.statistics import Interval, mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 
@@ -39,13 +39,13 @@ PROTOCOLS = {
 def _share(source: str, says: str, quantity: str, count: int, total: int, **more: Any) -> Claim:
     """A claim about a share of independent cases, with Wilson's interval."""
     value, low, high = wilson(count, total) or (math.nan, -math.inf, math.inf)
-    return measured(source, says, quantity, Interval(value, low, high, total), compared=(), **more)
+    return estimate(source, says, quantity, Interval(value, low, high, total), compared=(), **more)
 
 
 def _better(content: Mapping[str, Any], method: str, other: str, says: str, units: int) -> Claim:
     row = next(row for row in content["differences"] if (row["method"], row["minus"]) == (method, other))
     value, low, high = row["average_precision"]
-    return measured("labels", says, f"average precision of {method} minus {other}", Interval(value, low, high, units),
+    return estimate("labels", says, f"average precision of {method} minus {other}", Interval(value, low, high, units),
                     above=0.0, unit="data sets", compared=(),
                     untrained="rankings of labels, whatever was learned")  # fmt: skip
 
@@ -145,7 +145,7 @@ def check_claims(stored: Path) -> list[Claim]:
              {"below": BAR_FALSE_ALARMS}),
         ):  # fmt: skip
             values = [data[name][0] for data in row["by data"].values() if data[name] is not None]
-            claims.append(measured("check", f"{row['code']} {says}", "share of cases", _wider(values, row[name]),
+            claims.append(estimate("check", f"{row['code']} {says}", "share of cases", _wider(values, row[name]),
                                    unit="data sets", compared=(), **bounds))  # fmt: skip
     return claims
 

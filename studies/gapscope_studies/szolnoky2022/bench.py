@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gapscope_studies.kit.claims import REGULARIZED, Claim, claim
-from gapscope_studies.kit.plots import heat_map, named, panels, points
+from gapscope_studies.kit.plots import heat_map, panels, points, set_labels
 from gapscope_studies.kit.statistics import Interval
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
@@ -64,7 +64,7 @@ def bench(setting: RunSettings, *, name: str) -> Outcome:
         grid = wide[method.name].unstack("size")
         noises = [f"{100 * noise:.0f} %" for noise in grid.index]
         heat_map(axis, grid, noises, [str(size) for size in grid.columns], digits=0)
-        named(axis, title=method.name, xlabel="training samples")
+        set_labels(axis, title=method.name, xlabel="training samples")
     # sizes are nested and all scenarios of a seed share its images: the seeds are what is independent
     rows: Any = table.pivot_table(index=["noise", "size", "seed"], columns="method", values="final", sort=False)
     seeds = rows.index.get_level_values("seed").to_list()
@@ -124,7 +124,7 @@ def robustness(setting: RunSettings) -> Outcome:
     figure, axes = panels(len(tables), width=3.2, height=2.4)
     for axis, (variable, rows) in zip(axes, result.groupby("variable", sort=False), strict=True):
         points(axis, {row["method"]: Interval(row["50 %"], row["10 %"], row["90 %"], 0) for _, row in rows.iterrows()})
-        named(axis, title=f"{variable} changed", xlabel="accuracy (%): median, 10 to 90 %", xlim=(0, 100))
+        set_labels(axis, title=f"{variable} changed", xlabel="accuracy (%): median, 10 to 90 %", xlim=(0, 100))
     columns = ["noise", "size", "batch size", "learning rate", "epochs", "method", "seed", "final"]
     runs = [row for table in tables.values() for row in table[columns].to_dict("records")]
     return with_tuning(

@@ -12,7 +12,7 @@ from scipy.special import i0e
 
 from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.claims import REGULARIZED, Claim, claim, relation
-from gapscope_studies.kit.plots import legend, lines, named, panels
+from gapscope_studies.kit.plots import legend, lines, panels, set_labels
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, plane
@@ -168,7 +168,7 @@ def draw_curves(setup: Setup, table: Table, columns: Sequence[str]) -> Figure:
         runs = {name: grid[~grid[epochs[-1]].isna()].to_numpy() for name, grid in grids.items()}
         lines(axis, {name: numpy.where(numpy.isfinite(each), each, numpy.nan) for name, each in runs.items()}, epochs,
               colors=setup.colours)  # fmt: skip
-        named(axis, xlabel="epoch", ylabel=PANELS[column])
+        set_labels(axis, xlabel="epoch", ylabel=PANELS[column])
     legend(figure)
     return figure
 
@@ -250,7 +250,7 @@ def draw_boundaries(setting: RunSettings, setup: Setup, planes: Mapping[tuple[st
     for axis, method in zip(axes, setup.methods, strict=True):
         if (method.name, 0) in planes:
             _draw(axis, planes[method.name, 0], setting, setup)
-        named(axis, title=method.name)
+        set_labels(axis, title=method.name)
     return figure
 
 

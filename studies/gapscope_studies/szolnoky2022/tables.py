@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.specs import RunSpec
 from gapscope_studies.kit.claims import ABOVE_CHANCE, REGULARIZED, Claim, ComparisonArm, claim, downsample_curve
-from gapscope_studies.kit.plots import legend, lines, named, panels
+from gapscope_studies.kit.plots import legend, lines, panels, set_labels
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
@@ -172,8 +172,8 @@ def curves_figure(setup: Setup, table: Table, label: str) -> Figure:
         finished = table[(table["noise"] == noise) & ~table["diverged"]]
         lines(axis, {name: each["curve"].to_list() for name, each in finished.groupby("method", sort=False)},
               colors=setup.colours)  # fmt: skip
-        named(axis, title=f"noise {noise:g}", xlabel="epoch", yscale="log" if setup.lower_is_better else "linear")
-    named(axes[0], ylabel=label)
+        set_labels(axis, title=f"noise {noise:g}", xlabel="epoch", yscale="log" if setup.lower_is_better else "linear")
+    set_labels(axes[0], ylabel=label)
     legend(figure)
     return figure
 
@@ -228,8 +228,8 @@ def tuning_part(setting: RunSettings) -> Outcome:
         axis.errorbar(rows["strength"], rows[column], rows["sd over folds"], color=method.colour, marker="o", ms=4)
         axis.plot(best["strength"], best[column], "o", ms=10, mfc="none", color="k")
         axis.axhline(table[table["method"] == "Unregularised"][column].iloc[0], color="0.6", ls="--", lw=1)
-        named(axis, title=method.name, xlabel="strength", xscale="log" if method.logarithmic else "linear")
-    named(axes[0], ylabel=column)
+        set_labels(axis, title=method.name, xlabel="strength", xscale="log" if method.logarithmic else "linear")
+    set_labels(axes[0], ylabel=column)
     return with_tuning(
         setting, setup, table, [setup.with_seed(protocol.TUNING_SEED)], {}, tables={},
         numbers={"table": table.to_dict("records")}, figures={"strengths": figure},

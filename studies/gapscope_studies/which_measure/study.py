@@ -34,8 +34,8 @@ from gapscope.leaderboard.ranking import rank_measures
 from gapscope.pools.from_spec import prepared
 from gapscope.prediction.correlations import kendall_tau
 from gapscope.results.records import Record
-from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, measured
-from gapscope_studies.kit.pool import compared, outcome, trained
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, estimate
+from gapscope_studies.kit.pool import load_network, make_arm, outcome
 from gapscope_studies.kit.statistics import Interval
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 
@@ -65,7 +65,7 @@ def _rank(table: pandas.DataFrame, setting: RunSettings) -> Leaderboard:
 
 def _arm(records: Sequence[Record], pool: str) -> ComparisonArm:
     name = RunSpec.from_dict(records[0].spec).data.name
-    return compared(f"networks on {POOLS[pool]} without wrong labels", records, CLASSES[name], stopped=True)
+    return make_arm(f"networks on {POOLS[pool]} without wrong labels", records, CLASSES[name], stopped=True)
 
 
 def _evidence_claim(
@@ -73,7 +73,7 @@ def _evidence_claim(
 ) -> Claim:
     # the count is a lower bound: a test may be too weak for some measures
     interval = Interval(count, count, most, units)
-    return measured("ours", says, quantity, interval, above=0.5, ours=True, compared=arms, unit="networks")
+    return estimate("ours", says, quantity, interval, above=0.5, ours=True, compared=arms, unit="networks")
 
 
 # --- the networks as tables that `gapscope leaderboard` reads: gap, hyperparameters hp.*, measures m.*
@@ -116,7 +116,7 @@ def held_out(trained_on: Samples, everything: Problem) -> Samples:
 
 
 def _held_out_accuracy(setting: RunSettings, pool: str, spec: RunSpec) -> float:
-    network, problem = trained(setting, pool, spec.id)
+    network, problem = load_network(setting, pool, spec.id)
     # the same for all networks of a data set, so that it is read once
     everything = {
         "data.train_size": None, "data.test_size": None, "data.balanced": False, "data.label_noise": 0.0,

@@ -12,7 +12,7 @@ import numpy
 from gapscope.measures.unit_sparsity import MIN_TRAIN_ACCURACY
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, relation
-from gapscope_studies.kit.plots import named, panels, scatter
+from gapscope_studies.kit.plots import panels, scatter, set_labels
 from gapscope_studies.kit.statistics import pearson
 from gapscope_studies.kit.study import Table
 
@@ -108,6 +108,6 @@ def scatters(table: Table, pairs: Sequence[tuple[str, str]]) -> Figure:
     for axis, (x, y) in zip(axes, pairs, strict=True):
         scatter(axis, {name: (group[x], group[y]) for name, group in groups.items()}, hollow)
         labels = {**NAMES, "gap": "generalization gap"}
-        named(axis, xlabel=labels.get(x, x), ylabel=labels.get(y, y))
+        set_labels(axis, xlabel=labels.get(x, x), ylabel=labels.get(y, y))
     axes[0].legend(fontsize=7, frameon=False)
     return figure

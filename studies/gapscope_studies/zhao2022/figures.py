@@ -15,9 +15,9 @@ from gapscope.prediction.correlations import correlations, kendall_tau
 from gapscope.prediction.cross_validation import baselines, cross_val_predict
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.results.records import Record
-from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, computed, downsample_curve, measured, relation
-from gapscope_studies.kit.plots import legend, named, panels, scatter
-from gapscope_studies.kit.pool import compared, outcome
+from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, estimate, identity, relation
+from gapscope_studies.kit.plots import legend, panels, scatter, set_labels
+from gapscope_studies.kit.pool import make_arm, outcome
 from gapscope_studies.kit.statistics import bootstrap, pearson
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.zhao2022 import analysis
@@ -122,7 +122,7 @@ def _curves(draw: Sparsities) -> Figure:
             axis.plot(n, curve, color=colour, label=label)
             axis.scatter([point], [curve[point]], color=colour, edgecolors="black", zorder=3, s=28)
         title = f"{title:.0%} corrupted" if isinstance(title, float) else title
-        named(axis, title=title, ylim=(-0.04, 1.04), xlabel="units removed", ylabel="accuracy on the class")
+        set_labels(axis, title=title, ylim=(-0.04, 1.04), xlabel="units removed", ylabel="accuracy on the class")
     legend(figure)
     return figure
 
@@ -131,7 +131,7 @@ def _clouds(draw: Sparsities) -> Figure:
     """(zeta, kappa) of every class, one colour a network (Fig. 2B)."""
     figure, (axis,) = panels(1, width=4.6, height=3.6)
     scatter(axis, {str(title): (item.class_zeta.numpy(), item.class_kappa.numpy()) for title, item in draw.items()})
-    named(axis, xlabel="zeta of a class", ylabel="kappa of a class")
+    set_labels(axis, xlabel="zeta of a class", ylabel="kappa of a class")
     axis.legend(fontsize=7, frameon=False)
     return figure
 
@@ -154,7 +154,7 @@ def _arms(records: Sequence[Record], source: Sparsities) -> tuple[ComparisonArm,
     """Return the label fit of the networks of each corruption in `source`, over all draws."""
     by_level = {level: [r for r in records if r.spec["data"]["label_noise"] == level] for level in source}
     return tuple(
-        compared(f"{level:.0%} corrupted", there, len(source[level].classes),
+        make_arm(f"{level:.0%} corrupted", there, len(source[level].classes),
                  stopped=min(r.scores["train_accuracy"] for r in there) >= MIN_TRAIN_ACCURACY)
         for level, there in by_level.items()
     )  # fmt: skip
@@ -300,7 +300,7 @@ def _estimates(groups: Mapping[str, tuple[Sequence[float], Sequence[float]]]) ->
     scatter(axis, groups)
     every = [gap for true, _ in groups.values() for gap in true]
     axis.plot([min(every), max(every)], [min(every), max(every)], "--", color="0.5", lw=1)
-    named(axis, xlabel="true generalization gap", ylabel="estimated gap")
+    set_labels(axis, xlabel="true generalization gap", ylabel="estimated gap")
     axis.legend(fontsize=7, frameon=False)
     return figure
 
@@ -311,7 +311,7 @@ def _histogram(sums: Mapping[str, Sequence[float]]) -> Figure:
     largest = max(max(values) for values in sums.values())
     for label, values in sums.items():
         axis.hist(values, bins=numpy.linspace(0, largest, 26).tolist(), alpha=0.6, label=label)
-    named(axis, xlabel="sum of squared residuals of the held-out networks", ylabel="splits")
+    set_labels(axis, xlabel="sum of squared residuals of the held-out networks", ylabel="splits")
     axis.legend(fontsize=7, frameon=False)
     return figure
 
@@ -325,7 +325,7 @@ def fit_claim(source: str, table: Table, paper: float, units: Mapping[str, str] 
         return pearson(x[rows] @ numpy.linalg.lstsq(x[rows], gap[rows], rcond=None)[0], gap[rows])
 
     result = bootstrap(of_fit, len(table), fields.pop("clusters"))
-    return measured(source, f"zeta and kappa fit the gap with a Pearson of {paper:g}", "Pearson of the fit", result,
+    return estimate(source, f"zeta and kappa fit the gap with a Pearson of {paper:g}", "Pearson of the fit", result,
                     above=0.9, **fields)  # fmt: skip
 
 
@@ -358,7 +358,7 @@ def figure_3cd(setting: RunSettings) -> Outcome:
         fit_claim("Fig. 3(C)", table, 0.979),
         analysis.errs_less("Fig. 3(C)", OF_HELD_OUT, table, sparsity_model(), mean_gap()),
         ssr_claim("Fig. 3(C)", "eight left-out networks leave an SSR of 0.023", table, sparsity_model(), 0.023),
-        computed("Fig. 3(D)", "in every split the sum of squared residuals of held-out networks is below 0.035",
+        identity("Fig. 3(D)", "in every split the sum of squared residuals of held-out networks is below 0.035",
                  "largest sum", result["largest_ssr"], below=0.035, compared=arms_of(table)),
     ]  # fmt: skip
     return outcome(

@@ -15,7 +15,7 @@ from gapscope.pools.from_spec import prepared
 from gapscope.results.records import Record, records_to_pandas
 from gapscope.training.checkpoints import load_tensors
 from gapscope_studies.kit.data import image_folder
-from gapscope_studies.kit.pool import trained, weights_of
+from gapscope_studies.kit.pool import load_network, weights_of
 from gapscope_studies.kit.study import RunSettings, Table
 
 # the configuration whose networks differ in corruption alone (Figs. 1, 2, 5A, 6A): first values of other settings
@@ -192,7 +192,7 @@ def photographs(setting: RunSettings) -> RunSettings:
 
 def sparsity(setting: RunSettings, pool: str, spec: RunSpec) -> UnitSparsity:
     """Zeta and kappa of the default layer with all their curves, on all training samples."""
-    network, problem = trained(setting, pool, spec.id)
+    network, problem = load_network(setting, pool, spec.id)
     assert problem.train.targets is not None
     return unit_sparsity(network, problem.train.inputs, problem.train.targets)
 
