@@ -24,15 +24,12 @@ NOT_RESCALING, NOT_SHIFT = ALL[1:], ALL[:2]
 FAMILIES = {
     "before_training": "before training",
     "curvature": "curvature",
-    "margins": "margins",
-    "norms": "norms",
+    "norms": "norms and spectra",
     "pacbayes": "sharpness",
-    "path_norms": "norms",
+    "path_norms": "norms and spectra",
     "representations": "representations",
     "robustness": "robustness",
     "sharpness": "sharpness",
-    "sizes": "sizes",
-    "spectra": "spectra",
     "training_speed": "training speed",
 }
 
@@ -48,7 +45,6 @@ class Verified(NamedTuple):
 VERIFIED = {
     "accuracy": Verified("closed form", ALL),
     "adaptive_sharpness": Verified("closed form of a quadratic loss", NOT_SHIFT),
-    "augmentation_margin": Verified("distance to a linear boundary", ALL, ("PGDL first place",)),
     "augmentation_robustness": Verified(
         "enumerated on a network whose predictions are known", ALL, ("PGDL second place",)
     ),
@@ -57,23 +53,19 @@ VERIFIED = {
     "distance_from_initialization": Verified("closed form", ()),
     "fisher_rao_norm": Verified("closed form of homogeneous networks; dense per-sample gradients", ALL),
     "fisher_trace": Verified("dense per-sample gradients", NOT_RESCALING),
-    "frobenius_norms": Verified("closed form", ALL, ("robust-generalization-measures",)),
     "gradient_disparity": Verified("closed form", NOT_RESCALING),
     "gradient_neighbours": Verified("dense kernel in float64", NOT_RESCALING),
     "gradient_noise": Verified("dense per-sample gradients", NOT_RESCALING),
     "gradient_norm": Verified("closed form", NOT_RESCALING),
     "gradient_weight_alignment": Verified("gradients of the last layer by autograd", ALL, ("gwa",)),
     "graph_label_variation": Verified("the quadratic form of a dense Laplacian", NOT_SHIFT, ("PGDL third place",)),
-    "hessian_density": Verified("dense Hessian", NOT_RESCALING, ("PyHessian",)),
     "hessian_top_eigenvalue": Verified("dense Hessian", NOT_RESCALING, ("PyHessian",)),
     "hessian_trace": Verified("dense Hessian", NOT_RESCALING, ("PyHessian",)),
     "input_jacobian_norm": Verified("dense Jacobian in float64", ALL),
     "jacobian_covariance": Verified("dense correlations", ALL),
     "kernel_leave_one_out": Verified("the regression solved again without each sample", NOT_RESCALING),
-    "local_learning_coefficient": Verified("closed form of a quadratic loss", NOT_RESCALING),
     "loss": Verified("closed form", ALL),
     "margin_signature": Verified("distance to a linear boundary", ALL, ("the authors' program",)),
-    "mixup_margin": Verified("distance to a linear boundary", ALL, ("PGDL first place",)),
     "mixup_robustness": Verified("closed form of a linear network", ALL, ("PGDL first place",)),
     "multiply_accumulates": Verified("closed form", ALL),
     "neural_collapse": Verified("closed form of a simplex; dense matrices", ALL),
@@ -86,27 +78,19 @@ VERIFIED = {
     "pacbayes_flatness": Verified(
         "closed form of a linear network", NOT_RESCALING, ("robust-generalization-measures",)
     ),
-    "pacbayes_magnitude_distance": Verified("closed form of a linear network", (), ("robust-generalization-measures",)),
     "pacbayes_magnitude_flatness": Verified(
         "closed form of a linear network", NOT_SHIFT, ("robust-generalization-measures",)
     ),
-    "pacbayes_magnitude_norm": Verified("closed form of a linear network", (), ("robust-generalization-measures",)),
     "pacbayes_norm": Verified("closed form of a linear network", (), ("robust-generalization-measures",)),
     "parameter_count": Verified("closed form", ALL),
     "parameter_norm": Verified("closed form", ("permutation",)),
     "path_norm": Verified("sum over all paths, enumerated", NOT_SHIFT, ("robust-generalization-measures",)),
-    "path_norm_over_margin": Verified("closed form", NOT_SHIFT, ("robust-generalization-measures",)),
     "power_law_alpha": Verified("exact quantiles of a power law", NOT_RESCALING, ("WeightWatcher",)),
     "spectral_complexity": Verified("closed form", ALL, ("robust-generalization-measures",)),
     "spectral_distance_complexity": Verified("closed form", ("shift",), ("robust-generalization-measures",)),
-    "spectral_norms": Verified("closed form; singular values by LAPACK", ALL, ("robust-generalization-measures",)),
-    "stable_rank": Verified("closed form", ALL, ("robust-generalization-measures", "WeightWatcher")),
     "synaptic_flow": Verified("closed form of homogeneous networks", ALL),
     "training_loss_sum": Verified("closed form", ALL),
     "unit_sparsity": Verified("a loop that masks one unit after the other", ALL, ("the authors' program",)),
-    "vc_dimension_bound": Verified(
-        "closed form, and values of the competition's own networks", ALL, ("PGDL baseline",)
-    ),
     "worst_case_sharpness": Verified("closed form of a quadratic loss", NOT_RESCALING),
 }
 HEAD = """# All measures
@@ -121,8 +105,6 @@ rounding in `benchmarks/measures/peers.json`. "not run":"""
 NOT_RUN = {
     ("davies_bouldin_mixup", "PGDL first place"): "its released program takes the mean over the other classes, not the "
     "largest, and augmented images; scikit-learn's index is the oracle",
-    ("augmentation_margin", "PGDL first place"): "its augmentations are other ones; the margin itself is that of "
-    "`mixup_margin`, which agrees",
     (
         "margin_signature",
         "the authors' program",

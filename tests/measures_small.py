@@ -22,14 +22,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "power_law_alpha": {"min_eigenvalues": 3},
     "hessian_top_eigenvalue": {"steps": 6, "tolerance": 0.0},
     "hessian_trace": {"probes": 2},
-    "hessian_density": {"probes": 2, "steps": 3},
-    "local_learning_coefficient": {"chains": 2, "steps": 3, "burn_in": 1},
     "graph_label_variation": {"neighbours": 4},
     "gradient_neighbours": {"neighbours": 5},
-} | {
-    f"pacbayes_{name}": {"draws": 2}
-    for name in ("flatness", "norm", "distance", "magnitude_flatness", "magnitude_norm", "magnitude_distance")
-}
+} | {f"pacbayes_{name}": {"draws": 2} for name in ("flatness", "norm", "distance", "magnitude_flatness")}
 
 
 def options_of(item: Measure, **given: Any) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 A small network of convolutions is trained in PyTorch and copied into Keras, so that both programs see one function.
 The programs are not packages. Put their functions into folders on PYTHONPATH, with tensorflow-cpu and tf_keras:
-`pgdl_first/final.py` (github.com/parthnatekar/pgdl: `CustomComplexityFinal`, `complexityMixup`),
-`pgdl_second/complexity.py` (github.com/sumukhaithal6/pgdl), `pgdl_third/complexity.py` (github.com/cadurosar/pgdl:
-`generate_laplacian`, `smoothness` of its VR) and `pgdl_baseline/complexity.py` (its baselines/vc_dim).
+`pgdl_first/final.py` (github.com/parthnatekar/pgdl: `complexityMixup`), `pgdl_second/complexity.py`
+(github.com/sumukhaithal6/pgdl) and `pgdl_third/complexity.py` (github.com/cadurosar/pgdl: `generate_laplacian`,
+`smoothness` of its VR).
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from torch import nn
 import gapscope as gs
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.measures.margins import mixup_margin
 from gapscope.measures.representations import label_variation
 from gapscope.measures.robustness import augmentation_robustness, mixup_robustness
-from gapscope.measures.sizes import vc_dimension_bound
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # the programs were written for Keras 2
 N, SEEDS = 500, range(6)
@@ -88,21 +86,14 @@ def _streams() -> list[torch.Generator]:
 
 
 def pgdl_first_place() -> list[dict[str, Any]]:
-    """Predictions and margins on mixtures."""
-    from pgdl_first.final import CustomComplexityFinal, complexityMixup  # type: ignore[import-not-found]
+    """Predictions on mixtures."""
+    from pgdl_first.final import complexityMixup  # type: ignore[import-not-found]
 
     (network, x, y), (model, data) = subject(), copied()
     ours = [float(mixup_robustness(network, x, y, generator=stream)["loss"]) for stream in _streams()]
     orders = [data.shuffle(N, seed=seed, reshuffle_each_iteration=False) for seed in SEEDS]
     theirs = [float(complexityMixup(model, order)) for order in orders]
-    loss = _over_seeds("mixup_robustness.loss", ours, theirs, "they mix all pairs of a class within batches of 100")
-    ours = [float(mixup_margin(network, x, y, generator=stream)) for stream in _streams()]
-    theirs = []
-    for seed in SEEDS:
-        margins, _ = CustomComplexityFinal(model, data, augment="mixup", computeOver=N, seed=seed + 1).computeMargins()
-        theirs.append(float(np.mean(margins[0])))
-    note = "they mix within batches of 50, where a sample may be its own partner, and summarize by five quantiles"
-    return [loss, _over_seeds("mixup_margin", ours, theirs, f"mean of their margins: {note}")]
+    return [_over_seeds("mixup_robustness.loss", ours, theirs, "they mix all pairs of a class within batches of 100")]
 
 
 def pgdl_second_place() -> list[dict[str, Any]]:
@@ -136,16 +127,4 @@ def pgdl_third_place() -> list[dict[str, Any]]:
     return [
         {"number": "graph_label_variation.features", "ours": label_variation(features, y, 20), "theirs": theirs,
          "tolerance": 1e-4 * theirs, "note": "their variation of labels over the weight of all edges"}
-    ]  # fmt: skip
-
-
-def pgdl_baseline() -> list[dict[str, Any]]:
-    """Bound of the VC dimension."""
-    from pgdl_baseline.complexity import complexity  # type: ignore[import-not-found]
-
-    network, (model, data) = subject()[0], copied()
-    theirs = float(complexity(model, data))
-    return [
-        {"number": "vc_dimension_bound", "ours": float(vc_dimension_bound(network)), "theirs": theirs,
-         "tolerance": 1e-9 * theirs, "note": "the same formula"}
     ]  # fmt: skip

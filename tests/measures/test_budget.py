@@ -155,14 +155,14 @@ def test_a_budget_is_kept_and_said(slow: Any, clock: Clock) -> None:
 def test_of_all_measures_those_that_cannot_fit_are_left_out_untried(
     slow: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = ("loss", "accuracy", "gradient_norm", "ntk_logdet", "hessian_density", "local_learning_coefficient")
+    kept = ("loss", "accuracy", "gradient_norm", "ntk_logdet", "hessian_trace", "hessian_top_eigenvalue")
     monkeypatch.setattr(front_door, "list_measures", lambda: {name: list_measures()[name] for name in kept})
     readings = gs.measure(slow, (X[:400], Y[:400]), "all", time_budget=10.0)
     assert clock.now < 10
     assert {reading.measure for reading in readings} == {"loss", "accuracy", "gradient_norm"}
     message = readings.unmeasured
-    assert "budget of 10 s: on the smallest informative subset it takes about" in message["hessian_density"]
-    assert "in addition to cheaper measures. Pass a larger budget, or name it" in message["local_learning_coefficient"]
+    assert "budget of 10 s: on the smallest informative subset it takes about" in message["hessian_trace"]
+    assert "in addition to cheaper measures. Pass a larger budget, or name it" in message["hessian_top_eigenvalue"]
     assert "omitted to keep the budget: it takes" in message["ntk_logdet"]
 
 

@@ -11,12 +11,9 @@ from torch import Tensor, nn
 
 from ablation.some_networks import initialized, noise
 from gapscope.base.errors import NotMeasurable
-from gapscope.measures._noise import mixup, same_class_partners
 from gapscope.measures.margin_signature import FEATURES, TAPS, margin_signature
-from gapscope.measures.margins import mixup_margin, output_margin
 from gapscope.measures.measurement import measure
-
-DOUBLE = torch.float64
+from gapscope.measures.training_fit import output_margin
 
 
 def test_percentiles_of_known_margins() -> None:
@@ -28,30 +25,6 @@ def test_percentiles_of_known_margins() -> None:
     assert wrong["percentile_10"] < 0
     flat = output_margin(nn.Identity(), torch.zeros(4, 2), torch.zeros(4).long())
     assert flat["inverse_square"] == math.inf
-
-
-def test_distance_of_mixtures_from_a_linear_boundary() -> None:
-    """A first layer and a linear head: the margin at the first layer is the distance to a plane, over the spread."""
-    first, head = nn.Linear(4, 40).double(), nn.Linear(40, 2).double()
-    network = nn.Sequential(first, head)
-    x, y = torch.randn(30, 4, dtype=DOUBLE), torch.arange(30) % 2
-    inputs = mixup(x, same_class_partners(y, None), slice(30))
-    features = first(inputs).detach()
-    normal = head.weight[0] - head.weight[1]
-    lead = features @ normal + head.bias[0] - head.bias[1]
-    distances = torch.where(y == 0, lead, -lead) / normal.norm()
-    variances = features.var(0, correction=0).sort().values
-    expected = distances.mean() / variances[2:-2].mean().sqrt()
-    result = mixup_margin(network, x, y)
-    assert result == pytest.approx(float(expected.detach()), rel=1e-8)
-
-
-def test_a_constant_layer_has_no_scale() -> None:
-    network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
-    with pytest.raises(NotMeasurable, match="Layer '0' must vary over the samples"):
-        mixup_margin(network, torch.ones(4, 2), torch.tensor([0, 1, 0, 1]))
-    with pytest.raises(NotMeasurable, match="must be a first convolution or linear layer"):
-        mixup_margin(nn.Identity(), torch.ones(4, 2), torch.tensor([0, 1, 0, 1]))
 
 
 def labels_of(network: nn.Module, x: Tensor) -> Tensor:

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cases import CASES, each
-from gapscope.base.errors import NotMeasurable
-from gapscope.measures.path_norms import fisher_rao_norm, path_norm, path_norm_over_margin
+from gapscope.measures.path_norms import fisher_rao_norm, path_norm
 
 DOUBLE = torch.float64
 
@@ -55,15 +54,6 @@ def test_batch_norm_is_the_map_that_it_is_in_evaluation_mode(affine: bool) -> No
     assert path_norm(network, torch.zeros(1, 3, dtype=DOUBLE)) == pytest.approx(
         float(expected.sum().detach()), rel=1e-10
     )
-
-
-def test_over_the_margin() -> None:
-    network = nn.Linear(2, 2, bias=False)
-    nn.init.eye_(network.weight)
-    x, y = torch.tensor([[3.0, 1.0], [2.0, 1.5]]), torch.tensor([0, 0])
-    assert path_norm_over_margin(network, x, y) == pytest.approx(2 / 0.25)
-    with pytest.raises(NotMeasurable, match="margin is 0"):
-        path_norm_over_margin(network, torch.ones(2, 2), y)
 
 
 @each()

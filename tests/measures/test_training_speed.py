@@ -13,7 +13,7 @@ from torch import nn
 import gapscope as gs
 from cases import CASES
 from gapscope.base.errors import InvalidInput
-from gapscope.measures.sizes import multiply_accumulates, vc_dimension_bound
+from gapscope.measures.parameters import multiply_accumulates
 from gapscope.measures.training_speed import (
     gradient_disparity,
     gradient_noise,
@@ -99,14 +99,3 @@ def test_multiply_accumulates_of_recurrence_and_attention() -> None:
     # 6 tokens, width 8: projections 4 * 8 * 8 and two products of attention 2 * 6 * 8, feed-forward 2 * 8 * 16
     layer = 6 * (4 * 64 + 2 * 6 * 8 + 2 * 128)
     assert multiply_accumulates(network, samples.inputs) == 2 * layer + 8 * 8 + 8 * 3
-
-
-@pytest.mark.parametrize(("width", "expected"), [(256, 820213390.8527741), (512, 1747976977.6737378)])
-def test_the_competition_s_own_values(width: int, expected: float) -> None:
-    """Models 20 and 21 of its task 1: two convolutions, pooling, a hidden dense layer of 128."""
-    with torch.device("meta"):
-        network = nn.Sequential(
-            nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.ReLU(),
-            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(width * 256, 128), nn.ReLU(), nn.Linear(128, 10),
-        )  # fmt: skip
-    assert vc_dimension_bound(network) == pytest.approx(expected, rel=1e-12)

@@ -16,14 +16,12 @@ from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.measures._weights import layer_weights
 from gapscope.measures.norms import (
     circular_operator_norm,
-    frobenius_norms,
     operator_norms,
+    power_law_alpha,
+    power_law_fit,
     spectral_complexity,
     spectral_distance_complexity,
-    spectral_norms,
-    stable_rank,
 )
-from gapscope.measures.spectra import power_law_alpha, power_law_fit
 
 DOUBLE = torch.float64
 
@@ -33,25 +31,14 @@ def two_layers() -> tuple[nn.Module, Tensor]:
     return network, torch.randn(20, 3, dtype=DOUBLE)
 
 
-def test_norms_of_two_layers() -> None:
-    network, x = two_layers()
-    weights = [network[0].weight.detach(), network[2].weight.detach()]  # type: ignore[index, union-attr]
-    squares = [float(torch.linalg.matrix_norm(w, 2) ** 2) for w in weights]
-    result = spectral_norms(network, x)
-    assert result["log_product"] == pytest.approx(math.log(squares[0]) + math.log(squares[1]), rel=1e-12)
-    assert result["log_sum"] == pytest.approx(math.log(2 * math.sqrt(squares[0] * squares[1])), rel=1e-12)
-    frobenius = [float(w.square().sum()) for w in weights]
-    assert frobenius_norms(network, x)["log_product"] == pytest.approx(math.log(frobenius[0] * frobenius[1]))
-    ranks = [f / s for f, s in zip(frobenius, squares, strict=True)]
-    assert stable_rank(network, x).scalars() == pytest.approx({"sum": sum(ranks), "mean": sum(ranks) / 2})
-
-
 def test_the_balanced_sum_is_the_smallest_that_rescaling_reaches() -> None:
     network, x = two_layers()
-    smallest = frobenius_norms(network, x)["log_sum"]
-    one, two = (float(layer.weight.detach().square().sum()) for layer in (network[0], network[2]))  # type: ignore[index, union-attr]
+    result = operator_norms(network, x)
+    one, two = (float(torch.linalg.matrix_norm(network[i].weight.detach(), 2)) ** 2 for i in (0, 2))  # type: ignore[index, union-attr, arg-type]
+    assert result["log_product"] == pytest.approx(math.log(one) + math.log(two), rel=1e-12)
+    assert result["log_sum"] == pytest.approx(math.log(2 * math.sqrt(one * two)), rel=1e-12)
     factors = torch.logspace(-3, 3, 20001, dtype=DOUBLE)
-    assert float((factors * one + two / factors).min().log()) == pytest.approx(smallest, abs=1e-6)
+    assert float((factors * one + two / factors).min().log()) == pytest.approx(result["log_sum"], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["linear", "convolution"])
@@ -71,8 +58,9 @@ def test_batch_norm_is_folded_into_the_layer_before_it(kind: str) -> None:
         doubled[0].weight.mul_(3)  # type: ignore[operator]
         doubled[0].bias.mul_(3)  # type: ignore[operator]
         doubled[1].running_var.mul_(9).add_(8 * norm.eps)  # type: ignore[operator]
-    for result in (frobenius_norms, spectral_norms):
-        assert result(doubled, x)["log_product"] == pytest.approx(result(network, x)["log_product"], abs=1e-4)
+    assert operator_norms(doubled, x)["log_product"] == pytest.approx(
+        operator_norms(network, x)["log_product"], abs=1e-4
+    )
 
 
 def dense_circular(kernel: Tensor, size: tuple[int, ...], **options: Any) -> Tensor:
@@ -137,14 +125,11 @@ def test_spectral_bounds_of_one_layer() -> None:
 
 def test_without_matrices_there_is_no_norm() -> None:
     with pytest.raises(NotMeasurable, match="no trainable weight of two dimensions"):
-        frobenius_norms(nn.LayerNorm(3), torch.ones(2, 3))
+        operator_norms(nn.LayerNorm(3), torch.ones(2, 3))
     network = nn.Linear(2, 2)
     nn.init.zeros_(network.weight)
     with pytest.raises(NotMeasurable, match="one weight matrix is all zero"):
-        spectral_norms(network, torch.ones(1, 2))
-
-
-DOUBLE = torch.float64
+        operator_norms(network, torch.ones(1, 2))
 
 
 @pytest.mark.parametrize("alpha", [2.0, 3.5])

@@ -123,7 +123,6 @@ def output_shifts(
 STREAM = "mixup"
 
 
-@memoize
 def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Tensor, " n"]:
     """Return a partner of the same class for each sample: a random cyclic order per class.
 
@@ -147,11 +146,6 @@ def random_groups(n: int, size: int, generator: torch.Generator | None, purpose:
     return [part for part in order.split(size) if len(part) == min(size, n)]
 
 
-def mixup(x: Tensor, pairs: Int[Tensor, " n"], part: slice) -> Tensor:
-    """Return a part of the samples, each mixed half and half with its partner."""
-    return (x[part] + x[pairs[part].to(x.device)]) / 2
-
-
 @memoize
 def mixed_logits(
     network: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, chunk_size: int | None
@@ -161,7 +155,7 @@ def mixed_logits(
     with measurement_mode(network) as network, torch.no_grad():
         x = continuous_inputs(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
-            inputs = mixup(x, pairs, part)
+            inputs = (x[part] + x[pairs[part].to(x.device)]) / 2
             outputs.append(checked_outputs(network(inputs), len(inputs)).double().cpu())
     logits = class_logits(torch.cat(outputs))
     check_labels(y, logits.shape[1])

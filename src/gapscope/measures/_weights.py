@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -140,23 +139,3 @@ def squared_singular_values(network: nn.Module, x: Tensor) -> Mapping[str, Float
         matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.mT
         result[layer.name] = torch.linalg.eigvalsh(matrix @ matrix.mT).clamp_min(0).cpu()
     return result
-
-
-def squared_frobenius_norms(layers: Sequence[LayerWeight]) -> Float[Tensor, " l"]:
-    """Return the squared Frobenius norm of each weight."""
-    return torch.stack([layer.weight.square().sum().cpu() for layer in layers])
-
-
-def log_products(squares: Float[Tensor, " l"]) -> dict[str, float]:
-    r"""Return $\sum_l \log s_l$ and $\log(L (\prod_l s_l)^{1/L})$ of one squared norm a layer.
-
-    The second is the logarithm of the smallest sum over layers that rescaling them against each other can reach.
-
-    Raises:
-        NotMeasurable: A weight matrix is zero.
-    """
-    if bool((squares <= 0).any()):
-        raise NotMeasurable("The logarithm of a norm needs weights other than zero; one weight matrix is all zero.")
-    total = squares.log().sum().item()
-    depth = len(squares)
-    return {"log_product": total, "log_sum": math.log(depth) + total / depth}

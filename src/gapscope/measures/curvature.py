@@ -1,4 +1,4 @@
-"""Curvature of the loss: Fisher information, Hessian and local learning coefficient.
+"""Curvature of the loss: Fisher information and Hessian.
 
 The loss is the mean cross-entropy, or the mean squared error for regression, in evaluation mode; derivatives are by all
 trainable weights. Common parameters: see `gapscope.measures`.
@@ -7,6 +7,7 @@ trainable weights. Common parameters: see `gapscope.measures`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -14,22 +15,26 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.inspection.losses import sample_losses
-from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs, samples_per_pass
-from gapscope.measures._forward import Inputs, Scalars, Targets, mean_with_error
-from gapscope.measures._gradients import (
-    at_weights,
-    loss_and_gradient,
-    sample_square_norms,
-    samples_on_device,
-    trainable,
+from gapscope.base.samples import slices
+from gapscope.gradients.backward import differentiable_kernels, whole_gradient
+from gapscope.inspection.losses import default_loss
+from gapscope.inspection.outputs import (
+    as_real,
+    checked_outputs,
+    measurement_mode,
+    network_outputs,
+    prepare_inputs,
+    samples_per_pass,
 )
+from gapscope.measures._forward import Inputs, Targets, mean_with_error
+from gapscope.measures._gradients import sample_square_norms, trainable
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
-from gapscope.measures.spectra import STREAM, krylov
 from gapscope.results.estimate import Estimate
 
+# random vectors of the Hessian measures
+STREAM = "Hessian probes"
 _register = partial(register_measure, cost_class="many", default=False)
 
 
@@ -83,72 +88,60 @@ def fisher_trace(
     return Estimate(float(norms.mean()), float(norms.std()) / len(norms) ** 0.5)
 
 
-@_register(
-    title="spread of the curvature over directions",
-    numbers={
-        "smallest": ScalarInfo("loss / squared weight units", "higher", "of the mean loss over samples"),
-        "negative_share": ScalarInfo("fraction", "lower", "of the summed magnitudes of eigenvalues"),
-        "dimension": ScalarInfo(
-            "eigenvalues", "none", "squared sum over sum of squares", "number of curved directions"
-        ),
-    },
-    sampling=Sampling("whole", 64, lambda k: 430),
-    stream=STREAM,
-    reference="Ghorbani, Krishnan and Xiao 2019 (arXiv:1901.10159), Sec. 2; quadrature of Golub and Welsch 1969",
-)
-def hessian_density(
-    network: nn.Module,
-    x: Inputs,
-    y: Targets,
-    *,
-    probes: int = 2,
-    steps: int = 20,
-    generator: torch.Generator | None = None,
-    chunk_size: int | None = None,
-) -> Scalars:
-    r"""Compute three numbers of the Hessian's spectral density by Lanczos quadrature.
+class Hessian:
+    """Matrix-free Hessian of the mean loss by the trainable weights, in evaluation mode."""
 
-    Runs from random vectors give nodes $\lambda_j$ with weights $w_j$, whose sums estimate means over all eigenvalues.
-    "negative_share" is the fraction of negative curvature, $\sum_{\lambda_j < 0} w_j |\lambda_j| / \sum_j w_j
-    |\lambda_j|$. "dimension" is the number of curved directions of P weights, $P (\sum_j w_j \lambda_j)^2 / \sum_j w_j
-    \lambda_j^2 = (\mathrm{tr} H)^2 / \mathrm{tr} H^2$. "smallest" is the smallest node of all runs; it approaches the
-    smallest eigenvalue from above. Sums are averaged over runs before they are divided. Standard errors are the spread
-    of the smallest nodes over runs, and the jackknife over runs.
+    def __init__(self, network: nn.Module, x: Tensor, y: Tensor, chunk_size: int | None) -> None:
+        self.network, self.x, self.y, self.chunk_size = network, x, y, chunk_size
+        parameters = trainable(network)
+        self.shapes = [as_real(parameter.detach()).shape for parameter in parameters]
+        self.size = sum(shape.numel() for shape in self.shapes)
+        self.device, self.dtype = parameters[0].device, as_real(parameters[0].detach()).dtype
 
-    Args:
-        probes: Number of runs, at least 2.
-        steps: Products with the Hessian a run.
+    def matvec(self, vectors: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
+        """Return Hessian-vector products, sharing all backward passes but the last."""
+        with measurement_mode(self.network) as network, differentiable_kernels(network.modules()):
+            # recreated, since a vector from a caller's inference mode cannot be differentiated
+            directions = [self._pieces(vector.clone()) for vector in vectors]
+            x, y, parameters = prepare_inputs(network, self.x), prepare_inputs(network, self.y), trainable(network)
+            total = torch.zeros_like(vectors)
 
-    Raises:
-        NotMeasurable: The network has no trainable parameters, or the loss is linear in them.
-    """
-    check_range("probes", probes, 2, 1024)
-    check_range("steps", steps, 2)
-    spaces = krylov(network, x, y, generator=generator, chunk_size=chunk_size)
-    rows = []
-    for run in spaces.runs(probes, steps):
-        nodes, weights = run.quadrature(steps)
-        negative = (weights * nodes.abs())[nodes < 0].sum()
-        rows.append([nodes[0], negative, weights @ nodes.abs(), weights @ nodes, weights @ nodes.square()])
-    sums = torch.tensor(rows, dtype=torch.float64)
-    if not bool((sums[:, 2] > 0).all()):
-        raise NotMeasurable(
-            "All eigenvalues of the Hessian are 0; a spectral density needs a loss that is curved in the weights."
-        )
+            def products(part: Tensor, targets: Tensor) -> Tensor:
+                loss = default_loss(checked_outputs(network(part.clone()), len(part)), targets) * (len(part) / len(x))
+                gradient = whole_gradient(loss, parameters, create_graph=True)
+                return torch.stack([_derivative(gradient, direction, parameters) for direction in directions])
 
-    def ratios(means: Tensor) -> Tensor:
-        return torch.stack([means[1] / means[2], spaces.hessian.size * means[3] ** 2 / means[4]])
+            # measured once: every product does the same work
+            self.chunk_size = samples_per_pass(
+                network, x, self.chunk_size, one_pass=lambda first: products(first, y[: len(first)]), at_most=256
+            )
+            for part in slices(len(x), self.chunk_size):
+                total += products(x[part], y[part])
+        return total
 
-    negative_share, dimension = ratios(sums.mean(0)).tolist()
-    without = torch.stack([ratios((sums.sum(0) - row) / (probes - 1)) for row in sums])
-    errors = ((probes - 1) * without.var(0, correction=0)).sqrt().tolist()
-    return Scalars(
-        {
-            "smallest": Estimate(sums[:, 0].min().item(), sums[:, 0].std().item() / probes**0.5),
-            "negative_share": Estimate(negative_share, errors[0]),
-            "dimension": Estimate(dimension, errors[1]),
-        }
-    )
+    def probes(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "count p"]:
+        """Return vectors of random signs, scaled to length 1."""
+        source = resolve_generator(generator, STREAM)
+        seeds = torch.randint(2**62, (count,), generator=source, device=source.device).tolist()
+        sources = [torch.Generator().manual_seed(seed) for seed in seeds]
+        signs = torch.stack([torch.randint(0, 2, (self.size,), generator=each) * 2 - 1 for each in sources])
+        return signs.to(self.device, self.dtype) / self.size**0.5
+
+    def _pieces(self, vector: Tensor) -> list[Tensor]:
+        """Return a vector in the shapes of the parameters."""
+        pieces = vector.split([shape.numel() for shape in self.shapes])
+        return [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+
+def _derivative(
+    gradient: Sequence[Tensor], direction: Sequence[Tensor], parameters: Sequence[Tensor]
+) -> Float[Tensor, " p"]:
+    """Return the derivative of the gradient along a direction, retaining its graph."""
+    along = torch.stack([(g * v).sum() for g, v in zip(gradient, direction, strict=True)]).sum()
+    if not along.requires_grad:  # the loss is linear in the weights
+        return torch.cat([torch.zeros_like(v).flatten() for v in direction])
+    result = torch.autograd.grad(along, parameters, retain_graph=True, materialize_grads=True)
+    return torch.cat([as_real(g).flatten() for g in result])
 
 
 @_register(
@@ -179,13 +172,27 @@ def hessian_top_eigenvalue(
         tolerance: Relative change at which it ends.
     """
     check_range("steps", steps, 1)
-    spaces, before = krylov(network, x, y, generator=generator, chunk_size=chunk_size), 0.0
-    for step in range(1, steps + 1):
-        (run,) = spaces.runs(1, step)
-        largest = run.quadrature(step)[0][-1].item()
-        if step > 1 and abs(largest - before) <= tolerance * abs(largest):
+    hessian = Hessian(network, x, y, chunk_size)
+    basis, largest = list(hessian.probes(1, generator)), math.nan
+    # T = V^T H V in the basis V of the Krylov space is tridiagonal; its largest eigenvalue is the largest Ritz value
+    diagonal, off_diagonal = list[float](), list[float]()
+    while len(diagonal) < steps:
+        (product,) = hessian.matvec(basis[-1][None])
+        diagonal.append(float((product.double() * basis[-1].double()).sum()))
+        projection = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+        for offset in (1, -1):
+            projection += torch.diag(torch.tensor(off_diagonal, dtype=torch.float64), offset)
+        before, largest = largest, torch.linalg.eigh(projection).eigenvalues[-1].item()
+        # orthogonalized twice: rounding would bring back directions that have converged
+        remainder = product
+        for vector in [*basis, *basis]:
+            remainder = remainder - (remainder @ vector) * vector
+        length = float(remainder.norm())
+        can_grow = length > 1e-5 * max(float(product.norm()), abs(diagonal[0])) and len(basis) < hessian.size
+        if not can_grow or abs(largest - before) <= tolerance * abs(largest):
             break
-        before = largest
+        off_diagonal.append(length)
+        basis.append(remainder / length)
     return Estimate(largest)
 
 
@@ -212,86 +219,10 @@ def hessian_trace(
     Args:
         probes: Number of random vectors, at least 2.
     """
-    check_range("probes", probes, 2, 1024)
-    spaces = krylov(network, x, y, generator=generator, chunk_size=chunk_size)
-    values = [run.diagonal[0] * spaces.hessian.size for run in spaces.runs(probes, 1)]
+    check_range("probes", probes, 2)
+    hessian = Hessian(network, x, y, chunk_size)
+    vectors = hessian.probes(probes, generator)
+    pairs = zip(vectors, hessian.matvec(vectors), strict=True)
+    # the probes have length 1, vectors of signs the root of the number of weights
+    values = [hessian.size * float((vector.double() * product.double()).sum()) for vector, product in pairs]
     return mean_with_error(torch.tensor(values, dtype=torch.float64))
-
-
-@_register(
-    title="effective number of parameters around the weights",
-    numbers=ScalarInfo("half parameters", "lower", "mean over steps and chains"),
-    sampling=Sampling("whole", 256, lambda k: 600),
-    reference="Lau et al. 2023 (arXiv:2308.12108), Sec. 4: estimator and sampler",
-)
-def local_learning_coefficient(
-    network: nn.Module,
-    x: Inputs,
-    y: Targets,
-    *,
-    step_size: float = 1e-5,
-    localization: float = 100.0,
-    steps: int = 100,
-    burn_in: int = 50,
-    chains: int = 4,
-    batch_size: int = 128,
-    generator: torch.Generator | None = None,
-) -> Estimate:
-    r"""Compute the local learning coefficient by Langevin dynamics.
-
-    $n \beta \, (E_w L_n(w) - L_n(\theta))$. $\beta = 1 / \log n$, and w follows $\Delta w = \frac{\epsilon}{2} \big(
-    \gamma (\theta - w) - n \beta \nabla L_b(w) \big) + \sqrt\epsilon\, N(0, I)$ around the weights, b a random batch.
-    The mean is over the steps after the burn-in; each step compares the loss on its batch with the loss at the weights
-    on the same batch. The standard error is the spread over chains. It does not cover the bias of the step size and of
-    short chains: compare networks under the same settings. For a quadratic loss with curvatures $h_i$ the expected
-    value is $\sum_i \frac{n \beta h_i}{2 (n \beta h_i + \gamma)}$, half the number of parameters for small $\gamma$. It
-    can be negative if the weights are no minimum.
-
-    Args:
-        step_size: Step size epsilon.
-        localization: Pull gamma back to the weights.
-        steps: Steps of each chain, burn-in included.
-        burn_in: Steps that do not count.
-        chains: Number of chains, at least 2.
-        batch_size: Samples per step; all where there are fewer.
-
-    Raises:
-        NotMeasurable: A chain diverged.
-    """
-    for name, value, low in (("steps", steps, 1), ("chains", chains, 2), ("batch_size", batch_size, 1)):
-        check_range(name, value, low)
-    check_range("burn_in", burn_in, 0, steps, high_open=True)
-    check_range("step_size", step_size, 0, low_open=True)
-    check_range("the number of samples", len(x), 2)
-    n, source = len(x), resolve_generator(generator, "Langevin dynamics")
-    scale = n / math.log(n)
-    seeds = torch.randint(2**62, (chains,), generator=source, device=source.device).tolist()
-    with measurement_mode(network) as network:
-        samples = samples_on_device(network, x, y)
-        weights = [parameter.detach() for parameter in trainable(network)]
-        size = samples_per_pass(network, samples.inputs, None, one_pass=network, at_most=256)
-        outputs = network_outputs(network, samples.inputs, chunk_size=size).double()
-        start_losses = sample_losses(outputs, samples.targets).cpu()  # type: ignore[arg-type]
-        values = []
-        for seed in seeds:
-            draw, rises = torch.Generator().manual_seed(seed), []
-            with at_weights(network, [start.clone() for start in weights]) as leaves:
-                for step in range(steps):
-                    batch, start_loss = samples, start_losses.mean().item()
-                    if batch_size < n:
-                        chosen = torch.randperm(n, generator=draw)[:batch_size]
-                        batch = samples.subset(chosen.to(samples.inputs.device))
-                        start_loss = start_losses[chosen].mean().item()
-                    loss, gradient = loss_and_gradient(network, batch, size, leaves)
-                    if step >= burn_in:
-                        rises.append(loss - start_loss)
-                    with torch.no_grad():
-                        for leaf, start, g in zip(leaves, weights, gradient, strict=True):
-                            noise = torch.randn(leaf.shape, generator=draw).to(leaf)
-                            leaf += step_size / 2 * (localization * (start - leaf) - scale * g)
-                            leaf += step_size**0.5 * noise
-            values.append(scale * sum(rises) / len(rises))
-    coefficients = torch.tensor(values, dtype=torch.float64)
-    if not bool(coefficients.isfinite().all()):
-        raise NotMeasurable("A chain of the Langevin dynamics diverged; all must stay finite. Use a smaller step_size.")
-    return mean_with_error(coefficients)

@@ -1,11 +1,9 @@
-r"""Norms of the weight matrices, and the spectrally normalized margin bound.
+r"""Norms and spectra of the weight matrices, and spectrally normalized margin bounds.
 
 Matrices are all trainable weights of two or more dimensions, each once; a kernel [O, I, h, w] counts as the matrix [O,
 I h w]. The scale of a batch norm is folded into the layer before it, for which one sample of x is run; biases do not
-count. Products and sums over L layers are reported as "log_product", $\sum_l \log s_l$ of the squared norms s, and
-"log_sum", $\log \big( L (\prod_l s_l)^{1/L} \big)$: the smallest sum of the $s_l$ that rescaling layers against each
-other can reach. Computed in float64. Dziugaite et al. 2020 report half of (value - log n). All raise `NotMeasurable` if
-there is no such weight or one is zero. Common parameters: see `gapscope.measures`.
+count. Computed in float64. All raise `NotMeasurable` if there is no such weight. Common parameters: see
+`gapscope.measures`.
 """
 
 from __future__ import annotations
@@ -19,46 +17,13 @@ from jaxtyping import Float, Inexact
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from gapscope.base.errors import NotMeasurable
-from gapscope.inspection.memoization import memoize
+from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.measures._forward import Inputs, Labels, Scalars, forward_pass, low_margin, margins_of
-from gapscope.measures._weights import (
-    layer_weights,
-    log_products,
-    squared_frobenius_norms,
-    squared_singular_values,
-)
+from gapscope.measures._weights import layer_weights, squared_singular_values
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 _register = partial(register_measure, default=False)
-_LOG_NORMS = {
-    "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
-    "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
-}
-
-
-@_register(
-    title="Frobenius norms of the layers",
-    numbers=_LOG_NORMS,
-    cost_class="weights",
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 37 and 39; Dziugaite et al. 2020 (arXiv:2010.11924)",
-)
-def frobenius_norms(network: nn.Module, x: Inputs) -> Scalars:
-    """Compute the log product and the balanced log sum of squared Frobenius norms (exact)."""
-    return Scalars(log_products(squared_frobenius_norms(layer_weights(network, x))))
-
-
-@_register(
-    title="spectral norms of the layers",
-    numbers=_LOG_NORMS,
-    cost_class="weights",
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 32 and 35; reshaped as in Yoshida and Miyato 2017, Sec. 3.2",
-)
-def spectral_norms(network: nn.Module, x: Inputs) -> Scalars:
-    """Compute the log product and the balanced log sum of squared spectral norms (exact)."""
-    spectra = squared_singular_values(network, x)
-    return Scalars(log_products(torch.stack([values[-1] for values in spectra.values()])))
 
 
 def circular_operator_norm(
@@ -112,73 +77,58 @@ def _largest(matrices: Inexact[Tensor, "f o i"]) -> float:
     return max(float(torch.linalg.eigvalsh(gram)[:, -1].max()) for gram in grams) ** 0.5
 
 
-@memoize
-def squared_operator_norms(network: nn.Module, x: Tensor) -> Float[Tensor, " l"]:
-    """Return the squared norm of every layer's operator, in the order of `layer_weights`."""
-    norms, spectra = [], squared_singular_values(network, x)
-    for layer in layer_weights(network, x):
-        module = layer.module
-        if not isinstance(module, _ConvNd) or layer.parameter.is_complex():
-            norms.append(spectra[layer.name][-1].item())
-            continue
-        norm = circular_operator_norm(
-            layer.weight, layer.positions, stride=module.stride, dilation=module.dilation, groups=module.groups
-        )
-        norms.append(norm**2)
-    return torch.tensor(norms, dtype=torch.float64)
-
-
 @_register(
     title="spectral norms of the layers as operators on whole inputs",
-    numbers=_LOG_NORMS,
+    numbers={
+        "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
+        "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
+    },
     cost_class="weights",
     reference="Sedghi, Gupta and Long 2019 (arXiv:1805.10408), Theorem 6",
 )
 def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
-    """Compute the log product and the balanced log sum of squared operator norms.
+    r"""Compute the log product and the balanced log sum of squared operator norms.
+
+    For the squared norms $s_l$ of L layers "log_product" is $\sum_l \log s_l$, and "log_sum" $\log \big( L (\prod_l
+    s_l)^{1/L} \big)$, the log of the smallest sum that rescaling layers against each other can reach. Dziugaite et al.
+    2020 report half of (value - log n).
 
     A convolution counts as the linear map of whole feature maps, at the positions that its input has for these data.
     With circular padding this norm is exact (strides, dilation and groups included); zero padding changes only the
     border.
-    """
-    return Scalars(log_products(squared_operator_norms(network, x)))
-
-
-@_register(
-    title="number of directions that the weights use",
-    numbers={
-        "sum": ScalarInfo("singular values", "lower", "sum over layers"),
-        "mean": ScalarInfo("singular values", "lower", "mean over layers"),
-    },
-    cost_class="weights",
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 33; Dziugaite et al. 2020, fro-over-spec",
-)
-def stable_rank(network: nn.Module, x: Inputs) -> Scalars:
-    r"""Compute the stable ranks, their sum and their mean (exact).
-
-    $\lVert W_l \rVert_F^2 / \sigma_1(W_l)^2$. Each is between 1 (one direction) and the rank of the matrix.
 
     Raises:
-        NotMeasurable: There is no such weight, or one is zero.
+        NotMeasurable: A weight matrix is zero, or there is none.
     """
-    spectra = squared_singular_values(network, x).values()
-    if any(float(values[-1]) == 0 for values in spectra):
-        raise NotMeasurable("One weight matrix is all zero; a stable rank needs weights other than zero.")
-    ranks = torch.stack([values.sum() / values[-1] for values in spectra])
-    return Scalars({"sum": ranks.sum().item(), "mean": ranks.mean().item()})
+    spectra, squares = squared_singular_values(network, x), []
+    for layer in layer_weights(network, x):
+        module = layer.module
+        if isinstance(module, _ConvNd) and not layer.parameter.is_complex():
+            norm = circular_operator_norm(
+                layer.weight, layer.positions, stride=module.stride, dilation=module.dilation, groups=module.groups
+            )
+            squares.append(norm**2)
+        else:
+            squares.append(spectra[layer.name][-1].item())
+    if min(squares) <= 0:
+        raise NotMeasurable("The logarithm of a norm needs weights other than zero; one weight matrix is all zero.")
+    total, depth = torch.tensor(squares, dtype=torch.float64).log().sum().item(), len(squares)
+    return Scalars({"log_product": total, "log_sum": math.log(depth) + total / depth})
 
 
-def log_spectral_bound(network: nn.Module, x: Tensor, y: Tensor, squares: Tensor, chunk_size: int | None) -> float:
-    r"""Return the log spectral bound of squared norms s, as in `spectral_complexity`."""
+def _log_spectral_bound(
+    network: nn.Module, x: Tensor, y: Tensor, squares: list[Tensor], chunk_size: int | None
+) -> Estimate:
+    """Return the log spectral bound with one squared norm per layer, as in `spectral_complexity`."""
     margin = abs(low_margin(margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())))
     spectral = torch.stack([values[-1] for values in squared_singular_values(network, x).values()])
-    ratio = (squares / spectral).sum().item()
-    if margin == 0 or ratio == 0:
+    ratio = (torch.stack(squares).cpu() / spectral).sum().item()
+    if margin == 0 or ratio == 0 or bool((spectral <= 0).any()):
         raise NotMeasurable(
             "The spectral bound needs a margin and weights other than zero; "
             f"the margin is {margin:.3g}, the sum of squared norms over spectral norms {ratio:.3g}."
         )
-    return log_products(spectral)["log_product"] - 2 * math.log(margin) + math.log(ratio)
+    return Estimate(spectral.log().sum().item() - 2 * math.log(margin) + math.log(ratio))
 
 
 @_register(
@@ -196,8 +146,8 @@ def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size:
 
     $\gamma$ is the tenth percentile of the margins $f_y - \max_{j \ne y} f_j$ (the k-th smallest, k = n // 10).
     """
-    squares = squared_frobenius_norms(layer_weights(network, x))
-    return Estimate(log_spectral_bound(network, x, y, squares, chunk_size))
+    squares = [layer.weight.square().sum() for layer in layer_weights(network, x)]
+    return _log_spectral_bound(network, x, y, squares, chunk_size)
 
 
 @_register(
@@ -215,5 +165,78 @@ def spectral_distance_complexity(
     As `spectral_complexity`, with $\lVert W_l - W_l^0 \rVert_F^2$ in place of $\lVert W_l \rVert_F^2$; batch norm is
     folded into both.
     """
-    moved = [layer.difference.square().sum().cpu() for layer in layer_weights(network, x, initial_state)]
-    return Estimate(log_spectral_bound(network, x, y, torch.stack(moved), chunk_size))
+    squares = [layer.difference.square().sum() for layer in layer_weights(network, x, initial_state)]
+    return _log_spectral_bound(network, x, y, squares, chunk_size)
+
+
+# eigenvalues below this part of the largest are rounding
+_ZERO = 1e-12
+
+
+def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
+    r"""Fit a power law: return alpha, x_min and the distance.
+
+    $p(x) \propto x^{-\alpha}$, $x \ge x_{\min}$. For each start among the values the exponent is the one of largest
+    likelihood, $1 + m / \sum \log(x_i / x_{\min})$ over the m values from it on; the start is that of the smallest
+    Kolmogorov-Smirnov distance (Clauset, Shalizi and Newman 2009, eq. 3.1 and 3.9).
+    """
+    x = values.double().sort().values
+    n, logs = len(x), values.double().sort().values.log()
+    best = (math.nan, math.nan, math.inf)
+    # sum of logarithms from each value on
+    tails = logs.flip(0).cumsum(0).flip(0)
+    for start in range(n - 1):
+        m = n - start
+        excess = float(tails[start]) - m * float(logs[start])
+        if excess <= 0 or (start and x[start] == x[start - 1]):
+            continue
+        alpha = 1 + m / excess
+        fitted = 1 - torch.exp((1 - alpha) * (logs[start:] - logs[start]))
+        empirical = torch.arange(m, dtype=torch.float64) / m
+        distance = float((fitted - empirical).abs().max())
+        if distance < best[2]:
+            best = (alpha, float(x[start]), distance)
+    return best
+
+
+@_register(
+    title="power-law exponent of the weights' spectra",
+    numbers={
+        "alpha": ScalarInfo("exponent", "lower", "mean over layers"),
+        "weighted": ScalarInfo(
+            "exponent times decades", "lower", "mean over layers", "weighted by the largest eigenvalue"
+        ),
+    },
+    cost_class="weights",
+    reference="Martin, Peng and Mahoney 2021 (arXiv:2002.06716), eq. 5 and 6; Clauset, Shalizi and Newman 2009",
+)
+def power_law_alpha(network: nn.Module, x: Inputs, *, min_eigenvalues: int = 20) -> Scalars:
+    r"""Compute the mean power-law exponents of the layers' spectra, plain and weighted.
+
+    "alpha" is the mean of the exponents $\alpha_l$ fitted to the eigenvalues of $W_l^\top W_l$ by `power_law_fit`,
+    "weighted" that of $\alpha_l \log_{10} \lambda_{\max, l}$. A kernel [O, I, h, w] counts as the matrix [O, I h w]
+    (WeightWatcher joins the spectra of its h w slices); batch norm is folded in. Layers with fewer than
+    `min_eigenvalues` positive eigenvalues are omitted.
+
+    Args:
+        min_eigenvalues: Smallest number of eigenvalues of a layer that counts, at least 3; WeightWatcher uses 50.
+
+    Raises:
+        NotMeasurable: No layer has so many eigenvalues.
+    """
+    check_range("min_eigenvalues", min_eigenvalues, 3)
+    alphas, weighted = [], []
+    for values in squared_singular_values(network, x).values():
+        values = values[values > _ZERO * values[-1]]
+        if len(values) < min_eigenvalues:
+            continue
+        alpha = power_law_fit(values)[0]
+        if math.isfinite(alpha):
+            alphas.append(alpha)
+            weighted.append(alpha * math.log10(float(values[-1])))
+    if not alphas:
+        raise NotMeasurable(
+            f"No layer has {min_eigenvalues} or more different eigenvalues, as the power-law fit needs. "
+            "Pass a smaller min_eigenvalues."
+        )
+    return Scalars({"alpha": sum(alphas) / len(alphas), "weighted": sum(weighted) / len(weighted)})

@@ -1,6 +1,6 @@
 r"""PAC-Bayes bounds and flatness from the tolerated noise on the weights.
 
-All six measures share one quantity. For noise of one scale, sigma is the largest standard deviation of Gaussian noise
+All four measures share one quantity. For noise of one scale, sigma is the largest standard deviation of Gaussian noise
 on all trainable weights at which the accuracy, a mean over `draws` noise samples, drops by at most `drop`. For noise in
 proportion to the weights, sigma' is the largest factor of noise with standard deviation $\sqrt{\sigma'^2 \theta_i^2 +
 \epsilon^2}$, $\epsilon = 0.001$. Both are found by bisection in [0, 2], within 0.01 of the drop or after 15 steps. They
@@ -14,7 +14,8 @@ Further common parameters:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -30,14 +31,12 @@ from gapscope.measures.parameters import weight_differences
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
-# all six perturb by the same noise samples, so that each kind of noise is searched once
+# all four perturb by the same noise samples, so that each kind of noise is searched once
 STREAM = "perturbations"
 # keeps weights near zero from being frozen, as in the reference
 MAGNITUDE_EPSILON = 1e-3
 # distance from the drop at which the search ends
 TOLERANCE = 0.01
-_OF_ACCURACY = "of the accuracy, a mean over samples and draws"
-_BOUND = ScalarInfo("nats", "lower", "sum over all trainable weights")
 
 
 def _noisy(weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool) -> list[Tensor]:
@@ -98,136 +97,103 @@ def _noise_tolerance(
     return middle
 
 
-def _register(
-    *, title: str, equation: int, numbers: ScalarInfo = _BOUND, magnitude: bool = False, initial: bool = False
-) -> Callable[[Callable[..., float]], Callable[..., Estimate]]:
-    """Register a function of network, tolerated noise, n (and initial weights)."""
-
-    def register(value: Callable[..., float]) -> Callable[..., Estimate]:
-        def without_initial(
-            network: nn.Module,
-            x: Inputs,
-            y: Labels,
-            *,
-            drop: float = 0.1,
-            draws: int = 10,
-            generator: torch.Generator | None = None,
-            chunk_size: int | None = None,
-        ) -> Estimate:
-            sigma = _noise_tolerance(network, x, y, magnitude, drop, draws, generator, chunk_size)
-            return Estimate(value(network, sigma, len(x)))
-
-        def with_initial(
-            network: nn.Module,
-            x: Inputs,
-            y: Labels,
-            *,
-            initial_state: Mapping[str, Tensor],
-            drop: float = 0.1,
-            draws: int = 10,
-            generator: torch.Generator | None = None,
-            chunk_size: int | None = None,
-        ) -> Estimate:
-            sigma = _noise_tolerance(network, x, y, magnitude, drop, draws, generator, chunk_size)
-            return Estimate(value(network, sigma, len(x), weight_differences(network, initial_state)))
-
-        measure = with_initial if initial else without_initial
-        measure.__name__, measure.__qualname__, measure.__doc__ = value.__name__, value.__qualname__, value.__doc__
-        return register_measure(
-            title=title,
-            labels=True,
-            numbers=numbers,
-            cost_class="many",
-            default=False,
-            sampling=Sampling("whole", 256, lambda k: 75),
-            stream=STREAM,
-            reference=f"Jiang et al. 2020 (arXiv:1912.02178), eq. {equation}; Neyshabur et al. 2017 (arXiv:1706.08947)",
-        )(measure)
-
-    return register
-
-
-def _bound(squares: float, sigma: float, n: int) -> float:
-    """Return the bound for a squared norm of the weights and noise of one scale."""
-    return squares / (4 * sigma**2) + math.log(n / sigma) + 10
-
-
-def _magnitude_bound(differences: Sequence[Tensor], squares: float, factor: float, n: int) -> float:
-    """Return the bound for proportional noise from weight differences and a squared norm."""
-    count = sum(tensor.numel() for tensor in differences)
-    epsilon = MAGNITUDE_EPSILON**2
-    numerator = epsilon + (factor**2 + 1) * squares / count
-    logs = [(numerator / (epsilon + factor**2 * tensor.square())).log().sum().item() for tensor in differences]
-    return sum(logs) / 4 + math.log(n / factor) + 10
+_register = partial(
+    register_measure,
+    labels=True,
+    cost_class="many",
+    default=False,
+    sampling=Sampling("whole", 256, lambda k: 75),
+    stream=STREAM,
+)
+_REFERENCE = "Jiang et al. 2020 (arXiv:1912.02178), eq. {}; Neyshabur et al. 2017 (arXiv:1706.08947)"
+_BOUND = ScalarInfo("nats", "lower", "sum over all trainable weights")
 
 
 @_register(
     title="sensitivity of the accuracy to noise on the weights",
-    equation=53,
-    numbers=ScalarInfo("1 / squared weight units", "lower", _OF_ACCURACY),
+    numbers=ScalarInfo("1 / squared weight units", "lower", "of the accuracy, a mean over samples and draws"),
+    reference=_REFERENCE.format(53),
 )
-def pacbayes_flatness(network: nn.Module, sigma: float, n: int) -> float:
+def pacbayes_flatness(
+    network: nn.Module,
+    x: Inputs,
+    y: Labels,
+    *,
+    drop: float = 0.1,
+    draws: int = 10,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Estimate:
     r"""Compute the flatness of the accuracy under noise on the weights (estimated).
 
     $1 / \sigma^2$. The released code of the reference passes a variance where torch expects a standard deviation; here
     $\sigma$ is the standard deviation.
     """
-    return 1 / sigma**2
-
-
-@_register(title="weight norm relative to the tolerated weight noise", equation=49)
-def pacbayes_norm(network: nn.Module, sigma: float, n: int) -> float:
-    r"""Compute the PAC-Bayes bound around the origin in nats (estimated).
-
-    $\frac{\lVert\theta\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10$
-    """
-    return _bound(norm_of(trainable(network)) ** 2, sigma, n)
-
-
-@_register(title="distance from the initial weights relative to the tolerated weight noise", equation=48, initial=True)
-def pacbayes_distance(network: nn.Module, sigma: float, n: int, differences: Sequence[Tensor]) -> float:
-    r"""Compute the PAC-Bayes bound around the initial weights in nats (estimated).
-
-    $\frac{\lVert\theta - \theta_0\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10$
-    """
-    return _bound(norm_of(differences) ** 2, sigma, n)
+    return Estimate(1 / _noise_tolerance(network, x, y, False, drop, draws, generator, chunk_size) ** 2)
 
 
 @_register(
     title="sensitivity of the accuracy to noise in proportion to the weights",
-    equation=61,
-    numbers=ScalarInfo("1", "lower", _OF_ACCURACY),
-    magnitude=True,
+    numbers=ScalarInfo("1", "lower", "of the accuracy, a mean over samples and draws"),
+    reference=_REFERENCE.format(61),
 )
-def pacbayes_magnitude_flatness(network: nn.Module, factor: float, n: int) -> float:
+def pacbayes_magnitude_flatness(
+    network: nn.Module,
+    x: Inputs,
+    y: Labels,
+    *,
+    drop: float = 0.1,
+    draws: int = 10,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Estimate:
     r"""Compute the flatness under noise proportional to the weights, $1 / \sigma'^2$."""
-    return 1 / factor**2
+    return Estimate(1 / _noise_tolerance(network, x, y, True, drop, draws, generator, chunk_size) ** 2)
+
+
+def _bound(norm: float, sigma: float, n: int) -> Estimate:
+    """Return the bound of n samples for a norm of the weights and the noise that they tolerate."""
+    return Estimate(norm**2 / (4 * sigma**2) + math.log(n / sigma) + 10)
+
+
+@_register(title="weight norm relative to the tolerated weight noise", numbers=_BOUND, reference=_REFERENCE.format(49))
+def pacbayes_norm(
+    network: nn.Module,
+    x: Inputs,
+    y: Labels,
+    *,
+    drop: float = 0.1,
+    draws: int = 10,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Compute the PAC-Bayes bound around the origin in nats (estimated).
+
+    $\frac{\lVert\theta\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10$
+    """
+    sigma = _noise_tolerance(network, x, y, False, drop, draws, generator, chunk_size)
+    return _bound(norm_of(trainable(network)), sigma, len(x))
 
 
 @_register(
-    title="weight norm relative to the tolerated noise in proportion to the weights",
-    equation=57,
-    magnitude=True,
-    initial=True,
+    title="distance from the initial weights relative to the tolerated weight noise",
+    numbers=_BOUND,
+    reference=_REFERENCE.format(48),
 )
-def pacbayes_magnitude_norm(network: nn.Module, factor: float, n: int, differences: Sequence[Tensor]) -> float:
-    r"""Compute the PAC-Bayes bound for proportional noise around the origin (nats).
+def pacbayes_distance(
+    network: nn.Module,
+    x: Inputs,
+    y: Labels,
+    *,
+    initial_state: Mapping[str, Tensor],
+    drop: float = 0.1,
+    draws: int = 10,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
+) -> Estimate:
+    r"""Compute the PAC-Bayes bound around the initial weights in nats (estimated).
 
-    .. math:: \frac14 \sum_{i=1}^k \log\frac{\epsilon^2 + (\sigma'^2 + 1) \lVert\theta\rVert^2 / k}
-              {\epsilon^2 + \sigma'^2 (\theta_i - \theta_{0,i})^2} + \log\frac n{\sigma'} + 10
+    $\frac{\lVert\theta - \theta_0\rVert^2}{4\sigma^2} + \log\frac n\sigma + 10$
     """
-    return _magnitude_bound(differences, norm_of(trainable(network)) ** 2, factor, n)
-
-
-@_register(
-    title="distance from the initial weights relative to the tolerated proportional noise",
-    equation=56,
-    magnitude=True,
-    initial=True,
-)
-def pacbayes_magnitude_distance(network: nn.Module, factor: float, n: int, differences: Sequence[Tensor]) -> float:
-    r"""Compute the PAC-Bayes bound for proportional noise around the initial weights (nats).
-
-    As `pacbayes_magnitude_norm`, with $\lVert\theta - \theta_0\rVert^2$ in place of $\lVert\theta\rVert^2$.
-    """
-    return _magnitude_bound(differences, norm_of(differences) ** 2, factor, n)
+    sigma = _noise_tolerance(network, x, y, False, drop, draws, generator, chunk_size)
+    return _bound(norm_of(weight_differences(network, initial_state)), sigma, len(x))

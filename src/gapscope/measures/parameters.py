@@ -1,12 +1,15 @@
-"""Number and size of the parameters."""
+"""Size baselines: number and norm of the parameters, and operations of a forward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from gapscope.inspection.outputs import as_real, check_finite
+from gapscope.gradients.backward import differentiable_kernels
+from gapscope.inspection.outputs import as_real, check_finite, measurement_mode, prepare_inputs
+from gapscope.measures._forward import Inputs
 from gapscope.measures._gradients import norm_of
 from gapscope.measures._weights import initial_value
 from gapscope.measures.registry import ScalarInfo, register_measure
@@ -83,3 +86,25 @@ def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[s
     """
     check_finite(network)
     return Estimate(norm_of(weight_differences(network, initial_state)))
+
+
+@register_measure(
+    title="multiply-accumulate operations of one forward pass",
+    numbers=ScalarInfo("multiplications with an addition", "none", "sum over layers, of one sample"),
+    cost_class="weights",
+    default=False,
+    reference="Abdelfattah et al. 2021 (arXiv:2101.08134), the baseline of zero-cost proxies",
+)
+def multiply_accumulates(network: nn.Module, x: Inputs) -> Estimate:
+    r"""Count the multiply-accumulate operations of one forward pass of one sample (exact).
+
+    A linear layer of I inputs and O outputs has $I O$ per position, a convolution $O \cdot I / g \cdot k_h k_w$ per
+    output position; attention counts its two products. Biases, normalization, activations and pooling are not counted.
+    """
+    # fused layers hide their products from the counter; where a weight has a gradient, torch fuses none
+    with measurement_mode(network) as network, differentiable_kernels(network.modules()):
+        network.requires_grad_(True)
+        counter = FlopCounterMode(display=False)
+        with counter:
+            network(prepare_inputs(network, x[:1]).clone())
+    return Estimate(counter.get_total_flops() / 2)

@@ -12,9 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gapscope.ablation.class_curves import boundary_distances
 from gapscope.base.errors import NotMeasurable
-from gapscope.base.samples import Samples, slices
+from gapscope.base.samples import slices
 from gapscope.gradients.backward import differentiable_kernels, whole_gradient
 from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.independence import check_sample_independence, highest_precision_dtype
@@ -28,7 +27,7 @@ from gapscope.inspection.outputs import (
     samples_per_pass,
 )
 from gapscope.inspection.substitution import ParameterSubstitution, cast_network
-from gapscope.measures._forward import Inputs, Labels, forward_pass, low_margin, margins_of, mean_with_error
+from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures._gradients import samples_on_device, trainable
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
@@ -123,16 +122,6 @@ def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[
             yield PoweredNetwork(network, stand_in, shifts)
 
 
-def path_sum(network: nn.Module, x: Tensor) -> Float[Tensor, ""]:
-    """Return the sum over outputs of the network with squared weights on an input of ones."""
-    shape = tuple(x.shape[1:])
-    with with_powered_weights(network, x, 2) as seen:
-        with torch.no_grad():
-            total = seen.sum_for_ones(shape)
-        seen.check_homogeneous(shape)
-    return total
-
-
 _register = partial(register_measure, labels=True, default=False)
 
 
@@ -150,27 +139,12 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
     float64. Networks that are not piecewise linear (smooth activations, attention, layer norm) have none, nor have
     networks of token ids: both raise `NotMeasurable`. Dziugaite et al. report $\sqrt{\cdot / n}$.
     """
-    return Estimate(path_sum(network, x).item())
-
-
-@_register(
-    title="path norm relative to the margin",
-    numbers=ScalarInfo("1 / squared input", "lower", "sum over paths, over the squared margin"),
-    sampling=Sampling("whole", 256, lambda k: 2),
-    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 43; Dziugaite et al. 2020",
-)
-def path_norm_over_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
-    r"""Compute the path norm divided by the squared margin, $\gamma^2$ (exact).
-
-    $\gamma$ is the tenth percentile of the margins $f_y - \max_{j \ne y} f_j$ (the k-th smallest, k = n // 10).
-
-    Raises:
-        NotMeasurable: The margin is zero, or there is no path norm.
-    """
-    margin = low_margin(margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu()))
-    if margin == 0:
-        raise NotMeasurable("The margin is 0; path_norm_over_margin divides by it. Train the network.")
-    return Estimate(path_sum(network, x).item() / margin**2)
+    shape = tuple(x.shape[1:])
+    with with_powered_weights(network, x, 2) as powered:
+        with torch.no_grad():
+            total = powered.sum_for_ones(shape)
+        powered.check_homogeneous(shape)
+    return Estimate(total.item())
 
 
 def _output_change(
@@ -227,28 +201,3 @@ def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
         for part in slices(len(x), chunk_size):
             total += changes(x[part].clone(), labels[part]).square().sum().item()
     return Estimate(total / len(x))
-
-
-EPSILON = 1e-14
-
-
-def first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
-    """Return the first convolution or linear layer that a forward pass of one sample calls."""
-    for call in record_module_calls(network, prepare_inputs(network, x[:1])):
-        if isinstance(call.module, Weighted):
-            return call.name, call.module
-    raise NotMeasurable("There must be a first convolution or linear layer; the network calls none.")
-
-
-def first_layer_margin(network: nn.Module, samples: Samples, chunk_size: int | None) -> Estimate:
-    r"""Compute the mean margin at the first layer in units of its features' trimmed deviation."""
-    with measurement_mode(network) as network:
-        check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
-        name, _ = first_layer(network, samples.inputs)
-        distances, variances = boundary_distances(network, samples, [name], epsilon=EPSILON, chunk_size=chunk_size)
-    # the mean of all but the smallest and the largest twentieth
-    ordered, cut = variances[0].sort().values, int(0.05 * len(variances[0]))
-    spread = ordered[cut : len(ordered) - cut].mean().item() ** 0.5
-    if spread == 0:
-        raise NotMeasurable(f"Layer '{name}' must vary over the samples; it is constant.")
-    return mean_with_error(distances[0] / spread)

@@ -15,11 +15,10 @@ from torch.nn.modules.conv import _ConvNd
 from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
-from gapscope.inspection.hooks import capture_outputs
+from gapscope.inspection.hooks import Weighted, capture_outputs, record_module_calls
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, features_of, forward_pass, mean_with_error
 from gapscope.measures._noise import STREAM, mixed_logits, random_groups
-from gapscope.measures.path_norms import first_layer
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -163,6 +162,14 @@ def graph_label_variation(
 POOLED = 4
 
 
+def _first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
+    """Return the first convolution or linear layer that a forward pass of one sample calls."""
+    for call in record_module_calls(network, x[:1]):
+        if isinstance(call.module, Weighted):
+            return call.name, call.module
+    raise NotMeasurable("There must be a first convolution or linear layer; the network calls none.")
+
+
 def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
     r"""Compute the Davies-Bouldin index of the classes that have samples.
 
@@ -232,7 +239,7 @@ def davies_bouldin_mixup(
     features = []
     with measurement_mode(network) as network, torch.no_grad():
         x = prepare_inputs(network, x)
-        name, module = first_layer(network, x)
+        name, module = _first_layer(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
             with capture_outputs({name: module}) as seen:
                 network(x[part].clone())

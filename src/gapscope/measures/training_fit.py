@@ -1,14 +1,26 @@
-"""Accuracy and loss on the training samples."""
+"""Accuracy, loss and output margins on the training samples."""
 
 from __future__ import annotations
 
+import math
+
+import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import check_finite
-from gapscope.measures._forward import FloatInputs, Targets
+from gapscope.measures._forward import (
+    FloatInputs,
+    Inputs,
+    Labels,
+    Scalars,
+    Targets,
+    forward_pass,
+    low_margin,
+    margins_of,
+)
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -59,3 +71,29 @@ def loss(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | No
     """
     check_finite(network)
     return Estimate(evaluate(network, Samples(x, y), chunk_size=chunk_size)["loss"])
+
+
+@register_measure(
+    title="margin between the labelled class and the runner-up",
+    numbers={
+        "percentile_10": ScalarInfo(
+            "logits", "higher", "k-th smallest over samples, k = n // 10", "a tenth lies below"
+        ),
+        "median": ScalarInfo("logits", "higher", "median over samples"),
+        "inverse_square": ScalarInfo("1 / squared logits", "lower", "of the 10th percentile"),
+    },
+    labels=True,
+    default=False,
+    sampling=Sampling("whole", 256, lambda k: 2),
+    reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 22",
+)
+def output_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
+    r"""Compute the output margins: low percentile, median, inverse square (exact).
+
+    The margin of a sample is $f_y - \max_{j \ne y} f_j$. "percentile_10" is the k-th smallest margin, k = n // 10 (at
+    least 1), negative if more than a tenth of the samples are misclassified. "inverse_square" is $1 / \gamma^2$ of that
+    percentile, which loses its sign.
+    """
+    margins = margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())
+    low, median = low_margin(margins), torch.quantile(margins, 0.5).item()
+    return Scalars({"percentile_10": low, "median": median, "inverse_square": 1 / low**2 if low else math.inf})
