@@ -11,7 +11,7 @@ from torch import nn
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection import chunking
 from gapscope.inspection.chunking import memory_budget, peak_bytes, rows_per_pass
-from gapscope.inspection.outputs import MAX_SAMPLES_PER_PASS, network_outputs, samples_per_pass
+from gapscope.inspection.outputs import DEFAULT_CHUNK_SIZE, network_outputs, samples_per_pass
 from gapscope.measures.output_sensitivity import output_sensitivity
 
 CPU = torch.device("cpu")
@@ -112,9 +112,9 @@ def test_large_inputs_pay_one_sample_and_scarce_memory_makes_small_chunks(monkey
 def test_token_ids_are_few_only_where_they_are_very_few() -> None:
     network, seen = nn.Embedding(10, 4), []
     ids = torch.zeros(40, 16, dtype=torch.int64)
-    assert samples_per_pass(network, ids[:16], None, one_pass=seen.append) == MAX_SAMPLES_PER_PASS
+    assert samples_per_pass(network, ids[:16], None, one_pass=seen.append) == DEFAULT_CHUNK_SIZE
     assert not seen
-    assert samples_per_pass(network, ids, None, one_pass=seen.append) == MAX_SAMPLES_PER_PASS
+    assert samples_per_pass(network, ids, None, one_pass=seen.append) == DEFAULT_CHUNK_SIZE
     assert [len(part) for part in seen] == [1]
 
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from cases import CASES, each
 from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.targets import check_labels
 from gapscope.inspection import restoring
-from gapscope.inspection.outputs import check_labels, checked_outputs, inspection_mode, network_outputs, prepare_inputs
+from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, prepare_inputs
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import ParameterSubstitution, cast_like, cast_network
 
@@ -137,7 +138,7 @@ def test_wrong_inputs_and_outputs_get_one_sentence() -> None:
         checked_outputs(torch.zeros(5, 2, 1), 5)
     with pytest.raises(InvalidInput, match="got tuple"):
         checked_outputs((torch.zeros(5, 2),), 5)
-    with pytest.raises(InvalidInput, match="smaller than the network's number of outputs, 2; got 4"):
+    with pytest.raises(InvalidInput, match="smaller than the number of classes, 2; got 4"):
         check_labels(torch.tensor([0, 4]), 2)
 
 

@@ -93,7 +93,7 @@ X, Y = blobs(60, 3)
 @pytest.mark.parametrize(
     ("validation", "train", "facts"),
     [
-        (X[:20], (X[20:], Y[20:]), "data must hold targets"),
+        (X[:20], (X[20:], Y[20:]), "needs targets"),
         ((X[:5], Y[:5]), (X[20:], Y[20:]), "validation .* 10 .* 5"),
         ((X[:20], Y[:20]), (X[20:24], Y[20:24]), "train .* 10 .* 4"),
         ((X[:20], Y[:20]), (X[20:, :1], Y[20:]), r"must run on the inputs.*\[40, 1\]"),

@@ -17,7 +17,7 @@ from gapscope.base.samples import Samples, slices_of
 from gapscope.inspection.execution import compute_distributed, processes
 from gapscope.inspection.hooks import Weighted, capture_outputs, kind, module_named, record_module_calls
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import checked_outputs, prepare_inputs, samples_per_pass
+from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE, checked_outputs, prepare_inputs, samples_per_pass
 
 
 def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " m"]:
@@ -141,7 +141,7 @@ def boundary_distances(
     Results are float64, on the CPU.
     """
     modules = {name: module_named(network, name) for name in layers if name != "input"}
-    chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
+    chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
     moments = {name: ChannelMoments() for name in layers}
 
     def of(part: slice) -> Tensor:

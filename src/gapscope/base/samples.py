@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.targets import IGNORED, check_targets, parse_targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +62,6 @@ def pack_inputs(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor
     return -1 - torch.arange(len(first), device=first.device)[:, None], InputLayout(names, columns=tensors)
 
 
-IGNORED = -100
-
-
 @dataclass(frozen=True)
 class Samples:
     """Checked inputs with their targets.
@@ -87,7 +85,7 @@ class Samples:
         _check_inputs(self.inputs)
         if self.targets is not None:
             check_same_length("inputs", len(self.inputs), "targets", len(self.targets))
-            _check_targets(self.targets)
+            check_targets(self.targets)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -158,42 +156,6 @@ def _check_values(inputs: Tensor) -> None:
         )
 
 
-def _check_targets(targets: Tensor) -> None:
-    if targets.is_floating_point():
-        if targets.ndim != 2:
-            raise InvalidInput(
-                f"Regression targets must have shape [n, K]; got {list(targets.shape)}. For K = 1 use y[:, None]."
-            )
-        if not bool(torch.isfinite(targets).all()):
-            raise InvalidInput("targets must be finite; got NaN or infinity. Drop those samples.")
-        return
-    if targets.ndim == 0 or targets.dtype != torch.int64 or (targets.ndim > 1 and targets[0].numel() < 2):
-        raise InvalidInput(
-            f"Class labels must be an int64 tensor of shape [n]; got {targets.dtype} of shape {list(targets.shape)}. "
-            "Use y.long(), or float targets [n, K] for regression."
-        )
-    wrong = targets[(targets < 0) & (targets != IGNORED)] if targets.ndim > 1 else targets[targets < 0]
-    if len(wrong):
-        raise InvalidInput(f"Class labels must be 0 or larger; got {int(wrong.min())}.")
-
-
-def _parse_targets(targets: Tensor, notes: list[str]) -> Tensor:
-    """Convert raw targets to labels (int64) or regression targets [n, K]."""
-    if targets.is_complex():
-        raise InvalidInput(f"targets must be real; got {targets.dtype}. Pass real and imaginary parts as columns.")
-    if not targets.is_floating_point():
-        targets = targets.long()
-        return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
-    targets = targets[:, None] if targets.ndim == 1 else targets
-    zeros, ones = targets == 0, targets == 1
-    if targets.shape[1:] == (1,) and bool((zeros | ones).all() & zeros.any() & ones.any()):
-        notes.append(
-            "Targets that are all 0.0 or 1.0 are treated as two classes. For regression pass gs.Samples(x, y[:, None])."
-        )
-        return targets[:, 0].long()
-    return targets
-
-
 def as_samples(data: Any, *, at_most: int | None = None) -> Samples:
     """Return Samples from data in any common form (omitted data are noted).
 
@@ -215,7 +177,7 @@ def as_samples(data: Any, *, at_most: int | None = None) -> Samples:
         for part in inputs.values() if isinstance(inputs, dict) else inputs:
             _check_values(part)
         inputs, form = pack_inputs(inputs)
-    targets = None if collated.targets is None else _parse_targets(collated.targets, notes)
+    targets = None if collated.targets is None else parse_targets(collated.targets, notes)
     if targets is not None and targets.ndim == 1 and not targets.is_floating_point():
         is_labelled = targets != IGNORED
         if len(is_labelled) == len(inputs) and bool(is_labelled.any()) and not bool(is_labelled.all()):

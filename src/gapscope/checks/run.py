@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import GapscopeError, InvalidInput, check_range
+from gapscope.base.errors import GapscopeError, check_range
 from gapscope.base.samples import as_samples
+from gapscope.base.targets import require_targets
 from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.registry import Check, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import CheckResult
@@ -77,8 +78,7 @@ def check(
     test = None if test is None else unwrap_estimator(network, test)[1]
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
-    if samples.targets is None:
-        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
+    require_targets(samples.targets, "check")
     n = len(samples)
     positions = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
     prepared = ready(network, samples.subset(positions), needs=("outputs",))

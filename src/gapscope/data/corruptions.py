@@ -12,6 +12,7 @@ from torch.nn import functional
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples, slices
+from gapscope.base.targets import check_labels, require_labels
 
 
 def inject_label_noise(
@@ -41,8 +42,7 @@ def inject_label_noise(
     """
     check_range("rate of label_noise", rate, 0, 1)
     check_range("n_classes of label_noise", n_classes, 2)
-    if len(labels) and int(labels.max()) >= n_classes:
-        raise InvalidInput(f"Labels must be smaller than n_classes = {n_classes}; got {int(labels.max())}.")
+    check_labels(labels, n_classes)
     generator = resolve_generator(generator, "label noise")
     n = len(labels)
     chosen = torch.randperm(n, generator=generator)[: round(rate * n)]
@@ -76,22 +76,21 @@ def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.G
     Raises:
         InvalidInput: The samples have no class labels, n is no multiple of n_classes, or a class has too few samples.
     """
-    if samples.targets is None or not samples.is_classification:
-        raise InvalidInput("A balanced subset needs class labels; these samples have none. Use a plain subset.")
+    targets = require_labels(samples.targets, "A balanced subset")
     check_range("n of balanced_subset", n, 1)
     if n % n_classes:
         raise InvalidInput(
             f"The size of a balanced subset must be a multiple of the number of classes, {n_classes}; got {n}. "
             f"Use {n - n % n_classes or n_classes}."
         )
-    counts = torch.bincount(samples.targets, minlength=n_classes)[:n_classes]
+    counts = torch.bincount(targets, minlength=n_classes)[:n_classes]
     if int(counts.min()) < n // n_classes:
         raise InvalidInput(
             f"Every class must have {n // n_classes} samples for a balanced subset of {n}; "
             f"class {int(counts.argmin())} has {int(counts.min())}. Use at most {int(counts.min()) * n_classes}."
         )
     order = torch.randperm(len(samples), generator=resolve_generator(generator, "training subset"))
-    labels = samples.targets[order]
+    labels = targets[order]
     drawn = torch.zeros(len(order), dtype=torch.bool)
     for label in range(n_classes):
         drawn[(labels == label).nonzero().flatten()[: n // n_classes]] = True

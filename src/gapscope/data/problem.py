@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.samples import Samples
-from gapscope.inspection.outputs import check_labels
+from gapscope.base.targets import check_labels, check_regression_shape, require_labels, require_regression_targets
 
 Task = Literal["classification", "regression"]
 
@@ -47,24 +47,16 @@ class Problem:
                 f"Training and test inputs must have the same shape; got {list(self.train.inputs.shape[1:])} "
                 f"and {list(self.test.inputs.shape[1:])}. Resize one of them."
             )
-        self._check_targets("training", self.train)
-        self._check_targets("test", self.test)
+        for split, samples in (("training", self.train), ("test", self.test)):
+            owner = f"The {split} split of a {self.task} problem"
+            if self.task == "classification":
+                check_labels(require_labels(samples.targets, owner), self.n_outputs)
+            else:
+                targets = require_regression_targets(samples.targets, owner)
+                check_regression_shape(targets, (len(targets), self.n_outputs))
 
     def __repr__(self) -> str:
         return f"Problem({self.name}, {self.task}, {self.n_outputs} outputs; train {self.train}; test {self.test})"
-
-    def _check_targets(self, split: str, samples: Samples) -> None:
-        targets = samples.targets
-        if targets is None or samples.is_classification != (self.task == "classification"):
-            expected = "int64 labels [n]" if self.task == "classification" else "float targets [n, K]"
-            got = "none" if targets is None else f"{targets.dtype} of shape {list(targets.shape)}"
-            raise InvalidInput(f"The {split} targets of a {self.task} problem must be {expected}; got {got}.")
-        if self.task == "classification":
-            check_labels(targets, self.n_outputs)
-        elif targets.shape[1] != self.n_outputs:
-            raise InvalidInput(
-                f"The {split} targets must have n_outputs = {self.n_outputs} columns; got {targets.shape[1]}."
-            )
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from gapscope.base.samples import slices_of
 from gapscope.gradients.tape import Tape, record_forward
 from gapscope.gradients.verification import verify
 from gapscope.inspection.execution import compute_distributed
-from gapscope.inspection.outputs import MAX_SAMPLES_PER_PASS, samples_per_pass
+from gapscope.inspection.outputs import DEFAULT_CHUNK_SIZE, samples_per_pass
 
 
 def one_hot_cotangents(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
@@ -40,7 +40,7 @@ def per_sample_traces(
     probes: Float[Tensor, "p n k"] | None,
     *,
     chunk_size: int | None,
-    at_most: int = MAX_SAMPLES_PER_PASS,
+    at_most: int = DEFAULT_CHUNK_SIZE,
 ) -> Float[Tensor, "p n"]:
     """Return the trace of every sample's kernel block in float64, unscaled.
 

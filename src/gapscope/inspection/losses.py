@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.base.samples import IGNORED, Samples, slices
+from gapscope.base.errors import NotMeasurable
+from gapscope.base.samples import Samples, slices
+from gapscope.base.targets import IGNORED, check_label_shape, check_labels, check_regression_shape, require_targets
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.network_adapter import NetworkAdapter
-from gapscope.inspection.outputs import check_labels, inspection_mode, network_outputs
+from gapscope.inspection.outputs import inspection_mode, network_outputs, samples_per_pass
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A loss of each sample [n] from outputs [n, K] and targets; `sample_losses` is the one that is used by default."""
@@ -38,11 +39,7 @@ def _with_positions(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def _cross_entropy(outputs: Tensor, labels: Tensor, reduction: str) -> Tensor:
     outputs = class_logits(_with_positions(outputs, labels))
-    if labels.dtype != torch.int64 or labels.shape != (len(outputs), *outputs.shape[2:]):
-        raise InvalidInput(
-            f"Class labels must be int64 of shape {[len(outputs), *outputs.shape[2:]]}, one per row of outputs; "
-            f"got {labels.dtype} of shape {list(labels.shape)}. Use y.long(), or float targets for regression."
-        )
+    check_label_shape(labels, (len(outputs), *outputs.shape[2:]))
     try:
         return F.cross_entropy(outputs, labels, reduction=reduction)
     except IndexError:  # a label without an output; checked only now, because the check waits for the device
@@ -55,11 +52,7 @@ def _regression_targets(outputs: Tensor, targets: Tensor) -> Tensor:
     one_each = {(len(outputs),), (len(outputs), 1)}
     if {tuple(outputs.shape), tuple(targets.shape)} <= one_each:
         targets = targets.view_as(outputs)
-    if outputs.shape != targets.shape:
-        raise InvalidInput(
-            f"Regression targets must have the shape of the outputs, {list(outputs.shape)}; got {list(targets.shape)}. "
-            f"Build the network with {targets.shape[1] if targets.ndim > 1 else 1} outputs, or correct the targets."
-        )
+    check_regression_shape(targets, outputs.shape)
     return targets.to(outputs.dtype)
 
 
@@ -99,15 +92,14 @@ def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = N
     Raises:
         InvalidInput: There are no targets, or a label has no output.
     """
-    if samples.targets is None:
-        raise InvalidInput("Scores need targets; got inputs alone. Pass data as (x, y).")
+    targets = require_targets(samples.targets)
     if samples.form is not None and not isinstance(network, NetworkAdapter):
         network = NetworkAdapter(network, samples.form)
     if samples.is_dense:
         return _scores_of_positions(network, samples, chunk_size)
     with inspection_mode(network):
         outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size)
-    targets = samples.targets.to(outputs.device)
+    targets = targets.to(outputs.device)
     if not samples.is_classification:
         return {"loss": default_loss(outputs.double(), targets).item()}
     outputs = class_logits(outputs)
@@ -119,10 +111,11 @@ def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = N
 def _scores_of_positions(network: nn.Module, samples: Samples, chunk_size: int | None) -> dict[str, float]:
     """Sum loss and correct predictions over positions, chunk by chunk."""
     loss, correct, count = 0.0, 0.0, 0
-    for part in slices(len(samples), chunk_size or 16):
+    with inspection_mode(network):
+        chunk_size = samples_per_pass(network, samples.inputs, chunk_size, at_most=16)
+    for part in slices(len(samples), chunk_size):
         chunk = samples.subset(torch.arange(part.start, part.stop))
-        assert chunk.targets is not None
-        labels = chunk.targets.flatten(1)
+        labels = require_targets(chunk.targets).flatten(1)
         with inspection_mode(network):
             outputs = network_outputs(network, chunk.inputs, chunk_size=len(chunk))
         logits, labels = outputs.unflatten(1, (-1, labels.shape[1])).double(), labels.to(outputs.device)

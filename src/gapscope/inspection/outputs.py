@@ -22,8 +22,8 @@ from gapscope.inspection.execution import SharedContext, compute_distributed, ne
 from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.restoring import preserve_state
 
-# Samples per pass beyond which a forward pass gets no faster, on CPUs and GPUs alike.
-MAX_SAMPLES_PER_PASS = 512
+# Default chunk sizes, where memory allows: more samples make a forward pass, or one with gradients, no faster.
+DEFAULT_CHUNK_SIZE, BACKWARD_CHUNK_SIZE = 512, 256
 # Entries of inputs (or token ids) that are too few to be worth a trial; of a large network hardly any are.
 _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
 _LARGE, _FEW_ENTRIES_OF_LARGE = 2**20, 2**14
@@ -254,10 +254,10 @@ def samples_per_pass(
     chunk_size: int | None,
     *,
     one_pass: Callable[[Tensor], Any] | None = None,
-    at_most: int = MAX_SAMPLES_PER_PASS,
+    at_most: int = DEFAULT_CHUNK_SIZE,
     bytes_at_most: int | None = None,
 ) -> int:
-    """Return `chunk_size`, or if None the largest power of two of samples that fits.
+    """Return `chunk_size`, or its default: the largest power of two of samples that fits.
 
     Memory per sample is measured on the first sample (and the first two, if memory is short); few small inputs need no
     trial. `one_pass` does the work on the samples it receives, by default a forward pass without gradients.
@@ -329,12 +329,3 @@ def checked_outputs(outputs: Any, n: int) -> Tensor:
 def as_real(tensor: Tensor) -> Tensor:
     """Return a complex tensor as real and imaginary parts in a last dimension."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-
-
-def check_labels(targets: Tensor, n_outputs: int) -> None:
-    """Raise InvalidInput if a class label has no output."""
-    if int(targets.max()) >= n_outputs:
-        raise InvalidInput(
-            f"Class labels must be smaller than the network's number of outputs, {n_outputs}; "
-            f"got {int(targets.max())}. Build the network with more outputs or map the labels to 0..{n_outputs - 1}."
-        )

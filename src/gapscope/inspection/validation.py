@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples, as_samples
+from gapscope.base.targets import check_labels, check_regression_shape, require_labels, require_targets
 from gapscope.base.type_guards import is_list, is_list_or_tuple
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal
 from gapscope.inspection.outputs import (
@@ -214,13 +215,10 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     """
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
-    if {"targets", "labels", "outputs"} & set(needs) and samples.targets is None:
-        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
-    if "labels" in needs and not samples.is_classification:
-        got = "labels of positions" if samples.is_dense else "regression targets"
-        raise InvalidInput(
-            f"Got {got}; one class label per sample (int64, [n]) is needed. Pass y.long() if these are labels."
-        )
+    if needs:
+        require_targets(samples.targets)
+    if "labels" in needs:
+        require_labels(samples.targets)
     prepared = _adapt(network, _in_network_precision(network, samples))
     if "outputs" in needs:
         _check_outputs(prepared)
@@ -242,21 +240,13 @@ def _in_network_precision(network: Any, samples: Samples) -> Samples:
 
 def _check_outputs(prepared: Ready) -> None:
     """Raise InvalidInput unless labels are below K, or regression targets have K columns."""
-    targets, k = prepared.samples.targets, prepared.n_outputs
-    assert targets is not None
+    targets, k = require_targets(prepared.samples.targets), prepared.n_outputs
     if prepared.mismatch:
         raise InvalidInput(f"Targets must fit the outputs; {prepared.mismatch}.")
     if targets.is_floating_point():
-        if targets.shape[1] != k:
-            raise InvalidInput(
-                f"Regression targets must have the shape of the outputs, [n, {k}]; got {list(targets.shape)}. For "
-                "class labels pass y.long()."
-            )
-    elif targets.ndim == 1 and int(targets.max()) >= max(k, 2):
-        raise InvalidInput(
-            f"Class labels must be smaller than the number of classes, {max(k, 2)}; got {int(targets.max())}. Give the "
-            "network one output per class, or number the classes 0, 1, 2, ..."
-        )
+        check_regression_shape(targets, (len(targets), k))
+    elif targets.ndim == 1:
+        check_labels(targets, max(k, 2))  # a single output is the logit of the second of two classes
 
 
 def _adapt(network: Any, samples: Samples) -> Ready:

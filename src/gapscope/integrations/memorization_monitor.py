@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, check_range, require_extra
 from gapscope.base.random_streams import make_generator
-from gapscope.base.samples import IGNORED
+from gapscope.base.targets import IGNORED
+from gapscope.inspection.outputs import raw_outputs
 from gapscope.inspection.restoring import preserve_rng_state
 from gapscope.integrations.transformers import accumulation_divisor
 from gapscope.labels.monitored import PairedCanaries, paired_p_value
@@ -179,7 +180,7 @@ class MemorizationMonitor(TrainerCallback):
         # the wrapped model: with sharded weights only it can be called, by all processes alike
         model, next_one = self.trainer.model_wrapped.eval(), _is_causal(self.trainer.model)
         parts = self._batches(samples)
-        return torch.cat([sequence_losses(model(**x).logits, y, next_one=next_one) for x, y in parts])
+        return torch.cat([sequence_losses(raw_outputs(model(**x)), y, next_one=next_one) for x, y in parts])
 
     def _of_canaries(self, epoch: int) -> dict[str, float]:
         if self.canaries is None:
@@ -203,7 +204,7 @@ class MemorizationMonitor(TrainerCallback):
         for index in torch.randperm(len(trainer.train_dataset), generator=self.random)[:count].tolist():
             (x, y), *_ = self._batches([trainer.train_dataset[index]])
             with torch.enable_grad():
-                logs, labels = _aligned(model(**x).logits, y, next_one=next_one)
+                logs, labels = _aligned(raw_outputs(model(**x)), y, next_one=next_one)
                 logs = logs[labels != IGNORED]
                 sampled = torch.multinomial(logs.detach().exp().cpu(), 1, generator=self.random).to(logs.device)
                 gradients = torch.autograd.grad(logs.gather(1, sampled).sum(), weights, allow_unused=True)

@@ -13,16 +13,11 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import slices
+from gapscope.base.targets import check_labels
 from gapscope.inspection.hooks import Weighted, forward_hooks, record_module_calls
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.memoization import memoize
-from gapscope.inspection.outputs import (
-    check_labels,
-    checked_outputs,
-    measurement_mode,
-    prepare_inputs,
-    samples_per_pass,
-)
+from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.results.estimate import Estimate
 from gapscope.results.result import Result
 

@@ -18,6 +18,7 @@ from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.losses import default_loss, sample_losses
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import (
+    BACKWARD_CHUNK_SIZE,
     as_real,
     checked_outputs,
     measurement_mode,
@@ -93,7 +94,7 @@ def loss_rise(
     with measurement_mode(network) as network:
         own = [parameter.detach() for parameter in trainable(network)]
         samples = samples_on_device(network, x, y)
-        size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
+        size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
         deviations: Sequence[Tensor] = [torch.zeros_like(value) for value in own]
         losses = []
         for step in range(steps + 1):
@@ -117,7 +118,7 @@ def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int |
     """Return the gradient of the mean loss by the trainable weights: one real tensor each."""
     with measurement_mode(network) as network:
         samples = samples_on_device(network, x, y)
-        size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
+        size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
         _, gradient = loss_and_gradient(network, samples, size, trainable(network))
     return [as_real(tensor) for tensor in gradient]
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, check_same_length
-from gapscope.inspection.outputs import check_labels
+from gapscope.base.targets import check_labels, check_regression_shape
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,7 @@ def _targets(targets: Tensor | np.ndarray, predictions: Tensor) -> Tensor:
     if not targets.is_floating_point() and targets.ndim == 1:
         check_labels(targets, k)
         return torch.nn.functional.one_hot(targets.long(), k).double()
-    if targets.shape != (n, k):
-        raise InvalidInput(
-            f"targets must be class labels [n] (integers) or have shape [n, K], here [{n}, {k}]; "
-            f"got {targets.dtype} of shape {list(targets.shape)}. For K = 1 use y[:, None]."
-        )
+    check_regression_shape(targets, (n, k))
     return targets.double()
 
 

@@ -21,6 +21,7 @@ from gapscope.base.samples import slices
 from gapscope.gradients.backward import differentiable_kernels, whole_gradient
 from gapscope.inspection.losses import default_loss
 from gapscope.inspection.outputs import (
+    BACKWARD_CHUNK_SIZE,
     as_real,
     checked_outputs,
     measurement_mode,
@@ -113,7 +114,11 @@ class Hessian:
 
             # measured once: every product does the same work
             self.chunk_size = samples_per_pass(
-                network, x, self.chunk_size, one_pass=lambda first: products(first, y[: len(first)]), at_most=256
+                network,
+                x,
+                self.chunk_size,
+                one_pass=lambda first: products(first, y[: len(first)]),
+                at_most=BACKWARD_CHUNK_SIZE,
             )
             for part in slices(len(x), self.chunk_size):
                 total += products(x[part], y[part])

@@ -9,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
+from gapscope.base.targets import check_labels
 from gapscope.gradients.kernel import most_similar
-from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs
+from gapscope.inspection.outputs import measurement_mode, network_outputs
 from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from gapscope.ablation.class_curves import boundary_distances, default_layers, quartile_features
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.samples import Samples
+from gapscope.base.targets import check_labels
 from gapscope.inspection.independence import check_sample_independence
-from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, prepare_inputs
+from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs
 from gapscope.measures._forward import FloatInputs, Labels
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, check_choice, check_range
 from gapscope.base.samples import Samples
+from gapscope.base.targets import check_labels, require_labels
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs
+from gapscope.inspection.outputs import measurement_mode, network_outputs
 from gapscope.measures._forward import FloatInputs, Labels
 from gapscope.measures._noise import SPACES, Space, continuous_inputs, output_shifts
-from gapscope.measures.registry import check_targets
 from gapscope.results.estimate import Estimate
 from gapscope.results.result import Result
 
@@ -162,7 +162,8 @@ def error_detection(
     >>> error_detection(nn.Identity(), data, torch.tensor([1, 1, 0, 0])).max_probability
     1 ± 0
     """
-    samples = check_targets("error_detection", Samples(x, y))
+    samples = Samples(x, y)
+    require_labels(y, "error_detection")
     options = {"noise_std": noise_std, "draws": draws, "space": space, "generator": generator}
     variance = output_variance(network, samples.inputs, chunk_size=chunk_size, **options)  # type: ignore[arg-type]
     with measurement_mode(network):

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.base.random_streams import resolve_generator
+from gapscope.base.targets import check_labels
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.memoization import memoize
-from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, samples_per_pass
+from gapscope.inspection.outputs import measurement_mode, network_outputs, samples_per_pass
 from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures._gradients import at_weights, norm_of, samples_on_device, trainable
 from gapscope.measures.parameters import weight_differences

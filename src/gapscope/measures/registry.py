@@ -22,6 +22,7 @@ from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, check_choice, did_you_mean
 from gapscope.base.options import add_common_parameters, check_known
 from gapscope.base.samples import Samples
+from gapscope.base.targets import require_labels
 from gapscope.results.estimate import Estimate
 from gapscope.results.readings import Direction, Reading, Readings
 
@@ -182,22 +183,14 @@ class Measure:
 _MEASURES: dict[str, Measure] = {}
 
 
-def check_targets(name: str, samples: Samples, *, labels: bool = True, dense: bool = False) -> Samples:
-    """Return the samples if they have the required targets, else raise InvalidInput."""
-    y = samples.targets
-    if y is not None and labels and not (samples.is_classification or (dense and samples.is_dense)):
-        raise InvalidInput(
-            f"Got targets of {y.dtype} with shape {list(y.shape)}; {name} needs class labels, int64 of shape [n]."
-        )
-    return samples
-
-
 def _with_checked_targets(name: str, function: Callable[..., Any], labels: bool, dense: bool) -> Callable[..., Any]:
     """Return the measure with a check of its targets, for calls without `gapscope.measure`."""
 
     @wraps(function)
     def checked(network: nn.Module, x: torch.Tensor, y: torch.Tensor, **options: Any) -> Any:
-        check_targets(name, Samples(x, y), labels=labels, dense=dense)
+        samples = Samples(x, y)  # which raises for unusable inputs and targets
+        if labels:
+            require_labels(samples.targets, name, dense=dense)
         return function(network, x, y, **options)
 
     return checked

@@ -15,7 +15,8 @@ from torch import nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.inspection.outputs import check_labels, measurement_mode, samples_per_pass
+from gapscope.base.targets import check_labels
+from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE, measurement_mode, samples_per_pass
 from gapscope.measures._forward import Inputs, Labels, Scalars, Targets, features_of, forward_pass
 from gapscope.measures._gradients import (
     loss_and_gradient,
@@ -64,7 +65,7 @@ def gradient_disparity(
     order = torch.randperm(len(x), generator=resolve_generator(generator, "batches of gradients"))
     with measurement_mode(network) as network:
         samples = samples_on_device(network, x, y)
-        at_once = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
+        at_once = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
         parts = order[: batches * size].to(samples.inputs.device).split(size)
         leaves = trainable(network)
         gradients = [loss_and_gradient(network, samples.subset(part), at_once, leaves)[1] for part in parts]

@@ -19,8 +19,9 @@ from gapscope.ablation.class_curves import (
     turning_points,
 )
 from gapscope.base.errors import check_range
+from gapscope.base.targets import check_labels
 from gapscope.inspection.independence import check_sample_independence
-from gapscope.inspection.outputs import check_labels, measurement_mode, network_outputs, prepare_inputs
+from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs
 from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result

@@ -6,6 +6,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
+from gapscope.inspection.outputs import raw_outputs
 
 
 class LogitsOnly(nn.Module):
@@ -22,9 +23,10 @@ class LogitsOnly(nn.Module):
         """Return the logits of images, or of token numbers [n, length]."""
         is_masked = self.padding is not None and not x.is_floating_point()
         output = self.model(x, attention_mask=(x != self.padding).long()) if is_masked else self.model(x)
-        if not hasattr(output, "logits"):
+        logits = raw_outputs(output)
+        if logits is output:
             raise InvalidInput(
                 f"The model must return an object with `logits`; {type(self.model).__name__} returned "
                 f"{type(output).__name__}. Use a classification model, such as BertForSequenceClassification."
             )
-        return output.logits
+        return logits

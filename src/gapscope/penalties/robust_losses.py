@@ -13,8 +13,8 @@ from torch import Tensor
 from gapscope.base.errors import InvalidInput, check_range, did_you_mean
 from gapscope.base.options import check_known
 from gapscope.base.specs import LossSpec
+from gapscope.base.targets import check_labels
 from gapscope.inspection.losses import class_logits, default_loss, sample_losses
-from gapscope.inspection.outputs import check_labels
 
 
 class RobustLoss(ABC):

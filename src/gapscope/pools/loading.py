@@ -16,6 +16,7 @@ from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
+from gapscope.base.targets import require_targets
 from gapscope.data import Problem
 from gapscope.inspection.losses import class_logits, evaluate
 from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
@@ -71,8 +72,7 @@ def measure_stored_network(weights: Path, options: RunOptions, record: Record | 
 
 
 def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float]:
-    if samples.targets is None:
-        raise InvalidInput(f"The {split} data of a record need targets; got inputs alone. Pass (x, y).")
+    require_targets(samples.targets, f"The {split} score of a record")
     with eager_mode():
         result = ready(network, samples)
         if result.mismatch:

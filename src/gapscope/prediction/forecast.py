@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
+from gapscope.base.targets import require_targets
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.labels.kernel_views import exact_repeats
 from gapscope.prediction.loo_rows import (
@@ -235,16 +236,15 @@ def describe_duplicates(duplicates: int, samples: int, other: str = "") -> str:
 
 def check_prediction_data(samples: Samples, what: str = "A forecast", least: int = MIN_SAMPLES) -> None:
     """Raise InvalidInput unless the targets can be predicted."""
-    if samples.targets is None:
-        raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
+    targets = require_targets(samples.targets, what)
     if samples.is_dense:
         raise InvalidInput(
-            f"{what} needs one label per sample, int64 [n]; got {list(samples.targets.shape)}, which are labels of "
+            f"{what} needs one label per sample, int64 [n]; got {list(targets.shape)}, which are labels of "
             "positions. Pass one label per sample (one-hot labels: y.argmax(1))."
         )
     if len(samples) < least:
         raise InvalidInput(f"{what} needs {least} samples or more; got {len(samples)} samples. Pass more.")
-    values = samples.targets.unique(dim=0)
+    values = targets.unique(dim=0)
     if len(values) < 2:
         got = "labels of one class" if samples.is_classification else "the same target for all samples"
         raise InvalidInput(f"{what} needs two classes or targets or more; got {got}. Pass other samples too.")

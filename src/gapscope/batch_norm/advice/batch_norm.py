@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, did_you_mean
 from gapscope.base.samples import Samples, slices
+from gapscope.base.targets import require_targets
 from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, is_significantly_positive
 from gapscope.batch_norm.gamma_decay.curvature import (
     check_batch_sizes,
@@ -58,8 +59,6 @@ class DropoutLoss:
         seed: int = 0,
         chunk_size: int | None = None,
     ) -> None:
-        if samples.targets is None:
-            raise InvalidInput("data must hold targets; got inputs alone. Pass (x, y).")
         known = named_modules(network)
         for name in layers:
             if name not in known or not name:
@@ -67,7 +66,7 @@ class DropoutLoss:
                     f"dropout_before must name layers of the network; got {name!r}.{did_you_mean(name, known)}"
                 )
         check_range("draws", draws, 1)
-        self.network, self.samples, self.targets = network, samples, samples.targets
+        self.network, self.samples, self.targets = network, samples, require_targets(samples.targets)
         self.layers = {name: known[name] for name in layers}
         self.draws, self.seed = draws, seed
         with inspection_mode(network):

@@ -25,7 +25,13 @@ from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order,
 from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import device_of, inspection_mode, prepare_inputs, samples_per_pass
+from gapscope.inspection.outputs import (
+    BACKWARD_CHUNK_SIZE,
+    device_of,
+    inspection_mode,
+    prepare_inputs,
+    samples_per_pass,
+)
 
 Metric = Literal["empirical", "euclid"]
 Curvature = Literal["gauss_newton", "squared_score"]
@@ -179,7 +185,9 @@ def gamma_decay(
     with inspection_mode(network):
         by_name = batch_norm_layers(network, layers)
         ordered = in_forward_order(network, by_name, prepare_inputs(network, samples.inputs[:1]))
-        chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=256)
+        chunk_size = samples_per_pass(
+            network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
+        )
         subject = EvaluationData(
             network, {name: by_name[name] for name in ordered}, samples, loss or sample_losses, chunk_size
         )

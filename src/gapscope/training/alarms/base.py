@@ -18,7 +18,8 @@ from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, check_range, did_you_mean
 from gapscope.base.options import check_known
 from gapscope.base.samples import Samples
-from gapscope.inspection.outputs import check_labels, inspection_mode, network_outputs
+from gapscope.base.targets import check_labels, require_labels
+from gapscope.inspection.outputs import inspection_mode, network_outputs
 
 _logger = logging.getLogger("gapscope")
 
@@ -82,10 +83,7 @@ class Alarm(ABC):
 
     def _labels(self, samples: Samples) -> Tensor:
         """Return the class labels [n] of monitored samples on the CPU."""
-        if not samples.is_classification:
-            raise InvalidInput(f"{type(self).__name__} needs class labels, int64 targets [n]. Pass data as (x, y).")
-        assert samples.targets is not None
-        return samples.targets.cpu()
+        return require_labels(samples.targets, type(self).__name__).cpu()
 
     def _raise(self, epoch: int) -> None:
         if self.raised_at is None:

@@ -15,6 +15,7 @@ from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
+from gapscope.base.targets import require_labels
 from gapscope.labels.monitored import MonitoredLabels
 from gapscope.labels.noise_rate import margins_of, noise_rate_bound
 from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
@@ -73,11 +74,7 @@ class Canaries:
     ) -> None:
         if not isinstance(labels, Tensor):
             raise InvalidInput(f"labels must be a tensor; got {type(labels).__name__}. Use torch.as_tensor(labels).")
-        if labels.is_floating_point() or labels.ndim != 1:
-            raise InvalidInput(
-                f"Got labels {labels.dtype} {list(labels.shape)}; canaries need class labels, int64 [n]. Regression "
-                "targets have no canaries."
-            )
+        require_labels(labels, "Canaries")
         n, classes = len(labels), int(labels.max()) + 1 if n_classes is None else n_classes
         number = max(MIN_CANARIES, math.ceil(MIN_FRACTION * n)) if number is None else number
         if classes < 2:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples
+from gapscope.base.targets import check_labels
 from gapscope.inspection.hooks import forward_hooks, record_module_calls
-from gapscope.inspection.outputs import check_labels, inspection_mode, network_outputs, prepare_inputs
+from gapscope.inspection.outputs import inspection_mode, network_outputs, prepare_inputs
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
 from gapscope.training.alarms.shared_learning import Neighbourhood, label_support
