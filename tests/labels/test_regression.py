@@ -38,28 +38,28 @@ def test_the_fit_is_almost_that_of_the_clean_targets() -> None:
     gross[::10] += 50.0
     kernel = spectrum(x @ x.T)
     _, plain = select_ridge(kernel, gross, RIDGES)
-    fit = fit_robustly(kernel, gross)
-    plain_error, error = ((one.predictions - clean).abs().mean() for one in (plain, fit.loo))
+    clipped, _, predictions = fit_robustly(kernel, gross)
+    plain_error, error = ((item - clean).abs().mean() for item in (plain.predictions, predictions))
     assert error < 0.1 < plain_error
     # clipped residuals are those of the fit; the others are targets as given
-    limit = CLIP * robust_spread(gross - fit.loo.predictions)
-    inside = ((gross - fit.loo.predictions).abs() < 0.9 * limit).squeeze(1)
-    assert torch.equal(fit.targets[inside], gross[inside]) and (fit.targets[::10] < gross[::10] - 40).all()
+    limit = CLIP * robust_spread(gross - predictions)
+    inside = ((gross - predictions).abs() < 0.9 * limit).squeeze(1)
+    assert torch.equal(clipped[inside], gross[inside]) and (clipped[::10] < gross[::10] - 40).all()
 
 
 def test_canaries_are_those_of_refits() -> None:
     x, y, _ = line(40, 0.0)
     kernel = spectrum(x @ x.T)
     fit = fit_robustly(kernel, y)
-    margins = regression_canaries(kernel, fit, y, make_generator(0, "canaries"))
+    margins = regression_canaries(kernel, y, *fit, make_generator(0, "canaries"))
     assert margins.canaries.shape == (ROUNDS, MIN_CANARIES)
     draws = make_generator(0, "canaries")
     chosen = torch.randperm(40, generator=draws)[:MIN_CANARIES]
-    corrupted, fitted = y.clone(), fit.targets.clone()
+    (fitted, ridge, loo), corrupted = fit, y.clone()
     corrupted[chosen] = y[torch.randint(40, (MIN_CANARIES,), generator=draws)]
-    spread, predictions = robust_spread(y - fit.loo.predictions), fit.loo.predictions[chosen]
+    fitted, spread, predictions = fitted.clone(), robust_spread(y - loo), loo[chosen]
     fitted[chosen] = predictions + (corrupted[chosen] - predictions).clamp(-CLIP * spread, CLIP * spread)
-    ridge = fit.ridge * kernel.mean
+    ridge = ridge * kernel.mean
     for place, sample in enumerate(chosen.tolist()):
         rest = torch.arange(40) != sample
         centre, mean = x[rest].mean(0), fitted[rest].mean(0)
@@ -74,6 +74,6 @@ def test_canaries_are_those_of_refits() -> None:
 def test_the_bound_is_tight_for_swapped_targets(rate: float) -> None:
     x, y, _ = line(600, rate)
     kernel = spectrum(x @ x.T)
-    margins = regression_canaries(kernel, fit_robustly(kernel, y), y, make_generator(0, "canaries"))
+    margins = regression_canaries(kernel, y, *fit_robustly(kernel, y), make_generator(0, "canaries"))
     bound = noise_rate_bound(margins.ordinary.flatten(), margins.canaries.flatten(), quantile=0.3)
     assert bound == pytest.approx(rate, abs=0.03)

@@ -149,7 +149,7 @@ def test_networks_that_people_have(name: str) -> None:
         batch = slice(start, start + 52)
         outputs, value = penalty.forward_with_penalty(net, samples.inputs[batch], samples.targets[batch])
         assert value.item() > 0 and outputs.shape[0] == 52
-    assert isinstance(penalty.automatic, AutomaticStrength) and penalty.automatic._predicted is not None
+    assert isinstance(penalty.automatic, AutomaticStrength) and penalty.automatic._predictions is not None
     with pytest.raises(InvalidInput, match=r"must be that of a network without normalization layers.*got .*Norm"):
         make_penalty("gradient_similarity", {"strength": "auto"})(net, samples.inputs, samples.targets)
     # weights may be penalized at any strength
@@ -161,20 +161,20 @@ def test_samples_of_any_type_are_told_apart(dtype: torch.dtype) -> None:
     strength, x = AutomaticStrength(), torch.randn(60, 4).to(dtype)
     strength.before_pass(nn.Linear(4, 3))
     for _ in range(2):
-        strength._keep((x,), torch.arange(60) % 3)
-    assert len(strength._labels) == 60 and torch.equal(strength._watched_inputs(), x)
+        strength._add_samples((x,), torch.arange(60) % 3)
+    assert len(strength._labels) == 60 and torch.equal(strength._monitored_inputs(), x)
 
 
 def test_messages() -> None:
     net, x = nn.Linear(4, 3), torch.randn(60, 4)
     y = torch.arange(60) % 3
-    with pytest.raises(InvalidInput, match=r"needs class labels.*for a regression.* the strength does not set itself"):
+    with pytest.raises(InvalidInput, match=r"needs class labels.*for regression"):
         gs.GradientSimilarityPenalty("auto")(net, x, torch.randn(60, 3))
     with pytest.raises(InvalidInput, match="at every call; got none"):
         gs.GradientSimilarityPenalty("auto")(net, x)
     penalty = gs.GradientSimilarityPenalty("auto")
     penalty(net, x, y)
-    with pytest.raises(InvalidInput, match="needs 100 different samples or more; the training has 60"):
+    with pytest.raises(InvalidInput, match="needs 100 different samples; got 60"):
         penalty(net, x, y)
     unequal = AutomaticStrength()
     gs.penalties.L2Penalty(unequal)(net, x, y)

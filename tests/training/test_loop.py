@@ -23,7 +23,7 @@ from gapscope.base.files import read_json_lines, write_atomically
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.penalties.weight import L2Penalty
-from gapscope.training import checkpoint_writer as kept
+from gapscope.training import checkpoint_writer
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train
 from gapscope.training.run import learning_rate_at
@@ -199,8 +199,8 @@ def test_only_a_training_of_some_seconds_waits_for_the_disk(tmp_path: Path, monk
     monkeypatch.setattr(os, "fsync", synced.append)
     train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
     assert not synced
-    monkeypatch.setattr(kept, "SYNCED_FROM", 0.0)
-    monkeypatch.setattr(kept, "WRITTEN_EVERY", 0.0)
+    monkeypatch.setattr(checkpoint_writer, "SYNC_AFTER", 0.0)
+    monkeypatch.setattr(checkpoint_writer, "WRITE_INTERVAL", 0.0)
     train(some_network(), some_samples(), TrainingSpec(epochs=3), folder=tmp_path)
     assert len(synced) == 4, "history and checkpoint of two epochs"
 
@@ -213,14 +213,14 @@ def writes_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         written.append(path.name)
         write_atomically(path, content, durable=durable)
 
-    monkeypatch.setattr(kept, "write_atomically", noted)
+    monkeypatch.setattr(checkpoint_writer, "write_atomically", noted)
     return written
 
 
 def test_short_epochs_are_written_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = writes_of(monkeypatch)
     now = [100.0]
-    monkeypatch.setattr(kept.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(checkpoint_writer.time, "monotonic", lambda: now[0])
     seen: list[int] = []
 
     def look(network: nn.Module, row: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ def test_short_epochs_are_written_once_a_second(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_diverged_training_leaves_its_last_whole_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(checkpoint_writer.time, "monotonic", lambda: 100.0)
     network = some_network(noisy=False)
 
     def spoil(network: nn.Module, row: dict[str, Any]) -> None:

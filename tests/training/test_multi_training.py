@@ -173,10 +173,10 @@ def _hooked() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda i: nn.Sequential(nn.Flatten(), nn.Linear(64, 3), _Drawing()), "does not run it .*randomness"),
+        (lambda i: nn.Sequential(nn.Flatten(), nn.Linear(64, 3), _Drawing()), "does not run in a stack .*randomness"),
         (lambda i: _Factor(1.0 + i), "losses in a stack differ"),
         (lambda i: _hooked(), "0 has hooks"),
-        (lambda i: nn.Sequential(nn.Flatten(), nn.Linear(64, 3 + i)), "no other network is like it"),
+        (lambda i: nn.Sequential(nn.Flatten(), nn.Linear(64, 3 + i)), "no other network is compatible"),
     ],
 )
 def test_what_cannot_be_stacked_is_trained_alone_and_says_why(make: Any, reason: str) -> None:
@@ -198,7 +198,7 @@ def test_a_penalty_without_a_rule_is_trained_alone() -> None:
     given: list[Any] = [[InputJacobianPenalty(0.1)], [InputJacobianPenalty(0.1)]]
     settings = TrainingSpec(batch_size=16, epochs=1)
     results = train_many(networks(count=2), data(), settings, penalties=given, stack="always")
-    assert results[0].execution == "alone: InputJacobianPenalty watches the layers of one network"
+    assert results[0].execution == "alone: InputJacobianPenalty observes the layers of one network"
 
 
 def test_one_that_diverges_leaves_the_others_alone() -> None:

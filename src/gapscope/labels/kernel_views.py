@@ -1,4 +1,4 @@
-"""Kernels of the samples, and near duplicates that would tell a label."""
+"""Kernel machines of the samples, and duplicates among them."""
 
 from __future__ import annotations
 
@@ -16,40 +16,37 @@ from gapscope.labels.noise_rate import fit_robustly
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import RIDGES, linear_spectrum, rbf_spectrum, sample_features, target_matrix
-from gapscope.statistics.kernel_ridge import LooResult, Spectrum, select_ridge
+from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
 
 
 @dataclass(frozen=True)
 class KernelView:
-    """Leave-one-out predictions of one kernel machine."""
+    """Kernel machine with its leave-one-out predictions."""
 
     method: str
     spectrum: Spectrum
-    # in units of the mean eigenvalue
-    ridge: float
-    loo: LooResult
-    # one-hot labels, or regression targets with clipped residuals
-    targets: Tensor
-    # leave-one-out squared error, or the median residual for regression
-    error: float
+    targets: Tensor  # one-hot labels, or regression targets with clipped residuals
+    ridge: float  # in units of the mean eigenvalue
+    predictions: Tensor  # leave-one-out predictions [n, k]
+    error: float  # leave-one-out squared error, or the median residual for regression
 
 
 def classification_view(method: str, spectrum: Spectrum, targets: Tensor) -> KernelView:
     """Fit one-hot labels [n, C] with the ridge of the smallest leave-one-out error."""
     targets = targets.to(spectrum.vectors.device)
     ridge, loo = select_ridge(spectrum, targets, RIDGES)
-    return KernelView(method, spectrum, ridge, loo, targets, loo.squared_error)
+    return KernelView(method, spectrum, targets, ridge, loo.predictions, loo.squared_error)
 
 
 def _regression_view(method: str, spectrum: Spectrum, targets: Tensor) -> KernelView:
     targets = targets.to(spectrum.vectors.device)
-    fit = fit_robustly(spectrum, targets)
-    residuals = (targets - fit.loo.predictions).abs()
-    return KernelView(method, spectrum, fit.ridge, fit.loo, fit.targets, float(residuals.sum(1).median()))
+    clipped, ridge, predictions = fit_robustly(spectrum, targets)
+    error = float((targets - predictions).abs().sum(1).median())
+    return KernelView(method, spectrum, clipped, ridge, predictions, error)
 
 
 def ntk_spectrum(prepared: Ready, *, seed: int) -> Spectrum:
-    """Decompose the NTK of a network on its samples, by 1,000 landmarks beyond 2,000 samples."""
+    """Decompose the NTK of a network on its samples, with 1,000 landmarks beyond 2,000 samples."""
     generator = make_generator(seed, "landmarks")
     return kernel_columns(prepared.network, prepared.samples.inputs, 2000, 1000, generator, None).spectrum()
 
@@ -77,28 +74,27 @@ def kernel_views(network: nn.Module | None, samples: Samples, *, seed: int) -> t
             views.append(view("NTK", ntk_spectrum(prepared, seed=seed), targets))
         except GapscopeError as error:
             notes.append(f"The NTK was not used: {error}")
-    views.sort(key=lambda one: one.error)
+    views.sort(key=lambda item: item.error)
     return views, targets.shape[1], notes
 
 
-# A near-duplicate is closer than this fraction of the median distance to the nearest other sample.
+# A near-duplicate is closer than this fraction of the median distance to the nearest neighbour.
 NEAR = 0.05
 MAX_SAMPLES = 20_000
 BLOCK = 2048
 
 
 def nearest_distances(queries: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return each query's distance to its nearest feature (or other query), and the index."""
-    others, distances, indices = queries if features is None else features, [], []
+    """Return each query's distance to the nearest feature (or other query), and its index."""
+    distances, indices = [], []
     for start in range(0, len(queries), BLOCK):
-        block = queries[start : start + BLOCK]
-        d = torch.cdist(block, others)
+        block = torch.cdist(queries[start : start + BLOCK], queries if features is None else features)
         if features is None:
             rows = torch.arange(len(block))
-            d[rows, rows + start] = torch.inf
-        smallest = d.min(1)
-        distances.append(smallest.values)
-        indices.append(smallest.indices)
+            block[rows, rows + start] = torch.inf
+        nearest = block.min(1)
+        distances.append(nearest.values)
+        indices.append(nearest.indices)
     return torch.cat(distances), torch.cat(indices)
 
 
@@ -117,11 +113,10 @@ def _limit(distances: Tensor) -> float:
 
 
 def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
-    """Return pairs (i, j), i < j, of samples at almost no distance, sorted.
+    """Return sorted pairs (i, j), i < j, of nearest neighbours that are near-duplicates.
 
-    One is the nearest neighbour of the other. Distances are Euclidean on standardized features; "almost no" is below
-    5 % of the median distance to the nearest neighbour. Data sets of more than 20,000 samples are searched for exact
-    repeats alone.
+    Their Euclidean distance on standardized features is below 5 % of the median distance to the nearest neighbour.
+    Beyond 20,000 samples, only exact repeats are found.
     """
     features = sample_features(samples) if len(samples) <= MAX_SAMPLES else torch.empty(0, 0)
     if not features.shape[1]:
@@ -132,7 +127,7 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
 
 
 def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int], ...]:
-    """Return pairs (i, j) of test samples j that repeat training sample i."""
+    """Return pairs (i, j) of training samples i that test samples j repeat or nearly repeat."""
     if samples.inputs.shape[1:] != test.inputs.shape[1:]:
         got, needed = list(test.inputs.shape[1:]), list(samples.inputs.shape[1:])
         raise InvalidInput(f"Got test inputs of shape {got}; {needed} is needed. Pass the test set of the same data.")
@@ -140,17 +135,15 @@ def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int]
     both = Samples(inputs, form=samples.form)
     features = sample_features(both) if len(both) <= MAX_SAMPLES else torch.empty(0, 0)
     if not features.shape[1]:
-        first: dict[int, int] = {}
-        for i, j in exact_repeats(inputs):
-            first[j] = i
-        return tuple((i, j - n) for j, i in sorted(first.items()) if i < n <= j)
+        by_test_sample = sorted((j - n, i) for i, j in exact_repeats(inputs) if i < n <= j)
+        return tuple((i, j) for j, i in by_test_sample)
     distances, nearest = nearest_distances(features[n:], features[:n])
     close = distances <= _limit(nearest_distances(features[:n])[0])
     return tuple((int(nearest[j]), j) for j in torch.nonzero(close).flatten().tolist())
 
 
 def conflicting_duplicates(samples: Samples) -> tuple[tuple[int, int], ...]:
-    """Return duplicates with different labels: at least one label of each pair is an error."""
+    """Return pairs of (near-)duplicates with different labels, of which at least one is an error."""
     targets = samples.targets
     if targets is None or not samples.is_classification:
         return ()

@@ -1,11 +1,18 @@
-r"""Estimated rate of wrong labels, and of wrong regression targets.
+r"""Upper bound of the label noise rate, from margins of samples and of canaries.
 
-Of regression targets: a gross error would pull the predictions of its neighbours towards it. So the kernel machine is
-fitted to targets whose leave-one-out residuals are clipped, $\tilde y = f + \mathrm{clip}(y - f, \pm 2 s)$ with s their
-robust spread, a few times over (pseudo-values of Huber's estimate; Huber and Ronchetti 2009, section 7.8). Its
-residuals $y - f$ are those of the targets as given.
+Let F be the distribution of the margins of all samples and G that of label errors, measured at canaries: samples with a
+deliberately corrupted label. A fraction r of the samples are errors, so $F(t) \ge r\, G(t)$ at every threshold t, and
 
-Canaries get the target of another sample. A target is wrong if it differs from the right one as much as that.
+$$r \le \varrho = \min_t F(t) / G(t),$$
+
+with equality if clean labels have no margins below some t. A class label corrupted at random among C - 1 others may be
+the true label of an error, with probability r / (C - 1). Canaries then have the distribution
+$(1 - r / (C - 1))\, G$ below t, so that $\varrho = r / (1 - r / (C - 1))$, or $r = \varrho / (1 + \varrho / (C - 1))$.
+
+**Regression.** A gross error would pull the predictions of its neighbours towards it. The kernel machine is therefore
+fitted to targets with clipped leave-one-out residuals, $\tilde y = f + \mathrm{clip}(y - f, \pm 2 s)$ with their robust
+spread s, in a few rounds (pseudo-values of Huber's estimate; Huber and Ronchetti 2009, section 7.8). Canaries get the
+target of another sample: the bound counts targets that are wrong by as much as that.
 """
 
 from __future__ import annotations
@@ -18,20 +25,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gapscope.statistics.baselines import RIDGES
-from gapscope.statistics.kernel_ridge import LooResult, Spectrum, loo_predictions, select_ridge
+from gapscope.statistics.kernel_ridge import Spectrum, loo_predictions, select_ridge
 
 RESAMPLES = 200
 ROUNDS = 20
-# Fraction of the labels that are corrupted per round: with more, the fit would differ from that of the given labels.
+# Fraction of labels corrupted per round: with more of them the fit would differ from that of the original labels.
 CANARY_FRACTION, MIN_CANARIES = 0.05, 12
-# Added to the counts of confusions, so that every class has possible label errors. With 1, many canaries of a data
-# set whose classes are confused in pairs would get labels that no error has.
+# Added to the counts of confusions, so that every class has possible label errors. With 1, if classes are confused in
+# pairs, many canaries would get labels that no error has.
 PSEUDO_COUNT = 0.1
 
 
 @dataclass(frozen=True)
 class CanaryMargins:
-    """Margins of samples with given labels and with corrupted labels, in r rounds."""
+    """Margins of samples with original and with corrupted labels, in r rounds."""
 
     ordinary: Float[Tensor, "r k"]
     canaries: Float[Tensor, "r m"]
@@ -43,12 +50,13 @@ def margins_of(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float
     >>> margins_of(torch.tensor([[2.0, 5.0, 1.0]]), torch.tensor([0])).item()
     -3.0
     """
-    chosen = scores.gather(1, labels[:, None]).squeeze(1)
-    return chosen - scores.scatter(1, labels[:, None], -torch.inf).amax(1)
+    own = scores.gather(1, labels[:, None]).squeeze(1)
+    return own - scores.scatter(1, labels[:, None], -torch.inf).amax(1)
 
 
 def smallest_ratio(margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], quantile: float) -> tuple[float, float]:
-    r"""Return $\varrho$ and the margin t of the minimum."""
+    r"""Return $\varrho$ and the threshold t of the minimum, over the canaries above `quantile`."""
+    # G grows at the canaries' margins only, so the minimum is at one of them; few canaries make a noisy ratio
     ordered = canaries.sort().values
     thresholds = ordered[int(quantile * (len(ordered) - 1)) :]
     below = torch.searchsorted(margins.sort().values, thresholds, right=True).double() / len(margins)
@@ -60,10 +68,9 @@ def smallest_ratio(margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], 
 def noise_rate_bound(
     margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], n_classes: int | None = None, *, quantile: float = 0.5
 ) -> float:
-    r"""Return an upper bound of the fraction of label errors in [0, 1].
+    r"""Return an upper bound of the fraction of label errors, with a relative error of order $1 / \sqrt m$.
 
-    Its relative error is of the order of $1 / \sqrt m$. Without `n_classes` it is $\varrho$ itself: no canary gets its
-    true label back.
+    `n_classes` is None if no canary can get a true label; the bound is then $\varrho$ itself.
 
     >>> right, wrong = torch.ones(80), -torch.ones(20)
     >>> round(noise_rate_bound(torch.cat([right, wrong]), -torch.ones(30)), 6)
@@ -76,28 +83,27 @@ def noise_rate_bound(
 def noise_rate_interval(
     margins: CanaryMargins, n_classes: int | None, *, quantile: float, generator: torch.Generator
 ) -> tuple[float, float, float]:
-    """Return the bound of all rounds and its 90 % bootstrap interval (rate, low, high).
-
-    All rounds use the same samples, so each resample has the size of one round. The minimum of noisy ratios is biased
-    downwards, and a bound is biased upwards where margins of clean labels and label errors overlap. So each end is the
-    wider one of the percentile and the basic bootstrap.
-    """
+    """Return the bound of all rounds and its 90 % bootstrap interval (rate, low, high)."""
     ordinary, canaries, rates = margins.ordinary, margins.canaries.flatten(), []
     rate = noise_rate_bound(ordinary.flatten(), canaries, n_classes, quantile=quantile)
     for _ in range(RESAMPLES):
+        # all rounds use the same samples, so a resample has the size of one round
         number = int(torch.randint(len(ordinary), (), generator=generator))
         rows = torch.randint(ordinary.shape[1], (ordinary.shape[1],), generator=generator)
         columns = torch.randint(len(canaries), (len(canaries),), generator=generator)
         rates.append(noise_rate_bound(ordinary[number][rows], canaries[columns], n_classes, quantile=quantile))
-    lowest, highest = torch.tensor(rates).quantile(torch.tensor([0.05, 0.95])).tolist()
-    low, high = min(lowest, 2 * rate - highest, rate), max(highest, 2 * rate - lowest, rate)
+    q05, q95 = torch.tensor(rates).quantile(torch.tensor([0.05, 0.95])).tolist()
+    # The minimum of noisy ratios is biased downwards; the bound is biased upwards where margins of clean labels and
+    # errors overlap. Each end is therefore the wider one of the percentile and the basic bootstrap.
+    low, high = min(q05, 2 * rate - q95, rate), max(q95, 2 * rate - q05, rate)
     return rate, max(low, 0.0), min(high, 1.0)
 
 
 def clean_accuracy(accuracy: float, rate: float, n_classes: float) -> float:
-    r"""Return the accuracy on clean labels from the accuracy on noisy ones.
+    r"""Return the accuracy A on clean labels from that on noisy ones.
 
-    $A = (A_{noisy} - r / (C - 1)) / (1 - r C / (C - 1))$.
+    A correct prediction agrees with a noisy label with probability 1 - r, a wrong one with probability r / (C - 1) for
+    errors spread evenly: $A_{noisy} = (1 - r) A + (1 - A)\, r / (C - 1)$, solved for A.
 
     >>> round(clean_accuracy(0.9 * 0.8 + 0.1 * 0.2 / 9, 0.2, 10), 6)
     0.9
@@ -116,14 +122,15 @@ def confusion_odds(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_cl
 def corrupt_in_rounds(
     n: int, device: torch.device, margins: Callable[[Tensor], Tensor], generator: torch.Generator
 ) -> CanaryMargins:
-    """Return margins in 20 rounds, with corrupted labels of other 5 % of the samples."""
-    number = max(MIN_CANARIES, round(CANARY_FRACTION * n))
+    """Return margins in 20 rounds, each with corrupted labels at another 5 % of the samples."""
+    n_canaries = max(MIN_CANARIES, round(CANARY_FRACTION * n))
     ordinary, canaries = [], []
     for _ in range(ROUNDS):
-        chosen, rest = (part.to(device) for part in torch.randperm(n, generator=generator).split([number, n - number]))
-        values = margins(chosen)
+        parts = torch.randperm(n, generator=generator).split([n_canaries, n - n_canaries])
+        at_canaries, rest = (part.to(device) for part in parts)
+        values = margins(at_canaries)
         ordinary.append(values[rest])
-        canaries.append(values[chosen])
+        canaries.append(values[at_canaries])
     return CanaryMargins(torch.stack(ordinary).cpu(), torch.stack(canaries).cpu())
 
 
@@ -135,18 +142,18 @@ def canary_margins(
     n_classes: int,
     generator: torch.Generator,
 ) -> CanaryMargins:
-    """Return LOO margins in 20 rounds, each with corrupted labels of other samples.
+    """Return leave-one-out margins in 20 rounds, each with corrupted labels of other samples.
 
-    `predicted` are the leave-one-out predictions with the labels as given, `ridge` is in units of the mean eigenvalue.
-    New labels are sampled from the odds of the predicted class, so that a canary's label is an error also where its
-    given label was. A round costs two products with the vectors of the kernel.
+    `predicted` are the leave-one-out predictions with the original labels, `ridge` is in units of the mean eigenvalue.
+    A round costs two products with the vectors of the kernel.
     """
+    # new labels have the odds of the predicted class, so that a canary is an error even if its original label was one
     odds = confusion_odds(predicted, labels, n_classes)
 
-    def margins(chosen: Tensor) -> Tensor:
+    def margins(at_canaries: Tensor) -> Tensor:
         corrupted = labels.clone()
-        new_labels = torch.multinomial(odds[predicted[chosen].cpu()], 1, generator=generator).squeeze(1)
-        corrupted[chosen] = new_labels.to(labels)
+        new_labels = torch.multinomial(odds[predicted[at_canaries].cpu()], 1, generator=generator).squeeze(1)
+        corrupted[at_canaries] = new_labels.to(labels)
         targets = torch.nn.functional.one_hot(corrupted, n_classes).double()
         return margins_of(loo_predictions(kernel, targets, ridge * (kernel.mean or 1.0)).predictions, corrupted)
 
@@ -159,21 +166,15 @@ CLIP, FIRST_CLIP = 2.0, 3.0
 
 def robust_spread(values: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
     """Return the scaled median absolute deviation per column (the standard deviation if 0)."""
+    # 1.4826 is the ratio of standard deviation and median absolute deviation of a normal distribution
     deviation = 1.4826 * (values - values.median(0).values).abs().median(0).values
     return torch.where(deviation > 0, deviation, values.std(0, correction=0)).clamp_min(1e-12)
 
 
-@dataclass(frozen=True)
-class RobustFit:
-    """Kernel machine robust to gross errors: clipped targets, ridge and predictions."""
-
-    targets: Float[Tensor, "n k"]
-    ridge: float
-    loo: LooResult
-
-
-def fit_robustly(spectrum: Spectrum, targets: Float[Tensor, "n k"]) -> RobustFit:
-    """Fit the targets, clip their leave-one-out residuals, and repeat."""
+def fit_robustly(
+    spectrum: Spectrum, targets: Float[Tensor, "n k"]
+) -> tuple[Float[Tensor, "n k"], float, Float[Tensor, "n k"]]:
+    """Return targets with clipped leave-one-out residuals, the ridge, and leave-one-out predictions."""
     median, spread = targets.median(0).values, robust_spread(targets)
     clipped = median + (targets - median).clamp(-FIRST_CLIP * spread, FIRST_CLIP * spread)
     for _ in range(REGRESSION_ROUNDS):
@@ -182,7 +183,7 @@ def fit_robustly(spectrum: Spectrum, targets: Float[Tensor, "n k"]) -> RobustFit
         limit = CLIP * robust_spread(residuals)
         clipped = loo.predictions + residuals.clamp(-limit, limit)
     ridge, loo = select_ridge(spectrum, clipped, RIDGES)
-    return RobustFit(clipped, ridge, loo)
+    return clipped, ridge, loo.predictions
 
 
 def residual_margins(residuals: Float[Tensor, "n k"], spread: Float[Tensor, " k"]) -> Float[Tensor, " n"]:
@@ -191,17 +192,22 @@ def residual_margins(residuals: Float[Tensor, "n k"], spread: Float[Tensor, " k"
 
 
 def regression_canaries(
-    spectrum: Spectrum, fit: RobustFit, targets: Float[Tensor, "n k"], generator: torch.Generator
+    spectrum: Spectrum,
+    targets: Float[Tensor, "n k"],
+    clipped: Float[Tensor, "n k"],
+    ridge: float,
+    predictions: Float[Tensor, "n k"],
+    generator: torch.Generator,
 ) -> CanaryMargins:
-    """Return margins under 20 rounds in which some samples get the targets of others."""
-    n, spread = len(targets), robust_spread(targets - fit.loo.predictions)
+    """Return margins in 20 rounds in which some samples get targets of others (see `fit_robustly`)."""
+    n, spread = len(targets), robust_spread(targets - predictions)
 
-    def margins(chosen: Tensor) -> Tensor:
-        corrupted, fitted = targets.clone(), fit.targets.clone()
-        corrupted[chosen] = targets[torch.randint(n, (len(chosen),), generator=generator).to(targets.device)]
-        predictions = fit.loo.predictions[chosen]
-        fitted[chosen] = predictions + (corrupted[chosen] - predictions).clamp(-CLIP * spread, CLIP * spread)
-        loo = loo_predictions(spectrum, fitted, fit.ridge * (spectrum.mean or 1.0))
+    def margins(at_canaries: Tensor) -> Tensor:
+        corrupted, fitted = targets.clone(), clipped.clone()
+        corrupted[at_canaries] = targets[torch.randint(n, (len(at_canaries),), generator=generator).to(targets.device)]
+        residuals = corrupted[at_canaries] - predictions[at_canaries]
+        fitted[at_canaries] = predictions[at_canaries] + residuals.clamp(-CLIP * spread, CLIP * spread)
+        loo = loo_predictions(spectrum, fitted, ridge * (spectrum.mean or 1.0))
         return residual_margins(corrupted - loo.predictions, spread)
 
     return corrupt_in_rounds(n, targets.device, margins, generator)

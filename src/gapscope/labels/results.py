@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     import pandas
 
 RECALL = 0.9
-# A machine that predicts clean labels less often than this cannot distinguish label errors from its own mistakes.
+# Below this accuracy on clean labels, label errors cannot be distinguished from mistakes of the kernel machine.
 MIN_CLEAN_ACCURACY = 0.6
-# The same for regression targets: below, the residuals of correct targets are as large as those of wrong ones.
+# The same for regression: below, the residuals of correct targets are as large as those of wrong ones.
 MIN_R_SQUARED = 0.7
-# A machine that predicts clean labels less often than this bounds the rate from above only. This and MIN_ABOVE_CHANCE
-# were chosen on data with seeds 0 to 2 and evaluated on others (results/labels/hard_clean.json).
+# Below this accuracy on clean labels, the rate is an upper bound only. This and MIN_ABOVE_CHANCE were chosen on data
+# with seeds 0 to 2 and evaluated on others (results/labels/hard_clean.json).
 TIGHT_FROM = 0.85
 MIN_ABOVE_CHANCE = 0.3
-# A rate that is far too high makes `clean_accuracy`, which it enters, look good; its interval is wide then: 0.40 in the
-# one case of 65 that was seen, at most 0.25 in the others.
+# A rate that is far too high makes `clean_accuracy` too high, but its interval is wide: 0.40 in the only such case of
+# 65, at most 0.25 in the others.
 MAX_WIDTH = 0.3
 
 
@@ -37,12 +37,12 @@ class LabelNoiseEstimate(Result):
     """Estimated fraction of label errors.
 
     Attributes:
-        rate: The fraction; an upper bound that is tight where clean labels are predicted well.
-        low: Lower end of its 90 % interval; 0 where the rate is an upper bound only.
+        rate: The fraction; an upper bound that is tight if clean labels are predicted well.
+        low: Lower end of its 90 % interval; 0 if the rate is an upper bound only.
         high: Upper end.
-        clean_accuracy: Accuracy on clean labels of a machine that has not seen them; NaN for regression.
+        clean_accuracy: Leave-one-out accuracy on clean labels; NaN for regression.
         samples: Number of samples.
-        accuracy: Leave-one-out accuracy on the labels as given; NaN where it was not computed.
+        accuracy: Leave-one-out accuracy on the labels; NaN if it was not computed.
         most_frequent: Fraction of the most frequent class; NaN likewise.
         width: Width of the interval before its lower end was set to 0.
         is_upper_bound: Whether all labels may be clean and the problem hard.
@@ -72,31 +72,26 @@ class LabelNoiseEstimate(Result):
         """Reason why the estimate is unreliable (empty if it is reliable)."""
         width = self.high - self.low if math.isnan(self.width) else self.width
         needed = self.most_frequent + MIN_ABOVE_CHANCE * (1 - self.most_frequent)
+        advice = "Pass more samples"
         if self.r_squared < MIN_R_SQUARED:
-            reason = (
-                f"targets are predicted with an R^2 of {self.r_squared:.2f}, at least {MIN_R_SQUARED} is needed. "
-                "Pass more samples"
-            )
+            reason = f"targets are predicted with an R^2 of {self.r_squared:.2f}, at least {MIN_R_SQUARED} is needed"
         elif math.isnan(self.r_squared) and not self.clean_accuracy >= MIN_CLEAN_ACCURACY:
-            reason = (
-                f"clean labels are predicted at {percent(max(self.clean_accuracy, 0))}, "
-                f"at least {percent(MIN_CLEAN_ACCURACY)} "
-                "is needed. Pass more samples"
-            )
+            accuracy, least = percent(max(self.clean_accuracy, 0)), percent(MIN_CLEAN_ACCURACY)
+            reason = f"clean labels are predicted at {accuracy}, at least {least} is needed"
         elif self.accuracy < needed:
             reason = (
                 f"labels are predicted at {percent(self.accuracy)}, at least {percent(needed)} is needed (the most "
-                f"frequent class has {percent(self.most_frequent)}). Pass more samples"
+                f"frequent class has {percent(self.most_frequent)})"
             )
         elif width > MAX_WIDTH:
-            reason = (
-                f"the interval would be {100 * self.low:.0f} to {percent(self.high)}, "
-                f"at most {percent(MAX_WIDTH)} wide is useful. "
-                "Pass more samples or more canaries"
-            )
+            interval = f"{100 * self.low:.0f} to {percent(self.high)}"
+            reason = f"the interval would be {interval}, at most {percent(MAX_WIDTH)} wide is useful"
+            advice = "Pass more samples or more canaries"
         else:
             return ""
-        return f"The rate of label noise cannot be estimated: {reason}, or features that suit the data better."
+        return (
+            f"The rate of label noise cannot be estimated: {reason}. {advice}, or features that suit the data better."
+        )
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row."""
@@ -133,20 +128,20 @@ class LabelIssues(Result):
     Attributes:
         indices: Indices of the samples in the data, most likely errors first, [n].
         given_labels: Their labels, in the same order, [n].
-        suggested_labels: The predicted class (the given one where it agrees), or the predicted regression target, [n].
-        margin: Score of the given label less the largest other score, [n]; for regression minus the residual in
-            units of its robust spread.
-        n_flagged: Number of flagged samples: the first so many.
-        expected_precision: Expected fraction of errors among them, an upper bound where the rate is one; NaN where the
-            rate is not known, and for regression without `precision`.
-        noise: The rate of label noise; None where it cannot be estimated.
-        note: Why it cannot, or empty.
-        probability: Leave-one-out probability of the suggested label, [n]; NaN where there is none.
+        suggested_labels: Predicted class (the label itself if it agrees) or regression target, [n].
+        margin: Score of the label less the largest other score, [n]; for regression minus the absolute residual in
+            units of the robust spread.
+        n_flagged: Number of flagged samples, the first of the ranking.
+        expected_precision: Expected fraction of errors among them, an upper bound if the rate is one; NaN without a
+            rate, and for regression without `precision`.
+        noise: Rate of label noise; None if it cannot be estimated.
+        note: Why it cannot be estimated, or empty.
+        probability: Leave-one-out probability of the suggested label, [n]; empty for regression and monitored runs.
         precision_curve: Expected fraction of errors among the first 1, 2, ..., n samples; empty without a rate.
-        method: The kernel machine that ranked them; empty for a monitored run.
+        method: Kernel machine of the ranking; empty for a monitored run.
         samples: The data, for `write_html`; None for a monitored run.
-        conflicts: Pairs of duplicates and near-duplicates with different labels.
-        test_duplicates: Pairs (index, index in the test set) of duplicates and near-duplicates.
+        conflicts: Pairs of (near-)duplicates with different labels.
+        test_duplicates: Pairs (index, index in the test set) of (near-)duplicates.
         notes: Sentences about the data.
     """
 
@@ -172,11 +167,11 @@ class LabelIssues(Result):
         return None if self.noise is None else self.indices[: self.n_flagged]
 
     def with_precision(self, precision: float) -> LabelIssues:
-        """Return the ranking with the longest list whose expected precision is high enough."""
+        """Return the ranking with the longest flagged list of at least this expected precision."""
         if self.noise is None or not len(self.precision_curve):
             return self
-        enough = torch.nonzero(self.precision_curve >= precision).flatten()
-        n = int(enough[-1]) + 1 if len(enough) else 0
+        sufficient = torch.nonzero(self.precision_curve >= precision).flatten()
+        n = int(sufficient[-1]) + 1 if len(sufficient) else 0
         expected = float(self.precision_curve[n - 1]) if n else math.nan
         return replace(self, n_flagged=n, expected_precision=expected)
 
@@ -217,9 +212,9 @@ class LabelIssues(Result):
         }
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a CSV list to review: given and suggested label, and an empty column `label`.
+        """Write the ranking as CSV, with an empty column `label`.
 
-        Fill `label` with the correct label, or with "drop"; then call `gapscope.apply_label_corrections`.
+        Fill it with correct labels or "drop"; then call `gapscope.apply_label_corrections`.
         """
         table = self.to_pandas()
         table.insert(1, "label", "")
@@ -241,20 +236,18 @@ class LabelIssues(Result):
             )
         elif self.noise is not None and self.n_flagged:
             about = "at most" if self.noise.is_upper_bound else "about"
-            lines.append(
-                f"{self.n_flagged} flagged; {about} {percent(self.expected_precision)} of them are expected to be "
-                "wrong."
-            )
+            expected = percent(self.expected_precision)
+            lines.append(f"{self.n_flagged} flagged; {about} {expected} of them are expected to be wrong.")
         elif self.noise is not None:
             lines.append("No sample is flagged.")
         if self.method:
             lines.append(f"Ranked by {self.method} (leave-one-out).")
         if self.conflicts:
-            shown = ", ".join(f"{i} and {j}" for i, j in self.conflicts[:5])
-            lines.append(f"{len(self.conflicts)} pairs of (near-)duplicates have different labels: {shown}.")
+            pairs = ", ".join(f"{i} and {j}" for i, j in self.conflicts[:5])
+            lines.append(f"{len(self.conflicts)} pairs of (near-)duplicates have different labels: {pairs}.")
         if self.test_duplicates:
-            shown = ", ".join(f"{i} (test sample {j})" for i, j in self.test_duplicates[:5])
-            lines.append(f"{len(self.test_duplicates)} test samples (nearly) repeat a training sample: {shown}.")
+            pairs = ", ".join(f"{i} (test sample {j})" for i, j in self.test_duplicates[:5])
+            lines.append(f"{len(self.test_duplicates)} test samples (nearly) repeat a training sample: {pairs}.")
         return (*lines, *self.notes)
 
     def __repr__(self) -> str:
@@ -263,9 +256,9 @@ class LabelIssues(Result):
 
 
 def rank_label_issues(
-    positions: Int[Tensor, " n"],
+    indices: Int[Tensor, " n"],
     labels: Int[Tensor, " n"],
-    predicted: Int[Tensor, " n"],
+    suggested: Int[Tensor, " n"],
     margins: Float[Tensor, " n"],
     canaries: Float[Tensor, " m"],
     noise: LabelNoiseEstimate,
@@ -275,26 +268,27 @@ def rank_label_issues(
 ) -> LabelIssues:
     r"""Rank samples by margin and flag the expected number of errors.
 
-    With F the distribution of margins of all samples and of the corrupted ones, the expected fraction of errors among
-    the samples with a margin of at most t is $r F_{corrupted}(t) / F_{all}(t)$ (`gapscope.labels.noise_rate`).
-    `fraction` is r of the formula (default: the rate), `canaries` the margins of samples whose label was corrupted on
-    purpose, `positions` indices in the data. Nothing is flagged if the rate is unreliable.
+    With F and G the distributions of margins of all samples and of canaries, the expected fraction of errors among the
+    samples with a margin of at most t is $r\, G(t) / F(t)$ (`gapscope.labels.noise_rate`). `fraction` is r (default:
+    the rate), `canaries` are the margins of canaries, `indices` those in the data. Nothing is flagged if the rate is
+    unreliable.
     """
     order = margins.argsort(stable=True)
     reason, n = noise.unreliable_because, len(order)
-    curve, flagged, expected = torch.empty(0), 0, math.nan
+    curve, n_flagged, expected = torch.empty(0), 0, math.nan
     if not reason:
         below = torch.searchsorted(canaries.double().sort().values, margins[order].double(), right=True) / len(canaries)
         fraction = noise.rate if fraction is None else fraction
+        # at the margin of rank k, F is k / n
         curve = (fraction * below.double() * n / torch.arange(1, n + 1)).clamp(max=1.0)
-        flagged = min(round(fraction * n), n)
-        expected = float(curve[flagged - 1]) if flagged else math.nan
+        n_flagged = min(round(fraction * n), n)
+        expected = float(curve[n_flagged - 1]) if n_flagged else math.nan
     return LabelIssues(
-        indices=positions[order],
+        indices=indices[order],
         given_labels=labels[order],
-        suggested_labels=predicted[order],
+        suggested_labels=suggested[order],
         margin=margins[order],
-        n_flagged=flagged,
+        n_flagged=n_flagged,
         expected_precision=expected,
         noise=None if reason else noise,
         note=reason,

@@ -1,4 +1,4 @@
-"""HTML page for the review of suspected label errors, and the corrections that result."""
+"""HTML page to review suspected label errors, and the corrections that result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from gapscope.results.result import data_uri
 if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
 
-MIN_SHOWN, MAX_SHOWN = 24, 500
-
-
+MIN_CARDS, MAX_CARDS = 24, 500
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.45 system-ui, sans-serif; }
 body { margin: 1.5rem auto; max-width: 70rem; padding: 0 1rem; }
@@ -49,7 +47,7 @@ document.getElementById('save').onclick = () => {
 
 
 def _card(row: dict[str, Any], samples: Samples | None) -> str:
-    """Return the card of a sample: its picture, its values or its tokens."""
+    """Return the card of a sample, with its picture, values or tokens."""
     index, body = int(row["sample"]), ""
     if samples is not None:
         x = samples.inputs
@@ -57,10 +55,10 @@ def _card(row: dict[str, Any], samples: Samples | None) -> str:
         if picture:
             body = f'<img src="{picture}" alt="sample {index}">'
         elif x.is_floating_point() and x.ndim == 2:
-            far = ((x[index] - x.mean(0)).abs() > 3 * x.std(0)) & (x.std(0) > 0)
+            is_far = ((x[index] - x.mean(0)).abs() > 3 * x.std(0)) & (x.std(0) > 0)
             cells = [
                 f'<span class="odd">{value:.4g}</span>' if odd else f"{value:.4g}"
-                for value, odd in zip(x[index][:12].tolist(), far[:12].tolist(), strict=True)
+                for value, odd in zip(x[index][:12].tolist(), is_far[:12].tolist(), strict=True)
             ]
             body = f"<p>{' · '.join(cells)}</p>"
         else:
@@ -75,8 +73,8 @@ def _card(row: dict[str, Any], samples: Samples | None) -> str:
 
 
 def render(issues: LabelIssues, n: int | None = None) -> str:
-    """Return the page: sentences, and one card per sample with a field for the correct label."""
-    n = min(n or max(issues.n_flagged, MIN_SHOWN), MAX_SHOWN, len(issues.indices))
+    """Return a page with sentences, and one card per sample with a field for the correct label."""
+    n = min(n or max(issues.n_flagged, MIN_CARDS), MAX_CARDS, len(issues.indices))
     rows = issues.to_pandas().head(n).to_dict("records")
     cards = "".join(_card({str(k): v for k, v in row.items()}, issues.samples) for row in rows)
     sentences = "".join(f"<p>{escape(line)}</p>" for line in issues.sentences)
@@ -85,7 +83,7 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Label issues</title><style>{STYLE}</style><h1>Label issues</h1>{sentences}"
         "<p>Type the correct label of each sample, or <em>drop</em>; leave the field empty to keep the label. Enter "
-        "goes to the next sample, Shift+Enter takes the suggestion. Then save, and call "
+        "goes to the next sample, Shift+Enter accepts the suggestion. Then save, and call "
         '<code>gapscope.apply_label_corrections(data, "reviewed.csv")</code>.</p>'
         f'<p><button id="save">Save reviewed.csv</button></p><ol>{cards}</ol><script>{SCRIPT}</script></html>'
     )
@@ -101,10 +99,10 @@ def _parse_label(label: str, codes: dict[str, int], *, is_number: bool, where: s
 
 
 def apply_label_corrections(data: Any, path: str | Path) -> Samples:
-    """Return the data with the labels of a reviewed list (`to_csv` or `write_html`).
+    """Return the data with the corrections of a reviewed list (of `to_csv` or `write_html`).
 
     Args:
-        data: Data that the list was made from.
+        data: Data of which `find_label_issues` made the list.
         path: CSV file with the columns `sample` (an index) and `label`: the correct label or target, "drop" to remove
             the sample, or nothing to keep its label.
 

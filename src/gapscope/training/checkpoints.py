@@ -19,20 +19,17 @@ from gapscope.base.files import check_file, write_atomically
 CHECKSUM = "crc32"
 
 
-def as_safetensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> bytes:
-    """Encode tensors (shared ones once per name) and JSON values as one safetensors file.
-
-    A checksum of the tensors goes with them, so that a file corrupted by a power cut or a bad disk is noticed.
-    """
+def encode_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
+    """Encode tensors (shared ones once per name), JSON values and a checksum as a safetensors file."""
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    # one key alone: safetensors writes several in an order of its own, and equal networks shall give equal files
-    content = json.dumps({**(facts or {}), CHECKSUM: _checksum(copies)}, sort_keys=True)
+    # a single key: safetensors does not fix the order of several, and equal networks must result in equal files
+    content = json.dumps({**(metadata or {}), CHECKSUM: _checksum(copies)}, sort_keys=True)
     return save(copies, metadata={"facts": content})
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
-    """Write what `as_safetensors` makes of tensors and facts, atomically."""
-    write_atomically(path, as_safetensors(tensors, facts))
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> None:
+    """Write tensors and JSON values to a safetensors file, atomically."""
+    write_atomically(path, encode_tensors(tensors, metadata))
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> int:
@@ -45,63 +42,61 @@ def _checksum(tensors: Mapping[str, Tensor]) -> int:
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save_tensors` wrote.
+    """Read tensors and JSON values of a file that `save_tensors` wrote.
 
     Raises:
-        DamagedFile: The file is no safetensors file, is truncated or corrupted.
+        DamagedFile: The file is not a safetensors file, is truncated or corrupted.
         UnreadableFile: There is no such file, or it cannot be read.
     """
     check_file(path)
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get("facts", "{}"))
+            metadata = json.loads((file.metadata() or {}).get("facts", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise UnreadableFile(
-            f"{path} must be a safetensors file that can be read; reading it failed: {error.strerror or error}. "
-            "Check the path."
+            f"{path} must be a safetensors file that can be read; got {error.strerror or error}. Check the path."
         ) from None
     except (SafetensorError, ValueError, RecursionError, TypeError, AttributeError) as error:
-        # no safetensors file: a zip archive of torch.save, or a bare pickle
+        # a zip archive or pickle of torch.save
         if path.read_bytes()[:2] in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"):
             raise UnreadableFile(
-                f"{path} must be weights that a pool wrote; it is a file of torch.save, which gapscope never "
-                "unpickles. Write a function that builds the network and loads it: pass my_models:build, or gapscope "
-                f"pool add POOL --load my_models:load {path.name}."
+                f"{path} must be a safetensors file; it was written by torch.save, which gapscope never unpickles. "
+                "Load it in a function of your own: pass my_models:build, or gapscope pool add POOL "
+                f"--load my_models:load {path.name}."
             ) from None
         raise DamagedFile(
-            f"{path} must be a whole safetensors file; reading it failed: {error}. Name another file, or train "
+            f"{path} must be a whole safetensors file; reading it failed: {error}. Pass another file, or train "
             "the network again."
         ) from None
-    if not isinstance(facts, dict):
-        raise DamagedFile(f"{path} must contain a table of facts; got {str(facts)[:60]!r}. Name another file.")
-    if facts.pop(CHECKSUM, _checksum(tensors)) != _checksum(tensors):  # older files have none
-        raise DamagedFile(
-            f"{path} must be a whole safetensors file; its numbers are corrupted. Train the network again."
-        )
-    return tensors, facts
+    if not isinstance(metadata, dict):
+        raise DamagedFile(f"{path} must hold a table of metadata; got {str(metadata)[:60]!r}. Pass another file.")
+    if metadata.pop(CHECKSUM, _checksum(tensors)) != _checksum(tensors):  # older files have none
+        raise DamagedFile(f"{path} must be a whole safetensors file; its numbers are corrupted. Retrain the network.")
+    return tensors, metadata
+
+
+def _mismatch(state: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
+    """Return why weights do not fit a state dictionary, and what to do (empty if they fit)."""
+    advice = "Use the spec it was trained with."
+    for name, tensor in state.items():
+        if name not in weights:
+            return f"it lacks '{name}'. {advice}"
+        weight = weights[name]
+        if weight.shape != tensor.shape:
+            return f"'{name}' has shape {list(weight.shape)}, the network needs {list(tensor.shape)}. {advice}"
+        if weight.dtype != tensor.dtype:
+            return (
+                f"'{name}' is of type {weight.dtype}, the network's of {tensor.dtype}. Bring the network to the saved "
+                "type, network.to(...), or save it again."
+            )
+    unknown = sorted(set(weights) - set(state))
+    return f"the network has no '{unknown[0]}'. {advice}" if unknown else ""
 
 
 def set_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
     """Copy a state dictionary into `network`, or raise UnreadableFile."""
-    own = network.state_dict()
-    for name, tensor in own.items():
-        if name not in weights:
-            raise UnreadableFile(f"{source} must fit the network; it lacks '{name}'. Use the spec it was trained with.")
-        if weights[name].shape != tensor.shape:
-            raise UnreadableFile(
-                f"{source} must fit the network; '{name}' has shape {list(weights[name].shape)}, the network needs "
-                f"{list(tensor.shape)}. Use the spec it was trained with."
-            )
-        if weights[name].dtype != tensor.dtype:
-            raise UnreadableFile(
-                f"{source} must fit the network; '{name}' is of type {weights[name].dtype}, the network's of "
-                f"{tensor.dtype}. Bring the network to the type it was saved in, network.to(...), or save it again."
-            )
-    unknown = sorted(set(weights) - set(own))
-    if unknown:
-        raise UnreadableFile(
-            f"{source} must fit the network; the network has no '{unknown[0]}'. Use the spec it was trained with."
-        )
+    if mismatch := _mismatch(network.state_dict(), weights):
+        raise UnreadableFile(f"{source} must fit the network; {mismatch}")
     with torch.no_grad():
         network.load_state_dict(dict(weights))

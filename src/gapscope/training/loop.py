@@ -1,4 +1,4 @@
-"""Training loop: network, samples and settings to a history, resumable after each epoch."""
+"""Training of one network, resumable after each epoch."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class TrainingResult:
 
     Attributes:
         status: "finished" or "diverged" (the loss became NaN or infinite).
-        stop_reason: Why it ended, in words.
-        history: One mapping per epoch: epoch, train_loss (mean over batches, training mode, without penalties),
-            train_accuracy (the same), penalty (mean over batches), learning_rate (at the end of the epoch), seconds,
-            and with test samples test_loss, test_accuracy (evaluation mode).
-        execution: How the last epoch of one of several was trained: in a stack of how many, or why alone.
+        stop_reason: Why training ended.
+        history: One mapping per epoch: epoch, train_loss and train_accuracy (means over batches in training mode,
+            without penalties), penalty (mean over batches), learning_rate (at the end of the epoch), seconds, and with
+            test samples test_loss and test_accuracy (evaluation mode).
+        execution: With `train_many`, how the last epoch was trained: the size of the stack, or why alone.
     """
 
     status: Status
@@ -51,17 +51,16 @@ class TrainingResult:
 def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> str:
     threshold = settings.stop_at_train_loss
     if threshold is not None:
-        reached = sum(float(row["train_loss"]) <= threshold for row in history)
-        if reached >= settings.stop_epochs:
+        n_below = sum(float(row["train_loss"]) <= threshold for row in history)
+        if n_below >= settings.stop_epochs:
             return f"training loss at most {threshold:g} in {settings.stop_epochs} epoch(s)"
     return f"{settings.epochs} epochs" if len(history) >= settings.epochs else ""
 
 
 class Training:
-    """Training of one network, epoch by epoch (used by `train` and `train_many`).
+    """Training of one network, epoch by epoch, with the arguments of `train`.
 
-    Everything but the constructor runs within the training's own random streams. Arguments are those of `train`;
-    `result` is None until the training has ended.
+    Callers enter the run's random streams before every method. `result` is None until training has ended.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Training:
         on_epoch: Callable[[nn.Module, dict[str, Any]], None] | None = None,
         on_batch: OnBatch | None = None,
     ) -> None:
-        # loaders that shuffle and random transforms draw from the global state: the same seed reads the same samples
+        # shuffling loaders and random transforms use the global streams, seeded here
         check_module(network)
         with reproducible(device_of(network), derive_seed(seed, "data")):
             samples, held_out = as_samples(data), None if test is None else as_samples(test)
@@ -89,7 +88,7 @@ class Training:
         called = network if prepared.network is prepared.bare else prepared.network
         self.run = TrainingState(network, settings, penalties, seed, on_epoch, called=called)
         self.seed, self.folder, self.on_epoch, self.on_batch = seed, folder, on_epoch, on_batch
-        self._kept = None if folder is None else CheckpointWriter(folder)
+        self._writer = None if folder is None else CheckpointWriter(folder)
         self.history: list[dict[str, Any]] = []
         self.result: TrainingResult | None = None
         self.execution = ""
@@ -99,15 +98,15 @@ class Training:
         self.history = [] if self.folder is None else resume(self.run, self.folder)
         if not self.history and hasattr(self.on_epoch, "begin"):
             self.on_epoch.begin(self.run.network)  # type: ignore[union-attr]
-        self._end_if_enough()
+        self._end_if_done()
 
     def train_epoch(self) -> None:
-        """One pass over the samples, and what follows it."""
+        """Train, score and store one epoch."""
         start = time.perf_counter()
         self.end_epoch(self.run.train_epoch(self.samples, self.on_batch), start)
 
     def end_epoch(self, row: dict[str, Any] | None, start: float) -> None:
-        """Score and keep an epoch that began at `start` (`row` is None if it diverged)."""
+        """Score and store an epoch that began at `start` (`row` is None if it diverged)."""
         network, history = self.run.network, self.history
         self.run.called.eval()
         if row is None:
@@ -120,39 +119,39 @@ class Training:
             self.on_epoch(network, row)
         row["seconds"] = round(time.perf_counter() - start, 4)
         history.append(row)
-        if self._kept is not None:
-            self._kept.stage(self.run, history)
-        self._end_if_enough()
+        if self._writer is not None:
+            self._writer.stage(self.run, history)
+        self._end_if_done()
 
-    def _end_if_enough(self) -> None:
-        stopped, network = _stop_reason(self.run.settings, self.history), self.run.network
-        if not stopped:
+    def _end_if_done(self) -> None:
+        reason, network = _stop_reason(self.run.settings, self.history), self.run.network
+        if not reason:
             return
         network.eval()
         weights = [weight for weight in network.parameters() if weight.requires_grad]
         if self.history and not all(bool(weight.isfinite().all()) for weight in weights):
             self._end("diverged", f"weights not finite after epoch {len(self.history)}")
         else:
-            self._end("finished", stopped)
+            self._end("finished", reason)
 
     def write(self) -> None:
         """Write the last finished epoch to the folder, if it is not there yet."""
-        if self._kept is not None:
-            self._kept.write()
+        if self._writer is not None:
+            self._writer.write()
 
-    def _end(self, status: Status, stopped: str) -> None:
+    def _end(self, status: Status, reason: str) -> None:
         self.write()
-        self.result = TrainingResult(status=status, stop_reason=stopped, history=self.history, execution=self.execution)
+        self.result = TrainingResult(status=status, stop_reason=reason, history=self.history, execution=self.execution)
 
 
 @contextmanager
-def written_at_last(trainings: Sequence[Training]) -> Iterator[None]:
-    """Write the last finished epochs if the body ends by an error or an interrupt."""
+def write_at_exit(trainings: Sequence[Training]) -> Iterator[None]:
+    """Write the last finished epochs, even after an error or an interrupt."""
     try:
         yield
     finally:
         for training in trainings:
-            with suppress(NotWritten):  # what broke off matters more
+            with suppress(NotWritten):  # would hide the error that ended the body
                 training.write()
 
 
@@ -168,30 +167,29 @@ def train(
     on_epoch: Callable[[nn.Module, dict[str, Any]], None] | None = None,
     on_batch: OnBatch | None = None,
 ) -> TrainingResult:
-    """Train `network` in place. The same seed and machine give bit-identical weights.
+    """Train `network` in place; the same seed and machine give bit-identical weights.
 
-    The loss is `inspection.losses.default_loss` (or the one in `settings.loss`) plus the penalties. With `folder`, the
-    state is saved there after every epoch, short epochs once per second and when training ends or is interrupted
-    (`checkpoint.safetensors`, `history.jsonl`). Calling `train` again with the same arguments continues from the last
-    finished epoch and ends with the weights of an unbroken run, all buffers and random streams included. If these files
-    are damaged, the training begins again with a `DamagedFileWarning`. Global random states are left as they were.
+    The loss is cross-entropy for class labels and mean squared error for regression (or `settings.loss`), plus the
+    penalties. With `folder`, the state is saved after every epoch, but at most once per second, and when training ends
+    or is interrupted (`checkpoint.safetensors`, `history.jsonl`). The same call then continues from the last finished
+    epoch, and ends with the weights of an unbroken run. If these files are damaged, training begins again with a
+    `DamagedFileWarning`. Global random states are restored.
 
     Args:
-        network: Trained in place, on the device it is on; left in evaluation mode.
-        data: Training data in any form that `gapscope.measure` takes. It is read once and held in memory; random
-            transforms are applied once, and a shuffled order depends on the seed alone.
+        network: Trained in place, on its device; left in evaluation mode.
+        data: Training data in any form that `gapscope.measure` takes. It is read once and held in memory, so random
+            transforms are applied once.
         settings: Everything about optimization.
-        seed: Seed of the order of samples and of dropout masks (the initial weights are the network's own).
-        test: Data in any of these forms, scored after every epoch, never trained on and never used to stop.
+        seed: Seed of the order of samples and of dropout masks (not of the initial weights).
+        test: Data scored after every epoch; never used to train or to stop.
         penalties: Penalty objects to use instead of `settings.penalties`.
-        folder: An existing folder for checkpoint and history.
+        folder: Existing folder for checkpoint and history.
         on_epoch: Called after every epoch with the network and the epoch's row, which it may extend with numbers. A
             `Monitor` also observes the untrained network, and is saved in the checkpoint.
         on_batch: Called after every step with the indices of the batch's samples and their outputs in training mode.
 
     Returns:
-        Status, reason and history. A loss that is not finite ends training with status "diverged", and so do weights
-        that are not finite after the last step.
+        Status, reason and history. The status is "diverged" if the loss, or the final weights, are not finite.
 
     Raises:
         InvalidInput: Samples, labels, network and settings do not fit together.
@@ -202,12 +200,12 @@ def train(
         network, data, settings, seed=seed, test=test, penalties=penalties, folder=folder, on_epoch=on_epoch,
         on_batch=on_batch,
     )  # fmt: skip
-    # streams of its own, resumed for each epoch, so that training runs in several threads take turns
-    streams = RngState(training.run.device, derive_seed(seed, "training"))
-    with written_at_last([training]):
-        with streams.active():
+    # entered for each epoch, so that training runs of several threads alternate
+    rng = RngState(training.run.device, derive_seed(seed, "training"))
+    with write_at_exit([training]):
+        with rng.active():
             training.begin()
         while training.result is None:
-            with streams.active():
+            with rng.active():
                 training.train_epoch()
     return training.result

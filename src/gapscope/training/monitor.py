@@ -33,34 +33,32 @@ DEFAULT_MEASURES = ("ntk_trace", "ntk_logdet")
 
 
 class _FixedMode(nn.Module):
-    """Network with a fixed mode, also for measures that ask for evaluation mode."""
+    """Network that ignores changes of its mode, such as those by measures."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def train(self, mode: bool = True) -> Self:
-        """Leave every mode as it is."""
         return self
 
     def forward(self, x: Any) -> Any:
-        """Return what the network returns."""
         return self.network(x)
 
 
 def _subset(data: Any, n_samples: int, seed: int, required: torch.Tensor | None) -> tuple[Samples, torch.Tensor]:
-    """Select a random part of the data, with its indices, reading no other samples."""
+    """Return a random part of the data and its indices, without reading other samples."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "monitored samples"))
 
     def choose(n: int) -> torch.Tensor:
-        chosen = torch.randperm(n, generator=generator)[:n_samples]
-        return (chosen if required is None else torch.cat([chosen, required]).unique()).sort().values
+        subset = torch.randperm(n, generator=generator)[:n_samples]
+        return (subset if required is None else torch.cat([subset, required]).unique()).sort().values
 
     indices = None
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         indices = choose(len(data))  # type: ignore[arg-type]
         data = Subset(data, indices.tolist())
-    # loaders and random augmentation change the global random states, which belong to the training
+    # restores the global random states, which loaders and random augmentation change
     with inspection_mode(nn.Identity()):
         samples = as_samples(data)
     if indices is None:
@@ -79,40 +77,36 @@ class Monitor(Recordings):
     """Monitor of a training run: readings on a fixed random part of the training data.
 
     Pass a monitor as the `on_epoch` of `gapscope.train` or to the callbacks of `gapscope.integrations`, or call
-    `monitor.observe(network, epoch)` in any loop. It records at epochs that are multiples of `every`. An epoch smaller
-    than the last one starts another training run: the monitor warns, and resets itself and its alarm. Classification
-    and regression; most alarms need class labels.
+    `monitor.observe(network, epoch)` in any loop. An epoch smaller than the last one starts another training run: the
+    monitor warns, and resets itself and its alarm.
 
     `gapscope.train` and the callbacks save the monitor in their checkpoints; in a custom loop use `state_dict` and
-    `load_state_dict`. The cost is counted from the resumption.
-
-    Training is unchanged: weights, buffers, modes, gradients and all random states are those without a monitor. An
-    error ends training only at the first recording (a misspelled option, a network that cannot be measured): later
-    failures of a measure or a sink give one warning, and NaN.
+    `load_state_dict`. Training is unchanged: weights, buffers, modes, gradients and random states are those without a
+    monitor. Only an error at the first recording ends training (a misspelled option, a network that cannot be
+    measured); later failures of a measure or a sink cause one warning, and NaN.
 
     Args:
-        data: Training data: a pair (x, y), inputs alone, Samples, a Dataset or a DataLoader. Of a Dataset only the
-            chosen samples are read; all random transforms are applied once.
+        data: Training data: a pair (x, y), inputs alone, Samples, a Dataset or a DataLoader. Random transforms are
+            applied once; a Dataset is read at the monitored samples only.
         measures: Names of registered measures; by default those of Szolnoky et al. 2022, or with `checks` the loss.
-        every: Record at epochs that are multiples of it, in every kind of loop.
-        n_samples: Number of monitored samples, chosen once.
-        mode: "eval", or "train" to measure with dropout masks, resampled for each recording; all samples are then
-            measured in one chunk, so that each has one mask. Log determinants have gaps (-inf) where masks make
-            gradients equal (Szolnoky et al. 2022, Sec. 3.3). Not for networks with BatchNorm.
+        every: Record at epochs that are multiples of this number.
+        n_samples: Number of monitored samples.
+        mode: "eval", or "train" to measure with dropout masks, one per sample, resampled for each recording. Log
+            determinants are then -inf where masks make gradients equal (Szolnoky et al. 2022, Sec. 3.3). "train" is not
+            for networks with BatchNorm.
         options: Measure name -> keyword options of that measure; None uses the n x n kernel, summed over outputs, for
             "ntk_logdet".
         alarm: Overfitting alarm on the same samples, or the name of one (`gapscope.training.alarms`).
-        checks: "GS301" (memorization of label errors; with class labels and without `alarm` it uses the alarm "joint")
-            and "GS302" (training is stuck): reported once, when they appear, in the log and in `findings`.
-        max_time_fraction: Largest fraction of the training time that recordings may take. Those that would take more
-            are skipped, except for the first, and while all together take less than two seconds. None for no limit:
-            the recorded epochs then do not depend on the machine.
+        checks: "GS301" (memorization of label errors, by the alarm "joint" without `alarm`) and "GS302" (training is
+            stuck): reported once, when they appear, in the log and in `findings`.
+        max_time_fraction: Largest fraction of the training time that recordings may take; others are skipped. The first
+            one, and two seconds in total, are always allowed. None for no limit: the recorded epochs then do not depend
+            on the machine.
         sinks: Called after each recording with the epoch and the numbers; see `gapscope.integrations`.
         seed: Seed of the choice of samples and of measures that sample noise.
 
     Raises:
-        InvalidInput: A measure, an option or an alarm is unknown or out of range, or a regression has an alarm that
-            needs class labels.
+        InvalidInput: A measure, an option or an alarm is unknown or out of range, or the alarm needs class labels.
 
     >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
     >>> network, monitor = nn.Linear(4, 2), Monitor((x, y), measures=["ntk_trace"], every=2)
@@ -160,15 +154,16 @@ class Monitor(Recordings):
         self.checks = RunChecks(checks, self.samples) if checks else None
         self.max_time_fraction = max_time_fraction
         self.skipped = 0
-        self._begun: float | None = None
-        chosen = select_measures(measures, self.samples, has_initial=False)
-        self.measures = tuple(item.name for item in chosen)
+        self._started_at: float | None = None
+        selection = select_measures(measures, self.samples, has_initial=False)
+        self.measures = tuple(item.name for item in selection)
         self.every, self.mode, self.alarm, self.seed = every, mode, alarm, seed
         if options is None:
             options = {name: defaults for name, defaults in DEFAULT_OPTIONS.items() if name in self.measures}
         self.options = {name: dict(settings) for name, settings in options.items()}
         if mode == "train":
-            for item in chosen:
+            for item in selection:
+                # one chunk, so that each sample has one mask
                 if "chunk_size" in item.options:
                     self.options.setdefault(item.name, {}).setdefault("chunk_size", len(self.samples))
         self.sinks = [GuardedSink(sink) for sink in sinks]
@@ -178,19 +173,19 @@ class Monitor(Recordings):
         self._warned = False
 
     def __call__(self, network: nn.Module, row: dict[str, Any]) -> None:
-        """Record if due, and extend the epoch's row by the numbers."""
+        """Record if due, and add the numbers to the epoch's row."""
         row.update(self.observe(network, row["epoch"]))
 
     def begin(self, network: nn.Module) -> None:
         """Let the alarm evaluate the network before its training, as `gapscope.train` does."""
-        self._begun = time.perf_counter()
+        self._started_at = time.perf_counter()
         if self.alarm is not None and not self.epochs:
             with torch.inference_mode(False):
                 prepared = ready(network, self.samples)
                 self.alarm.begin(prepared.network, replace(prepared.samples, form=None))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return JSON-serializable values from which a resumed training continues exactly."""
+        """Return JSON-serializable values from which resumed training continues exactly."""
         checks = {} if self.checks is None else {"checks": self.checks.state_dict()}
         return checks | {
             "epochs": list(self.epochs),
@@ -214,7 +209,7 @@ class Monitor(Recordings):
         self.epochs = [int(epoch) for epoch in state["epochs"]]
         self.rows = [{name: float(value) for name, value in row.items()} for row in state["rows"]]
         self.readings = [Readings.from_json(to_json(readings)) for readings in state["readings"]]
-        self._spans, self._begun = [], None
+        self._spans, self._started_at = [], None
 
     def observe(self, network: nn.Module, epoch: int) -> dict[str, float]:
         """Record readings if due, pass them to the sinks, and return them by name."""
@@ -223,7 +218,7 @@ class Monitor(Recordings):
         if self.epochs and epoch < self.epochs[-1]:
             self._reset(epoch)
         start = time.perf_counter()
-        if would_exceed(self.max_time_fraction, self._spans, self._begun, start):
+        if would_exceed(self.max_time_fraction, self._spans, self._started_at, start):
             self.skipped += 1
             return {}
         try:
@@ -231,13 +226,13 @@ class Monitor(Recordings):
             with torch.inference_mode(False):
                 prepared = ready(network, self.samples)
                 network = prepared.network
-                readings = self._measured(network, epoch)
+                readings = self._measure(network, epoch)
                 numbers = readings.values()
                 if self.alarm is not None:
                     numbers |= self.alarm.observe(network, replace(prepared.samples, form=None), epoch)
                 if self.checks is not None:
                     self.checks.observe(network, epoch, self.alarm)
-        except Exception as error:  # no error of a measure may end training
+        except Exception as error:  # an error of a measure must not end training
             if not self.rows:
                 raise
             readings, numbers = Readings(), dict.fromkeys(self.rows[0], math.nan)
@@ -262,14 +257,14 @@ class Monitor(Recordings):
         )
         for records in (self.epochs, self.readings, self.rows, self._spans):
             records.clear()
-        self.skipped, self._begun = 0, None
+        self.skipped, self._started_at = 0, None
         if self.checks is not None:
             self.checks.reset()
         if self.alarm is not None:
             self.alarm.reset()
 
-    def _measured(self, network: nn.Module, epoch: int) -> Readings:
-        # the network takes one tensor here, whatever the form of the data
+    def _measure(self, network: nn.Module, epoch: int) -> Readings:
+        # the network is adapted to one input tensor here, so the samples are as well
         samples, settings = replace(self.samples, form=None), {"options": self.options, "seed": self.seed}
         if self.mode == "eval":
             return measure(network, samples, self.measures, strict=True, progress=False, **settings)
@@ -300,12 +295,11 @@ class Monitor(Recordings):
         if not self.rows:
             raise InvalidInput("Got no recordings; a plot needs one or more. Call plot() after an epoch.")
         alarm = self.alarm
-        marked = {} if alarm is None else {"alarm raised": alarm.raised_at, "best epoch by the alarm": alarm.peak}
-        # the mark replaces the 0/1 column
-        shown = [name for name in self.rows[0] if name != "alarm.raised"] or list(self.rows[0])
-        columns = {name: [row[name] for row in self.rows] for name in shown}
-        known = {name: epoch for name, epoch in marked.items() if epoch is not None}
-        return plot_lines(self.epochs, columns, marked=known)
+        epochs = {} if alarm is None else {"alarm raised": alarm.raised_at, "best epoch by the alarm": alarm.peak}
+        # a vertical line replaces the 0/1 column
+        names = [name for name in self.rows[0] if name != "alarm.raised"] or list(self.rows[0])
+        columns = {name: [row[name] for row in self.rows] for name in names}
+        return plot_lines(self.epochs, columns, marked={name: at for name, at in epochs.items() if at is not None})
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ _DETERMINISTIC = SharedContext(_deterministic_kernels)
 
 @contextmanager
 def reproducible(device: torch.device, seed: int) -> Iterator[None]:
-    """Use a run's own random streams and deterministic kernels in the body."""
+    """Seed all global random streams and use deterministic kernels in the body."""
     with (
         RANDOM_STREAMS,
         _DETERMINISTIC.entered(),
@@ -38,7 +38,7 @@ def reproducible(device: torch.device, seed: int) -> Iterator[None]:
         torch.inference_mode(False),
         torch.enable_grad(),
     ):
-        # torch.manual_seed keeps the caller's stack for devices that have not started: a millisecond a call
+        # torch.manual_seed would take a millisecond: it records the stack for devices that have not started
         (torch.default_generator if device.type == "cpu" else torch).manual_seed(seed)
         random.seed(seed)
         numpy.random.seed(seed % 2**32)
@@ -46,7 +46,7 @@ def reproducible(device: torch.device, seed: int) -> Iterator[None]:
 
 
 def host_random_states() -> dict[str, Tensor]:
-    """States of the global random streams on the CPU, as tensors."""
+    """Return the states of the global random streams on the CPU, as tensors."""
     version, python, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = cast(
         "tuple[str, numpy.ndarray, int, int, float]", numpy.random.get_state()
@@ -72,7 +72,7 @@ def set_host_random_states(states: Mapping[str, Tensor]) -> None:
 
 
 class RngState:
-    """Random streams of one of several runs, used in the body of `active`."""
+    """Random state of one run; the global streams have it in the body of `active`."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
         self.device = device
@@ -85,7 +85,7 @@ class RngState:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Within it the global streams are these."""
+        """Give the global streams this state, and store how far the body advances it."""
         with reproducible(self.device, 0):
             set_host_random_states(self._states)
             if "random.cuda" in self._states:
@@ -96,7 +96,7 @@ class RngState:
                 self._states = self._read()
 
     def generator(self) -> torch.Generator:
-        """A generator in the state of torch's stream on the CPU."""
+        """Return a generator in the state of torch's stream on the CPU."""
         generator = torch.Generator()
         generator.set_state(self._states["random.cpu"])
         return generator

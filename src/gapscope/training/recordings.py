@@ -1,4 +1,4 @@
-"""Recordings of a monitor, their cost and where they go."""
+"""Recordings of a monitor, their cost, and the sinks that receive them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Recordings(Result):
         self.epochs, self.rows = list(epochs), [dict(row) for row in rows]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return one dictionary per recording, in a list called "rows"."""
+        """Return the list "rows" with one dictionary per recording."""
         return {"rows": [{"epoch": epoch} | row for epoch, row in zip(self.epochs, self.rows, strict=True)]}
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -63,7 +63,7 @@ class Recordings(Result):
 
 
 Sink = Callable[[int, Mapping[str, float]], None]
-# an unreachable tracker may block each call until its own time-out
+# An unreachable tracker may block each call until its own timeout.
 MAX_FAILURES = 3
 
 
@@ -80,11 +80,11 @@ class GuardedSink:
         if self.failures >= MAX_FAILURES:
             return
         try:
-            # random states and modes that a tracker changes are restored
+            # restores random states and modes that a tracker changes
             with inspection_mode(nn.Identity()):
                 self.sink(epoch, numbers)
             self.failures = 0
-        except Exception as error:  # no error of a tracker may end training
+        except Exception as error:  # an error of a tracker must not end training
             self.failures += 1
             if not self.warned:
                 self.warned = True
@@ -102,21 +102,17 @@ def warn_or_print(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-# recordings that take less than this in total are never skipped: short training runs are recorded completely
+# Recordings that take less than this in total are never skipped: short training runs are recorded completely.
 FREE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Wall time of a monitor's recordings.
-
-    `seconds` is the total, sinks included; `share` the fraction of the time between the first and the last recording
-    that was spent recording, the last one included (NaN before the second recording).
-    """
+    """Wall time of a monitor's recordings, sinks included, since training started or resumed."""
 
     recordings: int
     seconds: float
-    share: float
+    share: float  # fraction of the time after the first recording, NaN before the second
 
     @property
     def seconds_per_recording(self) -> float:
@@ -128,14 +124,13 @@ class Cost:
         return f"{self.recordings} recordings of {self.seconds_per_recording:.3g} s each{share}"
 
 
-def would_exceed(fraction: float | None, spans: Sequence[tuple[float, float]], begun: float | None, now: float) -> bool:
-    """Return True if one more recording would exceed the allowed fraction of the time.
+def would_exceed(fraction: float | None, spans: Sequence[tuple[float, float]], start: float | None, now: float) -> bool:
+    """Return True if another recording, as long as the last, would exceed the fraction of the time.
 
-    `spans` are start and end of the recordings so far. `begun` is the start of the training; without it the start of
-    the first recording counts. Never True before the first recording, nor below `FREE_SECONDS` in total.
+    `spans` are start and end of the recordings so far, `start` is that of training (None: that of the first recording).
     """
     if fraction is None or not spans:
         return False
     seconds = [end - start for start, end in spans]
-    elapsed = now - (spans[0][0] if begun is None else begun)
+    elapsed = now - (spans[0][0] if start is None else start)
     return sum(seconds) + seconds[-1] > max(FREE_SECONDS, fraction * (elapsed + seconds[-1]))

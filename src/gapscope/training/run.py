@@ -37,8 +37,8 @@ def learning_rate_at(settings: TrainingSpec, epochs: float) -> float:
     >>> learning_rate_at(TrainingSpec(learning_rate=1.0, schedule="step", schedule_epochs=2), 2.5)
     0.1
     """
-    # closed forms of the time, without a state to keep: torch's schedulers multiply the last rate step after step, so
-    # that its last bits, and with them the weights, would depend on the path to it
+    # closed forms: torch's schedulers multiply the previous rate, so that the last bits of the weights would depend on
+    # interruptions
     base, factor = settings.learning_rate, settings.schedule_factor
     if settings.schedule == "step":
         return base * factor ** math.floor(epochs / settings.schedule_epochs)
@@ -53,7 +53,7 @@ def learning_rate_at(settings: TrainingSpec, epochs: float) -> float:
 def _make_optimizer(network: nn.Module, settings: TrainingSpec) -> torch.optim.Optimizer:
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     if not parameters:
-        raise InvalidInput("A network must have trainable parameters to be trained; this one has none.")
+        raise InvalidInput("Got a network without trainable parameters. Set requires_grad of those to train.")
     if settings.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=settings.learning_rate)
     return torch.optim.SGD(
@@ -62,7 +62,7 @@ def _make_optimizer(network: nn.Module, settings: TrainingSpec) -> torch.optim.O
 
 
 def batches(n: int, batch_size: int, order: torch.Generator) -> Iterator[Tensor]:
-    """Yield shuffled indices, merging a last batch of one sample with the one before."""
+    """Yield shuffled indices, merging a last batch of one sample with the previous one."""
     shuffled = torch.randperm(n, generator=order)
     sizes = [batch_size] * (n // batch_size) + ([n % batch_size] if n % batch_size else [])
     if len(sizes) > 1 and sizes[-1] == 1:
@@ -71,7 +71,7 @@ def batches(n: int, batch_size: int, order: torch.Generator) -> Iterator[Tensor]
 
 
 class TrainingState:
-    """The state of one training: what a checkpoint holds."""
+    """State of one training run, as stored in checkpoints, and its steps."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class TrainingState:
         settings: TrainingSpec,
         penalties: Sequence[Penalty],
         seed: int,
-        watcher: Any,
+        on_epoch: Any,
         *,
         called: nn.Module | None = None,
     ) -> None:
         self.network, self.settings, self.penalties = network, settings, penalties
         # from one input tensor to outputs [n, K]: the network or its adapter
         self.called = network if called is None else called
-        # a monitor is resumed with the training that it monitors
-        self.watcher = watcher if hasattr(watcher, "load_state_dict") else None
+        # a monitor is saved and resumed with the run
+        self.monitor = on_epoch if hasattr(on_epoch, "load_state_dict") else None
         self.device = device_of(network)
         self.mixed = settings.precision == "mixed"
         if self.mixed and self.device.type != "cuda":
@@ -101,11 +101,11 @@ class TrainingState:
         self.epoch = 0
 
     def loss(self, outputs: Tensor, y: Tensor, indices: Tensor) -> Tensor:
-        """Training loss of a batch, without penalties."""
+        """Return the loss of a batch, without penalties."""
         return default_loss(outputs, y) if self.robust_loss is None else self.robust_loss(outputs, y, indices)
 
     def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Take one optimizer step, and return outputs, loss, penalty and number correct."""
+        """Take one optimizer step, and return outputs, loss, penalty and number of correct samples."""
         with torch.autocast("cuda", dtype=torch.float16, enabled=self.mixed):
             outputs, penalty = forward_with_penalties(self.called, x, y, self.penalties)
             loss = self.loss(checked_outputs(outputs, len(x)), y, indices)
@@ -117,8 +117,8 @@ class TrainingState:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         has_classes = not y.is_floating_point() and y.ndim == 1
-        right = (class_logits(outputs.detach()).argmax(1) == y).sum() if has_classes else torch.zeros(())
-        return outputs.detach(), loss.detach(), penalty.detach(), right
+        n_correct = (class_logits(outputs.detach()).argmax(1) == y).sum() if has_classes else torch.zeros(())
+        return outputs.detach(), loss.detach(), penalty.detach(), n_correct
 
     def train_epoch(self, samples: Samples, on_batch: OnBatch | None = None) -> dict[str, float] | None:
         """Pass over the samples once (None as soon as the loss is not finite)."""
@@ -137,10 +137,11 @@ class TrainingState:
                 x = flip_shift_rotate(x, generator=torch.default_generator)
             if settings.channels_last and x.ndim == 4:
                 x = x.contiguous(memory_format=torch.channels_last)
-            outputs, loss, penalty, right = self.step(x, y, indices)
+            outputs, loss, penalty, n_correct = self.step(x, y, indices)
             if on_batch is not None:
                 on_batch(indices, outputs)
-            totals += torch.stack([loss.double() * len(x), penalty.double() * len(x), right.double().to(self.device)])
+            sums = [loss.double() * len(x), penalty.double() * len(x), n_correct.double().to(self.device)]
+            totals += torch.stack(sums)
             if number % CHECK_FINITE_EVERY == CHECK_FINITE_EVERY - 1 and not bool(totals.isfinite().all()):
                 return None
         return self.end_epoch(totals / n, rate, samples.is_classification)
@@ -150,15 +151,17 @@ class TrainingState:
         self.epoch += 1
         if not bool(means.isfinite().all()):
             return None
-        loss, penalty, right = means.tolist()
+        loss, penalty, accuracy = means.tolist()
         row = {"epoch": self.epoch, "train_loss": loss, "penalty": penalty, "learning_rate": rate}
-        return row | ({"train_accuracy": right} if is_classification else {})
+        return row | ({"train_accuracy": accuracy} if is_classification else {})
 
-    def state(self, *, with_watcher: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything that the next epoch depends on: tensors (not copied) and facts."""
+    def state(self, *, with_monitor: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors (not copied) and other values on which the next epoch depends."""
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
-        kept = {name.removeprefix("network.") for name in tensors}
-        tensors |= {f"buffer.{name}": tensor for name, tensor in self.network.named_buffers() if name not in kept}
+        # buffers that the state dictionary omits (persistent=False)
+        persistent = {name.removeprefix("network.") for name in tensors}
+        buffers = self.network.named_buffers()
+        tensors |= {f"buffer.{name}": tensor for name, tensor in buffers if name not in persistent}
         for index, values in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in values.items()
                         if value is not None}  # fmt: skip
@@ -169,12 +172,12 @@ class TrainingState:
         tensors |= {"random.order": self.order.get_state(), **host_random_states()}
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
-        facts = {"epoch": self.epoch, "scaler": self.scaler.state_dict()}
-        return tensors, facts if self.watcher is None or not with_watcher else facts | {
-            "watcher": self.watcher.state_dict()
-        }
+        metadata = {"epoch": self.epoch, "scaler": self.scaler.state_dict()}
+        if self.monitor is not None and with_monitor:
+            metadata["watcher"] = self.monitor.state_dict()
+        return tensors, metadata
 
-    def load_state(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], source: str) -> None:
+    def load_state(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], source: str) -> None:
         """Resume from the result of `state`."""
 
         def part(prefix: str) -> dict[str, Tensor]:
@@ -197,14 +200,15 @@ class TrainingState:
         set_host_random_states(tensors)
         if "random.cuda" in tensors and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        self.scaler.load_state_dict(dict(facts["scaler"]))
-        if self.watcher is not None and "watcher" in facts:
-            self.watcher.load_state_dict(facts["watcher"])
-        self.epoch = int(facts["epoch"])
+        self.scaler.load_state_dict(dict(metadata["scaler"]))
+        if self.monitor is not None and "watcher" in metadata:
+            self.monitor.load_state_dict(metadata["watcher"])
+        self.epoch = int(metadata["epoch"])
 
 
 RUN_CHECKS = ("GS301", "GS302")
-# stuck: over PATIENCE recordings the loss fell by less than a fraction FALL, and accuracy is MARGIN below the kernel's
+# Training is stuck if the loss fell by less than a fraction FALL over PATIENCE recordings, at an accuracy MARGIN below
+# that of an RBF kernel.
 PATIENCE, FALL, MARGIN = 5, 0.02, 0.05
 _logger = logging.getLogger("gapscope")
 

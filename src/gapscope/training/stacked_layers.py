@@ -1,9 +1,12 @@
-"""Stacked layers: one operation per layer for many networks, replacing vmap's own rules.
+"""Stacked layers: one operation per layer for many networks, in place of vmap's own rules.
 
-A network is written for one set of weights; `torch.func.vmap` runs it for a stack of them. Its own rule for a
-convolution is one with as many groups as networks. On a CPU that pays only with the channels of all networks innermost
-("channels last"), where pooling is faster too; these rules keep that layout from layer to layer. Dropout draws each
-network's mask from the network's own stream, so that a stack trains with the masks of one after the other.
+`torch.func.vmap` runs a network, written for one set of weights, for a stack of them. A stacked convolution is a
+grouped one, with the layer's groups once per network. On a CPU it is faster only if the channels of all networks are
+innermost ("channels last"), where pooling is faster too; these rules keep that layout from layer to layer. Dropout
+samples the mask of each network from that network's stream, as in training one by one.
+
+In a `vmap` rule, `dims` holds the dimension over networks of each argument, or None if all networks share it. A rule
+returns its result and the dimension over networks in it.
 """
 
 from __future__ import annotations
@@ -24,23 +27,25 @@ Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class LayerUse:
-    """Use of a layer's weights by all networks of a stack, as samples of one network."""
+    """Call of a layer by all networks of a stack."""
 
-    inputs: Tensor  # [N, ...] with N = networks * n, network by network
-    outputs: Tensor  # what the layer returned, as it stands in the graph
+    inputs: Tensor  # [N, ...] with N = networks * n samples, network by network
+    outputs: Tensor  # node of the graph, to differentiate by
     layout: Tokens | Windows
 
-    def places(self, gradient: Tensor) -> Tensor:
-        """Derivatives by `outputs` as [N, units, places]."""
+    def at_positions(self, gradient: Tensor) -> Tensor:
+        """Return derivatives by `outputs` as [N, units, positions]."""
         if isinstance(self.layout, Tokens):
+            # [networks, n * positions, units], network by network
             return gradient.reshape(len(self.inputs), -1, gradient.shape[-1]).mT
+        # [n, networks * units, height, width], sample by sample
         n, networks = len(gradient), len(self.inputs) // len(gradient)
         by_network = gradient.unflatten(1, (networks, -1)).transpose(0, 1)
         return by_network.reshape(n * networks, by_network.shape[2], -1)
 
 
 class LayerUses:
-    """Uses of layers in one forward pass (an object, since vmap would copy a list)."""
+    """Uses of layers in one forward pass (a class, because vmap would copy a list)."""
 
     def __init__(self) -> None:
         self.each: list[LayerUse] = []
@@ -49,27 +54,24 @@ class LayerUses:
 Uses = LayerUses | None
 
 
-def _networks_at(x: Tensor, dim: int | None, place: int, networks: int) -> Tensor:
-    """Move the dimension of networks to `place`, repeating a tensor that all share."""
+def _networks_at(x: Tensor, dim: int | None, target: int, networks: int) -> Tensor:
+    """Move the dimension over networks to `target`, and expand a tensor that all share."""
     if dim is None:
-        return x.unsqueeze(place).expand(*x.shape[:place], networks, *x.shape[place:])
-    return x.movedim(dim, place)
+        return x.unsqueeze(target).expand(*x.shape[:target], networks, *x.shape[target:])
+    return x.movedim(dim, target)
 
 
 def _as_channels(x: Tensor) -> Tensor:
-    """Merge [n, networks, channels, height, width] into images of all channels, channel-major."""
+    """Merge [n, networks, channels, height, width] into images with the channels of all networks."""
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last)
 
 
 class _StackedRule(torch.autograd.Function):
-    """Autograd function with a vmap rule. Subclasses define `vmap`.
-
-    A layer that no network's weights or inputs enter is an error: nothing in it can be stacked.
-    """
+    """Autograd function that runs by its `vmap` rule only: some argument must be stacked."""
 
     @staticmethod
     def forward(*inputs: Any) -> Tensor:  # type: ignore[override]
-        raise NotImplementedError("a layer without weights or inputs of a network")
+        raise NotImplementedError("a layer with neither stacked weights nor stacked inputs")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -83,6 +85,7 @@ class _Convolution(_StackedRule):
         dilation: Any, groups: int, uses: Uses,
     ) -> tuple[Tensor, int]:  # fmt: skip
         networks = info.batch_size
+        # [networks * units, ...]: group i convolves the channels of network i
         weights = _networks_at(weight, dims[1], 0, networks).flatten(0, 1)
         biases = None if bias is None else _networks_at(bias, dims[2], 0, networks).flatten()
         images = _as_channels(_networks_at(x, dims[0], 1, networks))
@@ -90,6 +93,7 @@ class _Convolution(_StackedRule):
         outputs = torch.conv2d(images, weights, biases, stride, padding, dilation, groups * networks)
         if uses is not None:
             layout = Windows(bias is not None, tuple(weight.shape[-2:]), _pair(stride), _pair(dilation))
+            # [n, networks * channels, ...] to [networks * n, channels, ...]
             (height, width), inputs = _pair(padding), images.unflatten(1, (networks, -1)).transpose(0, 1).flatten(0, 1)
             uses.each.append(LayerUse(F.pad(inputs, (width, width, height, height)), outputs, layout))
         return outputs.unflatten(1, (networks, -1)), 1
@@ -109,7 +113,7 @@ class _Linear(_StackedRule):
     ) -> tuple[Tensor, int]:
         rows, weights = (_networks_at(t, dim, 0, info.batch_size) for t, dim in ((x, dims[0]), (weight, dims[1])))
         shape = rows.shape
-        rows = rows.reshape(shape[0], -1, shape[-1])
+        rows = rows.reshape(shape[0], -1, shape[-1])  # [networks, n * positions, inputs]
         if bias is None:
             outputs = torch.bmm(rows, weights.mT)
         else:
@@ -124,10 +128,10 @@ def _dropout(streams: Sequence[torch.Generator]) -> type[_StackedRule]:
         @staticmethod
         def vmap(info: Any, dims: Dims, x: Tensor, p: float) -> tuple[Tensor, int]:  # type: ignore[override]
             x = _networks_at(x, dims[0], 0, info.batch_size)
-            # what torch's own dropout draws: a mask like the input, divided by the share that is kept
-            keep = [torch.empty(x.shape[1:], dtype=x.dtype, device=x.device).bernoulli_(1 - p, generator=stream)
-                    for stream in streams]  # fmt: skip
-            return x * torch.stack(keep).div_(1 - p), 0
+            # as torch's dropout: a mask of the input's shape and type, divided by 1 - p
+            masks = [torch.empty(x.shape[1:], dtype=x.dtype, device=x.device).bernoulli_(1 - p, generator=stream)
+                     for stream in streams]  # fmt: skip
+            return x * torch.stack(masks).div_(1 - p), 0
 
     return Dropout
 
@@ -137,14 +141,14 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 class _Signature:
-    """Names and defaults of a function's arguments, since autograd functions take no keywords."""
+    """Names and defaults of a function's arguments (autograd functions accept no keywords)."""
 
     def __init__(self, *names: str, **defaults: Any) -> None:
         self.defaults = dict.fromkeys(names) | defaults
 
-    def bound(self, given: Sequence[Any], named: dict[str, Any]) -> list[Any]:
-        """Arguments in order."""
-        values = self.defaults | dict(zip(self.defaults, given, strict=False)) | named
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """Return all arguments in order."""
+        values = self.defaults | dict(zip(self.defaults, args, strict=False)) | kwargs
         return [values[name] for name in self.defaults]
 
 
@@ -162,10 +166,10 @@ _RULES: dict[Any, tuple[type[_StackedRule], _Signature]] = {
 
 
 class StackedLayers(TorchFunctionMode):
-    """Context in which vmap over networks takes the rules of this file.
+    """Context in which vmap over networks uses the rules of this file.
 
-    Dropout masks are drawn from one generator per network (`streams`); `uses` gets every use of a linear or
-    convolutional layer if it is to be differentiated.
+    Dropout masks are sampled from one generator per network (`streams`). Every use of a linear or convolutional layer
+    is added to `uses`, if it is not None.
     """
 
     def __init__(self, streams: Sequence[torch.Generator], uses: Uses = None) -> None:
@@ -173,20 +177,21 @@ class StackedLayers(TorchFunctionMode):
         self.dropout, self.uses = _dropout(streams), uses
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the rule in place of the function."""
+        """Call the rule in place of the function, if there is one for these arguments."""
         kwargs = kwargs or {}
         if func is F.dropout:
-            x, p, training, _ = _DROPOUT.bound(args, kwargs)
+            x, p, training, _ = _DROPOUT.bind(args, kwargs)
             return self.dropout.apply(x, p) if training and p > 0 else x
         if func not in _RULES:
             return func(*args, **kwargs)
         rule, signature = _RULES[func]
-        values = signature.bound(args, kwargs)
+        values = signature.bind(args, kwargs)
         if rule is _MaxPooling:
-            *values, with_indices = values
-            values[2] = values[2] or values[1]
-            if with_indices:
+            *values, return_indices = values
+            values[2] = values[2] or values[1]  # the stride is the kernel size by default
+            if return_indices:
                 return func(*args, **kwargs)
+        # channels last is faster on the CPU only; elsewhere vmap's rule is used unless layer uses are recorded
         if rule is not _Linear and (values[0].ndim != 4 or values[0].device.type != "cpu") and self.uses is None:
             return func(*args, **kwargs)
         return rule.apply(*values, *([] if rule is _MaxPooling else [self.uses]))

@@ -134,7 +134,7 @@ def cosines_by_autograd(network: nn.Sequential, samples: Samples) -> torch.Tenso
 def test_each_signal_against_its_own_oracle() -> None:
     network, samples = tiny()
     assert samples.targets is not None
-    joint, shared = JointAlarm(neighbours=6), SharedLearning(neighbours=6, weight=0.5)
+    joint, shared = JointAlarm(), SharedLearning(neighbours=8, weight=0.5)
     joint.begin(network, samples)
     loo = kernel_leave_one_out(network, samples.inputs, samples.targets).predictions.clamp(0, 1)
     generator = torch.Generator().manual_seed(1)

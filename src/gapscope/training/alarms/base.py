@@ -27,14 +27,14 @@ _logger = logging.getLogger("gapscope")
 class Alarm(ABC):
     """Early-stopping criterion from training samples alone.
 
-    `observe(network, samples, epoch)` evaluates the network and passes the numbers to the subclass's `update`. Call
-    `update` directly in a loop that has these numbers already (predictions of the training pass, margins). An alarm
-    stays raised. `raised_at` is the epoch at which it was raised, `peak` the estimated best epoch so far (or None).
+    `observe(network, samples, epoch)` evaluates the network and passes the numbers to the subclass's `update`; a loop
+    that has these numbers already calls `update` directly. An alarm stays raised. `raised_at` is the epoch at which it
+    was raised, `peak` the estimated best epoch so far (or None).
     """
 
     classes_only: ClassVar[bool] = True  # whether the alarm needs class labels
-    description: ClassVar[str] = ""  # of what has happened when it is raised
-    # attributes that a resumed training needs, in addition to `raised_at` and `peak`
+    description: ClassVar[str] = ""  # what a raised alarm means
+    # attributes that resumed training needs, in addition to `raised_at` and `peak`
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def reset(self) -> None:
@@ -64,7 +64,7 @@ class Alarm(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that resumed training needs, as JSON-serializable values."""
-        return {name: _encoded(getattr(self, name)) for name in self._state_names}
+        return {name: _encode(getattr(self, name)) for name in self._state_names}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state that `state_dict` of the same alarm returned."""
@@ -75,7 +75,7 @@ class Alarm(ABC):
                 "alarm it was saved with."
             )
         for name in names:
-            setattr(self, name, _decoded(state[name], getattr(self, name)))
+            setattr(self, name, _decode(state[name], getattr(self, name)))
 
     @property
     def _state_names(self) -> tuple[str, ...]:
@@ -102,18 +102,18 @@ class Alarm(ABC):
         )
 
 
-def _encoded(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     if isinstance(value, Tensor):
         return {"dtype": str(value.dtype).removeprefix("torch."), "values": value.tolist()}
     if is_dataclass(value) and not isinstance(value, type):
-        return {"fields": {item.name: _encoded(getattr(value, item.name)) for item in fields(value)}}
+        return {"fields": {item.name: _encode(getattr(value, item.name)) for item in fields(value)}}
     return value
 
 
-def _decoded(value: Any, current: Any) -> Any:
-    """Decode a value of `_encoded`. A dataclass replaces the fields of the current value."""
+def _decode(value: Any, current: Any) -> Any:
+    """Decode a value of `_encode`; a dataclass is the current one with other fields."""
     if isinstance(value, Mapping) and "fields" in value:
-        return replace(current, **{name: _decoded(part, None) for name, part in value["fields"].items()})
+        return replace(current, **{name: _decode(part, None) for name, part in value["fields"].items()})
     if isinstance(value, Mapping):
         return torch.tensor(value["values"], dtype=getattr(torch, value["dtype"]))
     # JSON stores NaN and infinities as strings
@@ -121,14 +121,14 @@ def _decoded(value: Any, current: Any) -> Any:
 
 
 class PeakAlarm(Alarm):
-    """Alarm on one number, which falls when training should end.
+    """Alarm on one number that falls when training should end.
 
     The number is averaged over the last `window` observations. The alarm is raised when this mean has been more than
-    `fall` below its maximum for `patience` observations in a row. `peak` is the epoch of the maximum.
+    `fall` below its maximum for `patience` consecutive observations. `peak` is the epoch of the maximum.
 
     Args:
         window: Number of observations that are averaged; the first mean needs as many.
-        fall: Smallest fall that counts, in units of the number.
+        fall: Fall that is tolerated, in units of the number.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_recent", "_best", "_below")
@@ -157,15 +157,12 @@ class PeakAlarm(Alarm):
             self._recent = [*self._recent, value][-self.window :]
             if len(self._recent) == self.window:
                 smooth = math.fsum(self._recent) / self.window
-                self._compare(smooth, epoch, allowed=allowed)
+                if self._best is None or smooth > self._best:
+                    self._best, self.peak = smooth, epoch
+                self._below = self._below + 1 if allowed and smooth < self._best - self.fall else 0
+                if self._below >= self.patience:
+                    self._raise(epoch)
         return {"alarm.value": value, "alarm.smoothed": smooth, "alarm.raised": float(self.raised)}
-
-    def _compare(self, smooth: float, epoch: int, *, allowed: bool) -> None:
-        if self._best is None or smooth > self._best:
-            self._best, self.peak = smooth, epoch
-        self._below = self._below + 1 if allowed and smooth < self._best - self.fall else 0
-        if self._below >= self.patience:
-            self._raise(epoch)
 
 
 def outputs_of(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
@@ -200,7 +197,7 @@ def alarms() -> dict[str, type[Alarm]]:
 
 
 def make_alarm(name: str, **settings: Any) -> Alarm:
-    """Build an alarm from its registered name and the keyword settings of its class."""
+    """Build an alarm from its registered name and settings."""
     known = alarms()
     if name not in known:
         raise InvalidInput(f"There is no alarm {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")

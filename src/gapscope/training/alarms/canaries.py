@@ -24,7 +24,7 @@ MIN_CANARIES, MIN_FRACTION = 24, 0.005
 
 
 class _Relabelled(Dataset):
-    """Data set with the current labels of `Canaries`."""
+    """View of a data set with the current labels of `Canaries`."""
 
     def __init__(self, dataset: Any, labels: Tensor) -> None:
         self.dataset, self.labels = dataset, labels
@@ -44,13 +44,13 @@ class Canaries:
     r"""Training samples with a label sampled at random from the other classes.
 
     By default max(24, 0.005 n) of n samples. Train on `labels` (or on `dataset(...)`) and monitor with a `CanaryAlarm`,
-    which restores the original labels when it is raised; `restore()` does so by hand. `labels` is changed in place, so
-    that training continues with the original labels. (Persistent workers of a loader keep their copy.)
+    which calls `restore()` when it is raised. This changes `labels` in place, so that training continues with the
+    original labels (persistent workers of a loader do not see the change).
 
     Args:
         labels: Class labels [n], which may have errors; left unchanged.
         n_classes: Number of classes; None for the largest label plus one.
-        number: Number of canaries; None as above.
+        number: Number of canaries; None for the default.
 
     Attributes:
         labels: Labels to train on [n].
@@ -81,8 +81,8 @@ class Canaries:
             raise InvalidInput(f"Got {classes} class; canaries need two or more. Pass n_classes.")
         if not 2 <= number <= n // 2:
             raise InvalidInput(
-                f"Got number={number}; there must be two or more canaries, and at most half of the {n} samples. Pass "
-                "another number."
+                f"Got number={number}; needed are two or more canaries, at most half of the {n} samples. Pass another "
+                "number."
             )
         generator = torch.Generator().manual_seed(derive_seed(seed, "canaries"))
         self.positions = torch.randperm(n, generator=generator)[:number].sort().values
@@ -104,7 +104,7 @@ class Canaries:
         """Return a view of a data set of tuples or mappings with the current labels."""
         if len(dataset) != len(self.labels):
             raise InvalidInput(
-                f"Got a data set of {len(dataset)} samples; there are {len(self.labels)} labels. Pass the data of "
+                f"Got a data set of {len(dataset)} samples; there are {len(self.labels)} labels. Pass the data set of "
                 "these labels."
             )
         return _Relabelled(dataset, self.labels)
@@ -114,23 +114,24 @@ class Canaries:
 class CanaryAlarm(PeakAlarm):
     r"""Alarm on label errors that are learned faster than all other labels.
 
-    It follows the mean probability of the training labels of ordinary samples minus that of the canaries' false labels,
-    which rises while the network learns what samples have in common. It is raised only while `noise_rate_bound` of the
-    mean margins along training, $AUM_i = \operatorname{mean}_t (z_{y_i} - \max_{c \ne y_i} z_c)$ (Pleiss et al. 2020,
-    arXiv:2001.10528, eq. 1, there over the whole training), is at least `smallest_noise`: with few label errors,
-    memorization hardly lowers the accuracy. Our own rule from their parts.
+    It follows the mean probability of the labels of ordinary samples less that of the canaries' false labels, which
+    rises while the network learns what samples have in common. It is raised only if at least a fraction
+    `smallest_noise` of the labels may be errors, because memorization of few errors hardly lowers the accuracy. This
+    fraction is the `noise_rate_bound` of the margins averaged over the observations,
+    $AUM_i = \operatorname{mean}_t (z_{y_i} - \max_{c \ne y_i} z_c)$ (Pleiss et al. 2020, arXiv:2001.10528, eq. 1, there
+    over the whole training). The rule is our own.
 
-    The canaries must be among the monitored samples; a `Monitor` adds them. `observe` costs one forward pass; the
-    canaries are trained on false labels until they are restored. From then on margins do not change.
+    The canaries must be among the monitored samples; a `Monitor` adds them. `observe` costs one forward pass. Margins
+    are averaged until the canaries' labels are restored.
 
     If all samples are monitored (`Monitor(..., n_samples=n)`), `gs.estimate_label_noise` and `gs.find_label_issues`
-    take the monitor and return the rate and a ranking of label errors.
+    accept the monitor.
 
     Args:
-        canaries: The canaries that are trained on.
-        fall: A probability.
+        canaries: Canaries of the training data.
+        fall: Tolerated fall, a probability.
         smallest_noise: Smallest bound of the noise rate, a fraction.
-        restore: Restore the canaries' labels when the alarm is raised.
+        restore: Whether to restore the canaries' labels when the alarm is raised.
     """
 
     description: ClassVar[str] = "label errors are learned faster than all other labels"
@@ -173,13 +174,13 @@ class CanaryAlarm(PeakAlarm):
         return self.canaries.positions
 
     def set_indices(self, indices: Tensor) -> None:
-        """Receive the indices of the monitored samples, and mark the canaries among them."""
+        """Mark the canaries among the monitored samples."""
         self._indices = indices
         self._is_canary = torch.isin(indices, self.canaries.positions)
 
     @property
     def margins(self) -> Tensor:
-        """Mean margin per monitored sample so far, empty before the first observation."""
+        """Mean margin per monitored sample, empty before the first observation."""
         return torch.empty(0) if self._sums is None else self._sums / self._looks
 
     @property
@@ -195,8 +196,8 @@ class CanaryAlarm(PeakAlarm):
         if self._is_canary is None:
             if len(samples) != len(self.canaries.labels):
                 raise InvalidInput(
-                    f"Got {len(samples)} of {len(self.canaries.labels)} samples; a CanaryAlarm needs their indices. "
-                    "Use a Monitor, or call set_indices first."
+                    f"Got {len(samples)} of {len(self.canaries.labels)} samples without their indices. Use a Monitor, "
+                    "or call set_indices first."
                 )
             self.set_indices(torch.arange(len(samples)))
         assert self._is_canary is not None
@@ -205,45 +206,44 @@ class CanaryAlarm(PeakAlarm):
     def update(
         self, outputs: Float[Tensor, "n k"], labels: Int[Tensor, " n"], is_canary: Bool[Tensor, " n"], epoch: int
     ) -> dict[str, float]:
-        """Update with the logits of the same samples, in the same order, once per epoch.
+        """Update with the logits of the monitored samples, and return the numbers by name.
 
-        `labels` are those trained on, including the canaries' false ones. Returns the mean probability of the training
-        label at ordinary samples and at canaries, the bound of the noise rate, and whether the alarm has been raised.
+        `labels` are those that are trained on, the canaries' false ones included.
         """
         self._is_canary = is_canary
         if not self.canaries.is_restored:
             self._add_margins(outputs, labels)
         probabilities = outputs.softmax(1).gather(1, labels[:, None]).squeeze(1)
-        ordinary, false = float(probabilities[~is_canary].mean()), float(probabilities[is_canary].mean())
-        before = self.raised
-        self.follow(ordinary - false, epoch, allowed=self.noise_rate >= self.smallest_noise)
-        if self.restore and self.raised and not before:
+        ordinary, canaries = float(probabilities[~is_canary].mean()), float(probabilities[is_canary].mean())
+        was_raised = self.raised
+        self.follow(ordinary - canaries, epoch, allowed=self.noise_rate >= self.smallest_noise)
+        if self.restore and self.raised and not was_raised:
             self.canaries.restore()
         return {
             "alarm.ordinary": ordinary,
-            "alarm.canaries": false,
+            "alarm.canaries": canaries,
             "alarm.noise_rate": self.noise_rate,
             "alarm.raised": float(self.raised),
         }
 
     def _add_margins(self, outputs: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> None:
-        """Add margins, and update the most frequent runner-up class (Boyer-Moore majority vote)."""
+        """Add margins, and update the runner-up class of each sample by Boyer-Moore majority vote."""
         margins, runner_ups = margins_of(outputs, labels), outputs.scatter(1, labels[:, None], -torch.inf).argmax(1)
         self._looks += 1
         if self._sums is None or self._rivals is None or self._leads is None:
             self._sums, self._rivals, self._leads = margins, runner_ups, torch.ones_like(runner_ups)
             return
         self._sums = self._sums + margins
-        overtaken = self._leads == 0
-        self._rivals = torch.where(overtaken, runner_ups, self._rivals)
+        # a candidate whose lead is used up is replaced; then equal classes add to the lead, and others reduce it
+        self._rivals = torch.where(self._leads == 0, runner_ups, self._rivals)
         self._leads = self._leads + torch.where(self._rivals == runner_ups, 1, -1)
 
     def monitored_labels(self) -> MonitoredLabels:
-        """Return the learning history of the monitored labels (see `gapscope.labels.monitored`)."""
+        """Return labels, margins and runner-up classes of the monitored samples."""
         if self._rivals is None or self._indices is None or self._is_canary is None:
             raise InvalidInput(
-                "Got a CanaryAlarm without observations; label errors are estimated after a monitored training. Train "
-                "first, with the monitor as on_epoch or in a callback."
+                "Got a CanaryAlarm without observations; label errors are estimated after a monitored training run. "
+                "Train first, with the monitor as on_epoch or in a callback."
             )
         original = self.canaries.given[self._indices].cpu()
         return MonitoredLabels(

@@ -1,4 +1,4 @@
-"""Distance between the loss gradients of mini-batches."""
+"""Alarm on the distance between the loss gradients of mini-batches."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _gradient(network: nn.Module, x: Tensor, targets: Tensor, parameters: list[n
 def scaled_gradient_disparity(
     network: nn.Module, samples: Samples, *, batch_size: int, batches: int, generator: torch.Generator
 ) -> float:
-    r"""Return the mean Euclidean distance of mini-batch gradients of the scaled loss.
+    r"""Return the mean distance $\lVert g_i - g_j \rVert_2$ of the loss gradients of mini-batches.
 
-    Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 3, $\lVert g_i - g_j \rVert_2$ averaged over all pairs of
-    mini-batches, with the rescaling of losses of their code; in training mode. Classification and regression.
+    Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 3, in training mode. As in their code the loss of a mini-batch is
+    divided by the standard deviation of its samples' losses.
 
     Raises:
-        InvalidInput: There are too few samples for so many disjoint batches.
+        InvalidInput: There are fewer than batches * batch_size samples.
     """
     assert samples.targets is not None
     order = torch.randperm(len(samples), generator=generator)[: batches * batch_size]
@@ -54,12 +54,12 @@ def scaled_gradient_disparity(
 class GradientDisparityAlarm(PeakAlarm):
     """Alarm on a rising distance between the loss gradients of mini-batches.
 
-    It follows the logarithm of `scaled_gradient_disparity`, which bounds how much the loss on one mini-batch grows by
-    a step on another one. Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 5, stop after five observations above the
-    smallest. Classification and regression; `observe` costs `batches` backward passes of `batch_size` samples.
+    It follows the logarithm of `scaled_gradient_disparity`, which bounds how much a step on one mini-batch raises the
+    loss on another. Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 5, stop after five observations above the
+    smallest. For classification and regression; `observe` costs `batches` backward passes of `batch_size` samples.
 
     Args:
-        fall: Rise above the smallest value, in units of the natural logarithm.
+        fall: Tolerated rise above the smallest value, in units of the natural logarithm.
         batch_size: Samples per batch.
         batches: Batches per observation.
     """
@@ -84,7 +84,7 @@ class GradientDisparityAlarm(PeakAlarm):
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Compare mini-batch gradients of the monitored samples (see `Alarm.observe`)."""
-        # resampled for each epoch, from the seed alone: a resumed training needs no state of the generator
+        # one generator per epoch, so that resumed training needs no state of it
         generator = torch.Generator().manual_seed(derive_seed(self.seed, f"mini-batches of epoch {epoch}"))
         disparity = scaled_gradient_disparity(
             network, samples, batch_size=self.batch_size, batches=self.batches, generator=generator
@@ -92,6 +92,6 @@ class GradientDisparityAlarm(PeakAlarm):
         return self.update(disparity, epoch)
 
     def update(self, disparity: float, epoch: int) -> dict[str, float]:
-        """Update with the next `scaled_gradient_disparity`, and return it and the state."""
+        """Update with the next `scaled_gradient_disparity`, and return the numbers by name."""
         self.follow(-math.log(max(disparity, 1e-300)), epoch)
         return {"alarm.disparity": disparity, "alarm.raised": float(self.raised)}

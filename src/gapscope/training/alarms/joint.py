@@ -1,4 +1,4 @@
-"""Joint alarm: sum of LOO agreement, gradient-weight alignment and shared learning."""
+"""Joint alarm: the sum of LOO agreement, gradient-weight alignment and label support."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.targets import check_labels
 from gapscope.inspection.hooks import forward_hooks, record_module_calls
@@ -16,6 +16,8 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs, prepar
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
 from gapscope.training.alarms.shared_learning import Neighbourhood, label_support
+
+NEIGHBOURS, WEIGHT = 20, 0.5
 
 
 def loo_predictions(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
@@ -39,8 +41,8 @@ def last_linear_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Linear]:
         if isinstance(call.module, nn.Linear) and same_shape and torch.equal(call.output, outputs):
             return call.name, call.module
     raise InvalidInput(
-        "JointAlarm needs a network whose outputs are those of its last layer, an nn.Linear; these outputs come from "
-        "another module. Choose another alarm, such as 'shared_learning'."
+        "JointAlarm needs a network whose outputs are those of its last layer, an nn.Linear; got outputs of another "
+        "module. Choose another alarm, such as 'shared_learning'."
     )
 
 
@@ -50,7 +52,7 @@ def alignments(
     weight: Float[Tensor, "k d"],
     labels: Int[Tensor, " n"],
 ) -> Float[Tensor, " n"]:
-    r"""Cosine of the negative gradient of each sample's cross-entropy by W with W itself.
+    r"""Return the cosine between each sample's negative loss gradient by W and W itself.
 
     The gradient of sample i is $(p_i - y_i) z_i^\top$ (softmax p, one-hot y, features z), so that the cosine is
     $\langle y_i - p_i, W z_i \rangle / (\lVert y_i - p_i \rVert \lVert z_i \rVert \lVert W \rVert_F)$; 0 where a
@@ -71,7 +73,7 @@ def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor
     with inspection_mode(network):
         name, layer = last_linear_layer(network, samples.inputs[:2])
         with forward_hooks({name: layer}, record):
-            # in one pass: a trial pass that measures memory would be recorded as well
+            # in one chunk: a trial pass that measures memory would be recorded as well
             outputs = network_outputs(network, samples.inputs, chunk_size=len(samples)).double().cpu()
         weight = layer.weight.detach().double().cpu()
     check_labels(labels, outputs.shape[1])
@@ -80,36 +82,27 @@ def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor
 
 @register_alarm("joint")
 class JointAlarm(PeakAlarm):
-    r"""Alarm on a fall of the sum of three signals, each about a number between 0 and 1.
+    r"""Alarm on a fall of $a + g + s$, three signals of order 1 whose errors have different causes.
 
-    The alarm follows $a + g + s$. Their errors have different causes, so that their sum varies less than each.
-
-    - a, agreement: $\frac1n \sum_i \sum_c p_{ic} b_{ic}$ with the network's probabilities $p_{ic}$ and the prediction
-      $b_{ic}$ of sample i by ridge regression in the gradient space of the untrained network, fitted to all *other*
-      monitored samples (`kernel_leave_one_out`). It falls where labels are memorized, because $b_i$ does not use the
-      label of sample i.
+    - a, agreement: $\frac1n \sum_i \sum_c p_{ic} b_{ic}$ with the network's probabilities $p_{ic}$ and the predictions
+      $b_{ic}$ of `kernel_leave_one_out` at the initial weights. It falls where labels are memorized, because $b_i$
+      does not use the label of sample i.
     - g, alignment: the mean cosine between the negative loss gradient of a sample by the last layer's weight and that
       weight (Hoelzl, Rueckert and Kaissis, NeurIPS 2025, arXiv:2510.25480, Sec. 4, without their kurtosis).
-    - s, support of labels by neighbours in gradient space, $s = q - w (p - q)$ (`SharedLearning`).
+    - s, label support: $s = q - (p - q) / 2$ with 20 neighbours in gradient space, at most a quarter of the monitored
+      samples (`SharedLearning`).
 
     Costs one kernel of the monitored samples before training and at the observations 1, 2, 3, 5, 8, 12, 18, ..., and
     two forward passes per observation. The network must end in an nn.Linear.
 
     Args:
-        fall: In units of the sum.
-        weight: w.
-        neighbours: Neighbours per sample, at most a quarter of the monitored samples.
+        fall: Tolerated fall, in units of the sum.
     """
 
     description: ClassVar[str] = "progress on individual samples is shared less and less with similar ones"
     state_fields: ClassVar[tuple[str, ...]] = (*PeakAlarm.state_fields, "_predictions", "_near")
 
-    def __init__(
-        self, *, window: int = 5, fall: float = 0.03, patience: int = 3, weight: float = 0.5, neighbours: int = 20
-    ) -> None:
-        check_range("weight", weight, 0)
-        check_range("neighbours", neighbours, 1)
-        self.weight, self.neighbours = weight, neighbours
+    def __init__(self, *, window: int = 5, fall: float = 0.03, patience: int = 3) -> None:
         super().__init__(window=window, fall=fall, patience=patience)
 
     def reset(self) -> None:
@@ -129,7 +122,7 @@ class JointAlarm(PeakAlarm):
             self.begin(network, samples)
         assert self._predictions is not None
         labels = self._labels(samples)
-        near = self._near.neighbours_at(network, samples, min(self.neighbours, max(1, len(samples) // 4)))
+        near = self._near.neighbours_at(network, samples, min(NEIGHBOURS, max(1, len(samples) // 4)))
         probabilities, cosines = outputs_of(network, samples).softmax(1), observed_alignments(network, samples, labels)
         return self.update(probabilities, labels, self._predictions, near, cosines, epoch)
 
@@ -144,7 +137,7 @@ class JointAlarm(PeakAlarm):
     ) -> dict[str, float]:
         """Update with one observation of `loo_predictions` and `alignments`."""
         a, g = agreement(probabilities, predictions), float(cosines.mean())
-        s = float(label_support(probabilities, labels, neighbours, self.weight)[2].mean())
+        s = float(label_support(probabilities, labels, neighbours, WEIGHT)[2].mean())
         self.follow(a + g + s, epoch)
         return {
             "alarm.agreement": a,

@@ -1,4 +1,4 @@
-"""Shared learning: progress on samples compared with that on their gradient neighbours."""
+"""Shared learning: progress on samples, compared with that on their gradient neighbours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Neighbourhood:
     """Neighbours of the monitored samples, updated at observations 1, 2, 3, 5, 8, 12, ..."""
 
     nearest: Tensor | None = None
-    looks: int = 0  # observations so far
+    looks: int = 0  # number of observations
     refresh_at: int = 1  # number of the next observation at which neighbours are recomputed
 
     def neighbours_at(self, network: nn.Module, samples: Samples, number: int) -> Int[Tensor, "n k"]:
@@ -47,37 +47,34 @@ class Neighbourhood:
 class SharedLearning(Alarm):
     r"""Alarm on progress on individual samples that similar samples do not share.
 
-    The `neighbours` of a sample are the training samples with the most similar model gradients. With $p_i$ the
-    probability of the (possibly wrong) training label of sample i, and $q_i$ the mean probability of the same label at
-    the neighbours of i, the alarm follows
+    The neighbours of a sample are the training samples with the most similar gradients of the outputs by the weights.
+    With $p_i$ the probability of the training label of sample i, and $q_i$ the mean probability of that label at the
+    neighbours of i, the alarm follows
 
     .. math:: s = \frac1n \sum_i s_i, \qquad s_i = q_i - w\, (p_i - q_i).
 
-    While the network learns what samples have in common, p and q rise together and s rises. Memorization of individual
-    samples raises p alone, and s falls: for w = 2 as soon as q rises by less than two thirds of the rise of p,
-    $\Delta q < \frac{w}{1 + w} \Delta p$. The alarm is raised when s has fallen from its maximum by more than
-    `smallest_fall` and by more than `threshold` standard errors (of the mean of the paired differences of $s_i$), for
-    `patience` observations in a row, while at least a fraction `smallest_conflict` of the samples is in conflict: has
-    a label that is not the most probable one among its neighbours. If labels agree with those of their neighbours,
-    memorization hardly lowers the test accuracy; no alarm is raised if label noise is far below that fraction.
+    While the network learns what samples have in common, p, q and s rise. Memorization of individual samples raises p
+    alone, and s falls if $\Delta q < \frac{w}{1 + w} \Delta p$. The alarm is raised when s has fallen from its maximum
+    by more than `smallest_fall` and by more than `threshold` standard errors (of the mean paired difference of $s_i$)
+    for `patience` consecutive observations, while at least a fraction `smallest_conflict` of the labels is not the most
+    probable one among the neighbours. With fewer such conflicts memorization hardly lowers the test accuracy.
 
-    Neighbours are recomputed at the observations 1, 2, 3, 5, 8, 12, 18, ... (each 1.5 times the one before, rounded
-    up), because early gradients depend little on the data; any other observation costs one forward pass. Both terms of
-    a difference use the current neighbours. 256 monitored samples are a good number.
+    Neighbours are recomputed at the observations 1, 2, 3, 5, 8, 12, 18, ..., because early gradients depend little on
+    the data; any other observation costs one forward pass. Monitor about 256 samples.
 
     Args:
-        weight: w, the weight of the difference of p and q.
+        weight: w.
         neighbours: Neighbours per sample; fewer than the samples of a class.
         threshold: Smallest fall in standard errors.
-        smallest_fall: Smallest fall as a probability.
+        smallest_fall: Smallest fall, a probability.
         smallest_conflict: Smallest fraction of samples in conflict.
 
     >>> import torch
     >>> labels = (torch.arange(99) % 3 == 0).long()  # 99 equal samples, a third with another label
     >>> others = (torch.arange(99)[:, None] + torch.arange(1, 21)) % 99
     >>> alarm = SharedLearning()
-    >>> for epoch, network in enumerate([(0.5, 0.5), (0.67, 0.33)], start=1):  # learns the common part
-    ...     _ = alarm.update(torch.tensor([network]).expand(99, 2), labels, others, epoch)
+    >>> for epoch, output in enumerate([(0.5, 0.5), (0.67, 0.33)], start=1):  # learns the common part
+    ...     _ = alarm.update(torch.tensor([output]).expand(99, 2), labels, others, epoch)
     >>> alarm.raised_at, alarm.peak
     (None, 2)
     >>> _ = alarm.update(torch.eye(2)[labels], labels, others, 3)  # each label is memorized
@@ -127,14 +124,15 @@ class SharedLearning(Alarm):
     ) -> dict[str, float]:
         """Update with one observation, and return its numbers by name."""
         best = probabilities if self._best is None else self._best
+        # both supports use the current neighbours
         p, q, support = label_support(probabilities, labels, neighbours, self.weight)
         fall = label_support(best, labels, neighbours, self.weight)[2] - support
         conflict = conflict_fraction(probabilities[neighbours].mean(1), labels)
         if float(fall.mean()) <= 0:
             self._best, self.peak = probabilities.clone(), epoch
         error = float(fall.std()) / len(fall) ** 0.5
-        fallen = float(fall.mean()) > max(self.smallest_fall, self.threshold * error)
-        self._below = self._below + 1 if fallen and conflict >= self.smallest_conflict else 0
+        is_below = float(fall.mean()) > max(self.smallest_fall, self.threshold * error)
+        self._below = self._below + 1 if is_below and conflict >= self.smallest_conflict else 0
         if self._below >= self.patience:
             self._raise(epoch)
         return {
