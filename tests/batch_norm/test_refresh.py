@@ -86,7 +86,7 @@ def test_a_shuffling_loader_gives_every_layer_the_same_samples() -> None:
 
 
 class Endless(IterableDataset[Tensor]):
-    """More samples than one would want to hold."""
+    """Random samples without end."""
 
     def __iter__(self) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(0)
@@ -94,7 +94,7 @@ class Endless(IterableDataset[Tensor]):
             yield torch.randn(3, generator=generator)
 
 
-def test_an_endless_loader_is_read_no_further_than_asked() -> None:
+def test_an_endless_loader_is_read_up_to_the_number_of_samples() -> None:
     layer = PopulationNorm1d(3)
     refresh_population(layer, DataLoader(Endless(), batch_size=16), samples=50)
     stream = iter(Endless())

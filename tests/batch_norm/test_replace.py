@@ -23,18 +23,18 @@ from gapscope.batch_norm.replace import KINDS, replace_batch_norm
 @pytest.mark.parametrize("make", [plain, Residual])
 def test_kinds_with_the_same_state_give_identical_outputs(kind: str, make: Any) -> None:
     network, x = warmed_up(make().double()), images(9).inputs
-    swapped: Any = replace_batch_norm(network, kind)
-    assert torch.equal(swapped(x), network(x))
-    assert list(swapped.state_dict()) == list(network.state_dict())
-    swapped.load_state_dict(network.state_dict())
+    replaced: Any = replace_batch_norm(network, kind)
+    assert torch.equal(replaced(x), network(x))
+    assert list(replaced.state_dict()) == list(network.state_dict())
+    replaced.load_state_dict(network.state_dict())
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "batch norm" in case.has])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_keeps_what_whole_networks_compute(name: str, kind: str) -> None:
     network, samples = CASES[name].make(5, dtype=torch.float64)
-    swapped = replace_batch_norm(network, kind, inputs=samples.inputs)
-    torch.testing.assert_close(swapped(samples.inputs), network(samples.inputs))
+    replaced = replace_batch_norm(network, kind, inputs=samples.inputs)
+    torch.testing.assert_close(replaced(samples.inputs), network(samples.inputs))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -45,19 +45,19 @@ def test_every_kind_keeps_the_evaluation_function(kind: str, weight_norm: bool, 
     x = images(9).inputs
     if not bias:
         network[0].bias = None
-    swapped: Any = replace_batch_norm(network, kind, weight_norm=weight_norm, inputs=x)
-    torch.testing.assert_close(swapped(x), network(x))
-    assert isinstance(swapped[1], KINDS[kind][1]) and isinstance(swapped[8], KINDS[kind][0])
-    assert hasattr(swapped[3], "parametrizations") == weight_norm
-    assert type(network[1]) is nn.BatchNorm2d, "the given network must stay as it is"
+    replaced: Any = replace_batch_norm(network, kind, weight_norm=weight_norm, inputs=x)
+    torch.testing.assert_close(replaced(x), network(x))
+    assert isinstance(replaced[1], KINDS[kind][1]) and isinstance(replaced[8], KINDS[kind][0])
+    assert hasattr(replaced[3], "parametrizations") == weight_norm
+    assert type(network[1]) is nn.BatchNorm2d, "the network itself must not change"
 
 
-def test_the_length_takes_the_place_of_gamma_in_weight_normalized_mean_only() -> None:
+def test_the_length_replaces_gamma_in_weight_normalized_mean_only() -> None:
     network: Any = warmed_up(plain())
     x = images(9).inputs
-    swapped: Any = replace_batch_norm(network, "mean_only", weight_norm=True, inputs=x)
-    assert isinstance(swapped[1], MeanOnlyBatchNorm2d) and swapped[1].weight is None
-    lengths = swapped[0].parametrizations.weight.original0.flatten()
+    replaced: Any = replace_batch_norm(network, "mean_only", weight_norm=True, inputs=x)
+    assert isinstance(replaced[1], MeanOnlyBatchNorm2d) and replaced[1].weight is None
+    lengths = replaced[0].parametrizations.weight.original0.flatten()
     expected = network[1].weight / (network[1].running_var + 1e-5).sqrt() * network[0].weight.flatten(1).norm(dim=1)
     torch.testing.assert_close(lengths, expected)
 
@@ -65,9 +65,9 @@ def test_the_length_takes_the_place_of_gamma_in_weight_normalized_mean_only() ->
 def test_back_and_forth_and_rms() -> None:
     network: Any = warmed_up(plain())
     x = images(9).inputs
-    there: Any = replace_batch_norm(network, "population", detach=True)
-    assert isinstance(there[1], PopulationNorm2d) and there[1].detach
-    back = replace_batch_norm(there, "batch")
+    population: Any = replace_batch_norm(network, "population", detach=True)
+    assert isinstance(population[1], PopulationNorm2d) and population[1].detach
+    back = replace_batch_norm(population, "batch")
     assert type(back[1]) is nn.BatchNorm2d and back[1].momentum == 0.1 and torch.equal(back(x), network(x))
     rms: Any = replace_batch_norm(network, "variance_only", rms=True)
     assert isinstance(rms[1], VarianceOnlyBatchNorm2d) and rms[1].rms
@@ -78,10 +78,10 @@ def test_modes_options_and_frozen_parameters_are_carried_over() -> None:
     network: Any = warmed_up(plain()).train()
     network[4].eval()
     network[1].weight.requires_grad_(False)
-    swapped: Any = replace_batch_norm(network, "ghost", ghost_size=4, layers=["1", "4"])
-    assert isinstance(swapped[1], GhostBatchNorm2d) and swapped[1].ghost_size == 4
-    assert swapped[1].training and not swapped[4].training and type(swapped[8]) is nn.BatchNorm1d
-    assert not swapped[1].weight.requires_grad and swapped[1].bias.requires_grad
+    replaced: Any = replace_batch_norm(network, "ghost", ghost_size=4, layers=["1", "4"])
+    assert isinstance(replaced[1], GhostBatchNorm2d) and replaced[1].ghost_size == 4
+    assert replaced[1].training and not replaced[4].training and type(replaced[8]) is nn.BatchNorm1d
+    assert not replaced[1].weight.requires_grad and replaced[1].bias.requires_grad
 
 
 def test_a_network_that_is_one_layer() -> None:
@@ -92,20 +92,20 @@ def test_a_layer_without_a_feeder_is_refused() -> None:
     network, x = warmed_up(Residual().double()), images(9).inputs
     with pytest.raises(ReplaceLayer, match="layer 'last': its input is not the output of one linear or convolutional"):
         replace_batch_norm(network, "none", inputs=x)
-    swapped: Any = replace_batch_norm(network, "none", inputs=x, layers=["norm1", "norm2"])
-    assert isinstance(swapped.norm1, nn.Identity) and isinstance(swapped.last, nn.BatchNorm2d)
-    torch.testing.assert_close(swapped(x), network(x))
+    replaced: Any = replace_batch_norm(network, "none", inputs=x, layers=["norm1", "norm2"])
+    assert isinstance(replaced.norm1, nn.Identity) and isinstance(replaced.last, nn.BatchNorm2d)
+    torch.testing.assert_close(replaced(x), network(x))
 
 
 @pytest.mark.parametrize(
     ("layer", "kind", "reason"),
     [
-        (nn.BatchNorm1d(3, track_running_stats=False), "population", "it keeps no running statistics"),
-        (nn.BatchNorm1d(3, affine=False), "mean_only", "it has no gamma and beta, into which 'mean_only'"),
+        (nn.BatchNorm1d(3, track_running_stats=False), "population", "it has no running statistics"),
+        (nn.BatchNorm1d(3, affine=False), "mean_only", "it has no gamma and beta to absorb what 'mean_only' omits"),
         (nn.SyncBatchNorm(3), "population", "a SyncBatchNorm may do more than normalize"),
     ],
 )
-def test_where_it_cannot(layer: nn.Module, kind: str, reason: str) -> None:
+def test_layers_that_cannot_be_replaced(layer: nn.Module, kind: str, reason: str) -> None:
     with pytest.raises(
         ReplaceLayer, match=f"must keep the evaluation function, which it cannot for layer '0': {reason}"
     ):
@@ -113,7 +113,7 @@ def test_where_it_cannot(layer: nn.Module, kind: str, reason: str) -> None:
 
 
 class Shared(nn.Module):
-    """A convolution whose output is normalized, and used as it is too."""
+    """A linear layer whose output is used with and without normalization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Shared(nn.Module):
         return self.norm(h) + h
 
 
-def test_a_feeder_that_feeds_others_too_is_found_out() -> None:
+def test_a_feeder_with_another_consumer_is_detected() -> None:
     network, x = Shared(), torch.randn(20, 3)
     nn.init.constant_(network.norm.weight, 3.0)
     with pytest.raises(ReplaceLayer, match="must keep the outputs; they changed by"):
@@ -135,7 +135,7 @@ class NormWithActivation(nn.BatchNorm1d):
     """As in some model collections: a subclass that does more than normalize."""
 
 
-def test_kinds_that_count() -> None:
+def test_subclasses_and_other_kinds_are_excluded() -> None:
     network = nn.Sequential(
         nn.BatchNorm1d(2), PopulationNorm1d(2), GhostBatchNorm1d(2), nn.LayerNorm(2), NormWithActivation(2)
     )
@@ -154,12 +154,10 @@ def test_a_layer_used_twice_or_never_is_refused() -> None:
         in_forward_order(unused, batch_norm_layers(unused), torch.zeros(1, 2))
 
 
-def test_feeding_layers() -> None:
+def test_preceding_layers() -> None:
     network = warmed_up(Residual().double())
-    assert preceding_layers(network, batch_norm_layers(network), images(1).inputs) == {
-        "norm1": "conv1",
-        "norm2": "conv2",
-    }
+    feeders = preceding_layers(network, batch_norm_layers(network), images(1).inputs)
+    assert feeders == {"norm1": "conv1", "norm2": "conv2"}
     shared = nn.Linear(2, 2)
     twice = nn.Sequential(shared, nn.BatchNorm1d(2), shared, nn.BatchNorm1d(2)).eval()
     assert preceding_layers(twice, batch_norm_layers(twice), torch.zeros(1, 2)) == {}

@@ -17,17 +17,18 @@ BATCH_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 POPULATION_KINDS = (PopulationNorm1d, PopulationNorm2d, PopulationNorm3d)
 GHOST_KINDS = (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
 BATCH_NORMS = (*BATCH_KINDS, *POPULATION_KINDS, *GHOST_KINDS)
-"""Layers whose evaluation function is gamma (h - running_mean) / sqrt(running_var + eps) + beta, and no subclasses,
-which may do more (an activation, for example)."""
+"""Layers whose evaluation function is gamma (h - running_mean) / sqrt(running_var + eps) + beta.
+
+Subclasses are excluded: they may do more (apply an activation, for example)."""
 
 
 def select_layers(known: dict[str, Any], names: Sequence[str] | None, what: str) -> dict[str, Any]:
     """Return the layers of these names, or all (at least one)."""
     for name in names or ():
         if name not in known:
-            listed = ", ".join(map(repr, known)) or "it has none"
+            available = ", ".join(map(repr, known)) or "it has none"
             raise InvalidInput(
-                f"layers must name {what} of the network: {listed}; got {name!r}.{did_you_mean(name, known)}"
+                f"layers must name {what} of the network: {available}; got {name!r}.{did_you_mean(name, known)}"
             )
     if not known or (names is not None and not names):
         raise NotMeasurable(f"The network must hold {what}; it holds none, or none was named.")
@@ -38,9 +39,9 @@ def batch_norm_layers(
     network: nn.Module, names: Sequence[str] | None = None, kinds: Sequence[type[nn.Module]] = BATCH_NORMS
 ) -> dict[str, Any]:
     """Return layers of some kinds with running statistics by name, or those named."""
-    listed = ", ".join(kind.__name__ for kind in kinds)
+    kind_names = ", ".join(kind.__name__ for kind in kinds)
     by_name = {name: module for name, module in named_modules(network).items() if type(module) in kinds}
-    layers = select_layers(by_name, names, f"normalization layers ({listed})")
+    layers = select_layers(by_name, names, f"normalization layers ({kind_names})")
     for name, layer in layers.items():
         if layer.running_mean is None:
             raise InvalidInput(
@@ -71,20 +72,20 @@ def preceding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> d
     Omitted: normalization layers with any other input (a sum, a pooling), and layers whose output goes through two
     of them.
     """
-    made: list[tuple[Tensor, str]] = []
-    fed_by: dict[str, str] = {}
+    outputs: list[tuple[Tensor, str]] = []
+    source_of: dict[str, str] = {}
 
-    def remember(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def record_output(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         if not isinstance(module, nn.Linear) or output.ndim == 2:
-            made.append((output, name))
+            outputs.append((output, name))
 
-    def look_up(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        sources = [source for tensor, source in made if tensor is inputs[0]]
-        if sources:
-            fed_by[name] = sources[-1]
+    def record_source(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        candidates = [source for tensor, source in outputs if tensor is inputs[0]]
+        if candidates:
+            source_of[name] = candidates[-1]
 
     linear = {name: module for name, module in named_modules(network).items() if isinstance(module, Weighted)}
-    with forward_hooks(linear, remember), forward_hooks(layers, look_up, before=True), torch.no_grad():
+    with forward_hooks(linear, record_output), forward_hooks(layers, record_source, before=True), torch.no_grad():
         network(x)
-    sources = list(fed_by.values())
-    return {name: source for name, source in fed_by.items() if sources.count(source) == 1}
+    sources = list(source_of.values())
+    return {name: source for name, source in source_of.items() if sources.count(source) == 1}

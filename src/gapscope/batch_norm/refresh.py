@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,33 +28,19 @@ class _StopForward(Exception):
     """End of a forward pass after the layer of interest."""
 
 
-class _Inputs:
-    """Training inputs, chunk by chunk, and the network that takes them."""
-
-    def __init__(
-        self, network: nn.Module, data: Any, samples: int, chunk_size: int | None, generator: torch.Generator | None
-    ) -> None:
-        whole = as_samples(data, at_most=samples)
-        self.inputs, n = whole.inputs, len(whole)
-        if isinstance(data, DataLoader):
-            self.inputs = self.inputs[:samples]
-        elif n > samples:
-            self.inputs = self.inputs[torch.randperm(n, generator=resolve_generator(generator))[:samples]]
-        # an adapter reads the layout of the inputs itself
-        is_plain = whole.form is None or isinstance(network, NetworkAdapter)
-        self.network = network if is_plain else NetworkAdapter(network, whole.form)
-        # one chunk takes one forward pass in all, several take one pass per layer
-        self.chunk_size = samples_per_pass(
-            self.network, self.inputs, chunk_size, at_most=len(self.inputs), bytes_at_most=ONE_CHUNK_BYTES
-        )
-
-    def chunks(self) -> Iterator[Tensor]:
-        for part in slices(len(self.inputs), self.chunk_size):
-            yield prepare_inputs(self.network, self.inputs[part])
-
-    @property
-    def is_one_chunk(self) -> bool:
-        return len(self.inputs) <= self.chunk_size
+def _select_inputs(
+    network: nn.Module, data: Any, samples: int, generator: torch.Generator | None
+) -> tuple[nn.Module, Tensor]:
+    """Return the inputs for the statistics, and the network that takes them."""
+    selected = as_samples(data, at_most=samples)
+    inputs = selected.inputs
+    if isinstance(data, DataLoader):
+        inputs = inputs[:samples]
+    elif len(selected) > samples:
+        inputs = inputs[torch.randperm(len(selected), generator=resolve_generator(generator))[:samples]]
+    # an adapter reads the layout of the inputs itself
+    is_ready = selected.form is None or isinstance(network, NetworkAdapter)
+    return network if is_ready else NetworkAdapter(network, selected.form), inputs
 
 
 def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
@@ -69,21 +55,26 @@ def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
     layer.running_var.copy_(variance)
 
 
-def _measure(layers: dict[str, Any], inputs: _Inputs) -> dict[str, tuple[Tensor, Tensor]]:
-    order = in_forward_order(inputs.network, layers, prepare_inputs(inputs.network, inputs.inputs[:1]))
-    for group in [order] if inputs.is_one_chunk else [[name] for name in order]:
+def _measure(
+    network: nn.Module, inputs: Tensor, layers: dict[str, Any], chunk_size: int | None
+) -> dict[str, tuple[Tensor, Tensor]]:
+    # with one chunk a single forward pass serves all layers, with several every layer needs a pass
+    size = samples_per_pass(network, inputs, chunk_size, at_most=len(inputs), bytes_at_most=ONE_CHUNK_BYTES)
+    is_one_chunk = len(inputs) <= size
+    order = in_forward_order(network, layers, prepare_inputs(network, inputs[:1]))
+    for group in [order] if is_one_chunk else [[name] for name in order]:
         moments = {name: ChannelMoments() for name in group}
 
         def add(name: str, layer: nn.Module, h: tuple[Any, ...], moments: dict[str, ChannelMoments] = moments) -> None:
             moments[name].update(h[0])
-            if not inputs.is_one_chunk:
+            if not is_one_chunk:
                 raise _StopForward
             _write(name, layer, moments[name])
 
         with forward_hooks({name: layers[name] for name in group}, add, before=True), torch.no_grad():
-            for x in inputs.chunks():
+            for part in slices(len(inputs), size):
                 with contextlib.suppress(_StopForward):
-                    inputs.network(x)
+                    network(prepare_inputs(network, inputs[part]))
         for name in group:
             _write(name, layers[name], moments[name])
     return {name: (layer.running_mean.clone(), layer.running_var.clone()) for name, layer in layers.items()}
@@ -100,24 +91,24 @@ def refresh_population(
 ) -> None:
     r"""Set mean and variance of population-normalizing layers to those of training samples.
 
-    The layers are done in the order in which they run, each with all earlier ones already updated. Dropout is off,
-    statistics are computed in float64, the variance is the biased one. Cost: where the samples fit one chunk, one
-    forward pass; else one pass per layer, up to that layer.
+    Layers are updated in forward order, each after all earlier ones. Dropout is off, statistics are computed in
+    float64, the variance is the biased one. Cost: one forward pass if the samples fit one chunk, else one pass per
+    layer, up to that layer.
 
     Reference: Luo et al. 2019, section 5 (10 000 samples).
 
     Args:
         samples: Number of samples: the first ones of a DataLoader, random ones of other data.
-        layers: Names of layers; BatchNorm and GhostBatchNorm layers can be named too (their running statistics become
-            exact). None for every PopulationNorm.
+        layers: Names of layers, also of BatchNorm and GhostBatchNorm layers (their running statistics become exact).
+            None for every PopulationNorm.
 
     Raises:
-        NotMeasurable: There is no such layer, or statistics are not finite (then nothing is changed).
+        NotMeasurable: There is no such layer, or statistics are not finite (nothing is changed).
     """
     check_range("samples", samples, 1)
     refreshed = batch_norm_layers(network, layers, BATCH_NORMS if layers is not None else POPULATION_KINDS)
     with inspection_mode(network):
-        statistics = _measure(refreshed, _Inputs(network, data, samples, chunk_size, generator))
+        statistics = _measure(*_select_inputs(network, data, samples, generator), refreshed, chunk_size)
     with torch.no_grad():
         for name, (mean, variance) in statistics.items():
             layer = refreshed[name]
@@ -129,17 +120,17 @@ def refresh_population(
 
 def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
     """Return the network, or a copy whose initial batch norm statistics are replaced."""
-    # With its initial statistics a batch norm layer does not normalize, so that an untrained network in evaluation mode
-    # is another function than the one that training starts from.
-    fresh = [
+    # With its initial statistics a batch norm layer does not normalize: in evaluation mode an untrained network is not
+    # the function from which training starts.
+    initial = [
         name
         for name, layer in named_modules(network).items()
         if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None and layer.running_var is not None
         if bool((layer.running_mean == 0).all() & (layer.running_var == 1).all())
     ]
-    if not fresh:
+    if not initial:
         return network
     with torch.inference_mode(False):
         network = copy.deepcopy(network)
-    refresh_population(network, x, layers=fresh)
+    refresh_population(network, x, layers=initial)
     return network

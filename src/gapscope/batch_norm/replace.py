@@ -42,21 +42,21 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 
 
 def _incompatibility(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool) -> str:
-    """Return why a layer cannot be replaced without changing its function (empty if it can)."""
+    """Return why replacing a layer would change its function (empty if it would not)."""
     if type(layer) not in BATCH_NORMS:
-        return f"a {type(layer).__name__} may do more than normalize; put a plain BatchNorm there"
+        return f"a {type(layer).__name__} may do more than normalize; use a BatchNorm"
     if layer.running_mean is None:
-        return "it keeps no running statistics and so has no evaluation function; use track_running_stats=True"
+        return "it has no running statistics and thus no evaluation function; use track_running_stats=True"
     if needs_feeder and not has_feeder:
         return "its input is not the output of one linear or convolutional layer that could be normalized or rescaled"
     if kind in ("mean_only", "variance_only") and layer.weight is None:
-        return f"it has no gamma and beta, into which '{kind}' puts what it omits; use affine=True"
+        return f"it has no gamma and beta to absorb what '{kind}' omits; use affine=True"
     return ""
 
 
 def _build(kind: str, layer: Any, options: dict[str, Any]) -> Any:
     cls = KINDS[kind][BATCH_NORMS.index(type(layer)) % 3]
-    known = inspect.signature(cls).parameters
+    parameters = inspect.signature(cls).parameters
     settings = {
         "eps": layer.eps,
         "momentum": 0.1 if isinstance(layer, PopulationNorm) else layer.momentum,
@@ -65,9 +65,9 @@ def _build(kind: str, layer: Any, options: dict[str, Any]) -> Any:
         "dtype": layer.running_mean.dtype,
     }
     for option in options:
-        if option not in known:
-            raise InvalidInput(f"{cls.__name__} has no option {option!r}.{did_you_mean(option, known)}")
-    return cls(layer.num_features, **{name: v for name, v in settings.items() if name in known} | options)
+        if option not in parameters:
+            raise InvalidInput(f"{cls.__name__} has no option {option!r}.{did_you_mean(option, parameters)}")
+    return cls(layer.num_features, **{name: v for name, v in settings.items() if name in parameters} | options)
 
 
 def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
 
 
 def _carry_state(old: Any, new: Any, kind: str, absorbed: Tensor | None) -> None:
-    """Give `new` the evaluation function of `old`, less a scale absorbed before it."""
+    """Give `new` the evaluation function of `old`, without a scale that its feeder has absorbed."""
     scale, shift = _evaluation_function(old)
     state: dict[str, Tensor | None] = {
         "weight": old.weight, "bias": old.bias, "running_mean": old.running_mean, "running_var": old.running_var,
@@ -89,7 +89,7 @@ def _carry_state(old: Any, new: Any, kind: str, absorbed: Tensor | None) -> None
         state |= {"weight": scale}
         if absorbed is not None:
             state |= {"running_mean": old.running_mean * absorbed}
-    if kind == "variance_only":
+    if kind == "variance_only":  # s h + t = (s sigma) h / sigma + t, where sigma is that of the new layer
         variance = old.running_var.double() + (old.running_mean.double().square() if new.rms else 0.0)
         state |= {"weight": scale * (variance + new.eps).sqrt(), "bias": shift, "running_var": variance}
     for name, value in state.items():
@@ -145,15 +145,15 @@ def replace_batch_norm(
 ) -> Network:
     r"""Replace batch normalization by another kind with the same evaluation function.
 
-    Written as $y = s h + t$ in evaluation mode ($s = \gamma/\sigma$, $t = \beta - s\mu$ with the running statistics):
-    "batch", "population" and "ghost" keep every parameter and statistic; "mean_only" gets gamma = s; "variance_only"
-    gets beta = t; "none" gives s and t to the weights and bias of the layer before (as in fine-tuning without batch
-    norm; the paper omits the bias). In training mode the kinds differ, which is what they are for.
+    The evaluation function is $y = s h + t$ with $s = \gamma/\sigma$, $t = \beta - s\mu$ of the running statistics.
+    "batch", "population" and "ghost" keep all parameters and statistics; "mean_only" sets gamma = s; "variance_only"
+    sets beta = t; "none" merges s and t into the weights and bias of the layer before (as in fine-tuning without batch
+    norm; the paper omits the bias). In training mode the kinds differ.
 
     Args:
         kind: "batch", "population", "ghost", "mean_only", "variance_only" or "none".
-        weight_norm: Whether the linear or convolutional layer before each replaced layer is weight-normalized too. With
-            "mean_only" its length g then takes the place of gamma (Salimans and Kingma 2016).
+        weight_norm: Whether to weight-normalize the linear or convolutional layer before each replaced layer. With
+            "mean_only" its length g replaces gamma (Salimans and Kingma 2016).
         inputs: A few inputs [n, ...]; "none" and `weight_norm` need them to find the layer before each normalization.
         **options: Settings of the new layers (`ghost_size`, `detach`, `rms`, `momentum`, `eps`, ...).
 
@@ -176,16 +176,17 @@ def replace_batch_norm(
     norm_layers = select_layers(norm_layers, layers, "batch-normalization layers")
     feeders: dict[str, str] = {}
     if needs_feeder and inputs is not None:
-        before = _outputs(network, inputs)
+        expected = _outputs(network, inputs)
         with inspection_mode(network):
             feeders = preceding_layers(network, norm_layers, prepare_inputs(network, inputs))
-    reasons = {
-        name: _incompatibility(layer, kind, name in feeders, needs_feeder) for name, layer in norm_layers.items()
-    }
-    sentences = [f"layer '{name}': {reason}" for name, reason in reasons.items() if reason]
-    if sentences:
+    problems = [
+        f"layer '{name}': {reason}"
+        for name, layer in norm_layers.items()
+        if (reason := _incompatibility(layer, kind, name in feeders, needs_feeder))
+    ]
+    if problems:
         raise ReplaceLayer(
-            f"Replacing by '{kind}' must keep the evaluation function, which it cannot for {'; '.join(sentences)}. "
+            f"Replacing by '{kind}' must keep the evaluation function, which it cannot for {'; '.join(problems)}. "
             "Name the other layers in `layers`."
         )
     with torch.no_grad():
@@ -196,10 +197,10 @@ def replace_batch_norm(
                 return new
             network.set_submodule(name, new)
     if needs_feeder and inputs is not None:
-        error = float((_outputs(network, inputs) - before).abs().max() / before.abs().max().clamp_min(1e-30))
+        error = float((_outputs(network, inputs) - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
         if not error <= 1e-3:
             raise ReplaceLayer(
-                f"Replacing by '{kind}' must keep the outputs; they changed by {error:.1e} of the largest. The output "
-                "of a layer before a normalization is probably used elsewhere too: name the layers to replace."
+                f"Replacing by '{kind}' must keep the outputs; they changed by {error:.1e} of the largest. Probably "
+                "the layer before a normalization has another consumer: name the layers to replace."
             )
     return network

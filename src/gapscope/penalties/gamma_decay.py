@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
-from gapscope.batch_norm.gamma_decay.decay import Covariance, Metric, gamma_decay
+from gapscope.batch_norm.gamma_decay.decay import Covariance, gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
 from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.outputs import checked_outputs
@@ -38,7 +38,6 @@ class GammaDecayPenalty(Penalty):
         smoothing: Weight of the former zeta at each new measurement; 0 takes the newest alone.
         batch_norm_size: Batch size of the batch statistics that the network already has; None for none.
         data: Inputs with targets for the measurements (any form that `gamma_decay` takes); None for the mini-batches.
-        metric: See `gamma_decay`.
         covariance: See `gamma_decay`; "diagonal" is the paper's and costs less for wide layers.
         draws: See `gamma_decay`; None for all K outputs.
 
@@ -59,7 +58,6 @@ class GammaDecayPenalty(Penalty):
         smoothing: float = 0.5,
         batch_norm_size: int | None = None,
         data: Any = None,
-        metric: Metric = "empirical",
         covariance: Covariance = "full",
         draws: int | None = None,
         seed: int = 0,
@@ -70,12 +68,10 @@ class GammaDecayPenalty(Penalty):
         check_range("smoothing", smoothing, 0, 1, high_open=True)
         if batch_norm_size is not None:
             check_range("batch_norm_size (larger than batch_size)", batch_norm_size, batch_size, low_open=True)
-        check_choice("metric", metric, get_args(Metric))
         check_choice("covariance", covariance, get_args(Covariance))
         self.batch_size, self.strength, self.every, self.smoothing = batch_size, strength, every, smoothing
         self.missing = 1.0 if batch_norm_size is None else 1 - batch_size / batch_norm_size
         self.data, self.draws = data, draws
-        self.metric: Metric = metric
         self.covariance: Covariance = covariance
         self._generator = torch.Generator().manual_seed(seed)
         self._rates: dict[str, Tensor] = {}
@@ -105,8 +101,8 @@ class GammaDecayPenalty(Penalty):
 
     def _measure(self, network: nn.Module, data: Any) -> None:
         decay = gamma_decay(
-            network, data, batch_size=self.batch_size, metric=self.metric, covariance=self.covariance,
-            draws=self.draws, replacement=True, generator=self._generator,
+            network, data, batch_size=self.batch_size, covariance=self.covariance, draws=self.draws,
+            replacement=True, generator=self._generator,
         )  # fmt: skip
         scaled = {name: layer for name, layer in decay.items() if named_modules(network)[name].weight is not None}
         if not scaled:

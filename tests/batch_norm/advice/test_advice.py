@@ -43,7 +43,7 @@ def advice(signs: Data) -> BatchNormAdvice:
 
 
 def variance(batch_size: int) -> float:
-    """Variance of the mean of u over a batch drawn without replacement."""
+    """Variance of the mean of u over a batch sampled without replacement."""
     return (N - batch_size) / (batch_size * (N - 1))
 
 
@@ -65,7 +65,7 @@ def test_the_dropout_rate_is_that_of_the_closed_form(advice: BatchNormAdvice) ->
     assert advice.dropout.standard_error < 0.2 * expected
 
 
-def test_the_advice_does_what_it_says(advice: BatchNormAdvice, signs: Data) -> None:
+def test_following_the_advice_restores_the_loss(advice: BatchNormAdvice, signs: Data) -> None:
     u, y = signs
     assert advice.ghost_size == 20 and advice.decay_strength is not None
     ghost = replace_batch_norm(one_layer(), "ghost", ghost_size=20).train()
@@ -86,13 +86,13 @@ def test_gammas_of_zero_regularize_nothing(signs: Data) -> None:
     assert "no change is needed" in advice.sentences[1] and len(advice.sentences) == 2
 
 
-def test_smaller_batches_regularize_more_and_nothing_takes_it_away(signs: Data) -> None:
+def test_smaller_batches_regularize_more(signs: Data) -> None:
     advice = gapscope.advise_batch_norm(one_layer(), signs, batch_size=100, new_batch_size=20)
     assert advice.missing < 0 and advice.ghost_size is None and advice.dropout is None
     assert "would grow by 0.04" in advice.sentences[1] and "population norm" in advice.sentences[2]
 
 
-def test_without_batch_statistics_all_of_it_is_missing() -> None:
+def test_without_batch_statistics_all_regularization_is_missing() -> None:
     network, data = warmed_up(plain()), images(200)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     advice = gapscope.advise_batch_norm(network, data, batch_size=16, passes=4)
@@ -105,21 +105,11 @@ def test_without_batch_statistics_all_of_it_is_missing() -> None:
     assert content["missing"]["value"] == float(advice.missing) and len(content["layers"]) == 4
 
 
-@pytest.fixture
-def signs_dropout() -> Samples:
-    """u = -1 or 1, which the identity fits: dropping it with probability p costs p / (1 - p)."""
-    u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).repeat(1000, 1)
-    return Samples(u, u)
-
-
-def identity() -> nn.Sequential:
+def test_dropout_loss_is_that_of_the_closed_form(signs: Data) -> None:
+    """The identity fits u = -1 or 1: dropping it with probability p costs p / (1 - p)."""
     network = nn.Sequential(nn.Identity(), nn.Linear(1, 1, bias=False)).double()
     nn.init.ones_(network[1].weight)  # type: ignore[arg-type]
-    return network
-
-
-def test_the_cost_is_that_of_the_closed_form_and_no_rate_adds_too_much(signs_dropout: Samples) -> None:
-    dropout = DropoutLoss(identity(), signs_dropout, ["1"], draws=20)
+    dropout = DropoutLoss(network, Samples(*signs), ["1"], draws=20)
     for rate in (0.1, 0.5):
         result = dropout.excess(rate)
         assert result.standard_error is not None and result.standard_error < 0.02
@@ -137,8 +127,8 @@ def regularization(name: str, excess: float, new: float = 0.0) -> LayerRegulariz
 
 
 @pytest.fixture
-def stated() -> BatchNormAdvice:
-    """Half of a regularization of 0.1 is missing, and everything about it is known well."""
+def half_missing() -> BatchNormAdvice:
+    """Half of a regularization of 0.1 is missing, all standard errors are small."""
     return BatchNormAdvice(
         batch_size=32, new_batch_size=64, samples=10_000, loss=1.0, running_loss=1.0,
         layers=(regularization("first", 0.08, 0.04), regularization("last", 0.02, 0.01)),
@@ -148,8 +138,8 @@ def stated() -> BatchNormAdvice:
     )  # fmt: skip
 
 
-def test_what_is_there_what_is_lost_and_what_restores_it(stated: BatchNormAdvice) -> None:
-    present, change, ghost, dropout, decay = stated.sentences
+def test_sentences_on_regularization_its_loss_and_remedies(half_missing: BatchNormAdvice) -> None:
+    present, change, ghost, dropout, decay = half_missing.sentences
     assert present.endswith(
         "to the training loss of 1 (10.0 %); the largest part is that of first (80 % of the layers' sum)."
     )
@@ -157,26 +147,22 @@ def test_what_is_there_what_is_lost_and_what_restores_it(stated: BatchNormAdvice
     assert "replace_batch_norm(network, 'ghost', ghost_size=32)" in ghost
     assert dropout == "A dropout rate of 0.1 ± 0.01 before head adds as much to the loss."
     assert "GammaDecayPenalty(1.1, batch_size=32, batch_norm_size=64)" in decay
-    assert len(stated.caveats) == 1 and stated.caveats[0].startswith("these numbers hold for the present weights")
+    assert len(half_missing.caveats) == 1 and half_missing.caveats[0].startswith("these numbers are for the current")
 
 
 @pytest.mark.parametrize(
     ("changes", "caveat"),
     [
-        ({"missing": Estimate(0.05, 0.02)}, "is rough: take more passes"),
+        ({"missing": Estimate(0.05, 0.02)}, "is uncertain: use more passes"),
         ({"running_loss": 2.0}, "the running statistics are stale"),
-        ({"samples": 200}, "are a large part of the 200 samples"),
-        ({"dropout": Estimate(0.7, 0.01)}, "a dropout rate of 0.70 is no small noise"),
-        ({"decay_strength": Estimate(3.0, 0.1)}, "needs a strength of 3 to match"),
+        ({"samples": 200}, "are a large fraction of the 200 samples"),
+        ({"dropout": Estimate(0.7, 0.01)}, "a dropout rate of 0.70 is large noise"),
+        ({"decay_strength": Estimate(3.0, 0.1)}, "needs a strength of 3, theory predicts 1"),
+        ({"total": replace(regularization("all layers", 0.1, 0.05), predicted=Estimate(0.2, 0.001))}, "predicts 0.2"),
     ],
 )
-def test_each_reason_for_distrust_is_said_where_it_holds(
-    stated: BatchNormAdvice, changes: dict[str, object], caveat: str
+def test_each_caveat_appears_only_if_it_applies(
+    half_missing: BatchNormAdvice, changes: dict[str, object], caveat: str
 ) -> None:
-    assert any(caveat in text for text in replace(stated, **changes).caveats)  # type: ignore[arg-type]
-    assert not any(caveat in text for text in stated.caveats)
-
-
-def test_a_prediction_that_is_off_is_said(stated: BatchNormAdvice) -> None:
-    off = replace(stated, total=replace(stated.total, predicted=Estimate(0.2, 0.001)))
-    assert "gives 0.2 where 0.1 is measured" in off.caveats[0]
+    assert any(caveat in text for text in replace(half_missing, **changes).caveats)  # type: ignore[arg-type]
+    assert not any(caveat in text for text in half_missing.caveats)

@@ -96,12 +96,12 @@ def sums_of(u: Tensor, *, full: bool, chunks: int = 1) -> LayerAccumulator:
 
 def statistics_of_batches(u: Tensor, size: int, batches: int) -> tuple[Tensor, Tensor]:
     """(a, s) of random batches with replacement, [batches, C]."""
-    drawn = u[torch.randint(0, N, (batches, size), generator=torch.Generator().manual_seed(1))]
-    mean = drawn.mean((1, 3))
-    return mean, (drawn.square().mean((1, 3)) - mean.square()).sqrt() - 1
+    batch = u[torch.randint(0, N, (batches, size), generator=torch.Generator().manual_seed(1))]
+    mean = batch.mean((1, 3))
+    return mean, (batch.square().mean((1, 3)) - mean.square()).sqrt() - 1
 
 
-def test_statistics_of_drawn_batches(u: Tensor) -> None:
+def test_statistics_of_random_batches(u: Tensor) -> None:
     """M Var(a) = V1 exactly, the other moments in the limit of large M."""
     size = 400
     a, s = statistics_of_batches(u, size, 4000)
@@ -114,24 +114,24 @@ def test_statistics_of_drawn_batches(u: Tensor) -> None:
     torch.testing.assert_close(size * (a.T @ a) / len(a), noise.rr, rtol=0, atol=0.1 * float(v1.max()))
 
 
-def test_draws_have_the_covariance_asked_for() -> None:
+def test_covariance_of_gaussian_samples() -> None:
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
     root[5] = root[4]  # singular
     covariance = root @ root.T
     blocks = SecondMoments(covariance[:3, :3], covariance[3:, 3:], covariance[:3, 3:], covariance[3:, :3])
-    drawn = gaussian_sampler(blocks)(100_000, generator)
-    torch.testing.assert_close(torch.cov(drawn.T), covariance, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
     diagonals = blocks.diagonals()
-    drawn = gaussian_sampler(diagonals)(100_000, generator)
     pp, rr, pr, rp = (block.diag() for block in diagonals)
-    expected = torch.cat([torch.cat([pp, pr], 1), torch.cat([rp, rr], 1)])
-    torch.testing.assert_close(torch.cov(drawn.T), expected, rtol=0, atol=0.03 * float(covariance.diagonal().max()))
+    by_channel = torch.cat([torch.cat([pp, pr], 1), torch.cat([rp, rr], 1)])
+    for moments, expected in ((blocks, covariance), (diagonals, by_channel)):
+        samples = gaussian_sampler(moments)(100_000, generator)
+        tolerance = 0.03 * float(covariance.diagonal().max())
+        torch.testing.assert_close(torch.cov(samples.T), expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
 @pytest.mark.parametrize("affine", [True, False])
-def test_a_quadratic_loss_of_a_linear_network_has_no_other_part_than_the_decay(covariance: str, affine: bool) -> None:
+def test_the_decay_is_all_of_a_quadratic_loss_of_a_linear_network(covariance: str, affine: bool) -> None:
     network = nn.Sequential(nn.BatchNorm1d(4, affine=affine), nn.Linear(4, 2)).double()
     x = torch.randn(300, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x[:, 1] += x[:, 0]
@@ -144,7 +144,7 @@ def test_a_quadratic_loss_of_a_linear_network_has_no_other_part_than_the_decay(c
     assert layer.predicted.standard_error == layer.sampled.standard_error
 
 
-def test_a_kink_is_seen() -> None:
+def test_the_excess_includes_kinks() -> None:
     """Loss |h| at targets 0: E|h + noise| - E|h| = variance * density(0), by its kink."""
     h = torch.linspace(-3, 3, 2001, dtype=torch.float64)[:, None]
     network = nn.BatchNorm1d(1, eps=0.0).double().eval()

@@ -9,13 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from batch_norm.some_networks import Residual, images, plain, warmed_up
-from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.base.samples import Samples
-from gapscope.batch_norm.gamma_decay.curvature import EvaluationData
-from gapscope.batch_norm.gamma_decay.decay import Covariance, euclidean_length_factors, gamma_decay
-from gapscope.batch_norm.norm_layers import batch_norm_layers
+from gapscope.base.errors import InvalidInput
+from gapscope.batch_norm.gamma_decay.decay import Covariance, gamma_decay
 from gapscope.batch_norm.refresh import refresh_population
-from gapscope.inspection.losses import sample_losses
 
 N, M = 30, 8
 FACTOR = (N - M) / (M * (N - 1))
@@ -30,12 +26,12 @@ def network() -> Any:
 
 def normalized(network: Any, name: str) -> Tensor:
     """u [n, C, positions] of one layer."""
-    kept = []
+    recorded = []
     with torch.no_grad():
-        hook = network.get_submodule(name).register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+        hook = network.get_submodule(name).register_forward_pre_hook(lambda _, inputs: recorded.append(inputs[0]))
         network(images(N).inputs)
         hook.remove()
-    h, layer = kept[0], network.get_submodule(name)
+    h, layer = recorded[0], network.get_submodule(name)
     h = h.flatten(2) if h.ndim > 2 else h[..., None]
     return (h - layer.running_mean[:, None]) / (layer.running_var + layer.eps).sqrt()[:, None]
 
@@ -47,8 +43,8 @@ def per_sample_derivatives(network: Any, name: str) -> tuple[Tensor, Tensor]:
     c = len(layer.weight)
 
     def outputs(values: Tensor, x: Tensor) -> Tensor:
-        changed = {f"{name}.weight": values[:c], f"{name}.bias": values[c:]}
-        return torch.func.functional_call(network, changed, (x[None],))[0]
+        parameters = {f"{name}.weight": values[:c], f"{name}.bias": values[c:]}
+        return torch.func.functional_call(network, parameters, (x[None],))[0]
 
     jacobian = torch.stack([torch.func.jacrev(outputs)(values, x) for x in samples.inputs])
     predicted = network(samples.inputs).softmax(1).detach()
@@ -77,9 +73,9 @@ def dense(network: Any, name: str) -> dict[str, Tensor]:
     )
     mean = gradient.mean(0)
     independent = gamma * ((v1 / 2 + 3 * v2 / 8) * mean[:c] + v12 / 2 * mean[c:])
-    own = (noise * (gradient - mean)).mean(0)
+    in_own_batch = (noise * (gradient - mean)).mean(0)
     return {
-        "coupling": coupling, "in_batch": independent + gamma * (own[:c] + own[c:]),
+        "coupling": coupling, "in_batch": independent + gamma * (in_own_batch[:c] + in_own_batch[c:]),
         "h_gamma": curvature[:c, :c].diagonal(), "h_beta": curvature[c:, c:].diagonal(), "v1": v1, "v2": v2, "v12": v12,
     }  # fmt: skip
 
@@ -135,13 +131,16 @@ def test_squared_score_is_the_printed_fisher_information(network: Any) -> None:
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
 def test_draws_agree_within_their_standard_error(network: Any, covariance: Covariance) -> None:
     exact = gamma_decay(network, images(N), batch_size=M, covariance=covariance)
-    drawn = gamma_decay(network, images(N), batch_size=M, draws=64, covariance=covariance)
-    for name, layer in drawn.items():
+    estimate = gamma_decay(network, images(N), batch_size=M, draws=64, covariance=covariance)
+    for name, layer in estimate.items():
         error = layer.decay.standard_error
         assert error is not None and 0 < error < 0.5 * abs(exact[name].decay)
         assert abs(layer.decay - exact[name].decay) < 4 * error
-    assert drawn.decay.standard_error is not None and exact.decay.standard_error is None
-    assert drawn.predicted.standard_error == pytest.approx(drawn.decay.standard_error)
+    assert float(exact.decay) == pytest.approx(sum(float(layer.decay) for layer in exact.values()))
+    assert exact.decay.standard_error is None
+    errors = torch.tensor([layer.decay.standard_error for layer in estimate.values()])
+    assert estimate.decay.standard_error == pytest.approx(float(errors.square().sum().sqrt()))
+    assert estimate.predicted.standard_error == pytest.approx(estimate.decay.standard_error)
 
 
 def test_draws_do_not_depend_on_chunks_and_repeat(network: Any) -> None:
@@ -175,40 +174,6 @@ def test_no_trace_is_left(network: Any) -> None:
     network.eval()
 
 
-def factors_of(network: nn.Module, samples: Samples, chunk_size: int, names: list[str] | None = None) -> Any:
-    layers = batch_norm_layers(network, names)
-    return euclidean_length_factors(EvaluationData(network, layers, samples, sample_losses, chunk_size))
-
-
-def test_coloured_inputs() -> None:
-    x = torch.randn(500, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 2.0, 3.0])
-    network: Any = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5)).eval()
-    refresh_population(network, x, layers=["1"])
-    weight = network[0].weight.detach().double()
-    covariance = torch.cov(x.double().T, correction=0)
-    empirical = ((weight @ covariance) * weight).sum(1)
-    euclidean = covariance.trace() / 3 * weight.square().sum(1)
-    factors = factors_of(network, Samples(x, x), 100)
-    torch.testing.assert_close(factors["1"], (euclidean / empirical).sqrt(), rtol=1e-4, atol=0)
-    decay = gamma_decay(network, (x, x[:, :1].repeat(1, 5)), batch_size=9, metric="euclid")["1"]
-    length = decay.gamma * factors["1"]
-    assert decay.coupling is not None
-    assert float(decay.decay) == pytest.approx(float(length @ decay.coupling @ length))
-    with pytest.raises(NotMeasurable, match="metric='euclid' needs the weights before layer 'last'"):
-        factors_of(warmed_up(Residual().double()), images(5), 8)
-
-
-def test_grouped_convolution_takes_the_inputs_of_its_group() -> None:
-    network: Any = warmed_up(Residual().double())
-    x = images(30).inputs
-    factors = factors_of(network, images(30), 8, ["norm2"])
-    inputs = network.relu(network.norm1(network.conv1(x))).transpose(0, 1).flatten(1).var(1, unbiased=False)
-    variance = inputs.view(2, 2).mean(1).repeat_interleave(2)
-    norm = network.conv2.weight.flatten(1).square().sum(1)
-    expected = (variance * norm / (network.norm2.running_var + network.norm2.eps)).sqrt()
-    torch.testing.assert_close(factors["norm2"], expected.detach())
-
-
 def test_another_batch_size_without_measuring(network: Any) -> None:
     decay = gamma_decay(network, images(N), batch_size=M)
     for size in (1, 2, 29):
@@ -219,12 +184,3 @@ def test_another_batch_size_without_measuring(network: Any) -> None:
     assert float(replaced.for_batch_size(1000).decay) == pytest.approx(float(replaced.decay) * M / 1000)
     with pytest.raises(InvalidInput, match=r"batch_size \(below the number of samples.*\[1, 29\]; got 30"):
         decay.for_batch_size(30)
-
-
-def test_totals_are_sums_over_layers_with_errors_added_in_squares(network: Any) -> None:
-    exact = gamma_decay(network, images(N), batch_size=M)
-    assert float(exact.decay) == pytest.approx(sum(float(layer.decay) for layer in exact.values()))
-    assert exact.decay.standard_error is None
-    drawn = gamma_decay(network, images(N), batch_size=M, draws=4)
-    errors = torch.tensor([layer.decay.standard_error for layer in drawn.values()])
-    assert drawn.decay.standard_error == pytest.approx(float(errors.square().sum().sqrt()))

@@ -28,7 +28,7 @@ SHAPES = {0: [(7, 3), (7, 3, 5)], 1: [(7, 3, 2, 5)], 2: [(7, 3, 2, 2, 3)]}
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
-def made(kind: str, dimensions: int = 2, **options: Any) -> ChannelNorm:
+def build(kind: str, dimensions: int = 2, **options: Any) -> ChannelNorm:
     """A layer of 3 channels in float64 with random gamma, beta and running statistics."""
     family, settings = KINDS[kind]
     layer = getattr(gapscope.batch_norm, f"{family}{dimensions}d")(3, **settings | options).double()
@@ -57,7 +57,7 @@ def function_of(layer: nn.Module) -> tuple[Callable[..., Tensor], list[Tensor]]:
 @pytest.mark.parametrize("affine", [True, False])
 def test_first_and_second_derivatives(kind: str, affine: bool) -> None:
     options = {} if affine else {"affine": False}
-    layer = made(kind, **options)
+    layer = build(kind, **options)
     function, parameters = function_of(layer)
     h = inputs(5, 3, 2, 2).requires_grad_()
     assert torch.autograd.gradcheck(function, (h, *parameters))
@@ -66,7 +66,7 @@ def test_first_and_second_derivatives(kind: str, affine: bool) -> None:
 
 @EVERY_KIND
 def test_fast_and_differentiable_gradients_agree(kind: str) -> None:
-    layer = made(kind)
+    layer = build(kind)
     function, parameters = function_of(layer)
     h, g = inputs(5, 3, 2, 2).requires_grad_(), inputs(5, 3, 2, 2, seed=1)
     fast = torch.autograd.grad(function(h, *parameters), [h, *parameters], g)
@@ -77,7 +77,7 @@ def test_fast_and_differentiable_gradients_agree(kind: str) -> None:
 
 @EVERY_KIND
 def test_gradients_under_function_transforms(kind: str) -> None:
-    layer = made(kind) if "population" in kind else made(kind, track_running_stats=False)
+    layer = build(kind) if "population" in kind else build(kind, track_running_stats=False)
     h = inputs(5, 3, 2, 2).requires_grad_()
     by_transform = torch.func.grad(lambda h: layer(h).sin().sum())(h.detach())
     (by_autograd,) = torch.autograd.grad(layer(h).sin().sum(), h)
@@ -89,26 +89,26 @@ def test_gradients_under_function_transforms(kind: str) -> None:
 def test_one_two_and_three_dimensions_agree(kind: str, dimensions: int) -> None:
     for shape in SHAPES[dimensions - 1]:
         h = inputs(*shape)
-        layer, flat = made(kind, dimensions), made(kind, 1)
+        layer, flat = build(kind, dimensions), build(kind, 1)
         as_row = h[:, :, None] if h.ndim == 2 else h.flatten(2)
         torch.testing.assert_close(layer(h).view(as_row.shape), flat(as_row))
         torch.testing.assert_close(layer.eval()(h).view(as_row.shape), flat.eval()(as_row))
 
 
 @EVERY_KIND
-def test_wrong_shapes_are_refused(kind: str) -> None:
-    layer = made(kind)
+def test_wrong_shapes_are_rejected(kind: str) -> None:
+    layer = build(kind)
     with pytest.raises(InvalidInput, match=r"takes inputs of shape \[n, 3, height, width\]; got \[7, 3\]"):
         layer(inputs(7, 3))
     with pytest.raises(InvalidInput, match=r"got \[7, 4, 2, 2\]"):
         layer(inputs(7, 4, 2, 2))
     with pytest.raises(InvalidInput, match=r"shape \[n, 3\] or \[n, 3, length\]; got"):
-        made(kind, 1)(inputs(7, 3, 2, 2))
+        build(kind, 1)(inputs(7, 3, 2, 2))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "population detached"])
-def test_a_single_value_a_channel_is_refused_in_training(kind: str) -> None:
-    layer = made(kind, 1)
+def test_a_single_value_per_channel_is_rejected_in_training(kind: str) -> None:
+    layer = build(kind, 1)
     with pytest.raises(InvalidInput, match="at least 2 values per channel"):
         layer(inputs(1, 3))
     assert layer.eval()(inputs(1, 3)).isfinite().all()
@@ -116,7 +116,7 @@ def test_a_single_value_a_channel_is_refused_in_training(kind: str) -> None:
 
 @EVERY_KIND
 def test_constant_channels_give_finite_outputs_and_gradients(kind: str) -> None:
-    layer = made(kind)
+    layer = build(kind)
     h = inputs(6, 3, 2, 2)
     h[:, 1] = 4.0
     h.requires_grad_()
@@ -128,7 +128,7 @@ def test_constant_channels_give_finite_outputs_and_gradients(kind: str) -> None:
 
 @EVERY_KIND
 def test_nan_stays_in_its_channel(kind: str) -> None:
-    layer = made(kind)
+    layer = build(kind)
     h = inputs(6, 3, 2, 2)
     clean = layer(h)
     h[2, 1, 0, 0] = torch.nan
@@ -141,13 +141,13 @@ def test_nan_stays_in_its_channel(kind: str) -> None:
 
 @EVERY_KIND
 def test_automatic_mixed_precision(kind: str) -> None:
-    layer = made(kind).float()
+    layer = build(kind).float()
     h = inputs(8, 3, 4, 4).float().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = layer(nn.functional.conv2d(h, torch.eye(3)[:, :, None, None]))
     y.float().square().mean().backward()
     assert y.dtype == torch.bfloat16 and h.grad is not None and h.grad.isfinite().all()
-    exact = made(kind).float()(h.detach().bfloat16().float())
+    exact = build(kind).float()(h.detach().bfloat16().float())
     torch.testing.assert_close(y.float(), exact, rtol=0.02, atol=0.05)
     for buffer in (layer.running_mean, layer.running_var):
         assert buffer is None or buffer.dtype == torch.float32
@@ -158,7 +158,7 @@ def test_automatic_mixed_precision(kind: str) -> None:
 @EVERY_KIND
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler, of its own
 def test_compilation_without_a_graph_break(kind: str, backend: str) -> None:
-    plain = made(kind).float()
+    plain = build(kind).float()
     compiled = torch.compile(copy.deepcopy(plain), backend=backend, fullgraph=True)
     results = []
     for layer in (plain, compiled):
@@ -174,9 +174,9 @@ def test_compilation_without_a_graph_break(kind: str, backend: str) -> None:
 
 @EVERY_KIND
 def test_state_dictionary_round_trip_and_reset(kind: str) -> None:
-    layer, h = made(kind), inputs(6, 3, 2, 2)
+    layer, h = build(kind), inputs(6, 3, 2, 2)
     layer(h)
-    other = made(kind)
+    other = build(kind)
     other.load_state_dict(layer.state_dict())
     assert torch.equal(other.eval()(h), layer.eval()(h))
     layer.reset_parameters()
@@ -188,14 +188,14 @@ def test_state_dictionary_round_trip_and_reset(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["mean only", "variance only", "ghost"])
 def test_without_running_statistics_evaluation_uses_the_batch(kind: str) -> None:
-    layer, h = made(kind, track_running_stats=False), inputs(6, 3, 2, 2)
-    assert torch.equal(layer.eval()(h), made(kind)(h))
+    layer, h = build(kind, track_running_stats=False), inputs(6, 3, 2, 2)
+    assert torch.equal(layer.eval()(h), build(kind)(h))
     assert not list(layer.buffers())
 
 
 @pytest.mark.parametrize("kind", ["mean only", "variance only", "ghost"])
 def test_running_statistics_are_those_of_torch_to_the_last_digits(kind: str) -> None:
-    layer = made(kind, momentum=None, **({"ghost_size": 99} if kind == "ghost" else {}))
+    layer = build(kind, momentum=None, **({"ghost_size": 99} if kind == "ghost" else {}))
     plain: Any = nn.BatchNorm2d(3, momentum=None).double()
     for seed in range(3):
         h = inputs(6, 3, 2, 2, seed=seed)
@@ -208,7 +208,7 @@ def test_running_statistics_are_those_of_torch_to_the_last_digits(kind: str) -> 
 
 @pytest.mark.parametrize("kind", ["mean only", "ghost"])
 def test_an_infinity_stays_in_the_running_mean_as_in_torch(kind: str) -> None:
-    layer, plain = made(kind), nn.BatchNorm2d(3).double()
+    layer, plain = build(kind), nn.BatchNorm2d(3).double()
     for _ in range(2):
         h = inputs(6, 3, 2, 2)
         h[0, 1, 0, 0] = torch.inf
@@ -228,7 +228,7 @@ def test_memory_formats_change_nothing(kind: str, n: int, side: int) -> None:
     results = []
     for of_inputs in (torch.contiguous_format, torch.channels_last):
         for of_gradient in (torch.contiguous_format, torch.channels_last):
-            layer = made(kind)
+            layer = build(kind)
             h = inputs(n, 3, side, side).contiguous(memory_format=of_inputs).requires_grad_()
             g = inputs(n, 3, side, side, seed=1).contiguous(memory_format=of_gradient)
             y = layer(h)

@@ -46,13 +46,17 @@ def test_half_precision_is_summed_in_single() -> None:
     torch.testing.assert_close(variance, h.double().var((0, 2, 3), unbiased=False).float())
 
 
-def test_formula_in_training_and_evaluation() -> None:
-    h = 5 + torch.randn(8, 2, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    layer: Any = MeanOnlyBatchNorm2d(2, momentum=0.25).double()
+def with_affine(layer: Any) -> tuple[Any, Tensor, Tensor]:
+    """Return a layer in float64 with other gamma and beta than 1 and 0, and both in the shape of images."""
     with torch.no_grad():
-        layer.weight.copy_(torch.tensor([2.0, -1.0]))
+        layer.double().weight.copy_(torch.tensor([2.0, -1.0]))
         layer.bias.copy_(torch.tensor([0.5, 0.0]))
-    gamma, beta = layer.weight[:, None, None], layer.bias[:, None, None]
+    return layer, layer.weight[:, None, None], layer.bias[:, None, None]
+
+
+def test_formula_of_mean_only() -> None:
+    h = 5 + torch.randn(8, 2, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    layer, gamma, beta = with_affine(MeanOnlyBatchNorm2d(2, momentum=0.25))
     mean = h.mean((0, 2, 3), keepdim=True)
     torch.testing.assert_close(layer(h), gamma * (h - mean) + beta)
     torch.testing.assert_close(layer.running_mean, 0.25 * mean.flatten())
@@ -65,13 +69,9 @@ def test_a_batch_norm_state_is_refused() -> None:
 
 
 @pytest.mark.parametrize("rms", [False, True])
-def test_formula_in_training_and_evaluation_of_variance_only(rms: bool) -> None:
+def test_formula_of_variance_only(rms: bool) -> None:
     h = 2 + torch.randn(8, 2, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    layer: Any = VarianceOnlyBatchNorm2d(2, momentum=0.25, rms=rms).double()
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([2.0, -1.0]))
-        layer.bias.copy_(torch.tensor([0.5, 0.0]))
-    gamma, beta = layer.weight[:, None, None], layer.bias[:, None, None]
+    layer, gamma, beta = with_affine(VarianceOnlyBatchNorm2d(2, momentum=0.25, rms=rms))
     values = h.transpose(0, 1).flatten(1)
     biased = values.square().mean(1) if rms else values.var(1, unbiased=False)
     tracked = biased if rms else values.var(1)
@@ -106,8 +106,8 @@ def h() -> Tensor:
 def test_training_value_is_the_evaluation_value_bit_for_bit(h: Tensor, dtype: torch.dtype) -> None:
     layer = filled(PopulationNorm2d(4)).double()
     layer = layer.float() if dtype == torch.bfloat16 else layer.to(dtype)
-    given = h.detach().to(dtype)
-    assert torch.equal(layer.train()(given), layer.eval()(given))
+    x = h.detach().to(dtype)
+    assert torch.equal(layer.train()(x), layer.eval()(x))
 
 
 def test_same_value_as_batch_norm_in_evaluation(h: Tensor) -> None:
@@ -181,7 +181,7 @@ def test_parts_of_one_value_are_refused() -> None:
     assert GhostBatchNorm2d(3, ghost_size=1)(torch.randn(8, 3, 2, 2)).isfinite().all()
 
 
-def test_the_function_is_kept_and_the_length_is_free() -> None:
+def test_weight_normalization_keeps_the_function() -> None:
     network: Any = warmed_up(Residual().double())
     x = images(5).inputs
     before = network(x)

@@ -25,7 +25,7 @@ from gapscope.inspection.losses import evaluate, sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 from gapscope.results.estimate import Estimate
 
-LARGEST_RATE = 0.9
+MAX_RATE = 0.9
 
 
 def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
@@ -36,7 +36,7 @@ def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
         network(prepare_inputs(network, samples.inputs[:1]))
     if not order:
         raise NotMeasurable(
-            "The network must run a linear or convolutional layer, before which dropout goes; it has none."
+            "Dropout needs a linear or convolutional layer that runs in the forward pass; the network has none."
         )
     return order[-1]
 
@@ -44,9 +44,9 @@ def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
 class DropoutLoss:
     r"""Expected loss with dropout minus the loss without, in evaluation mode.
 
-    $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with `draws` masks m per sample. The inputs of `layers` are set to 0 with
-    probability `rate` and divided by 1 - rate, one by one, as `torch.nn.Dropout` does. The same random numbers serve
-    every rate, so that the excess is smooth in it. Unbiased; the standard error is over samples.
+    $\frac1n \sum_j E_m[\ell_j(m)] - \ell_j$, with `draws` masks m per sample. Each input of `layers` is set to 0 with
+    probability `rate`, else divided by 1 - rate, as in `torch.nn.Dropout`. All rates use the same random numbers, so
+    that the excess is smooth in the rate. Unbiased; the standard error is over samples.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class DropoutLoss:
         self.draws, self.seed = draws, seed
         with inspection_mode(network):
             self.chunk_size = samples_per_pass(network, samples.inputs, chunk_size)
-        self.plain = self._losses()
+        self.baseline_losses = self._losses()
 
     def _losses(self) -> Tensor:
         parts = []
@@ -91,40 +91,40 @@ class DropoutLoss:
             return inputs[0] * mask.to(inputs[0]) / (1 - rate), *inputs[1:]
 
         with forward_hooks(self.layers, drop, before=True):
-            dropped = torch.stack([self._losses() for _ in range(self.draws)]).mean(0)
-        return mean_estimate(dropped - self.plain)
+            losses = torch.stack([self._losses() for _ in range(self.draws)]).mean(0)
+        return mean_estimate(losses - self.baseline_losses)
 
     def matching_rate(self, target: Estimate) -> Estimate | None:
         """Return the rate whose excess loss is `target` (None if no rate up to 0.9 adds as much).
 
-        Its standard error is that of both excesses over the slope between them.
+        Its standard error is that of excess and target, divided by the slope of the excess.
         """
         from scipy.optimize import brentq
 
-        if self.excess(LARGEST_RATE) <= target:
+        if self.excess(MAX_RATE) <= target:
             return None
-        rate = float(brentq(lambda p: float(self.excess(p)) - float(target), 0.0, LARGEST_RATE, xtol=2e-4))  # type: ignore[arg-type]
+        rate = float(brentq(lambda p: float(self.excess(p)) - float(target), 0.0, MAX_RATE, xtol=2e-4))  # type: ignore[arg-type]
         higher = min(1.2 * rate + 1e-3, 0.95)
-        there = self.excess(rate)
-        slope = (self.excess(higher) - there) / (higher - rate)
-        errors = (there.standard_error or 0.0) ** 2 + (target.standard_error or 0.0) ** 2
+        excess = self.excess(rate)
+        slope = (self.excess(higher) - excess) / (higher - rate)
+        errors = (excess.standard_error or 0.0) ** 2 + (target.standard_error or 0.0) ** 2
         return Estimate(rate, errors**0.5 / slope if slope > 0 else None)
 
 
 def _regularizations(
     network: nn.Module, rows: BatchNormExcess, batch_size: int, new_batch_size: int | None
 ) -> list[LayerRegularization]:
-    """One entry per layer, the last one for all of them at once."""
+    """Return one entry per layer, the last one for all layers at once."""
     gamma_squared = {
         name: layer.num_features if layer.weight is None else float(layer.weight.detach().double().square().sum())
         for name, layer in batch_norm_layers(network).items()
     }
     gamma_squared[ALL_LAYERS] = sum(gamma_squared.values())
-    new = {row.layer: row.measured for row in rows if row.batch_size == new_batch_size}
+    new_excess = {row.layer: row.measured for row in rows if row.batch_size == new_batch_size}
     return [
         LayerRegularization(
             layer=row.layer, gamma_squared=gamma_squared[row.layer], decay=row.decay, predicted=row.predicted,
-            excess=row.measured, new_excess=new.get(row.layer, Estimate(0.0)),
+            excess=row.measured, new_excess=new_excess.get(row.layer, Estimate(0.0)),
         )
         for row in rows if row.batch_size == batch_size
     ]  # fmt: skip
@@ -134,8 +134,9 @@ def _strength(
     missing: Estimate, decay: Estimate, samples: int, batch_size: int, new_batch_size: int | None
 ) -> Estimate | None:
     """Return the missing amount over that of a GammaDecayPenalty of strength 1."""
-    infinite = (samples - 1) / (samples - batch_size)
-    added = decay * infinite * (1 if new_batch_size is None else 1 - batch_size / new_batch_size)
+    # The penalty samples with replacement: its decay lacks the factor (n - M) / (n - 1), and it adds 1 - M/M_new of it.
+    with_replacement = decay * (samples - 1) / (samples - batch_size)
+    added = with_replacement * (1 if new_batch_size is None else 1 - batch_size / new_batch_size)
     if added <= 0:
         return None
     return Estimate(missing / added, (missing.standard_error or 0.0) / added)
@@ -155,19 +156,19 @@ def advise_batch_norm(
 ) -> BatchNormAdvice:
     r"""Estimate the regularization by batch norm, its change with batch size and replacements.
 
-    It is estimated from the current weights and the training data. The regularization of a layer is the expected
-    training loss with batch statistics there minus that with population statistics (`batch_norm_excess`), next to its
-    first-order form $\sum_i\zeta_i\gamma_i^2$ (Luo et al. 2019, eq. 3). What is missing at the new batch size is
-    restored by ghost batches of the old size (the same noise), by a dropout rate that adds the same loss to the frozen
-    network, or by gamma decay of a strength that adds the same loss. Equal generalization is an empirical question.
+    The estimates use the current weights and the training data. The regularization of a layer is the expected training
+    loss with its batch statistics minus that with population statistics (`batch_norm_excess`), next to its first-order
+    form $\sum_i\zeta_i\gamma_i^2$ (Luo et al. 2019, eq. 3). Three replacements restore what is missing at the new batch
+    size: ghost batches of the old size (the same noise), a dropout rate or a gamma decay that adds the same loss to the
+    frozen network. Whether they generalize equally is an empirical question.
 
     Cost: about 2 * passes * (layers + 1) forward passes over the data for each batch size, 12 * draws for the dropout
     rate, 2 (1 + outputs) backward.
 
     Args:
-        batch_size: M, the batch size whose regularization is wanted, usually that of training.
-        new_batch_size: The batch size to change to; None for doing without batch statistics.
-        dropout_before: Names of layers whose inputs are dropped; None for the last linear or convolutional one.
+        batch_size: M, the batch size whose regularization is to be preserved, usually that of training.
+        new_batch_size: Future batch size; None for no batch statistics.
+        dropout_before: Names of layers with dropout on their inputs; None for the last linear or convolutional one.
 
     Raises:
         InvalidInput: The two batch sizes are equal, or do not fit the data.
@@ -179,8 +180,8 @@ def advise_batch_norm(
     """
     network, samples = prepare(network, data)
     sizes = (batch_size,) if new_batch_size is None else (batch_size, new_batch_size)
-    for name, size in zip(("batch_size", "new_batch_size"), sizes, strict=False):
-        check_batch_sizes(name, [size], len(samples))
+    check_batch_sizes("batch_size", sizes[:1], len(samples))
+    check_batch_sizes("new_batch_size", sizes[1:], len(samples))
     if batch_size == new_batch_size:
         raise InvalidInput(f"new_batch_size must differ from batch_size; got {batch_size} twice. Omit one.")
     exact, _ = copy_with_population(network, samples, None, chunk_size)
@@ -192,22 +193,22 @@ def advise_batch_norm(
     total = layers[-1]
     errors = [total.excess.standard_error or 0.0, total.new_excess.standard_error or 0.0]
     missing = Estimate(total.excess - total.new_excess, sum(error**2 for error in errors) ** 0.5)
-    significant = is_significantly_positive(missing)
+    is_missing = is_significantly_positive(missing)
     before = tuple(dropout_before or (name_of_last_linear_layer(exact, samples),))
     dropout = DropoutLoss(exact, samples, before, draws=draws, seed=seed, chunk_size=chunk_size)
     return BatchNormAdvice(
         batch_size=batch_size,
         new_batch_size=new_batch_size,
         samples=len(samples),
-        loss=dropout.plain.mean().item(),
+        loss=dropout.baseline_losses.mean().item(),
         running_loss=evaluate(network, samples, chunk_size=chunk_size)["loss"],
         layers=tuple(layer for layer in layers if layer.layer != ALL_LAYERS),
         total=total,
         missing=missing,
         ghost_size=batch_size if batch_size < (new_batch_size or 0) else None,
-        dropout=dropout.matching_rate(missing) if significant else None,
+        dropout=dropout.matching_rate(missing) if is_missing else None,
         dropout_before=before,
-        decay_strength=_strength(missing, total.decay, len(samples), batch_size, new_batch_size)
-        if significant
-        else None,
+        decay_strength=(
+            _strength(missing, total.decay, len(samples), batch_size, new_batch_size) if is_missing else None
+        ),
     )

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import pandas
 
 _FROZEN = (
-    "these numbers hold for the present weights; retraining changes gammas and curvature. The batch size also "
-    "changes the gradient noise and the number of steps, which this advice does not correct."
+    "these numbers are for the current weights; retraining changes gammas and curvature. The batch size also "
+    "changes the gradient noise and the number of steps, for which this advice does not correct."
 )
 
 
@@ -26,8 +26,8 @@ def is_significantly_positive(value: Estimate) -> bool:
 class LayerRegularization:
     r"""Training loss added by batch statistics of one layer, or of all at once.
 
-    `decay` is $\sum_i \zeta_i\gamma_i^2$, `predicted` also holds the part linear in gamma and all even orders of the
-    noise, `excess` and `new_excess` are measured at both batch sizes.
+    `decay` is $\sum_i \zeta_i\gamma_i^2$, `predicted` also includes the part linear in gamma and all even orders of the
+    noise, `excess` and `new_excess` are measured at the two batch sizes.
     """
 
     layer: str
@@ -48,14 +48,14 @@ class BatchNormAdvice(Result):
     """Result of `advise_batch_norm`. Printing shows the table, the advice and its caveats.
 
     Attributes:
-        batch_size, new_batch_size: Batch sizes, now and later; None for no batch statistics at all.
+        batch_size, new_batch_size: Current and future batch size; None for no batch statistics.
         loss, running_loss: Mean loss with population statistics, and with the network's own running statistics.
         layers, total: The layers in forward order, and all of them at once.
         missing: Regularization at M minus that at the new batch size, in units of the loss.
-        ghost_size: Size of ghost batches that restores it; None where the new batches are smaller, or none.
-        dropout: Dropout rate that adds the missing amount; None where nothing is missing or no rate up to 0.9 does.
-        decay_strength: `strength` of GammaDecayPenalty (M, batch_norm_size=new) with which it adds the missing amount;
-            None where nothing is missing or there is no decay to strengthen.
+        ghost_size: Size of ghost batches that restores it; None if the new batches are smaller, or None.
+        dropout: Dropout rate that adds the missing amount; None if nothing is missing or no rate up to 0.9 suffices.
+        decay_strength: `strength` at which GammaDecayPenalty (M, batch_norm_size=new) adds the missing amount; None if
+            nothing is missing or the decay is 0.
     """
 
     batch_size: int
@@ -91,35 +91,38 @@ class BatchNormAdvice(Result):
         """Caveats for these numbers, most severe first (the last always applies)."""
         caveats, excess, predicted = [], self.total.excess, self.total.predicted
         error, largest = self.missing.standard_error or 0.0, max(self.batch_size, self.new_batch_size or 0)
-        apart = abs(excess - predicted)
-        if apart > 3 * ((excess.standard_error or 0) + (predicted.standard_error or 0)) and apart > 0.25 * abs(excess):
+        difference = abs(excess - predicted)
+        noise = 3 * ((excess.standard_error or 0) + (predicted.standard_error or 0))
+        if difference > max(noise, 0.25 * abs(excess)):
             caveats.append(
-                f"the theory, which is of first order in 1/M and adds the layers up, gives {float(predicted):.3g} "
-                f"where {float(excess):.3g} is measured: the strength of gamma decay is rough here."
+                f"theory (first order in 1/M, sum over layers) predicts {float(predicted):.3g}, measured is "
+                f"{float(excess):.3g}: the strength of gamma decay is approximate."
             )
         if self.loses_regularization and error > 0.2 * self.missing:
-            caveats.append(f"the missing amount, {_value(self.missing)}, is rough: take more passes or more samples.")
+            caveats.append(f"the missing amount, {_value(self.missing)}, is uncertain: use more passes or samples.")
         if abs(self.running_loss - self.loss) > max(self.total.excess, 0.05 * self.loss):
             caveats.append(
-                f"with its running statistics the network's loss is {self.running_loss:.3g}, with exact ones "
-                f"{self.loss:.3g}: the running statistics are stale, and the advice is for the exact ones."
+                f"the loss is {self.running_loss:.3g} with running statistics, {self.loss:.3g} with exact ones: the "
+                "running statistics are stale, and the advice is for the exact ones."
             )
         if largest > self.samples / 4:
             caveats.append(
-                f"batches of {largest} are a large part of the {self.samples} samples, sampled without replacement: "
-                "right if these are all training data, else their noise is underestimated."
+                f"batches of {largest} are a large fraction of the {self.samples} samples, sampled without "
+                "replacement: their noise is underestimated unless these are all training data."
             )
         if self.dropout is not None and self.dropout > 0.5:
-            caveats.append(f"a dropout rate of {float(self.dropout):.2f} is no small noise; the match is in name only.")
+            caveats.append(
+                f"a dropout rate of {float(self.dropout):.2f} is large noise: equal losses need not regularize equally."
+            )
         if self.decay_strength is not None and not 0.5 <= self.decay_strength <= 2:
             caveats.append(
-                f"gamma decay needs a strength of {float(self.decay_strength):.2g} to match, theory predicts 1: it "
-                "omits what is linear in gamma and beyond the second order."
+                f"gamma decay needs a strength of {float(self.decay_strength):.2g}, theory predicts 1: it omits the "
+                "part linear in gamma and orders above the second."
             )
         return (*caveats, _FROZEN)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per layer, the last one for all of them at once."""
+        """Return one row per layer, the last one for all layers at once."""
         import pandas
 
         rows = [*self.layers, self.total] if len(self.layers) > 1 else [self.total]
@@ -165,30 +168,31 @@ def _present(advice: BatchNormAdvice) -> str:
     )
     text += f" ({percent(total / advice.loss, 1)})" if advice.loss else ""
     if len(advice.layers) > 1 and total > 0:
-        first = max(advice.layers, key=lambda layer: float(layer.excess))
-        alone = sum(float(layer.excess) for layer in advice.layers)
-        text += f"; the largest part is that of {first.layer} ({percent(first.excess / alone)} of the layers' sum)"
+        largest = max(advice.layers, key=lambda layer: float(layer.excess))
+        total_of_layers = sum(float(layer.excess) for layer in advice.layers)
+        fraction = percent(largest.excess / total_of_layers)
+        text += f"; the largest part is that of {largest.layer} ({fraction} of the layers' sum)"
     return text + "."
 
 
 def _change(advice: BatchNormAdvice) -> str:
     new, total = advice.total.new_excess, advice.total.excess
-    where = "Without batch statistics all of it is lost"
+    text = "Without batch statistics all of it is lost"
     if advice.new_batch_size is not None:
-        where = f"Batches of {advice.new_batch_size} would add {_value(new)}"
+        text = f"Batches of {advice.new_batch_size} would add {_value(new)}"
     if not advice.loses_regularization and not advice.gains_regularization:
-        return f"{where}; the difference, {_value(advice.missing)}, is within its error: no change is needed."
+        return f"{text}; the difference, {_value(advice.missing)}, is within its error: no change is needed."
     if advice.gains_regularization:
         growth = Estimate(-advice.missing, advice.missing.standard_error)
-        return f"{where}: the regularization would grow by {_value(growth)}."
-    share = f": {percent(advice.missing / total)} of the regularization would be lost" if advice.new_batch_size else ""
-    return f"{where}{share}."
+        return f"{text}: the regularization would grow by {_value(growth)}."
+    loss = f": {percent(advice.missing / total)} of the regularization would be lost" if advice.new_batch_size else ""
+    return f"{text}{loss}."
 
 
 def _remedies(advice: BatchNormAdvice) -> list[str]:
     if advice.gains_regularization:
         return [
-            "Neither ghost batches nor dropout take noise away; population norm with GammaDecayPenalty("
+            "Ghost batches and dropout cannot remove noise; population norm with GammaDecayPenalty("
             f"batch_size={advice.batch_size}) keeps the regularization of batches of {advice.batch_size}."
         ]
     if not advice.loses_regularization:
@@ -199,17 +203,15 @@ def _remedies(advice: BatchNormAdvice) -> list[str]:
             f"Ghost batches of {advice.ghost_size} restore it, with the same noise: "
             f"gapscope.batch_norm.replace_batch_norm(network, 'ghost', ghost_size={advice.ghost_size})."
         )
-    where = " and ".join(advice.dropout_before)
-    if advice.dropout is not None:
-        lines.append(f"A dropout rate of {_value(advice.dropout)} before {where} adds as much to the loss.")
-    else:
-        lines.append(f"No dropout rate up to 0.9 before {where} adds as much to the loss.")
+    layers = " and ".join(advice.dropout_before)
+    rate = "No dropout rate up to 0.9" if advice.dropout is None else f"A dropout rate of {_value(advice.dropout)}"
+    lines.append(f"{rate} before {layers} adds as much to the loss.")
     if advice.decay_strength is not None:
         arguments = f"{float(advice.decay_strength):.2g}, batch_size={advice.batch_size}"
         arguments += "" if advice.new_batch_size is None else f", batch_norm_size={advice.new_batch_size}"
-        form = " with population norm" if advice.new_batch_size is None else ""
+        network = " with population norm" if advice.new_batch_size is None else ""
         lines.append(
-            f"Gamma decay{form} adds as much with GammaDecayPenalty({arguments}); the error of the strength is "
+            f"Gamma decay{network} adds as much with GammaDecayPenalty({arguments}); the error of the strength is "
             f"{advice.decay_strength.standard_error or 0.0:.1g}."
         )
     return lines

@@ -21,8 +21,8 @@ from gapscope.results.estimate import Estimate
 class SecondMoments(NamedTuple):
     """Second moments of two values p, r per channel [C], or of channel pairs [C, C]."""
 
-    # For the noise p is q, the mean square of u over the positions of a sample, and r is a, the mean: `rr` is V1, `pp`
-    # V2, `rp` V12. For the curvature p is the derivative by gamma and r that by beta.
+    # Noise: p is q, the mean square of u over the positions of a sample, and r is a, the mean: `rr` is V1, `pp` V2,
+    # `rp` V12. Curvature: p is the derivative by gamma and r that by beta.
     pp: Tensor
     rr: Tensor
     pr: Tensor
@@ -52,8 +52,8 @@ def _blocks(products: Tensor) -> SecondMoments:
 class LayerAccumulator:
     r"""Accumulator of one layer's sums, and their conversion to its gamma decay.
 
-    Batch statistics are means over the samples of a batch of $a_j$ = mean of u over the positions of sample j, and
-    $q_j$ = mean of $u^2$. So with $V_1 = \mathrm{Var}\, a_j$, $V_2 = \mathrm{Var}\, q_j$, $V_{12} = \mathrm{Cov}(a_j,
+    Batch statistics are means over a batch of $a_j$, the mean of u over the positions of sample j, and of $q_j$, the
+    mean of $u^2$. Hence with $V_1 = \mathrm{Var}\, a_j$, $V_2 = \mathrm{Var}\, q_j$, $V_{12} = \mathrm{Cov}(a_j,
     q_j)$ over samples: $v_\mu = V_1/M$ exactly, and, from $\sigma_B^2/\sigma_P^2 - 1 = D$, $s = D/2 - D^2/8 + \dots$:
     $v_\sigma = V_2/4M$, $c = V_{12}/2M$, $E[\sigma_P/\sigma_B] - 1 = (V_1/2 + 3V_2/8)/M$, up to $O(1/M^2)$.
     Without positions these are $1/M$, $(\rho+2)/4M$, skewness/2M and $(3\rho+10)/8M$.
@@ -76,7 +76,7 @@ class LayerAccumulator:
         self, u: Float[Tensor, "n c positions"], by_gamma: Float[Tensor, "n c"], by_beta: Float[Tensor, "n c"]
     ) -> None:
         """Add normalized inputs, and derivatives of each sample's loss by gamma and beta."""
-        noise = torch.cat([u.square().mean(2), u.mean(2)], 1).double()  # (n, 2C): q_j, a_j
+        noise = torch.cat([u.square().mean(2), u.mean(2)], 1).double()  # [n, 2C]: q_j, a_j
         gradient = torch.cat([by_gamma, by_beta], 1).double()
         self.n += len(u)
         self.moments.update(u)
@@ -101,32 +101,31 @@ class LayerAccumulator:
         # the batch and 1 + D = q - a^2. From E[D] = -E[a^2] = -V1/M and E[D^2] = V2/M follows
         # E[-D/2 + 3 D^2/8] = (V1/2 + 3 V2/8)/M for gamma, and E[-a (1 - D/2)] = E[a D]/2 = V12/2M for beta.
         first = (noise.rr / 2 + 3 * noise.pp / 8) * by_gamma + noise.rp / 2 * by_beta
-        # A sample is part of its own batch, in whose means it weighs 1/M, so that these covary with its own gradient:
+        # A sample has the weight 1/M in the means of its own batch, which therefore covary with its gradient:
         # E[-D/2 dl/dgamma] = -Cov(q_j, dl_j/dgamma)/2M and E[-a dl/dbeta] = -Cov(a_j, dl_j/dbeta)/M.
         mean_q, mean_a = (self.noise_sum / self.n).view(2, -1)
         with_q, with_a = self.gradient_times_noise / self.n
         return first - (with_q - mean_q * by_gamma) / 2 - (with_a - mean_a * by_beta)
 
-    def finish(self, name: str, gamma: Tensor, length_factor: Tensor, *, estimated: bool) -> LayerDecay:
+    def finish(self, name: str, gamma: Tensor, *, is_estimate: bool) -> LayerDecay:
         """Return the decay for a batch of one sample (batches of M have 1/M of it).
 
-        If `estimated`, the curvature is a mean over Monte Carlo samples (standard error NaN for a single one).
+        If `is_estimate`, the curvature is a mean over Monte Carlo samples (standard error NaN for a single one).
         """
         noise = self.noise_covariance()
-        draws = self.curvature / self.n
-        couplings = torch.stack([_coupling(noise, _blocks(draw)) for draw in draws])
-        coupling, length = couplings.mean(0), gamma * length_factor
-        error = None
-        if estimated:
-            decays = torch.stack([quadratic(length, z) for z in couplings])
+        curvatures = self.curvature / self.n
+        couplings = torch.stack([_coupling(noise, _blocks(curvature)) for curvature in curvatures])
+        coupling, error = couplings.mean(0), None
+        if is_estimate:
+            decays = torch.stack([quadratic(gamma, z) for z in couplings])
             error = float(decays.std() / len(decays) ** 0.5) if len(decays) > 1 else float("nan")
-        own, curvature = noise.diagonals(), _blocks(draws.mean(0)).diagonals()
+        by_channel, curvature = noise.diagonals(), _blocks(curvatures.mean(0)).diagonals()
         return LayerDecay(
-            name=name, batch_size=1, gamma=gamma, length_factor=length_factor,
+            name=name, batch_size=1, gamma=gamma,
             zeta=coupling.diagonal().clone() if self.full else coupling, coupling=coupling if self.full else None,
-            first_order=gamma * self._first_order(own),
+            first_order=gamma * self._first_order(by_channel),
             gradient_gamma=self.gradient[0] / self.n, gradient_beta=self.gradient[1] / self.n,
-            mean_variance=own.rr, std_variance=own.pp / 4, covariance=own.rp / 2,
+            mean_variance=by_channel.rr, std_variance=by_channel.pp / 4, covariance=by_channel.rp / 2,
             curvature_gamma=curvature.pp, curvature_beta=curvature.rr, curvature_cross=curvature.pr,
             excess_kurtosis=self.moments.excess_kurtosis, skewness=self.moments.skewness, standard_error=error,
         )  # fmt: skip
@@ -148,26 +147,26 @@ def gaussian_sampler(noise: SecondMoments) -> Callable[[int, torch.Generator], T
         slope = torch.where(deviation > 0, noise.rp / deviation, 0.0)
         rest = (noise.rr - slope.square()).clamp_min(0).sqrt()
 
-        def draw(n: int, generator: torch.Generator) -> Tensor:
+        def sample_channels(n: int, generator: torch.Generator) -> Tensor:
             x, y = torch.randn(2, n, len(rest), generator=generator, dtype=torch.float64).to(rest.device)
             return torch.cat([deviation * x, slope * x + rest * y], 1)
 
-        return draw
+        return sample_channels
     covariance = torch.cat([torch.cat([noise.pp, noise.pr], 1), torch.cat([noise.rp, noise.rr], 1)], 0)
     values, vectors = torch.linalg.eigh(covariance)
     root = vectors * values.clamp_min(0).sqrt()  # not Cholesky: with fewer samples than 2C the covariance is singular
 
-    def draw_all(n: int, generator: torch.Generator) -> Tensor:
+    def sample_pairs(n: int, generator: torch.Generator) -> Tensor:
         return torch.randn(n, len(root), generator=generator, dtype=torch.float64).to(root.device) @ root.T
 
-    return draw_all
+    return sample_pairs
 
 
-def _moving(statistics: Tensor) -> Callable[..., Tensor]:
+def _noise_hook(statistics: Tensor) -> Callable[..., Tensor]:
     """Return a forward hook that applies batch statistics (q, a) to first order."""
 
     def add(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        # gamma (1 - s) u + beta - gamma a with s = q / 2 to first order: the change is gamma (-q u / 2 - a)
+        # gamma (1 - s) u + beta - gamma a, where s = q / 2 to first order: the change is gamma (-q u / 2 - a)
         q, a = statistics.to(output.dtype)[..., None].chunk(2, 1)
         change = (-q / 2 * normalized_input(layer, inputs[0]) - a).view(output.shape)
         return output + (change if layer.weight is None else per_channel(layer.weight, output) * change)
@@ -179,20 +178,20 @@ def even_loss_excess(
     subject: EvaluationData, name: str, noise: SecondMoments, *, scale: float, draws: int, generator: torch.Generator
 ) -> Estimate:
     r"""Estimate $E[\ell(\delta) + \ell(-\delta)]/2 - \ell(0)$ under noise of batch statistics."""
-    # The noise moves the layer's output by gamma (-q u / 2 - a), its own for every sample, the same at all positions.
-    # To second order this is the decay with the Hessian of the loss itself; beyond it, it holds the kinks of ReLU
-    # networks and all higher even orders. `noise` is that of a batch of one sample, `scale` the factor of larger ones.
+    # The noise changes the layer's output by gamma (-q u / 2 - a), independently per sample, equally at all positions.
+    # To second order the excess is the decay with the Hessian of the loss itself; beyond that it includes the kinks of
+    # ReLU networks and all even orders. `noise` is that of a batch of one sample, `scale` the factor of larger ones.
     network, loss, n = subject.network, subject.loss, len(subject.samples)
-    source, means = gaussian_sampler(noise), []
+    sample_noise, means = gaussian_sampler(noise), []
     with torch.no_grad():
         for _ in range(draws):
-            noise_samples = scale * source(n, generator)
+            noise_samples = scale * sample_noise(n, generator)
             # the mean over +noise and -noise removes all odd orders exactly
             total = 0.0
             for part, x, y in subject.chunks():
-                plain = loss(checked_outputs(network(x), len(x)), y).double()
+                baseline = loss(checked_outputs(network(x), len(x)), y).double()
                 for statistics in (noise_samples[part], -noise_samples[part]):
-                    with forward_hooks({name: subject.layers[name]}, _moving(statistics)):
-                        total += float((loss(network(x), y).double() - plain).sum()) / 2
+                    with forward_hooks({name: subject.layers[name]}, _noise_hook(statistics)):
+                        total += float((loss(network(x), y).double() - baseline).sum()) / 2
             means.append(total / n)
     return mean_estimate(torch.tensor(means, dtype=torch.float64))

@@ -1,8 +1,8 @@
 r"""Curvature of the loss along gamma and beta of normalization layers.
 
-Batch statistics affect the loss as $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions of
-a sample. So the cost of a noise of given covariance follows from $H_{\gamma\gamma} = \frac1n \sum_j \partial^2 \ell_j /
-\partial\gamma_i^2$, and from $H_{\beta\beta}$ and $H_{\gamma\beta}$, defined alike.
+Batch statistics act as $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, equally at all positions of a sample.
+The cost of noise with known covariance therefore follows from $H_{\gamma\gamma} = \frac1n \sum_j \partial^2 \ell_j /
+\partial\gamma_i^2$ and the corresponding $H_{\beta\beta}$ and $H_{\gamma\beta}$.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EvaluationData:
         return x, self.samples.targets[indices].to(x.device)
 
     def chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield (which samples, inputs, targets), chunk by chunk."""
+        """Yield (slice of the samples, inputs, targets), chunk by chunk."""
         for part in slices(len(self.samples), self.chunk_size):
             yield part, *self.batch(part)
 
@@ -97,7 +97,7 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
     r"""Return F with $F F^\top$ = Hessian of each sample's loss, convex in its own outputs."""
     outputs = outputs.detach()
     if loss is sample_losses and not targets.is_floating_point():
-        # F = [sqrt(p_k) (e_k - p)]_k: the scores of the labels, weighted by their probability under the model
+        # H = diag(p) - p p^T = F F^T with the columns sqrt(p_k) (e_k - p) of F
         p = outputs.softmax(1)
         return p.sqrt()[:, None, :] * (torch.eye(p.shape[1], dtype=p.dtype, device=p.device) - p[:, :, None])
     outputs = outputs.double().requires_grad_()
@@ -148,8 +148,11 @@ def derivatives_along(
     outputs: Tensor, taps: dict[str, Tap], direction: Tensor
 ) -> Iterator[tuple[str, Float[Tensor, "n c"], Float[Tensor, "n c"]]]:
     """Yield (layer name, derivative by gamma, by beta) of each sample's <outputs, direction>."""
-    at = [tap.output for tap in taps.values()]
-    gradients = torch.autograd.grad(outputs, at, direction.to(outputs.dtype), retain_graph=True, materialize_grads=True)
+    # The layer's output is gamma u + beta with gradient g: the derivatives are sums of g u and of g over positions.
+    layer_outputs = [tap.output for tap in taps.values()]
+    gradients = torch.autograd.grad(
+        outputs, layer_outputs, direction.to(outputs.dtype), retain_graph=True, materialize_grads=True
+    )
     for (name, tap), gradient in zip(taps.items(), gradients, strict=True):
         g = gradient.flatten(2) if gradient.ndim > 2 else gradient[..., None]
         yield name, (g * tap.normalized).sum(2), g.sum(2)

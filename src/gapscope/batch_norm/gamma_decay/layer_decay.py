@@ -26,7 +26,6 @@ class LayerDecay:
     Attributes:
         name, batch_size: Name of the layer, and emulated batch size M.
         gamma: gamma [C] (1 without affine parameters).
-        length_factor: Ratio of the length whose square is decayed to gamma [C]; 1 for metric="empirical".
         zeta: Decay rate [C], $\frac12 (v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}) + c H_{\gamma\beta}$.
         coupling: Z [C, C] of correlated channels, zeta on its diagonal; None for covariance="diagonal".
         first_order: Part that is linear in gamma [C], if a sample is normalized with its own batch.
@@ -41,7 +40,6 @@ class LayerDecay:
     name: str
     batch_size: int
     gamma: Float[Tensor, " c"]
-    length_factor: Float[Tensor, " c"]
     zeta: Float[Tensor, " c"]
     coupling: Float[Tensor, "c c"] | None
     first_order: Float[Tensor, " c"]
@@ -60,15 +58,13 @@ class LayerDecay:
 
     @property
     def decay(self) -> Estimate:
-        """Sum over channels of zeta gamma^2, with channel pairs if known."""
+        """Sum over channels of zeta gamma^2, or over channel pairs if `coupling` is known."""
         return Estimate(float(quadratic(self.gamma, self.rate)), self.standard_error)
 
     @property
     def rate(self) -> Tensor:
         """Rate r, [C] or [C, C], with decay sum_i r_i gamma_i^2 or gamma^T r gamma."""
-        if self.coupling is None:
-            return self.zeta * self.length_factor.square()
-        return self.coupling * self.length_factor * self.length_factor[:, None]
+        return self.zeta if self.coupling is None else self.coupling
 
     @property
     def predicted(self) -> Estimate:

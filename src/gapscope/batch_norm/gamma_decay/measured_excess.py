@@ -62,9 +62,8 @@ class BatchNormExcess(RowResult[ExcessRow]):
         columns = ["layer", "batch_size", "measured", "standard_error", "decay", "predicted", "ratio"]
         rows = []
         for row in self:
-            measured, decay, predicted = float(row.measured), float(row.decay), float(row.predicted)
-            error = row.measured.standard_error
-            rows.append((row.layer, row.batch_size, measured, error, decay, predicted, row.ratio))
+            numbers = float(row.measured), row.measured.standard_error, float(row.decay), float(row.predicted)
+            rows.append((row.layer, row.batch_size, *numbers, row.ratio))
         return pandas.DataFrame(rows, columns=columns).set_index(["layer", "batch_size"])
 
 
@@ -97,7 +96,8 @@ class _Comparison:
         linear = {}
         for name, tap in taps.items():
             layer, u = self.decay[name], tap.normalized.double()
-            # q and a of the sample enter gamma and beta of its whole batch: first order in the batch means
+            # a sample's q and a shift gamma and beta of its whole batch, whose mean loss changes to first order by
+            # dl/dgamma (-gamma q / 2) + dl/dbeta (-gamma a) with mean derivatives
             by_channel = -u.square().mean(2) / 2 * layer.gradient_gamma - u.mean(2) * layer.gradient_beta
             linear[name] = (by_channel * layer.gamma).sum(1).cpu()
         return self._losses(outputs, y), linear
@@ -106,21 +106,21 @@ class _Comparison:
         """Return the mean excess over random batches with batch statistics in these layers."""
         parts = 1
 
-        def by_batch(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        def normalize_by_batch(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             return normalize_parts(inputs[0], parts, layer.weight, layer.bias, layer.eps)[0]
 
-        # Control variate: gains of first order in the statistics have mean zero over batches, exactly. Subtracting them
-        # adds no bias and leaves a much smaller standard error.
+        # Control variate: first-order gains have mean zero over batches, exactly. Subtracting them adds no bias and
+        # reduces the standard error.
         expected = self.population_losses + sum(self.linear_gains[name] for name in names)
         gains = []
         per_chunk = max(1, self.subject.chunk_size // batch_size)
-        with forward_hooks({name: self.subject.layers[name] for name in names}, by_batch), torch.no_grad():
+        with forward_hooks({name: self.subject.layers[name] for name in names}, normalize_by_batch), torch.no_grad():
             for batches in random_batches(len(self.subject.samples), batch_size, passes, per_chunk, generator):
                 parts = len(batches)
-                dealt = batches.T.reshape(-1)  # sample i belongs to batch i mod parts
-                x, y = self.subject.batch(dealt)
+                indices = batches.T.reshape(-1)  # sample i belongs to batch i mod parts
+                x, y = self.subject.batch(indices)
                 losses = self._losses(self.subject.network(x), y)
-                gains.append((losses - expected[dealt]).view(batch_size, parts).mean(0))
+                gains.append((losses - expected[indices]).view(batch_size, parts).mean(0))
         return mean_estimate(torch.cat(gains))
 
 
@@ -139,21 +139,20 @@ def batch_norm_excess(
 ) -> BatchNormExcess:
     r"""Measure the expected loss with batch minus population statistics, and predict it.
 
-    On a copy of the network whose population statistics are made exact for the data, random batches of M samples
-    (without replacement) go through the network twice: with population statistics everywhere, and with the batch's
-    own statistics in one layer at a time, then in all layers at once. Measured is the mean over batches of the
-    difference of the two losses of the same samples, with its standard error over batches; predicted is
-    `gamma_decay` of that copy. To order 1/M the prediction is exact (with `noise_draws=0` only up to the network's own
-    curvature and kinks); for "all layers" the layers' predictions are added, though their noise is correlated.
+    A copy of the network with exact population statistics evaluates random batches of M samples (without replacement)
+    with population statistics everywhere, and with the batch's own statistics in one layer at a time, then in all
+    layers at once. `measured` is the mean difference of the two losses of the same samples, with its standard error
+    over batches; `predicted` is `gamma_decay` of that copy. To order 1/M the prediction is exact (with `noise_draws=0`
+    only up to the network's own curvature and kinks); "all layers" adds the layers' predictions, although their noise
+    is correlated.
 
-    Cost: `passes` forward passes over the data for each layer and batch size. Use a float64 network where the
-    differences are below 1e-6 of the loss.
+    Cost: `passes` forward passes over the data for each layer and batch size. Use a float64 network if the differences
+    are below 1e-6 of the loss.
 
     Reference: Luo et al. 2019, theorem 1 (eq. 3).
 
     Args:
-        noise_draws: Of the prediction, see `gamma_decay`; 0 for the second-order form, zeta gamma^2 plus the part
-            linear in gamma.
+        noise_draws: Of the prediction, see `gamma_decay`.
         **decay_options: Options of `gamma_decay` (covariance, curvature, draws, ...).
 
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).repeat(500, 1)

@@ -120,7 +120,7 @@ class ChannelNorm(nn.Module):
             rate = 1 / self.num_batches_tracked.double() if self.momentum is None else self.momentum
             for running, newest in ((self.running_mean, mean), (self.running_var, variance)):
                 if running is not None and newest is not None:
-                    # torch's own form: by differences, infinity minus infinity would become NaN
+                    # as torch does: with differences, infinity minus infinity would become NaN
                     running.copy_((1 - rate) * running + rate * newest)
 
 
@@ -134,8 +134,8 @@ def over_channels(h: Tensor) -> list[int]:
     return [0, *range(2, h.ndim)]
 
 
-# The batch is handed on by detach(), not view_as(h): that would change the stride of a dimension of size 1, by which
-# torch distinguishes channels-last from contiguous, and batch norm's backward pass would mix its values up.
+# The batch is returned as detach(), not view_as(h): that would change the stride of a dimension of size 1, by which
+# torch distinguishes channels-last from contiguous, and batch norm's backward pass would mix up the values of an image.
 
 
 class _WithMean(torch.autograd.Function):
@@ -163,7 +163,7 @@ class _WithMeanAndVariance(torch.autograd.Function):
 
     @staticmethod
     def forward(h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        # the fused statistics of torch's synchronized batch norm: torch.var_mean resumes to 30 times as long
+        # the fused statistics of torch's synchronized batch norm: torch.var_mean takes up to 30 times as long
         unused = h.new_zeros(h.shape[1], dtype=dtype)
         return h.detach(), *torch.batch_norm_update_stats(h, unused, unused.clone(), 0.0)
 

@@ -19,12 +19,13 @@ def normalize_parts(
     """
     mean, variance = torch.zeros(2, parts * h.shape[1], dtype=(h if weight is None else weight).dtype, device=h.device)
     if parts == 1:
-        # As it is: a view may change the stride of a dimension of size 1, which decides between channels-last and
-        # contiguous in torch, and batch norm's backward pass would mix up the values of an image.
+        # Without a view, which may change the stride of a dimension of size 1, see `_channel_norm`.
         return F.batch_norm(h, mean, variance, weight, bias, True, 1.0, eps), mean[None], variance[None]
     weight, bias = (None if t is None else t.repeat(parts) for t in (weight, bias))
-    dealt = h.reshape(len(h) // parts, parts * h.shape[1], *h.shape[2:])
-    y = F.batch_norm(dealt, mean, variance, weight, bias, True, 1.0, eps)
+    # [n, C, ...] as [n / parts, parts C, ...]: row j holds samples j parts to (j + 1) parts - 1, so that channel c of
+    # part i becomes channel i C + c
+    as_channels = h.reshape(len(h) // parts, parts * h.shape[1], *h.shape[2:])
+    y = F.batch_norm(as_channels, mean, variance, weight, bias, True, 1.0, eps)
     return y.view(h.shape), mean.view(parts, -1), variance.view(parts, -1)
 
 
@@ -69,14 +70,14 @@ class GhostBatchNorm(ChannelNorm):
         larger = len(h) % parts
         size = len(h) // parts
         self._check_batch(h[:size])
-        # equal parts need no cut, whose backward pass would copy the whole gradient
+        # equal parts need no split, whose backward pass would copy the whole gradient
         blocks = h.tensor_split([larger * (size + 1)]) if larger else [h]
         counts = [larger, parts - larger] if larger else [parts]
         normalized = [
             normalize_parts(block, count, self.weight, self.bias, self.eps)
             for block, count in zip(blocks, counts, strict=True)
         ]
-        outputs, means, variances = (list(kind) for kind in zip(*normalized, strict=True))
+        outputs, means, variances = map(list, zip(*normalized, strict=True))
         if self.training:
             self._track(torch.cat(means).mean(0), torch.cat(variances).mean(0))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)

@@ -13,13 +13,13 @@ class MeanOnlyBatchNorm(ChannelNorm):
     r"""Subtraction of the batch mean without division: $y = \gamma (h - \mu_B) + \beta$.
 
     Evaluation uses the running mean. Use `scale=False` for weight-normalized layers, whose length g replaces gamma.
-    There is no `running_var`. A BatchNorm's state dictionary describes another function and raises an error: use
-    `replace_batch_norm`.
+    There is no `running_var`. Loading a BatchNorm's state dictionary, which describes another function, raises an
+    error: use `replace_batch_norm`.
 
     Reference: Salimans and Kingma 2016, section 3, eq. 7-8; Luo et al. 2019, section 5 ("WN+mean-only BN").
 
     Args:
-        scale: Whether there is gamma (only where `affine`).
+        scale: Whether the layer has gamma (only if `affine`).
 
     >>> MeanOnlyBatchNorm1d(1)(torch.tensor([[1.0], [5.0]])).flatten().tolist()
     [-2.0, 2.0]
@@ -52,7 +52,7 @@ class MeanOnlyBatchNorm(ChannelNorm):
         if self.training:
             self._track(centre, None)
         ones = torch.ones_like(centre)
-        weight = ones if self.weight is None else self.weight  # torch loses second derivatives where there is none
+        weight = ones if self.weight is None else self.weight  # without weight, torch loses second derivatives
         shift = weight * (centre - mean)  # zeros, with the gradient of the mean
         bias = shift if self.bias is None else self.bias + shift
         return F.batch_norm(h, centre, ones, weight, bias, False, 0.0, 0.0)
@@ -73,10 +73,10 @@ class MeanOnlyBatchNorm3d(MeanOnlyBatchNorm, dimensions=3):
 class VarianceOnlyBatchNorm(ChannelNorm):
     r"""Division by the batch standard deviation alone: $y = \gamma h / \sigma_B + \beta$.
 
-    $\sigma_B^2 = \frac1m \sum (h - \mu_B)^2 + \epsilon$ about the batch mean (the paper gives no formula; this is our
-    reading), or $\frac1m \sum h^2 + \epsilon$ with `rms`. In evaluation the running variance (with `rms`: the running
-    mean square) takes its place. A channel that is constant over the batch is divided by sqrt(eps), so its outputs
-    are large (unless it is 0): prefer `rms` where channels can die. `running_mean` does not exist.
+    $\sigma_B^2 = \frac1m \sum (h - \mu_B)^2 + \epsilon$ about the batch mean (the paper states no formula; this is our
+    interpretation), or $\frac1m \sum h^2 + \epsilon$ with `rms`. Evaluation uses the running variance (with `rms`: the
+    running mean square). A channel that is constant over the batch is divided by sqrt(eps), so that its outputs are
+    large (unless it is 0): prefer `rms` if channels can die. There is no `running_mean`.
 
     Reference: Luo et al. 2019, section 5 ("WN+variance-only BN").
 

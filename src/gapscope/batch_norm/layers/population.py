@@ -18,9 +18,9 @@ from gapscope.batch_norm.layers._channel_norm import ChannelNorm, over_channels,
 class _SecondDerivative(torch.autograd.Function):
     """Identity whose gradient is explicit, so that it can be differentiated again."""
 
-    # The gradient is that of batch renormalization with constant r and d. These follow h from batch to batch, so that
-    # this gradient is the gradient of no function, and differentiating its expression again would miss their change.
-    # Here gamma r / sigma_B = gamma / sigma_P is a constant, as it is in the gradient.
+    # The gradient is that of batch renormalization with r and d constant. Both depend on h, so that this gradient is
+    # not the gradient of any function, and differentiating its expression again would miss their change. Here the
+    # factor gamma r / sigma_B = gamma / sigma_P is a constant, as it is in the gradient.
 
     @staticmethod
     def forward(
@@ -53,12 +53,12 @@ class _SecondDerivative(torch.autograd.Function):
 class PopulationNorm(ChannelNorm):
     r"""Normalization by population statistics, $\gamma (h-\mu_P)/\sigma_P + \beta$.
 
-    In training the value is the same as in evaluation, bit for bit. The gradient still runs through the statistics of
-    the mini-batch, by the identity of batch renormalization, $\frac{h-\mu_P}{\sigma_P} = \frac{h-\mu_B}{\sigma_B} r +
-    d$ with $r=\sigma_B/\sigma_P$, $d=(\mu_B-\mu_P)/\sigma_P$ as constants.
+    The value in training equals that in evaluation, bit for bit. The gradient flows through the statistics of the
+    mini-batch, by the identity of batch renormalization, $\frac{h-\mu_P}{\sigma_P} = \frac{h-\mu_B}{\sigma_B} r + d$
+    with $r=\sigma_B/\sigma_P$, $d=(\mu_B-\mu_P)/\sigma_P$ as constants.
 
-    The statistics are 0 and 1 until `refresh_population` has set them; `num_batches_tracked` counts refreshes. A
-    BatchNorm's state dictionary gives the same evaluation function. A channel that is constant over the population is
+    The statistics are 0 and 1 until `refresh_population` sets them; `num_batches_tracked` counts refreshes. Loading a
+    BatchNorm's state dictionary preserves its evaluation function. A channel that is constant over the population is
     divided by sqrt(eps).
 
     Reference: Luo et al. 2019, sections 2.1 and 5 ("PN"); Ioffe 2017 (batch renormalization), eq. 1-2.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -14,14 +13,13 @@ from torch.nn.utils.parametrize import is_parametrized
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.batch_norm.layers._channel_norm import per_channel
-from gapscope.batch_norm.norm_layers import select_layers
 from gapscope.inspection.hooks import Weighted, forward_hooks
 from gapscope.inspection.outputs import prepare_inputs
 
 Network = TypeVar("Network", bound=nn.Module)
 
 
-def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> Network:
+def weight_normalize(network: Network) -> Network:
     r"""Reparametrize linear and convolutional weights as $w = g\, v / \lVert v \rVert$.
 
     There is one g per output channel. The function of the network is unchanged (g starts as the norm of w). This is
@@ -30,22 +28,21 @@ def weight_normalize(network: Network, layers: Sequence[str] | None = None) -> N
     Reference: Salimans and Kingma 2016, eq. 2.
 
     Raises:
-        InvalidInput: A name is unknown, or an output channel has only zero weights and thus no direction.
+        InvalidInput: An output channel has only zero weights and thus no direction.
     """
-    known = {name: module for name, module in network.named_modules() if isinstance(module, Weighted)}
-    plain = {
+    layers = {
         name: module
-        for name, module in select_layers(known, layers, "linear or convolutional layers").items()
-        if not is_parametrized(module, "weight")
+        for name, module in network.named_modules()
+        if isinstance(module, Weighted) and not is_parametrized(module, "weight")
     }
-    for name, module in plain.items():
+    for name, module in layers.items():
         empty = int((module.weight.flatten(1) == 0).all(1).sum())
         if empty:
             raise InvalidInput(
-                f"Weights of layer '{name}' must have a direction; {empty} of its channels are all zero. "
+                f"Every channel of layer '{name}' needs a weight that is not 0; {empty} channels have none. "
                 "Initialize them at random."
             )
-    for module in plain.values():
+    for module in layers.values():
         weight_norm(module, "weight", dim=0)
     return network
 
