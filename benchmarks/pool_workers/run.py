@@ -117,7 +117,7 @@ def shares(found: Sequence[Timed], begun: float, ended: float) -> dict[str, floa
 def measured(engine: str, workers: int, work: list[Batch]) -> dict[str, float]:
     """Run the jobs, and say what the workers' time was spent on."""
     begun, results = time.monotonic(), []
-    for _, result, error in engines.chosen_engine(engine)(timed_run, work, workers):
+    for _, result, error in engines.select_engine(engine)(timed_run, work, workers):
         if error is not None:
             raise error
         results.append(result)

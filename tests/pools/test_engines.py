@@ -10,15 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from engines import in_this_process
 from gapscope.base.errors import GapscopeError, InvalidInput, NotWritten, WorkerDied
 from gapscope.pools import jobs
 from gapscope.pools.engines import run_local
@@ -135,8 +132,6 @@ def answer(folder: str, name: str) -> dict[str, object]:
         file.write("x")
     if name == "fails":
         raise ValueError("as told")
-    if name == "dies":
-        os.kill(os.getpid(), signal.SIGKILL)
     return {"name": name, "threads": torch.get_num_threads(), "process": os.getpid(), "gone": math.nan, "pair": (1, 2)}
 
 
@@ -171,18 +166,6 @@ def test_a_failure_does_not_lose_the_others(tmp_path: Path) -> None:
     with pytest.raises(GapscopeError, match="1 of 1 failed"):
         run_cached(expected, tmp_path / "kept", workers=1)
     assert (tmp_path / "a.calls").read_text() == "x" and (tmp_path / "fails.calls").read_text() == "xx"
-
-
-def test_a_job_that_killed_its_worker_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def engine(function: Any, todo: Any, workers: int) -> Iterator[Any]:
-        yield from in_this_process(function, todo[1:], workers)
-        yield todo[0], None, WorkerDied("killed")
-
-    monkeypatch.setattr(jobs, "run_local", engine)
-    with pytest.raises(GapscopeError, match=r"1 of 3 failed, first 'dies' \(WorkerDied: killed\)") as raised:
-        run_cached(made(tmp_path, "dies", "a", "b"), tmp_path / "kept", workers=2)
-    assert isinstance(raised.value.__cause__, WorkerDied)
-    assert sorted(path.stem for path in (tmp_path / "kept").iterdir()) == ["a", "b"]
 
 
 def test_an_answer_that_cannot_be_written_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def write(pool: Pool, number: int, value: float = 0.5) -> Path:
 
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pool:
-    monkeypatch.setattr(index_module, "SECONDS_UNTIL_SETTLED", 0.0)
+    monkeypatch.setattr(index_module, "MIN_AGE_SECONDS", 0.0)
     pool = Pool(tmp_path / "pool")
     for number in range(75):
         write(pool, number)
@@ -147,13 +147,13 @@ def test_what_is_stored_is_the_table_of_pandas(tmp_path: Path, share: float) -> 
     ]
     expected, stamps = pandas.DataFrame(rows).set_index("id"), [(k, 2**60 + k) for k in range(60)]
     index_module._write(tmp_path / "index.json", expected, stamps)
-    stored, known = index_module._stored(tmp_path / "index.json")
+    stored, known = index_module._read(tmp_path / "index.json")
     pandas.testing.assert_frame_equal(stored, expected, check_exact=True)
     assert known == dict(zip(expected.index, stamps, strict=True))
 
 
 def test_a_file_just_written_is_not_trusted_by_its_times(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "SECONDS_UNTIL_SETTLED", 60.0)
+    monkeypatch.setattr(index_module, "MIN_AGE_SECONDS", 60.0)
     (pool.folder / "index.json").unlink()
     pool.status(GRID)
     with openings() as opened:

@@ -35,7 +35,7 @@ def nothing_may_run(function: Any, jobs: Any, workers: int) -> Iterator[Any]:
 def check_copied(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool that is run with copies is had whole by whoever names their address."""
     done = Pool(tmp_path / "first").run(SPECS, measures=(), mirror=address)
-    assert Mirror(address).known() == {spec.id for spec in SPECS}
+    assert Mirror(address).list_ids() == {spec.id for spec in SPECS}
     monkeypatch.setattr("gapscope.pools.engines.run_local", nothing_may_run)
     again = Pool(tmp_path / "second").run(SPECS, measures=(), mirror=address)
     assert again == done
@@ -60,7 +60,7 @@ def test_an_s3_server_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                         ("ENDPOINT_URL", f"http://{host}:{port}")):  # fmt: skip
         monkeypatch.setenv(f"AWS_{name}", value)
     try:
-        Mirror("s3://bucket/pool")._there[0].mkdir("bucket")
+        Mirror("s3://bucket/pool")._files.mkdir("bucket")
         check_copied("s3://bucket/pool", tmp_path, monkeypatch)
     finally:
         running.stop()
@@ -93,7 +93,7 @@ def test_a_run_that_lacks_a_measure_is_fetched_and_not_trained_again(tmp_path: P
 def test_a_run_that_is_copied_in_part_counts_as_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Pool(tmp_path / "pool").run([SPEC], measures=())
     folder, copies = tmp_path / "pool" / "runs" / SPEC.id, Mirror(str(tmp_path / "there"))
-    files, _ = copies._there
+    files = copies._files
     put = files.put_file
 
     def full(path: str, target: str) -> None:
@@ -102,9 +102,9 @@ def test_a_run_that_is_copied_in_part_counts_as_not_there(tmp_path: Path, monkey
         put(path, target)
 
     monkeypatch.setattr(files, "put_file", full)
-    with pytest.raises(NotWritten, match=r"copying \w+ failed \(OSError: no space\). Trained networks are saved in"):
+    with pytest.raises(NotWritten, match=r"copying \w+ failed \(OSError: no space\). The network is saved in"):
         copies.put(folder)
-    assert copies.known() == {SPEC.id} and not copies.get(SPEC.id, tmp_path / "fetched")
+    assert copies.list_ids() == {SPEC.id} and not copies.get(SPEC.id, tmp_path / "fetched")
     assert not (tmp_path / "fetched").exists()
     monkeypatch.setattr(files, "put_file", put)
     copies.put(folder)
@@ -120,9 +120,9 @@ def test_an_address_that_no_file_system_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"engine": "local", "address": "127.0.0.1:1"}, "address and gpus must go with a Ray cluster"),
-        ({"engine": "local", "gpus": 0.5}, "address and gpus must go with a Ray cluster"),
-        ({"engine": "ray", "gpus": 1.5}, "gpus must be a fraction up to 1, or whole; got 1.5. Use 1 or 2"),
+        ({"engine": "local", "address": "127.0.0.1:1"}, "address and gpus need a Ray cluster"),
+        ({"engine": "local", "gpus": 0.5}, "address and gpus need a Ray cluster"),
+        ({"engine": "ray", "gpus": 1.5}, "gpus must be at most 1, or an integer; got 1.5. Use 1 or 2"),
         ({"engine": "ray", "gpus": -1.0}, "gpus must lie in"),
     ],
 )

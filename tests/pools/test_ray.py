@@ -145,5 +145,5 @@ def test_networks_share_a_gpu_by_fractions(two_nodes: tuple[Any, Any], tmp_path:
     jobs = [("0.5", str(tmp_path))] * 4
     results = [result for _, result, _ in run_ray(waited, jobs, 4, address=cluster.address, gpus=0.5)]
     assert all(len(gpus) == 1 for _, gpus in results), "each sees its own GPU alone"
-    with pytest.raises(GapscopeError, match=r"gpus must be what one machine .* has; got 2, and the largest has 1"):
+    with pytest.raises(GapscopeError, match=r"gpus must be available on one machine .*; got 2, and the largest has 1"):
         list(run_ray(waited, jobs, 4, address=cluster.address, gpus=2))  # both machines together have two

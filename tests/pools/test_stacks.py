@@ -13,7 +13,7 @@ from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool
 from gapscope.pools.batches import group_specs
 from gapscope.pools.readings import RunOptions
-from gapscope.pools.run import run, run_together
+from gapscope.pools.run import run, run_specs
 from gapscope.results.records import Record
 
 GRID = Grid(
@@ -31,7 +31,7 @@ OPTIONS = RunOptions(measures=GRID.measures)
 def run_in_a_stack(folder: Path, options: RunOptions = OPTIONS) -> list[Any]:
     specs = list(GRID)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
-    return run_together(specs, [folder / "runs" / spec.id for spec in specs], options, stack="always")
+    return run_specs(specs, [folder / "runs" / spec.id for spec in specs], options, stack="always")
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,11 @@ Common parameters:
     measure_options: Name of measure -> its keyword options.
     data_root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache.
     device: Torch device of every network.
-    weights: `weights.safetensors` of a run, which carries the spec of its network.
+    weights: `weights.safetensors` of a run, which contains the spec of its network.
     function, jobs: Picklable function of one argument, and its picklable arguments.
     workers: Number of worker processes, one thread each.
+    on_epoch: Called in the process of the run after every epoch with the network (evaluation mode), its problem and the
+        row of the history, to which it may add numbers; a picklable function.
 """
 
 from gapscope.pools.grid import Grid as Grid

@@ -22,12 +22,11 @@ Batch = tuple[list[RunSpec], list[Path], "RunOptions"]
 
 
 def run_batch(batch: Batch, mirror: Mirror | None = None) -> list[tuple[Record | Exception, list[str]]]:
-    """Run a batch in a worker, and return records or machine faults, and notes.
+    """Run a batch in a worker, and return each record or machine fault with its warnings.
 
-    With a mirror, a run that is there already (and lacks a measure) is fetched, so that it is not trained again, and
-    finished runs are copied to it.
+    With a mirror, a run that only lacks measures is fetched instead of trained again, and finished runs are copied.
     """
-    from gapscope.pools.run import run_together
+    from gapscope.pools.run import run_specs
 
     specs, folders, options = batch
     if mirror is not None:
@@ -37,7 +36,7 @@ def run_batch(batch: Batch, mirror: Mirror | None = None) -> list[tuple[Record |
                 mirror.get(folder.name, folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DamagedFileWarning)
-        outcomes = run_together(specs, folders, options)
+        outcomes = run_specs(specs, folders, options)
     for item in caught:
         if not issubclass(item.category, DamagedFileWarning):
             warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
@@ -51,21 +50,21 @@ def run_batch(batch: Batch, mirror: Mirror | None = None) -> list[tuple[Record |
 def _stacking_key(spec: RunSpec) -> str:
     """Return a key that is equal for specs that may be trained in one stack."""
     data, training = spec.data.to_dict(), spec.training.to_dict()
-    kept = ("optimizer", "nesterov", "batch_size", "augmentation", "precision")
+    shared = ("optimizer", "nesterov", "batch_size", "augmentation", "precision")
     parts = [spec.network.to_dict() | {"initialization": ""}, spec.normalization.to_dict(),
              [item.name for item in spec.training.penalties], training["momentum"] > 0,
-             {name: training[name] for name in kept},
+             {name: training[name] for name in shared},
              {name: data[name] for name in ("name", "train_size", "pixels_averaged")}]  # fmt: skip
     return to_json(parts)
 
 
 def group_specs(specs: Sequence[RunSpec], stack: int, workers: int) -> list[list[RunSpec]]:
-    """Divide specs into batches of at most `stack` that are alike, enough for all workers."""
+    """Divide specs into stackable batches of at most `stack`, enough for all workers."""
     groups: dict[str, list[RunSpec]] = {}
     for spec in specs:
         groups.setdefault(_stacking_key(spec) if stack > 1 else spec.id, []).append(spec)
-    most = min(stack, -(-len(specs) // workers))
-    return [group[start : start + most] for group in groups.values() for start in range(0, len(group), most)]
+    size = min(stack, -(-len(specs) // workers))
+    return [group[start : start + size] for group in groups.values() for start in range(0, len(group), size)]
 
 
 def run_batches(
@@ -86,7 +85,7 @@ def run_batches(
             partial(run_batch, mirror=mirror), jobs, min(workers, len(jobs))
         ):
             if isinstance(error, WorkerDied) and len(specs) > 1:
-                waiting += [[spec] for spec in specs]  # each alone, so that the one which kills its worker is found
+                waiting += [[spec] for spec in specs]  # each alone, to find the one that kills its worker
             elif isinstance(error, WorkerDied):
                 yield specs[0], error
             elif error is not None:

@@ -16,25 +16,23 @@ from typing import Any, TypeVar
 from gapscope.base.errors import GapscopeError, InvalidInput, WorkerDied, check_choice, check_range
 
 ENGINES = ("local", "ray")
-# (function, jobs, workers) -> (job, what the function returned, what it raised) as they end
+# (function, jobs, workers) -> (job, result, error) as they end
 Engine = Callable[..., Iterator[tuple[Any, Any, BaseException | None]]]
 
 
-def chosen_engine(engine: str, address: str | None = None, gpus: float = 0.0) -> Engine:
+def select_engine(engine: str, address: str | None = None, gpus: float = 0.0) -> Engine:
     """Return `run_local` or `run_ray` with its settings, else raise InvalidInput."""
     check_choice("engine", engine, ENGINES)
     check_range("gpus", gpus, 0)
     if gpus > 1 and gpus != int(gpus):
-        raise InvalidInput(
-            f"gpus must be a fraction up to 1, or whole; got {gpus:g}. Use {int(gpus)} or {int(gpus) + 1}."
-        )
+        raise InvalidInput(f"gpus must be at most 1, or an integer; got {gpus:g}. Use {int(gpus)} or {int(gpus) + 1}.")
     if engine == "ray":
         from gapscope.pools.ray_engine import run_ray
 
         return partial(run_ray, address=address, gpus=gpus)
     if address is not None or gpus:
         raise InvalidInput(
-            "address and gpus must go with a Ray cluster; got them with engine 'local'. Add engine='ray'."
+            "address and gpus need a Ray cluster; got them with engine 'local'. Pass engine='ray', or neither of them."
         )
     return run_local
 
@@ -73,7 +71,7 @@ def _ready_executor(workers: int) -> ProcessPoolExecutor:
             return executor
         except BrokenProcessPool:
             started = list((executor._processes or {}).values())
-        # the executor ends the workers that it knows when it breaks, and would wait for one that was just being started
+        # a broken executor terminates its workers, but would wait for one that is just starting
         _terminate(executor)
         if any(process.exitcode == 1 for process in started):  # an exception; a kill gives a negative code
             raise GapscopeError(
@@ -97,12 +95,9 @@ def run_local(
 ) -> Iterator[tuple[Job, Any, BaseException | None]]:
     """Run `function` on jobs in worker processes, and yield (job, result, error).
 
-    A worker that is killed takes down only what ran at that moment: those jobs run again, each alone, so that the
-    one which kills its worker is found; after `MAX_DEATHS` deaths alone it is yielded with its error. A worker that is
-    killed before it is ready is replaced. Leaving the iteration early (an exception, Ctrl-C) ends the workers at once.
-
-    Yields:
-        The job, what the function returned, and None or what it raised.
+    If a worker is killed, the jobs that were running run again, each alone. A job whose worker dies `MAX_DEATHS` times
+    while it runs alone is yielded with a `WorkerDied`. Workers that are killed while idle or starting are replaced.
+    Leaving the iteration early (an exception, Ctrl-C) terminates the workers.
 
     Raises:
         GapscopeError: Workers cannot start: the main script starts the run when it is imported, or
@@ -117,16 +112,16 @@ def run_local(
     broken = ended = False
     try:
         while waiting or suspects or running:
-            queue, most = (suspects, 1) if suspects else (waiting, workers)
-            # a suspect gets an executor of one worker, so that no other's death is taken for its own
-            if not running and (broken or size != most):
+            queue, limit = (suspects, 1) if suspects else (waiting, workers)
+            # a suspect runs in an executor of one worker, so that a death can only be its own
+            if not running and (broken or size != limit):
                 _terminate(executor)
-                executor, size, broken = _ready_executor(most), most, False
+                executor, size, broken = _ready_executor(limit), limit, False
             try:
-                while queue and len(running) < most:
+                while queue and len(running) < limit:
                     running[executor.submit(function, queue[0])] = queue[0]
                     queue.popleft()
-            except BrokenProcessPool:  # a worker was killed that had nothing to do
+            except BrokenProcessPool:  # an idle worker was killed
                 broken = True
                 if not running:
                     continue
@@ -138,7 +133,7 @@ def run_local(
             if lost:
                 broken = True
                 for job in running.values():
-                    deaths[id(job)] += len(running) == most == 1
+                    deaths[id(job)] += len(running) == limit == 1
                     if deaths[id(job)] >= MAX_DEATHS:
                         yield job, None, WorkerDied(str(lost[0].exception()))
                     else:
@@ -146,7 +141,7 @@ def run_local(
                 running.clear()
         ended = not broken
     finally:
-        if ended:  # idle workers end by themselves, and put away what they registered
+        if ended:  # idle workers exit by themselves and clean up
             executor.shutdown()
         else:
             _terminate(executor)

@@ -19,17 +19,17 @@ from gapscope.pools.normalization import apply_normalization
 
 @lru_cache(maxsize=2)
 def _prepared(data: str, root: str | None) -> tuple[Problem, dict[str, Any]]:
-    """Prepare the data of a spec (cached, since a worker's next run often uses the same)."""
+    """Prepare the data of a spec (cached, since a worker's next run often uses the same data)."""
     return prepare(DataSpec.from_dict(json.loads(data)), root=root)
 
 
 def prepared(spec: RunSpec, root: str | None) -> tuple[Problem, dict[str, Any]]:
-    """Return the corrupted data of a spec and facts on the corruption (both cached)."""
+    """Return the data of a spec and the metadata of their corruption (cached)."""
     return _prepared(to_json(spec.data.to_dict()), root)
 
 
 def network_from_spec(spec: RunSpec, problem: Problem) -> nn.Module:
-    """Return the untrained network of a spec: always the same weights for the same spec."""
+    """Return the untrained network of a spec; equal specs have equal weights."""
     network = build_network(
         spec.network.name,
         input_shape=problem.input_shape,

@@ -32,11 +32,11 @@ class Grid:
     """All combinations of cases and axes over a base spec, each spec once.
 
     Attributes:
-        base: What all specs share.
-        cases: Alternatives of several settings changed together, each a mapping from setting path to value.
-        axes: Setting path -> list of values; all combinations are taken.
-        measures: Names of the measures to take of every trained network; None takes all that apply.
-        max_networks: A grid of more combinations is refused; set it higher if you mean them.
+        base: Settings that all specs share.
+        cases: Alternatives that change several settings at once, each a mapping from setting path to value.
+        axes: Setting path -> list of values; the grid has all combinations.
+        measures: Measures to run on every trained network; None runs the default measures.
+        max_networks: Maximum number of combinations, a guard against an axis too many.
 
     >>> grid = Grid(axes={"data.label_noise": [0.0, 0.5], "seed": [0, 1, 2]})
     >>> len(list(grid))
@@ -74,8 +74,8 @@ class Grid:
         combinations = max(1, len(self.cases)) * math.prod(len(values) for values in self.axes.values())
         if combinations > self.max_networks:
             raise InvalidInput(
-                f"A grid must have at most {self.max_networks:,} combinations; this one has {combinations:,}. Take "
-                f"values out of its axes, or set max_networks = {combinations} if you mean them all."
+                f"A grid must have at most {self.max_networks:,} combinations; this one has {combinations:,}. "
+                f"Shorten its axes, or set max_networks = {combinations}."
             )
 
     def __iter__(self) -> Iterator[RunSpec]:
@@ -100,9 +100,8 @@ class Grid:
         """Build a grid from JSON-serializable values.
 
         Args:
-            content: Tables "base" (a spec), "cases" (a list of changes), "axes", a list "measures" and a number
-                "max_networks".
-            where: What to call it in messages.
+            content: The attributes by name, `base` as a table (see `RunSpec.from_dict`).
+            where: Name of the grid in messages.
         """
         check_known(where, content, [item.name for item in fields(cls)], noun="table")
         return cls(**{**content, "base": RunSpec.from_dict(content.get("base", {}))})

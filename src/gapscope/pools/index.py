@@ -1,13 +1,12 @@
 """Index of a pool: its records as one table in one file, for pools of 100,000 records.
 
-The index is a convenience and never the truth: `index.json` can be deleted at any time. Every row carries the size, the
-times and the number (inode) of the two files that it was read from; where any of them is another, the files are read
-again, and what is damaged is read, and named, every time. A file that is written again has another time of change
-(ctime), which no program can set; so has a copy. What the index cannot see is a disk that forgets bits of a file that
-nobody wrote; `Pool.records` reads the files themselves.
+The index is a cache: `index.json` can be deleted at any time. Each row stores size, times and inode of the two files
+that it was read from. If one of them differs, the files are read again; corrupted files are read every time, and
+reported. Rewriting or copying a file changes its ctime, which no program can set. Bits that decay on the disk go
+unnoticed; `Pool.records` reads the files themselves.
 
-Columns of numbers are stored as they are in memory, others as positions in the list of their values: of 100,000 records
-they are read 20 times faster than rows of SQLite, from an eighth of the bytes.
+Numeric columns are stored as bytes, others as codes into the list of their values. For 100,000 records this is read 20
+times faster than rows of SQLite, from an eighth of the bytes.
 """
 
 from __future__ import annotations
@@ -36,14 +35,20 @@ if TYPE_CHECKING:
 INDEX = "index.json"
 SCHEMA = 2
 # columns in addition to those of `records_to_pandas`; no setting or reading has such a name
-MESSAGE, STOPPED, UNMEASURED, TRIED, READINGS = OWN = ("#message", "#stopped", "#unmeasured", "#tried", "#readings")
+MESSAGE, STOPPED, UNMEASURED, TRIED, READINGS = EXTRA_COLUMNS = (
+    "#message",
+    "#stopped",
+    "#unmeasured",
+    "#tried",
+    "#readings",
+)
 SCORES = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
-# younger files may change again without a change of their modification time
-SECONDS_UNTIL_SETTLED = 2.0
-# the index is rewritten once more files than these, and than this fraction, had to be read
-MIN_NEW, SHARE_NEW = 64, 0.02
+# a younger file may be rewritten within the resolution of its times, and is read again next time
+MIN_AGE_SECONDS = 2.0
+# the index is rewritten if more files than this number, and than this fraction, had to be read
+MIN_NEW, MIN_NEW_FRACTION = 64, 0.02
 
-# size, time of modification, time of change and number of record and history
+# size, mtime, ctime and inode of record and history
 Stamp = tuple[int, ...]
 _NO_FILE = (-1,) * 4
 
@@ -53,10 +58,10 @@ class IndexedRecords:
     """Records of a pool as a table, one row per record, sorted by id.
 
     Attributes:
-        rows: Columns of `records_to_pandas`, and messages, reasons and names of what was measured and tried.
-        unreadable: Folder's name -> why its record was left out.
-        notes: What else is wrong, one sentence each: epochs that are damaged.
-        damaged: Names of the folders whose record is damaged, and would be recreated.
+        rows: Columns of `records_to_pandas` and `EXTRA_COLUMNS`.
+        unreadable: Name of the folder -> why its record was skipped.
+        notes: Warnings about corrupted histories.
+        damaged: Names of folders whose record is corrupted; the next run recreates it.
     """
 
     rows: pandas.DataFrame
@@ -70,29 +75,29 @@ class IndexedRecords:
         return dict(zip(self.rows.index, self.rows["status"], strict=True))
 
     @cached_property
-    def tried(self) -> dict[str, frozenset[str]]:
-        """Id -> names of the measures that were taken or tried."""
-        read = {text: frozenset(json.loads(text)) for text in self.rows[TRIED].unique()}
-        return {name: read[text] for name, text in zip(self.rows.index, self.rows[TRIED], strict=True)}
+    def attempted(self) -> dict[str, frozenset[str]]:
+        """Id -> names of the measures that were run, with or without a value."""
+        names = {text: frozenset(json.loads(text)) for text in self.rows[TRIED].unique()}
+        return {name: names[text] for name, text in zip(self.rows.index, self.rows[TRIED], strict=True)}
 
     def readings(self) -> list[str]:
-        """Names of the readings of finished networks, in the order in which they were measured."""
+        """Return the names of the readings of finished networks, in the order of measurement."""
         lists = self.rows.loc[self.rows["status"] == "finished", READINGS].unique()
         return list(dict.fromkeys(name for text in lists for name in json.loads(text)))
 
     def table(self) -> pandas.DataFrame:
-        """One row per record, what `records_to_pandas` makes of them."""
-        return self.rows.drop(columns=list(OWN)) if len(self.rows) else records_to_pandas(())
+        """Return what `records_to_pandas` returns for the records."""
+        return self.rows.drop(columns=list(EXTRA_COLUMNS)) if len(self.rows) else records_to_pandas(())
 
     def summaries(self) -> list[Record]:
-        """Records without settings (but a name), readings and epochs, in the order of the ids."""
+        """Return the records without settings (except the name), readings and epochs, by id."""
         names = ["status", MESSAGE, STOPPED, UNMEASURED, "epochs_trained", "seconds", "name", "gap_kind", *SCORES]
         rows = self.rows.reindex(columns=names)
         reasons = {text: json.loads(text) for text in rows[UNMEASURED].unique()}
         records: list[Record] = []
         for key, row in zip(rows.index, rows.itertuples(index=False, name=None), strict=True):
             status, message, stopped, unmeasured, epochs, seconds, name, kind, *values = row
-            # an accuracy of NaN is a score, a loss of NaN is none
+            # a record may have an accuracy of NaN; a loss of NaN means that it has none
             scores = {
                 score: value
                 for score, value in zip(SCORES, values, strict=True)
@@ -114,76 +119,79 @@ class IndexedRecords:
         return records
 
     def warn(self, folder: Path, stacklevel: int) -> None:
-        """Say what was left out, and what of the rest is damaged."""
+        """Warn about skipped records and corrupted histories."""
         messages = list(self.notes)
         if self.unreadable:
-            of, first = len(self.rows) + len(self.unreadable), next(iter(self.unreadable.values()))
-            messages.append(unreadable_warning(len(self.unreadable), of, folder, first))
+            total, first = len(self.rows) + len(self.unreadable), next(iter(self.unreadable.values()))
+            messages.append(unreadable_warning(len(self.unreadable), total, folder, first))
         for message in messages:
             warnings.warn(message, DamagedFileWarning, stacklevel=stacklevel + 1)
 
 
-def unreadable_warning(count: int, of: int, folder: Path, first: str) -> str:
-    """The warning about records that cannot be read."""
-    return f"{count} of {of} records of {folder} are damaged and skipped; the first: {first}"
+def unreadable_warning(count: int, total: int, folder: Path, first: str) -> str:
+    """Return the warning about records that cannot be read."""
+    return f"{count} of {total} records of {folder} are damaged and skipped; the first: {first}"
 
 
-def misnamed(folder: Path, record: Record) -> str:
-    """Return the fault of a record in a folder of another name."""
-    return f"{folder} is named otherwise than its network, {record.id}; is it a copy?"
+def read_run(folder: Path) -> tuple[Record, str]:
+    """Read the record of a run, and a note if its history is corrupted (see `Record.read`)."""
+    record, note = read_with_warning(folder)
+    if record.id != folder.name:
+        raise UnreadableFile(f"{folder} must have the name of its network, {record.id}; is it a copy?")
+    return record, note
 
 
 def _stamp(path: str) -> Stamp:
     try:
-        result = os.stat(path)  # noqa: PTH116 - twice as fast as a Path's
+        result = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat
     except OSError:
         return _NO_FILE
     return result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:
-    """Name and stamp of every run that has a record, sorted by name."""
+    """Return the stamps of all runs with a record, sorted by name."""
     runs, stamps = str(folder / "runs"), {}
     with suppress(OSError):
         for name in sorted(os.listdir(runs)):  # noqa: PTH208 - as above
-            own = _stamp(f"{runs}/{name}/{RECORD}")
-            if own != _NO_FILE:
-                stamps[name] = own + _stamp(f"{runs}/{name}/history.jsonl")
+            stamp = _stamp(f"{runs}/{name}/{RECORD}")
+            if stamp != _NO_FILE:
+                stamps[name] = stamp + _stamp(f"{runs}/{name}/history.jsonl")
     return stamps
 
 
-def _packed(numbers: numpy.ndarray[Any, Any]) -> dict[str, str]:
+def _pack(numbers: numpy.ndarray[Any, Any]) -> dict[str, str]:
     return {"type": numbers.dtype.str, "bytes": base64.b64encode(numbers.tobytes()).decode()}
 
 
-def _unpacked(content: Mapping[str, str]) -> Any:
+def _unpack(content: Mapping[str, str]) -> Any:
     import numpy
 
     return numpy.frombuffer(base64.b64decode(content["bytes"], validate=True), dtype=content["type"])
 
 
-def _packed_column(values: pandas.Series[Any]) -> dict[str, Any]:
-    """Return numbers as bytes, and other values as positions in the list of their values."""
+def _pack_column(values: pandas.Series[Any]) -> dict[str, Any]:
+    """Return numbers as bytes, and other values as codes into the list of their values."""
     import pandas
 
     if values.dtype.kind in "fib":
-        return _packed(values.to_numpy())
+        return _pack(values.to_numpy())
     # Factorize JSON texts, because 1, 1.0 and True compare equal but are different settings.
     codes, texts = pandas.factorize(values.astype(object).map(json.dumps))
-    return _packed(codes.astype("int32")) | {"values": [json.loads(text) for text in texts]}
+    return _pack(codes.astype("int32")) | {"values": [json.loads(text) for text in texts]}
 
 
-def _unpacked_column(content: Mapping[str, Any]) -> Any:
+def _unpack_column(content: Mapping[str, Any]) -> Any:
     import numpy
     import pandas
 
-    numbers = _unpacked(content)
+    numbers = _unpack(content)
     if "values" not in content:
         return numbers
     return pandas.Series(numpy.array(content["values"], dtype=object)[numbers]).infer_objects().to_numpy()
 
 
-def _stored(path: Path) -> tuple[pandas.DataFrame, Mapping[str, Stamp]]:
+def _read(path: Path) -> tuple[pandas.DataFrame, Mapping[str, Stamp]]:
     """Return the rows of the index with their stamps by id (empty if invalid)."""
     import pandas
 
@@ -193,10 +201,10 @@ def _stored(path: Path) -> tuple[pandas.DataFrame, Mapping[str, Stamp]]:
             raise ValueError("it was not written by this version, or is damaged")
         content = json.loads(body)
     except (OSError, ValueError, RecursionError):
-        return pandas.DataFrame(columns=["status", *OWN]), {}
+        return pandas.DataFrame(columns=["status", *EXTRA_COLUMNS]), {}
     ids = content["ids"]
-    stamps = _unpacked(content["stamps"]).reshape(len(ids), -1).tolist()
-    columns = {name: _unpacked_column(column) for name, column in content["columns"].items()}
+    stamps = _unpack(content["stamps"]).reshape(len(ids), -1).tolist()
+    columns = {name: _unpack_column(column) for name, column in content["columns"].items()}
     rows = pandas.DataFrame(columns, index=pandas.Index(ids, name="id"), copy=False)
     return rows, dict(zip(ids, map(tuple, stamps), strict=True))
 
@@ -204,8 +212,8 @@ def _stored(path: Path) -> tuple[pandas.DataFrame, Mapping[str, Stamp]]:
 def _write(path: Path, rows: pandas.DataFrame, stamps: Iterable[Stamp]) -> None:
     import numpy
 
-    columns = {str(name): _packed_column(rows[name]) for name in rows.columns}
-    content = {"ids": list(rows.index), "stamps": _packed(numpy.array(list(stamps))), "columns": columns}
+    columns = {str(name): _pack_column(rows[name]) for name in rows.columns}
+    content = {"ids": list(rows.index), "stamps": _pack(numpy.array(list(stamps))), "columns": columns}
     body = json.dumps(content).encode()
     head = json.dumps({"schema": SCHEMA, "crc32": zlib.crc32(body)}).encode()
     with atomic_writer(path, durable=False) as file:
@@ -227,20 +235,18 @@ def load_index(folder: Path) -> IndexedRecords:
     """Return the records of a pool, opening only files that are new or changed."""
     import pandas
 
-    rows, known = _stored(folder / INDEX)
-    settled = time.time_ns() - int(SECONDS_UNTIL_SETTLED * 1e9)
+    rows, old_stamps = _read(folder / INDEX)
+    newest_trusted = time.time_ns() - int(MIN_AGE_SECONDS * 1e9)
     stamps = _stamps(folder)
-    unchanged = [name for name, stamp in stamps.items() if known.get(name) == stamp]
+    unchanged = [name for name, stamp in stamps.items() if old_stamps.get(name) == stamp]
     new: list[dict[str, Any]] = []
     notes: list[str] = []
     unreadable: dict[str, str] = {}
     damaged: set[str] = set()
-    for name in [name for name, stamp in stamps.items() if known.get(name) != stamp]:
+    for name in [name for name, stamp in stamps.items() if old_stamps.get(name) != stamp]:
         run, stamp = folder / "runs" / name, stamps[name]
         try:
-            record, note = read_with_warning(run)
-            if record.id != name:
-                raise UnreadableFile(misnamed(run, record))
+            record, note = read_run(run)
         except UnreadableFile as error:
             unreadable[name] = str(error)
             if isinstance(error, DamagedFile):
@@ -249,14 +255,14 @@ def load_index(folder: Path) -> IndexedRecords:
         new.append(_row(record))
         if note:
             notes.append(note)
-        if note or max(*stamp[1:3], *stamp[5:7]) > settled:  # read it again next time
+        if note or max(*stamp[1:3], *stamp[5:7]) > newest_trusted:  # no stamp matches zeros: read again next time
             stamps[name] = (0,) * len(stamp)
-    gone = len(known) - len(unchanged)
-    if new or gone:
+    n_gone = len(old_stamps) - len(unchanged)
+    if new or n_gone:
         parts = [rows.loc[unchanged]] if unchanged else []
         parts += [pandas.DataFrame(new).set_index("id")] if new else []
         rows = pandas.concat(parts).sort_index().infer_objects() if parts else rows.loc[[]]
-        if max(len(new), gone) > max(MIN_NEW, SHARE_NEW * len(rows)):
-            with suppress(GapscopeError, OSError):  # a pool that may only be read is read without an index
+        if max(len(new), n_gone) > max(MIN_NEW, MIN_NEW_FRACTION * len(rows)):
+            with suppress(GapscopeError, OSError):  # the index of a read-only pool is not written
                 _write(folder / INDEX, rows, [stamps[name] for name in rows.index])
     return IndexedRecords(rows, unreadable, notes, frozenset(damaged))

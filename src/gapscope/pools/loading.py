@@ -1,4 +1,4 @@
-"""Networks of a pool loaded, and networks trained elsewhere recorded."""
+"""Loading of a pool's networks, and records of networks trained elsewhere."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from gapscope.statistics.kernel_ridge import are_unequal, class_scores
 from gapscope.training.checkpoints import load_tensors, set_weights
 
 
-def copied_state(network: nn.Module) -> dict[str, Tensor]:
+def copy_state(network: nn.Module) -> dict[str, Tensor]:
     """Return a copy of the state dictionary."""
     return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
 
 
 def _load(weights: Path, options: RunOptions) -> tuple[Record, nn.Module, dict[str, Tensor], Problem]:
     """Return a stored network, an empty record, its initial state and its problem."""
-    tensors, facts = load_tensors(weights)
-    if "spec" not in facts:
+    tensors, metadata = load_tensors(weights)
+    if "spec" not in metadata:
         raise UnreadableFile(
             f"{weights} must contain the spec of its network; it contains weights only. Pass weights that a pool wrote."
         )
-    spec = RunSpec.from_dict(facts["spec"])
+    spec = RunSpec.from_dict(metadata["spec"])
     problem, corruption = prepared(spec, options.data_root)
-    if json.loads(to_json(corruption)) != facts.get("corruption"):
+    if json.loads(to_json(corruption)) != metadata.get("corruption"):
         raise UnreadableFile(
-            f"The data must be those that {weights} was trained on; their subset or corruption is another now. "
-            "Use the data root and the version of gapscope that it was trained with."
+            f"The data must be those that {weights} was trained on; their subset or corruption differs. Use the data "
+            "root and the version of gapscope with which it was trained."
         )
     network = network_from_spec(spec, problem).to(options.device)
-    initial = copied_state(network)
+    initial = copy_state(network)
     set_weights(network, tensors, str(weights))
     record = Record(id=spec.id, spec=spec.to_dict(), status="finished", corruption=corruption)
     return record, network, initial, problem
@@ -62,13 +62,13 @@ def load_with_initial(weights: Path, data_root: str | None = None) -> tuple[nn.M
 
 
 def measure_stored_network(weights: Path, options: RunOptions, record: Record | None = None) -> Record:
-    """Measure a network with stored weights on its training data, writing nothing.
+    """Measure a network with stored weights on its training data, writing no file.
 
     Args:
-        record: A record to complete by the measures that it lacks; None starts one without scores.
+        record: Record to which missing measures are added; None for a new one without scores.
     """
-    without_numbers, network, initial, problem = _load(weights, options)
-    return measure_record(record or without_numbers, network, initial, problem, options)
+    new_record, network, initial, problem = _load(weights, options)
+    return measure_record(record or new_record, network, initial, problem, options)
 
 
 def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float]:
@@ -104,28 +104,27 @@ def record_network(
 ) -> Record:
     """Score and measure a network that was trained elsewhere, and return its record.
 
-    Records of a dozen networks or more with test data make a pool on which a gap estimator can be fitted; a record
-    without test data is what that estimator is asked about.
+    A gap estimator can be fitted to a pool of a dozen such records or more with test data, and estimates the gap of a
+    record without test data.
 
     Args:
-        data: Its training data, in any form that `measure` takes.
-        test: Test data; None leaves the gap unknown.
-        name: Its name; together with `settings` it makes the record's id.
-        family: Name of the architecture; empty takes the name of the class. The estimator answers for families that it
-            has seen.
-        settings: What else is known of the training, such as {"learning_rate": 0.1}: columns `hp.*` of the table.
+        data: Training data, in any form that `measure` accepts.
+        test: Test data; without them the gap is NaN.
+        name: Name of the network; the record's id is a hash of name and `settings`.
+        family: Name of the architecture, by default of the class. Gap estimators are valid for the families of the fit.
+        settings: Hyperparameters, such as {"learning_rate": 0.1}: columns `hp.*` of the table.
         options: Measure name -> keyword options of that measure.
-        seed: Seed of the measures that draw noise or probes.
-        time_budget: Seconds, as for `measure`. Take the same for all networks of a pool.
+        seed: Seed of the measures that use noise or probes.
+        time_budget: Seconds, as for `measure`; use the same for all networks of a pool.
         progress: Whether to show a bar.
 
     Raises:
-        InvalidInput: Data and network do not fit together, or have no targets.
+        InvalidInput: The data do not fit the network, or have no targets.
 
     >>> import torch
     >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
-    >>> found = record_network(nn.Linear(4, 2), (x, y), test=(x, y), name="mine", measures=["parameter_norm"])
-    >>> found.gap, found.status, list(found.readings.values())
+    >>> record = record_network(nn.Linear(4, 2), (x, y), test=(x, y), name="mine", measures=["parameter_norm"])
+    >>> record.gap, record.status, list(record.readings.values())
     (0.0, 'finished', ['parameter_norm'])
     """
     start = time.perf_counter()

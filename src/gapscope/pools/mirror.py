@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from gapscope.base.errors import InvalidInput, NotWritten
 from gapscope.base.files import atomic_writer, make_folder
@@ -16,67 +14,56 @@ class Mirror:
     """Finished runs at an fsspec address such as `s3://bucket/pool`, or in a folder.
 
     Args:
-        address: Of a folder, made if missing. Who may write there is settled as fsspec wants it (environment variables,
-            files of the service); nothing secret belongs into the address.
+        address: Address of the folder, created if missing. Credentials come from where fsspec reads them (environment
+            variables, files of the service), never from the address.
 
     Raises:
         InvalidInput: No file system has such an address, or the package for it is not installed.
     """
 
     def __init__(self, address: str) -> None:
-        self.address = address
-        self._there  # noqa: B018 - an address that cannot be used is refused here
-
-    def __reduce__(self) -> Any:
-        return Mirror, (self.address,)
-
-    @cached_property
-    def _there(self) -> tuple[Any, str]:
         import fsspec
 
+        self.address = address
         try:
-            files, folder = fsspec.url_to_fs(self.address)
+            self._files, folder = fsspec.url_to_fs(address)
         except ImportError as error:
-            raise InvalidInput(f"{self.address} needs a package that is not installed: {error}.") from None
+            raise InvalidInput(f"{address} needs a package that is not installed: {error}.") from None
         except ValueError as error:
             raise InvalidInput(
-                f"mirror must be an address that fsspec supports, such as 's3://bucket/pool'; got {self.address!r} "
-                f"({error})."
+                f"mirror must be an address for fsspec, such as 's3://bucket/pool'; got {address!r} ({error})."
             ) from None
-        return files, folder.rstrip("/")
+        self._root = folder.rstrip("/")
 
     def put(self, folder: Path) -> None:
-        """Copy a finished run, its record last: a run is there whole, or counts as not there."""
-        files, root = self._there
-        there = f"{root}/{folder.name}"
+        """Copy a finished run, the record last, so that a partial copy has no record."""
+        target, files = f"{self._root}/{folder.name}", self._files
         try:
-            files.makedirs(there, exist_ok=True)
+            files.makedirs(target, exist_ok=True)
             for path in sorted(folder.iterdir(), key=lambda path: path.name == RECORD):
-                files.put_file(str(path), f"{there}/{path.name}.part")
-                files.mv(f"{there}/{path.name}.part", f"{there}/{path.name}")
+                files.put_file(str(path), f"{target}/{path.name}.part")
+                files.mv(f"{target}/{path.name}.part", f"{target}/{path.name}")
         except Exception as error:
             raise NotWritten(
-                f"{self.address} must be an address that can be written to; copying {folder.name} failed "
-                f"({type(error).__name__}: {error}). Trained networks are saved in {folder}; correct the address or "
-                "its permissions, then run the same command again."
+                f"{self.address} must be writable; copying {folder.name} failed ({type(error).__name__}: {error}). "
+                f"The network is saved in {folder}. Correct address or permissions, then run the same command again."
             ) from None
 
     def get(self, spec_id: str, folder: Path) -> bool:
-        """Fetch a run into a folder, its record last, and return False if there is none."""
-        files, root = self._there
-        there = f"{root}/{spec_id}"
-        if not files.exists(f"{there}/{RECORD}"):
+        """Fetch a run into a folder, the record last, and return False if the mirror has none."""
+        run, files = f"{self._root}/{spec_id}", self._files
+        if not files.exists(f"{run}/{RECORD}"):
             return False
         make_folder(folder)
-        names = sorted((Path(path).name for path in files.ls(there, detail=False)), key=lambda name: name == RECORD)
+        names = sorted((Path(path).name for path in files.ls(run, detail=False)), key=lambda name: name == RECORD)
         for name in names:
             if not name.endswith(".part"):
-                with files.open(f"{there}/{name}", "rb") as source, atomic_writer(folder / name) as target:
+                with files.open(f"{run}/{name}", "rb") as source, atomic_writer(folder / name) as target:
                     shutil.copyfileobj(source, target)
         return True
 
-    def known(self) -> set[str]:
-        """Ids of the runs that are there, finished or not, in one listing."""
-        files, root = self._there
-        files.invalidate_cache()
-        return {Path(path).name for path in files.ls(root, detail=False)} if files.exists(root) else set()
+    def list_ids(self) -> set[str]:
+        """Return the ids of the runs in the mirror, including partial copies."""
+        self._files.invalidate_cache()
+        paths = self._files.ls(self._root, detail=False) if self._files.exists(self._root) else ()
+        return {Path(path).name for path in paths}

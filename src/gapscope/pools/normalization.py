@@ -19,52 +19,50 @@ from gapscope.data import Problem
 from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
 
-INITIALIZED_ON = 500
-DECAYS_AN_EPOCH, DECAY_DRAWS = 2, 2
+MAX_INITIALIZATION_SAMPLES = 500
+DECAYS_PER_EPOCH, DECAY_DRAWS = 2, 2
 
 
 def apply_normalization(network: nn.Module, spec: RunSpec, problem: Problem) -> nn.Module:
     """Return the freshly built network with the normalization of its spec.
 
-    All kinds of a seed start from the same weights, except that weight normalization draws directions and sets lengths
-    from data, in every layer and on the same samples for all its kinds.
-
-    Args:
-        problem: Its training samples show which layer feeds which, and set the lengths of weight normalization.
+    For equal seeds all kinds of normalization start from the same weights. The exception is weight normalization: it
+    samples directions and sets the lengths from the first training samples, equally for all kinds.
     """
-    chosen, inputs = spec.normalization, problem.train.inputs[:INITIALIZED_ON]
-    if chosen == NormalizationSpec():
+    settings, inputs = spec.normalization, problem.train.inputs[:MAX_INITIALIZATION_SAMPLES]
+    if settings == NormalizationSpec():
         return network
-    if chosen.only_in:
+    if settings.only_in:
         names = [name for name, layer in network.named_modules() if isinstance(layer, BATCH_NORMS)]
-        check_choice("normalization.only_in", chosen.only_in, names)
-        others = [name for name in names if name != chosen.only_in]
-        network = replace_batch_norm(network, "none", layers=others, inputs=inputs[:2])
-    if chosen.kind != "batch":
-        options: dict[str, Any] = {"ghost_size": chosen.emulated_size} if chosen.kind == "ghost" else {}
-        network = replace_batch_norm(network, chosen.kind, weight_norm=chosen.weight_norm, inputs=inputs[:2], **options)
-    if chosen.weight_norm:
+        check_choice("normalization.only_in", settings.only_in, names)
+        removed = [name for name in names if name != settings.only_in]
+        network = replace_batch_norm(network, "none", layers=removed, inputs=inputs[:2])
+    if settings.kind != "batch":
+        options: dict[str, Any] = {"ghost_size": settings.emulated_size} if settings.kind == "ghost" else {}
+        options["weight_norm"] = settings.weight_norm
+        network = replace_batch_norm(network, settings.kind, inputs=inputs[:2], **options)
+    if settings.weight_norm:
         directions = torch.Generator().manual_seed(derive_seed(spec.seed, "directions"))
         weight_normalize(network).eval()
-        initialize_from_data(network, inputs, std=chosen.directions_std, generator=directions)
+        initialize_from_data(network, inputs, std=settings.directions_std, generator=directions)
     return network
 
 
-def population(spec: RunSpec, train: Samples) -> Samples:
+def population_samples(spec: RunSpec, train: Samples) -> Samples:
     """Return the random training samples for population statistics and gamma decay."""
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
     return train.subset(order[: spec.normalization.population_samples])
 
 
-def penalties_of(spec: RunSpec, problem: Problem) -> list[Penalty]:
+def make_penalties(spec: RunSpec, problem: Problem) -> list[Penalty]:
     """Return a spec's penalties, with gamma decay in place of batch statistics."""
     penalties = [make_penalty(item.name, item.options) for item in spec.training.penalties]
-    chosen = spec.normalization
-    if chosen.kind == "population" and chosen.emulated_size:
+    settings = spec.normalization
+    if settings.kind == "population" and settings.emulated_size:
         steps = max(1, len(problem.train) // spec.training.batch_size)
         decay = GammaDecayPenalty(
-            batch_size=chosen.emulated_size, every=max(1, steps // DECAYS_AN_EPOCH),
-            data=population(spec, problem.train), draws=DECAY_DRAWS, seed=spec.seed,
+            batch_size=settings.emulated_size, every=max(1, steps // DECAYS_PER_EPOCH),
+            data=population_samples(spec, problem.train), draws=DECAY_DRAWS, seed=spec.seed,
         )  # fmt: skip
         penalties.append(decay)
     return penalties
@@ -74,20 +72,19 @@ def penalties_of(spec: RunSpec, problem: Problem) -> list[Penalty]:
 def population_statistics(network: nn.Module, spec: RunSpec, problem: Problem) -> Iterator[Callable[[], None]]:
     """Measure population statistics before every forward pass in training mode.
 
-    The paper (Luo et al. 2019) does not say how often they are measured. Once an epoch, or every eighth step, a
-    ResNet-18 diverges at the paper's learning rates: statistics that are a few steps old no longer normalize, layer
-    upon layer. So they are measured before every step.
+    Luo et al. 2019 do not state how often they are measured. With statistics that are eight steps old or more, a
+    ResNet-18 diverges at the paper's learning rates, since their errors accumulate over the layers.
 
     Yields:
-        A function that measures the statistics of all layers again (nothing for other kinds of normalization).
+        A function that measures the statistics again (it does nothing for other kinds of normalization).
     """
     if spec.normalization.kind != "population":
         yield lambda: None
         return
-    samples = population(spec, problem.train)
+    samples = population_samples(spec, problem.train)
 
     def refresh() -> None:
-        with suppress(NotMeasurable):  # the network has diverged, as its loss will say
+        with suppress(NotMeasurable):  # the network has diverged; its loss is not finite either
             refresh_population(network, samples, samples=len(samples))
 
     def before_step(network: nn.Module, inputs: Any) -> None:

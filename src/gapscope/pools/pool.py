@@ -26,8 +26,8 @@ from gapscope.base.errors import (
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.specs import RunSpec
 from gapscope.pools.batches import run_batches
-from gapscope.pools.engines import chosen_engine
-from gapscope.pools.index import INDEX, IndexedRecords, load_index, misnamed, unreadable_warning
+from gapscope.pools.engines import select_engine
+from gapscope.pools.index import INDEX, IndexedRecords, load_index, read_run, unreadable_warning
 from gapscope.pools.mirror import Mirror
 from gapscope.results.readings import SCHEMA
 from gapscope.results.records import RECORD, Record
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 
 MARKER = "pool.json"
-SECONDS_TO_WRITE = 60
+# an older temporary file was left by a process that was killed
+MAX_SECONDS_TO_WRITE = 60
 
 
 def _is_temporary(name: str) -> bool:
@@ -73,14 +74,14 @@ class PoolStatus:
 class Pool:
     """Folder of records `runs/<id>/record.json`, with histories and weights.
 
-    Finished work is a record that exists: running the same grid again does only what is missing, whatever ended the
-    run before. The folder can be copied, joined with another pool's and read without torch.
+    A run is finished once its record exists, so running a grid again does only what is missing, even after a kill.
+    Pool folders can be copied, merged and read without torch.
 
     Args:
-        folder: The pool's folder; made on the first run.
+        folder: Folder of the pool; the first run creates it.
 
     Raises:
-        UnreadableFile: The folder was written by a newer gapscope, or holds something else.
+        UnreadableFile: The folder was written by a newer gapscope, or contains other files.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -91,7 +92,7 @@ class Pool:
             schema = content.get("schema") if isinstance(content, dict) else None
             if not isinstance(schema, int):
                 raise DamagedFile(
-                    f"{marker} must name the schema of the pool; it is damaged. Delete it; the next run recreates it."
+                    f"{marker} is corrupted; it must contain the pool's schema. Delete it: the next run recreates it."
                 )
             if schema > SCHEMA:
                 raise UnreadableFile(
@@ -108,34 +109,36 @@ class Pool:
         return self.folder / "runs" / spec_id
 
     def get_record(self, spec_id: str) -> Record | None:
-        """Record of one run, None while there is none."""
+        """Return the record of one run, None if there is none."""
         folder = self.run_folder(spec_id)
         return Record.read(folder) if (folder / RECORD).exists() else None
 
     def records(self) -> list[Record]:
-        """All records that can be read, sorted by id (one `DamagedFileWarning` about the others)."""
-        records, wrong = [], []
+        """Return all readable records, sorted by id (one `DamagedFileWarning` for the others)."""
+        records: list[Record] = []
+        notes: list[str] = []
+        errors: list[str] = []
         for path in sorted(self.folder.glob("runs/*/record.json")):
             try:
-                record = Record.read(path.parent)
-                if record.id == path.parent.name:
-                    records.append(record)
-                else:
-                    wrong.append(misnamed(path.parent, record))
+                record, note = read_run(path.parent)
             except UnreadableFile as error:
-                wrong.append(str(error))
-        if wrong:
-            first = unreadable_warning(len(wrong), len(records) + len(wrong), self.folder, wrong[0])
-            warnings.warn(first, DamagedFileWarning, stacklevel=2)
+                errors.append(str(error))
+            else:
+                records.append(record)
+                notes += [note] if note else []
+        if errors:
+            notes.append(unreadable_warning(len(errors), len(records) + len(errors), self.folder, errors[0]))
+        for note in notes:
+            warnings.warn(note, DamagedFileWarning, stacklevel=2)
         return records
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records())
 
     def __len__(self) -> int:
-        """Number of runs that have a record, or are under way."""
+        """Return the number of runs that are finished or have begun."""
         try:
-            return len(os.listdir(self.folder / "runs"))  # noqa: PTH208 - many times as fast as a Path's for many runs
+            return len(os.listdir(self.folder / "runs"))  # noqa: PTH208 - many times as fast as Path.iterdir
         except OSError:
             return 0
 
@@ -143,13 +146,13 @@ class Pool:
         return f"Pool({str(self.folder)!r}, {len(self)} networks)"
 
     def index(self) -> IndexedRecords:
-        """Return the records as a table from the index, reading only new and changed files."""
+        """Return the records as a table, reading only files that are new or changed."""
         index = load_index(self.folder)
         index.warn(self.folder, stacklevel=2)
         return index
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per network (see `records_to_pandas`), for large pools from the index."""
+        """Return one row per network (see `records_to_pandas`), from the index."""
         return self.index().table()
 
     def status(self, specs: Iterable[RunSpec]) -> PoolStatus:
@@ -165,10 +168,10 @@ class Pool:
     def missing(
         self, specs: Iterable[RunSpec], *, measures: Sequence[str] | None = None, retry_failed: bool = False
     ) -> list[RunSpec]:
-        """Return specs without a record, with missing measures, or (on request) with a failure.
+        """Return the specs that `run` would run: without a record, or with missing measures.
 
-        A damaged record is none; one that cannot be read for another reason (permissions, a newer gapscope) is left
-        alone.
+        A corrupted record counts as missing; one that is unreadable for another reason (permissions, a newer gapscope)
+        does not. Failed runs count as missing if `retry_failed`.
         """
         index, names = load_index(self.folder), frozenset(measures or ())
 
@@ -178,7 +181,7 @@ class Pool:
             status = index.status_of.get(key)
             if status is None or (status == "failed" and retry_failed):
                 return True
-            return status == "finished" and not names <= index.tried[key]
+            return status == "finished" and not names <= index.attempted[key]
 
         return [spec for spec in specs if is_missing(spec.id)]
 
@@ -205,34 +208,26 @@ class Pool:
 
         Args:
             grid: A Grid, or any specs.
-            workers: Number of processes, one thread each.
-            stack: Networks that a worker trains together, at most. Above 1 those of one architecture are trained in
-                one stack (see `train_together`) where a short timing says that it is faster: small networks, small
-                batches. Records have the same form; their numbers differ by rounding, which may depend on the timing.
-            engine: "local" (processes on this machine) or "ray" (an extra), over all machines of a cluster.
-            address: Of a running Ray cluster; None uses the one that RAY_ADDRESS names, that runs here, or one of its
-                own.
-            gpus: GPUs that each network has to itself on a Ray cluster, with `device="cuda"`; a fraction shares one
-                among several networks.
-            mirror: Address that every machine reaches and fsspec knows (`"s3://bucket/pool"`), where finished runs are
-                copied to, and fetched from if they are not here: then machines need not share the pool's folder.
-            measures: Names of measures; None takes the grid's, or all that apply.
-            measure_options: Measure name -> its keyword options.
-            measure_samples: Number of training samples that are measured; None takes all.
-            data_root: Where the data lie; None looks in the usual places.
-            device: Torch device of every network.
+            stack: Maximum number of networks that a worker trains at once. Above 1, networks of one architecture are
+                trained in one stack (see `gapscope.train_many`) if a short timing shows that this is faster. Scores
+                then differ by rounding.
+            engine: "local" (processes on this machine) or "ray" (an extra), all machines of a cluster.
+            address: Address of a running Ray cluster; None uses RAY_ADDRESS, a cluster on this machine, or a new one.
+            gpus: GPUs per network on a Ray cluster, with `device="cuda"`; fractions share one.
+            mirror: Address for fsspec (`"s3://bucket/pool"`) to which finished runs are copied, and from which absent
+                ones are fetched, so that machines need not share the pool's folder.
+            measures: Names of measures; None uses those of the grid, else the default measures.
+            measure_samples: Number of training samples to measure on; None uses all.
             retry_failed: Whether to run failed networks again.
-            on_record: Called in this process with each record as it is finished.
-            on_epoch: Called in the worker after every epoch with the network, its problem and the row of the history,
-                which it may extend with numbers; a picklable function of a module.
+            on_record: Called in this process with each finished record.
 
         Returns:
             One record per spec, in the order of the grid.
 
         Raises:
             InvalidInput: A setting of the grid is unknown, before anything is trained.
-            GapscopeError: Another process runs the pool, a record cannot be written, or (when all others are done)
-                networks could not be run because data or device are absent; the same call tries them again.
+            GapscopeError: Another process runs the pool, a record cannot be written, or (after all other runs) data or
+                device of some networks are absent; the same call tries these again.
         """
         from gapscope.base.environment import check_device
         from gapscope.pools.readings import RunOptions
@@ -240,8 +235,8 @@ class Pool:
 
         check_range("workers", workers, 1)
         check_range("stack", stack, 1)
-        run_jobs = chosen_engine(engine, address, gpus)
-        copies = None if mirror is None else Mirror(mirror)
+        run_jobs = select_engine(engine, address, gpus)
+        remote = None if mirror is None else Mirror(mirror)
         measures = measures if measures is not None else getattr(grid, "measures", None)
         specs = list(grid)
         data_root = data_root if data_root is not None else os.environ.get("GAPSCOPE_DATA") or None
@@ -257,30 +252,30 @@ class Pool:
         check_specs(specs, options)
         if engine == "local":
             check_device(device)
-        if copies is not None:
-            self._fetch(copies, specs)
+        if remote is not None:
+            self._fetch(remote, specs)
         if missing := self.missing(specs, measures=options.measures, retry_failed=retry_failed):
             self._make()
             folders = {spec.id: self.run_folder(spec.id).absolute() for spec in missing}
             with self._locked():
-                outcomes = run_batches(missing, folders, options, run_jobs, workers, stack, copies)
-                self._announce(outcomes, copies, on_record or (lambda record: None))
-            load_index(self.folder)  # so that whoever asks next need not open every file
+                outcomes = run_batches(missing, folders, options, run_jobs, workers, stack, remote)
+                self._collect(outcomes, remote, on_record or (lambda record: None))
+            load_index(self.folder)  # updates the index, so that the next call opens no file
         self._remove_superseded()
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
-    def add(self, network: Record | nn.Module, data: Any = None, **about: Any) -> Record:
+    def add(self, network: Record | nn.Module, data: Any = None, **options: Any) -> Record:
         """Add a network trained elsewhere, and return its record.
 
         Args:
-            network: A record (from `gapscope.record`), or the network itself.
+            network: The network, or its record (from `gapscope.record_network`).
             data: Training data of the network; not for a record.
-            **about: What `gapscope.record` takes: test data, name, ...
+            **options: Keyword arguments of `gapscope.record_network`, such as `name` and `test`.
         """
         if not isinstance(network, Record):
             from gapscope.pools.loading import record_network
 
-            network = record_network(network, data, **about)
+            network = record_network(network, data, **options)
         self._make()
         folder = self.run_folder(network.id)
         make_folder(folder)
@@ -299,58 +294,58 @@ class Pool:
         marker = self.folder / MARKER
         if not marker.exists():
             write_atomically(marker, to_json({"schema": SCHEMA}) + "\n")
-        for path in self.folder.iterdir():  # of processes that were killed, not those being written
-            if _is_temporary(path.name) and time.time() - path.stat().st_mtime > SECONDS_TO_WRITE:
+        for path in self.folder.iterdir():
+            if _is_temporary(path.name) and time.time() - path.stat().st_mtime > MAX_SECONDS_TO_WRITE:
                 path.unlink(missing_ok=True)
 
-    def _fetch(self, copies: Mirror, specs: Sequence[RunSpec]) -> None:
-        """Fetch what is finished there and not here."""
-        there = copies.known()
-        absent = [spec.id for spec in specs if spec.id in there and not (self.run_folder(spec.id) / RECORD).exists()]
+    def _fetch(self, remote: Mirror, specs: Sequence[RunSpec]) -> None:
+        """Fetch runs that are finished in the mirror but not in this folder."""
+        ids = remote.list_ids()
+        absent = [spec.id for spec in specs if spec.id in ids and not (self.run_folder(spec.id) / RECORD).exists()]
         if absent:
             self._make()
         for spec_id in absent:
-            copies.get(spec_id, self.run_folder(spec_id))
+            remote.get(spec_id, self.run_folder(spec_id))
 
-    def _announce(
+    def _collect(
         self,
         outcomes: Iterator[tuple[RunSpec, Record | Exception]],
-        copies: Mirror | None,
+        remote: Mirror | None,
         on_record: Callable[[Record], None],
     ) -> None:
-        """Yield each record as it is finished, and raise machine faults at the end."""
-        not_run: list[GapscopeError] = []
-        n_missing = 0
+        """Pass each finished record to `on_record`, and raise machine faults at the end."""
+        faults: list[GapscopeError] = []
+        n_runs = 0
         for spec, outcome in outcomes:
-            n_missing += 1
+            n_runs += 1
             if isinstance(outcome, WorkerDied):
                 message = "the worker process died twice on this network alone (killed, perhaps for lack of memory)"
                 on_record(self.add(Record(id=spec.id, spec=spec.to_dict(), status="failed", message=message)))
             elif isinstance(outcome, GapscopeError) and not isinstance(outcome, NotWritten):
-                not_run.append(outcome)
+                faults.append(outcome)
             elif isinstance(outcome, Exception):
                 raise outcome
             else:
-                self._check_arrived(spec.id, copies)
+                self._check_arrived(spec.id, remote)
                 on_record(outcome)
-        if not_run:
-            raise type(not_run[0])(
-                f"{not_run[0]} ({len(not_run)} of {n_missing} networks were not run for such reasons. Nothing is "
-                "recorded of them; the same command tries them again.)"
+        if faults:
+            raise type(faults[0])(
+                f"{faults[0]} ({len(faults)} of {n_runs} networks were not run for such reasons, without a record. The "
+                "same command tries them again.)"
             )
 
-    def _check_arrived(self, spec_id: str, copies: Mirror | None) -> None:
-        """Raise unless the record that a worker wrote is in this folder, or in the mirror."""
+    def _check_arrived(self, spec_id: str, remote: Mirror | None) -> None:
+        """Raise unless a worker's record is in this folder or in the mirror."""
         folder = self.run_folder(spec_id)
-        if (folder / RECORD).exists() or (copies is not None and copies.get(spec_id, folder)):
+        if (folder / RECORD).exists() or (remote is not None and remote.get(spec_id, folder)):
             return
         raise GapscopeError(
-            f"{self.folder} must be one folder for all machines that run it; the record of {spec_id} was "
-            "written, but it is not here. Use a folder that they share, or `mirror` at an address that all reach."
+            f"{self.folder} must be one folder for all machines that run it; the record of {spec_id} was written "
+            "elsewhere. Use a folder that all machines share, or `mirror` at an address that all can reach."
         )
 
     def _remove_superseded(self) -> None:
-        """Remove checkpoints of finished networks, unless the pool is read-only."""
+        """Remove checkpoints of finished networks (if the pool is writable)."""
         superseded: list[Path] = []
         for path in sorted(self.folder.glob("runs/*/checkpoint.safetensors")):
             with suppress(UnreadableFile):
@@ -363,7 +358,7 @@ class Pool:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the pool's lock, which the system releases however the process ends."""
+        """Hold the pool's lock, which the system releases even if the process is killed."""
         import filelock
 
         lock, holder = filelock.FileLock(self.folder / "pool.lock", timeout=0), self.folder / "pool.pid"
@@ -379,9 +374,8 @@ class Pool:
         except OSError as error:
             lock.release()
             raise NotWritten(
-                f"{self.folder} must be a folder that can be written to run a pool in it; locking it failed "
-                f"({error.strerror or error}). Correct its permissions or free some space, then run the same command "
-                "again."
+                f"{self.folder} must be writable to run a pool in it; locking it failed ({error.strerror or error}). "
+                "Correct its permissions or free some space, then run the same command again."
             ) from None
         try:
             yield
@@ -390,8 +384,10 @@ class Pool:
 
 
 def open_pool(folder: str | Path) -> Pool:
-    """Open a pool that exists (else InvalidInput)."""
+    """Open an existing pool, or raise InvalidInput."""
     folder = Path(folder)
     if not (folder / MARKER).exists() and not (_is_unmarked_pool(folder) and (folder / "runs").is_dir()):
-        raise InvalidInput(f"{folder} must be a pool folder; it holds no pool.json. Make one with: gapscope pool run.")
+        raise InvalidInput(
+            f"{folder} must be a pool folder; it holds no pool.json. Create one with: gapscope pool run."
+        )
     return Pool(folder)

@@ -1,4 +1,4 @@
-"""The Ray engine: the same runs as plain tasks over a cluster."""
+"""Ray engine: runs as tasks of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gapscope.base.errors import GapscopeError, WorkerDied, require_extra
 from gapscope.pools.engines import MAX_DEATHS
 
 Job = TypeVar("Job")
-_SECONDS_TO_ANSWER = 3.0
+_CONNECTION_SECONDS = 3.0
 
 
-def _answers(address: str) -> bool:
+def _is_reachable(address: str) -> bool:
     """Return True if something listens at the address (Ray itself waits for minutes)."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+        socket.create_connection((host, int(port)), timeout=_CONNECTION_SECONDS).close()
     except (OSError, ValueError):
         return False
     return True
@@ -32,43 +32,44 @@ def _answers(address: str) -> bool:
 
 def running_cluster() -> str | None:
     """Return the address of a running cluster (RAY_ADDRESS or `ray start`), or None."""
-    named = os.environ.get("RAY_ADDRESS", "")
-    if named and named not in ("auto", "local"):
-        if not _answers(named):
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address and address not in ("auto", "local"):
+        if not _is_reachable(address):
             raise GapscopeError(
-                f"RAY_ADDRESS must be the address of a running Ray cluster; nothing answers at {named!r}. Start the "
+                f"RAY_ADDRESS must be the address of a running Ray cluster; nothing answers at {address!r}. Start the "
                 "cluster, or unset RAY_ADDRESS to use this machine alone."
             )
-        return named
-    # a cluster that was killed leaves its file behind
-    address_file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
-    if named != "local" and address_file.is_file() and _answers(address := address_file.read_text().strip()):
         return address
+    # a cluster that was killed leaves this file behind
+    file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+    if address != "local" and file.is_file() and _is_reachable(local_address := file.read_text().strip()):
+        return local_address
     return None
 
 
 @contextmanager
 def _connected(workers: int, address: str | None) -> Iterator[Any]:
-    """Return Ray, connected to a running cluster or to a local one of `workers` CPUs."""
+    """Yield Ray, connected to a running cluster or to a local one of `workers` CPUs."""
     require_extra("ray", "ray")
     import ray  # pyright: ignore[reportMissingImports]
 
     if ray.is_initialized():
         yield ray
         return
-    if address and not _answers(address):
+    if address and not _is_reachable(address):
         raise GapscopeError(
-            f"address must be that of a running Ray cluster, such as '10.0.0.1:6379' or 'ray://10.0.0.1:10001'; "
-            f"nothing answers at {address!r}. Start the cluster with: ray start --head."
+            f"address must be that of a running Ray cluster, such as '10.0.0.1:6379'; nothing answers at {address!r}. "
+            "Start the cluster with: ray start --head."
         )
     address = address or running_cluster()
-    own = {"address": "local", "num_cpus": workers, "include_dashboard": False}
+    settings: dict[str, Any] = {"address": "local", "num_cpus": workers, "include_dashboard": False}
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        where: dict[str, Any] = {"address": address} if address else own
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
-        if in_main_thread:  # Ray's own would end this process without a word
+        if address:
+            settings = {"address": address}
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+        if in_main_thread:  # Ray's handler would end this process without a message
             signal.signal(signal.SIGTERM, handler)
         yield ray
     finally:
@@ -78,7 +79,7 @@ def _connected(workers: int, address: str | None) -> Iterator[Any]:
 
 
 def _in_folder(function: Callable[[Any], Any], folder: str, job: Any) -> Any:
-    """Initialize a worker: the driver's working folder, one thread."""
+    """Run a job in the driver's working folder with one thread."""
     import torch
 
     if Path(folder).is_dir():
@@ -92,16 +93,9 @@ def run_ray(
 ) -> Iterator[tuple[Job, Any, BaseException | None]]:
     """Run `function` on every job as a Ray task and yield (job, result, error) as they end.
 
-    A cluster that is connected already is used, else the one at `address` or that RAY_ADDRESS names, else one that runs
-    on this machine; otherwise a local one with `workers` processors is started and stopped at the end. A task whose
-    worker or node dies runs again, alone; after `MAX_DEATHS` deaths alone it is yielded with its error.
-
-    Args:
-        address: Of a running cluster.
-        gpus: GPUs that a task has to itself; a fraction shares one among several.
-
-    Yields:
-        The job, what the function returned, and None or what it raised.
+    The cluster is the one that is connected already, else at `address`, at RAY_ADDRESS or on this machine; otherwise a
+    local one with `workers` CPUs is started and stopped at the end. A task whose worker or node dies runs again, alone;
+    after `MAX_DEATHS` deaths alone it is yielded with its error. `address` and `gpus` are those of `Pool.run`.
 
     Raises:
         GapscopeError: Nothing answers at the address, no machine of the cluster has so many GPUs, or it was lost.
@@ -109,22 +103,22 @@ def run_ray(
     with _connected(workers, address) as ray:
         from ray import exceptions  # pyright: ignore[reportMissingImports]
 
-        # a task runs on one machine, and Ray waits for ever for one that is large enough
+        # a task runs on one machine, and Ray would wait forever for one with enough GPUs
         largest = max((node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
         if largest < gpus:
             raise GapscopeError(
-                f"gpus must be what one machine of the cluster has; got {gpus:g}, and the largest has {largest:g}. "
-                "Ask for fewer, or add a machine with more GPUs."
+                f"gpus must be available on one machine of the cluster; got {gpus:g}, and the largest has {largest:g}. "
+                "Pass fewer, or add a machine with more GPUs."
             )
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_in_folder)
         waiting, suspects = deque(jobs), deque()
-        running: dict[Any, tuple[Job, bool]] = {}  # task -> its job, and whether it began with no other beside it
+        running: dict[Any, tuple[Job, bool]] = {}  # task -> its job, and whether it runs alone
         deaths: Counter[int] = Counter()
         while waiting or suspects or running:
-            queue, most = (suspects, 1) if suspects else (waiting, workers)
-            while queue and len(running) < most:
+            queue, limit = (suspects, 1) if suspects else (waiting, workers)
+            while queue and len(running) < limit:
                 job = queue.popleft()
-                running[task.remote(function, str(Path.cwd()), job)] = job, most == 1
+                running[task.remote(function, str(Path.cwd()), job)] = job, limit == 1
             try:
                 (done,), _ = ray.wait(list(running), num_returns=1)
                 result = ray.get(done)

@@ -18,16 +18,11 @@ from gapscope.results.records import Record
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Settings of a run beside its spec, without effect on the trained weights.
+    """Settings of a run that do not affect the trained weights.
 
     Attributes:
-        measures: Names of measures; None takes those that are taken by default and apply, ("all",) all that apply.
-        measure_options: Measure name -> its keyword options.
-        measure_samples: Number of training samples that are measured (the first ones); None takes all.
-        data_root: Where the data lie; None looks in the usual places.
-        device: Torch device.
-        on_epoch: Called in the process of the run after every epoch with the network (evaluation mode), its problem
-            and the epoch's row of the history, which it may extend with numbers; picklable.
+        measures: Names of measures; None runs the default measures that apply, ("all",) all that apply.
+        measure_samples: Number of training samples to measure on (the first ones); None uses all.
     """
 
     measures: tuple[str, ...] | None = None
@@ -41,22 +36,18 @@ class RunOptions:
 def measure_record(
     record: Record, network: nn.Module, initial_state: Mapping[str, Tensor], problem: Problem, options: RunOptions
 ) -> Record:
-    """Return the record with all requested measures, computing only missing ones.
-
-    Returns:
-        The record; a measure that has no value stands in `unmeasured` with the reason.
-    """
+    """Return the record with all requested measures, computing only the missing ones."""
     samples = problem.train.first(options.measure_samples)
     history = bool(record.history)
     names = [item.name for item in select_measures(options.measures, samples, has_initial=True, has_history=history)]
     readings, unmeasured = list(record.readings), dict(record.unmeasured)
-    given = {"initial_state": initial_state, "history": record.history}
+    context = {"initial_state": initial_state, "history": record.history}
     with memo_scope():
         for name in record.missing_measures(names):
-            chosen = {name: options.measure_options[name]} if name in options.measure_options else {}
+            own_options = {name: options.measure_options[name]} if name in options.measure_options else {}
             try:
-                readings.extend(measure(network, samples, [name], options=chosen, **given))
-            except Exception as error:  # a measure must not take the trained network with it
+                readings.extend(measure(network, samples, [name], options=own_options, **context))
+            except Exception as error:  # a failing measure must not lose the trained network
                 unmeasured[name] = failure_message(error)
     return replace(record, readings=Readings(readings), unmeasured=unmeasured, measured_samples=len(samples))
 
@@ -65,7 +56,7 @@ _OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory",
 
 
 def failure_message(error: BaseException) -> str:
-    """One line about an error, as records keep it."""
+    """Describe an error in one line, for records."""
     text = str(error).strip()
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(w in text.lower() for w in _OUT_OF_MEMORY):
         return "out of memory: use a smaller batch, network or chunk size"

@@ -1,6 +1,6 @@
 """Run of one spec: prepare, train, finalize. Failures of the network are recorded.
 
-    run, run_together
+    run, run_specs
       |
       |  prepare    _Run.prepare    folder, stored record, machine, data; then one of three:
       |                no record or failed: data, network and Training (resumes a checkpoint)
@@ -48,8 +48,8 @@ from gapscope.measures.registry import get_measure
 from gapscope.networks import check_network_options
 from gapscope.penalties.base import make_penalty
 from gapscope.pools.from_spec import network_from_spec, prepared
-from gapscope.pools.loading import copied_state, measure_stored_network
-from gapscope.pools.normalization import penalties_of, population_statistics
+from gapscope.pools.loading import copy_state, measure_stored_network
+from gapscope.pools.normalization import make_penalties, population_statistics
 from gapscope.pools.readings import RunOptions, failure_message, measure_record
 from gapscope.results.records import RECORD, Record
 from gapscope.training.checkpoint_writer import CHECKPOINT
@@ -73,16 +73,15 @@ def check_specs(specs: Sequence[RunSpec], options: RunOptions) -> None:
 
 
 def _make_run_folder(folder: Path) -> None:
-    """Create the folder of a run in an existing pool."""
+    """Create the folder of a run in an existing pool, without temporary files of a killed run."""
     try:
         folder.mkdir(exist_ok=True)
-        for leftover in folder.glob(".*.tmp"):  # left by a run that was killed while writing
-            leftover.unlink()
+        for temporary in folder.glob(".*.tmp"):
+            temporary.unlink()
     except OSError as error:
         raise NotWritten(
-            f"{folder} must be a writable folder in a pool; creating it failed "
-            f"({error.strerror or error}). Has the pool been moved, or is it not shared with this machine? "
-            "Run the same command again where the pool is."
+            f"{folder} must be a writable folder in a pool; creating it failed ({error.strerror or error}). Has the "
+            "pool been moved, or is it not shared with this machine? Run the same command again where the pool is."
         ) from None
 
 
@@ -109,13 +108,13 @@ class _Run:
 
     @contextmanager
     def _recording(self, *faults: type[Exception]) -> Iterator[None]:
-        """Record errors as failures of the network, but keep `faults` in `self.outcome`."""
+        """Record errors of the body as failures of the network, and store `faults` as the outcome."""
         try:
             yield
         except faults as error:
             self.outcome = error
             if not isinstance(error, GapscopeError):
-                message = f"The data '{self.spec.data.name}' must be readable; reading them failed: {error}."
+                message = f"Data set '{self.spec.data.name}' must be readable; reading it failed: {error}."
                 self.outcome = UnreadableFile(message)
         except Exception as error:
             self._write(self._failed(failure_message(error)))
@@ -138,11 +137,9 @@ class _Run:
             self.outcome = error
 
     def prepare(self, first: _Run, contexts: ExitStack) -> None:
-        """Prepare the training, or add missing measures to a finished record (an outcome at once).
+        """Prepare the training, or add missing measures to a finished run and set the outcome.
 
-        Args:
-            first: The first run of the stack, whose input tensors are shared.
-            contexts: Those within which the network trains.
+        `first` is the first run of the stack, whose input tensors are shared; `contexts` stay open during training.
         """
         with self._recording(*ENVIRONMENT_FAULTS):
             _make_run_folder(self.folder)
@@ -168,13 +165,13 @@ class _Run:
                 self.outcome = self.stored
 
     def _build(self, contexts: ExitStack) -> None:
-        """Make the network and its training."""
+        """Build the network and its training."""
         network, problem = network_from_spec(self.spec, self.problem).to(self.options.device), self.problem
-        self.network, self.initial = network, copied_state(network)
+        self.network, self.initial = network, copy_state(network)
         refresh = contexts.enter_context(population_statistics(network, self.spec, problem))
 
         def after_epoch(network: nn.Module, row: dict[str, Any]) -> None:
-            # population statistics are those before the last step: the scores are of the weights as they stand now
+            # the population statistics are from before the last step, but the scores need those of the current weights
             refresh()
             row |= {f"test_{name}": value for name, value in evaluate(network, problem.test).items()}
             if self.options.on_epoch is not None:
@@ -186,21 +183,16 @@ class _Run:
             self.spec.training,
             seed=self.spec.seed,
             folder=self.folder,
-            penalties=penalties_of(self.spec, problem),
+            penalties=make_penalties(self.spec, problem),
             on_epoch=after_epoch,
         )
 
     def finalize(self, error: Exception | None, seconds: float) -> None:
-        """Score, measure and write the record.
-
-        Args:
-            error: What the training raised.
-            seconds: How long it took.
-        """
+        """Score, measure and write the record; `error` and `seconds` are those of the training."""
         self.seconds += seconds
         start = time.perf_counter()
         with self._recording(NotWritten, DeviceNotFound):
-            if isinstance(error, UnreadableFile):  # a checkpoint that does not fit
+            if isinstance(error, UnreadableFile):  # the checkpoint is of another network
                 remove_file(self.folder / CHECKPOINT)
                 warnings.warn(f"{error} Its network is retrained.", DamagedFileWarning, stacklevel=2)
                 with ExitStack() as contexts:
@@ -235,24 +227,20 @@ class _Run:
         if not all(map(math.isfinite, scores.values())):
             message = f"loss not finite after epoch {len(result.history)}"
             return replace(record, status="diverged", message=message, stopped=message)
-        facts = {"spec": spec.to_dict(), "corruption": self.corruption}
-        save_tensors(self.folder / "weights.safetensors", self.network.state_dict(), facts)
+        metadata = {"spec": spec.to_dict(), "corruption": self.corruption}
+        save_tensors(self.folder / "weights.safetensors", self.network.state_dict(), metadata)
         return measure_record(replace(record, scores=scores), self.network, self.initial, self.problem, self.options)
 
 
-def run_together(
+def run_specs(
     specs: Sequence[RunSpec], folders: Sequence[Path], options: RunOptions, *, stack: Choice = "auto"
 ) -> list[Record | Exception]:
-    """Run several specs as `run` does, stacking networks of one architecture.
+    """Run specs like `run`, with networks of one architecture in a stack (`train_many`).
 
-    Records and checkpoints are those of `run`: a stack that was killed resumes in a stack or one by one.
-
-    Args:
-        folders: Folder of each run.
-        stack: See `gapscope.train_many`.
+    Records and checkpoints are the same, so a killed stack resumes as a stack or one by one.
 
     Returns:
-        For each spec its record as written, or the error that `run` would raise.
+        For each spec the record that was written, or the error that `run` would raise.
     """
     runs = [_Run(spec, folder, options) for spec, folder in zip(specs, folders, strict=True)]
     with ExitStack() as contexts:
@@ -270,19 +258,18 @@ def run_together(
 def run(spec: RunSpec, folder: Path, options: RunOptions) -> Record:
     """Train, score and measure the network of one spec, write its record, and return it.
 
-    An existing record is only completed by its missing measures. An interrupted training resumes after its last
-    finished epoch. Failures of the network (divergence, out of memory, unknown settings) become a record with status
-    and message. Failures of the machine (missing data or device, unreadable or unwritable files) raise, and nothing
-    is recorded.
+    Of a finished run only missing measures are added; an interrupted run resumes after its last finished epoch.
+    Failures of the network (divergence, out of memory, unknown settings) become a record with status and message.
+    Failures of the machine (missing data or device, unreadable or unwritable files) raise and leave no record.
 
     Args:
         folder: Folder of this run, created if missing; its parent must exist.
 
     Raises:
-        NotWritten: The disk is full or read-only; what was finished is untouched, and the same command continues later.
-        GapscopeError: Data, device or a package are not on this machine, or the data are damaged.
+        NotWritten: The disk is full or read-only; finished work is unchanged, and the same call continues later.
+        GapscopeError: Data, device or a package are missing on this machine, or the data are corrupted.
     """
-    (outcome,) = run_together([spec], [folder], options, stack="never")
+    (outcome,) = run_specs([spec], [folder], options, stack="never")
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
