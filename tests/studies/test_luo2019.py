@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from gapscope.base.samples import Samples
-from gapscope.base.specs import RunSpec
 from gapscope.batch_norm.norm_layers import BATCH_KINDS
 from gapscope.data import Problem, load_dataset
 from gapscope.pools.from_spec import network_from_spec, prepared
@@ -23,7 +22,7 @@ from gapscope_studies.kit.data import write_images
 from gapscope_studies.kit.provenance import DECLARED
 from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.luo2019 import advice, convolutional, excess, fully_connected
-from gapscope_studies.luo2019.networks import PLAIN, Method, claims_of, method
+from gapscope_studies.luo2019.networks import PLAIN, claims_of, make_specs
 from gapscope_studies.luo2019.students import Plan, simulate_point
 from gapscope_studies.luo2019.theory import APPROACHES, largest_settling_rate, overlap_rate, printed_i2
 
@@ -35,14 +34,14 @@ def at(scale: str, work: Path = Path()) -> RunSettings:
 def test_batches_of_every_size_get_as_many_steps_at_small_scale() -> None:
     steps = set()
     for size in (8, 16, 32, 128):
-        spec = method(at("small"), "resnet", size)[0]
+        spec = make_specs(at("small"), "resnet", size)[0]
         assert spec.data.train_size is not None
         steps.add(spec.training.epochs * math.ceil(spec.data.train_size / size))
     assert steps == {12 * 64}
 
 
 def test_the_papers_protocol_at_paper_scale() -> None:
-    small_batch, large_batch = (method(at("paper"), "resnet", size)[0] for size in (128, 1024))
+    small_batch, large_batch = (make_specs(at("paper"), "resnet", size)[0] for size in (128, 1024))
     assert small_batch.network.options == {"width_multiplier": 1.0}
     assert (small_batch.training.learning_rate, small_batch.training.momentum) == (0.1, 0.9)
     assert large_batch.training.learning_rate == pytest.approx(0.8)
@@ -59,33 +58,27 @@ def test_every_scale_has_the_same_settings_and_whole_grids(scale: str) -> None:
     content, other = at(scale).read(luo2019.__file__), at("smoke").read(luo2019.__file__)
     assert content.keys() - {DECLARED} == other.keys() - {DECLARED}
     assert all(content[name].keys() == other[name].keys() for name in ("theory", "excess", "advice", "fig2ef"))
-    slow = method(at(scale), "resnet", 10, options=PLAIN, weight_norm=True)
+    slow = make_specs(at(scale), "resnet", 10, options=PLAIN, weight_norm=True)
     assert len(slow) == content["seeds"] and [spec.seed for spec in slow] == list(range(content["seeds"]))
     assert slow[0].training.learning_rate == pytest.approx(
-        content["slower_weight_norm"] * method(at(scale), "resnet", 10)[0].training.learning_rate
+        content["slower_weight_norm"] * make_specs(at(scale), "resnet", 10)[0].training.learning_rate
     )
 
 
-def made_up(losses: list[float], accuracy: float = 1.0) -> Method:
-    records = [
-        Record(
-            id="a", spec=RunSpec().to_dict(), status="finished" if math.isfinite(loss) else "diverged",
-            scores={"test_loss": loss, "train_accuracy": accuracy}, history=[{"test_loss": 1.0}] * 8,
-        )
-        for loss in losses
-    ]  # fmt: skip
-    return Method("made up", tuple(records), 10)
-
-
 def test_differences_pair_seeds_and_leave_out_what_diverged() -> None:
-    methods = {"a": made_up([1.0, 2.0, math.nan]), "b": made_up([0.5, 3.0, 1.0])}
-    (claim,) = claims_of("", methods, [("", "a", "b", "smaller", "test_loss")])
+    rows = []
+    for name, losses in {"a": [1.0, 2.0, math.nan], "b": [0.5, 3.0, 1.0]}.items():
+        for seed, loss in enumerate(losses):
+            status: Any = "finished" if math.isfinite(loss) else "diverged"
+            record = Record(id="a", spec={}, status=status, scores={"test_loss": loss, "train_accuracy": 1.0})
+            rows.append({"method": name, "seed": seed, "n_classes": 10, "status": status, "record": record})
+            rows[-1]["test_loss"] = loss
+    (claim,) = claims_of("", pandas.DataFrame(rows), [("", "a", "b", "smaller", "test_loss")])
     assert claim.values == (0.5, -1.0) and (claim.above, claim.below) == (-math.inf, 0.0)
-    assert methods["a"].final("test_loss") == [1.0, 2.0]
 
 
 def test_folding_keeps_the_norms_that_act() -> None:
-    spec = method(at("smoke"), "cnn", 10)[0]
+    spec = make_specs(at("smoke"), "cnn", 10)[0]
     problem, _ = prepared(spec, None)
     network = network_from_spec(spec, problem)
     network(problem.train.inputs)
@@ -113,7 +106,7 @@ def test_images_are_written_so_that_they_are_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", excess.MODELS)
 def test_single_units_are_at_their_optimum(model: str) -> None:
     samples = excess.unit_population(model, 20_000, torch.Generator().manual_seed(0))
-    network: Any = excess.fitted_unit(model, samples)
+    network: Any = excess.fit_unit(model, samples)
     # the loss is of order 1 and its curvature too: gamma is at its optimum within 1e-4
     assert max(float(p.grad.abs().max()) for p in network.parameters()) < 1e-4
     assert float(network[0].weight.detach()) == pytest.approx(1.5, abs=0.1)
@@ -121,7 +114,7 @@ def test_single_units_are_at_their_optimum(model: str) -> None:
 
 def test_the_printed_decay_of_a_linear_unit_is_the_closed_form() -> None:
     samples = excess.unit_population("linear", 4000, torch.Generator().manual_seed(0))
-    network = excess.fitted_unit("linear", samples)
+    network = excess.fit_unit("linear", samples)
     [row] = excess.compare(network, samples, (20,), ["0"], 0, passes=2, draws=4)
     # squared error, normal u: 2 / 2 * (2 / 4M + 1 / M) gamma^2; the squared score is 4 noise^2 in the place of 2
     factor = (4000 - 20) / 3999

@@ -1,7 +1,4 @@
-"""Excess of the batch-norm over the population-norm loss (eq. 3) against its predictions.
-
-It is measured layer by layer.
-"""
+"""Excess of batch-norm over population-norm loss (eq. 3) against predictions, by layer."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from gapscope.inspection.losses import default_loss
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import claim
 from gapscope_studies.kit.pool import load_network, outcome
-from gapscope_studies.kit.study import Outcome, Part, RunSettings
+from gapscope_studies.kit.study import Outcome, RunSettings
 
 UNIT, FULLY_CONNECTED, CONVOLUTION = "single-unit", "fully connected", "convolutional"
 MODELS = ("logistic", "linear", "relu")
@@ -51,10 +48,7 @@ class TwoLogits(nn.Module):
 
 
 def unit_population(model: str, n: int, generator: torch.Generator) -> Samples:
-    """Return standard normal u [n, 1] with targets that the model fits.
-
-    With h = 1.5 u + 0.3, targets are labels, or h with noise.
-    """
+    """Return standard normal u [n, 1] with labels or targets of h = 1.5 u + 0.3."""
     u = torch.randn(n, 1, generator=generator, dtype=torch.float64)
     h = SLOPE * u + SHIFT
     if model == "logistic":
@@ -63,11 +57,8 @@ def unit_population(model: str, n: int, generator: torch.Generator) -> Samples:
     return Samples(u, (h.relu() if model == "relu" else h) + noise)
 
 
-def fitted_unit(model: str, samples: Samples) -> nn.Module:
-    """Build batch norm and the model's output, with exact population statistics.
-
-    gamma and beta are the best ones.
-    """
+def fit_unit(model: str, samples: Samples) -> nn.Module:
+    """Build batch norm and the model's output, with exact statistics and optimal weights."""
     norm = nn.BatchNorm1d(1, dtype=torch.float64)
     output = {"logistic": TwoLogits(), "linear": nn.Identity(), "relu": nn.ReLU()}[model]
     network = nn.Sequential(norm, output).eval()
@@ -88,10 +79,10 @@ def fitted_unit(model: str, samples: Samples) -> nn.Module:
 
 
 def _printed(network: nn.Module, samples: Samples, size: int) -> dict[str, dict[str, float]]:
-    """Layer -> decay by theorem 1 as printed, and with the curvature corrected.
+    """Return the decay of theorem 1 by layer, as printed and with the curvature corrected.
 
-    Variances are those printed, 1/M and (rho + 2)/4M. Every position counts as a copy, channels as independent, and so
-    do a batch's mean and deviation. Batches are drawn without replacement.
+    Variances are those printed, 1/M and (rho + 2)/4M. Positions count as copies; channels, and a batch's mean and
+    deviation, as independent. Batches are drawn without replacement.
     """
     network = copy.deepcopy(network)
     refresh_population(network, samples, samples=len(samples), layers=list(batch_norm_layers(network)))
@@ -113,8 +104,8 @@ def compare(
 ) -> list[Row]:  # fmt: skip
     """Return a row per layer and batch size: measured excess, standard error, predictions.
 
-    Samples are dealt `passes` times into batches of the smallest size, of larger ones in proportion, so that every size
-    has about as many batches; the shipped prediction draws `draws` noises a sample.
+    Every size has about as many batches: `passes` over the data for the smallest, more in proportion for larger ones.
+    The shipped prediction takes `draws` noise samples per sample.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "batches"))
     rows = []
@@ -148,7 +139,7 @@ def _of_network(
 def _of_unit(model: str, seed: int, sizes: Sequence[int], effort: Mapping[str, int]) -> list[Row]:
     samples = unit_population(model, effort["n"], torch.Generator().manual_seed(derive_seed(seed, model)))
     rest = {name: value for name, value in effort.items() if name != "n"}
-    rows = compare(fitted_unit(model, samples), samples, sizes, ["0"], seed, **rest)
+    rows = compare(fit_unit(model, samples), samples, sizes, ["0"], seed, **rest)
     return [row | {"kind": UNIT, "layer": model} for row in rows]
 
 
@@ -167,7 +158,7 @@ def _specs(scale: Mapping[str, Any]) -> dict[str, list[RunSpec]]:
     return result
 
 
-def measured_rows(setting: RunSettings, specs: Mapping[str, Sequence[RunSpec]]) -> list[Row]:
+def compare_all(setting: RunSettings, specs: Mapping[str, Sequence[RunSpec]]) -> list[Row]:
     """Apply `compare` to single units, a fully connected network and the CNN."""
     scale = setting.read(__file__)
     options = scale["excess"]
@@ -188,15 +179,12 @@ def measured_rows(setting: RunSettings, specs: Mapping[str, Sequence[RunSpec]]) 
 
 
 def ratio(rows: Any, prediction: str) -> float:
-    """Measured over predicted, both summed over rows."""
+    """Return measured over predicted, both summed over rows."""
     return float(rows["measured"].sum() / rows[prediction].sum())
 
 
 def standard_error(rows: Any) -> float:
-    """Return the standard error of the ratio to the shipped prediction.
-
-    It is that of the sampled batches and noises.
-    """
+    """Return the standard error of the ratio to the shipped prediction."""
     of_predicted = ratio(rows, "shipped") ** 2 * (rows["shipped_error"].astype(float) ** 2).sum()
     return float(((rows["standard_error"] ** 2).sum() + of_predicted) ** 0.5 / abs(rows["shipped"].sum()))
 
@@ -211,7 +199,7 @@ def _figure(table: pandas.DataFrame) -> Figure:
             plots.lines(axis, {t: np.where(v > 0, v, np.nan) for t, v in ratios.items()}, sizes, style="o-")
         axis.axhspan(1 / FACTOR, FACTOR, color="0.9", zorder=0)
         plots.set_labels(axis, title=kind, xscale="log", yscale="log", ylim=(0.01, 30), xlabel="batch size M",
-                         ylabel="measured over predicted")  # fmt: skip
+                    ylabel="measured over predicted")  # fmt: skip
         axis.set_xticks(sizes, [str(size) for size in sizes])
         axis.set_xticks([], minor=True)
     plots.legend(figure)
@@ -219,13 +207,12 @@ def _figure(table: pandas.DataFrame) -> Figure:
 
 
 def excess(setting: RunSettings) -> Outcome:
-    """Expected batch-norm loss minus population-norm loss against four predictions.
+    """Compare the measured excess of the batch-norm loss with four predictions.
 
-    Single units at the optimum (the theorem's own setting, Gaussian inputs), the layers of a fully connected network,
-    and those of the CNN, both trained on digits.
+    Single units at the optimum (the theorem's setting, Gaussian inputs), and layers of two networks trained on digits.
     """
     by_kind = _specs(setting.read(__file__))
-    rows = measured_rows(setting, by_kind)
+    rows = compare_all(setting, by_kind)
     table = pandas.DataFrame(rows)
     texts = {
         "printed": PRINTED,
@@ -257,9 +244,3 @@ def excess(setting: RunSettings) -> Outcome:
         tables={"Measured over predicted, by layer and batch size (sums over seeds)": by_layer},
         figures={"ratios": _figure(table)},
     )
-
-
-PART = Part(
-    "excess", "Eq. 3: gamma decay against the measured excess loss of batch norm", excess,
-    "The loss with batch statistics is, in expectation, that with population statistics plus a decay of gamma.",
-)  # fmt: skip

@@ -20,7 +20,7 @@ from gapscope.theory import (
     stability_eigenvalues,
 )
 from gapscope_studies.kit.claims import Claim, identity
-from gapscope_studies.kit.study import Outcome, Part, RunSettings
+from gapscope_studies.kit.study import Outcome, RunSettings
 
 NOISE = 0.25
 ZETAS = (0.0, 0.05, 0.25, 1.0)
@@ -29,12 +29,12 @@ LENGTH, TEMPERATURE, LOAD = 1.5, 0.1, 1.2  # of the saddle with a > 1
 
 
 def variance_of_batch_mean(values: Sequence[float], batch_size: int) -> float:
-    """Variance of the mean of a batch drawn from `values`, over all batches that there are."""
+    """Return the exact variance of the mean of a batch drawn from `values`."""
     return float(np.var([np.mean(batch) for batch in itertools.product(values, repeat=batch_size)]))
 
 
 def variance_of_batch_std(batch_size: int, std: float) -> float:
-    r"""Exact variance of the standard deviation of a batch of Gaussians, with the divisor M.
+    r"""Return the exact variance of the standard deviation of a Gaussian batch, divisor M.
 
     $\sqrt M s / \sigma$ has the chi distribution of M - 1 degrees of freedom.
     """
@@ -43,10 +43,7 @@ def variance_of_batch_std(batch_size: int, std: float) -> float:
 
 
 def _prior_claims(batch_size: int = 32) -> list[Claim]:
-    """Return claims on the priors of mu_B and sigma_B.
-
-    They are right for a standard deviation of 1, the second for no other.
-    """
+    """Return claims on the priors of mu_B and sigma_B."""
     population = [0.0, 1.0, 4.0, -3.0, 10.0]
     ratio = variance_of_batch_mean(population, 4) / (float(np.var(population)) / 4)
     quantity = "relative distance to that over all batches of 4"
@@ -64,10 +61,7 @@ def _prior_claims(batch_size: int = 32) -> list[Claim]:
 
 
 def population_and_weight_norm(scale: float = 0.3) -> float:
-    """Return the largest difference of eq. (4) to population normalization.
-
-    Samples have the covariance scale * identity.
-    """
+    """Return the largest difference of eq. (4) to population norm, for white inputs."""
     random = np.random.default_rng(0)
     x = random.standard_normal((50, 6))
     x -= x.mean(0)
@@ -81,10 +75,7 @@ def population_and_weight_norm(scale: float = 0.3) -> float:
 
 
 def largest_stable_rate(zeta: float) -> float:
-    """Return the effective rate at which the overlap's flow has the derivative 0.
-
-    The derivative is at the fixed point, with terms of order eta^2.
-    """
+    """Return the effective rate at which the overlap's flow has derivative 0, to order eta^2."""
     gamma = float(fixed_point(zeta=zeta).gamma)
 
     def derivative(rate: float) -> float:
@@ -95,10 +86,7 @@ def largest_stable_rate(zeta: float) -> float:
 
 
 def _stability_claims() -> list[Claim]:
-    """Return claims on Prop. 3 and on the largest learning rates of weight and batch norm.
-
-    The rates are by exact derivatives.
-    """
+    """Return claims on Prop. 3 and on the largest learning rates of weight and batch norm."""
     points = {zeta: float(fixed_point(zeta=zeta).gamma) for zeta in ZETAS}
     gains = [dynamics_jacobian(gamma, 1.0, 1.0, learning_rate=rate, zeta=zeta)[0, 0] / rate
              for zeta, gamma in points.items() for rate in (0.1, 1.0, 5.0)]  # fmt: skip
@@ -125,10 +113,7 @@ def _stability_claims() -> list[Claim]:
 
 
 def numerical_saddle() -> tuple[float, float]:
-    """Return gain and gamma R that make the free energy stationary at fixed length.
-
-    Derivatives are central differences.
-    """
+    """Return gain and gamma R that make the free energy stationary at fixed length."""
 
     def slopes(point: np.ndarray) -> list[float]:
         def energy(gamma: float, product: float) -> float:
@@ -146,10 +131,7 @@ def numerical_saddle() -> tuple[float, float]:
 
 
 def _saddle_claims() -> list[Claim]:
-    """Return claims on eqs. (22) to (25) against the saddle of eq. (21).
-
-    Eqs. (22) to (24) are compared at a > 1, eq. (25) at a = 1.
-    """
+    """Return claims on eqs. (22) to (24) at a > 1, and on eq. (25) at a = 1."""
     gamma, product = numerical_saddle()
     a = 1 + TEMPERATURE / (LENGTH**2 - gamma**2)
     printed_gamma = LOAD / (2 * a) + LOAD * NOISE / (2 * a - LOAD)
@@ -173,7 +155,7 @@ def _saddle_claims() -> list[Claim]:
 
 
 def formulas(setting: RunSettings) -> Outcome:
-    """Everything that formulas alone decide."""
+    """Check what formulas alone decide."""
     claims = [
         *_prior_claims(),
         identity("Eq. 4", "population normalization of white inputs is weight normalization", "largest difference",
@@ -186,9 +168,3 @@ def formulas(setting: RunSettings) -> Outcome:
         verdict="Eqs. 22 and 24 hold at zero temperature only, where a is 1; the prior of sigma_B lacks sigma_P^2.",
         seeds=[0],
     )  # fmt: skip
-
-
-PART = Part(
-    "formulas", "Priors, eq. 4, Props. 3 to 5, eqs. 21 to 25: what computation alone decides", formulas,
-    "Priors of batch statistics, stability of the fixed points, and the saddle of the free energy.",
-)  # fmt: skip

@@ -26,16 +26,17 @@ from gapscope.training.loop import train
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, claim
 from gapscope_studies.kit.pool import evaluate_networks, outcome
+from gapscope_studies.kit.runs import differences, interval_table
 from gapscope_studies.kit.statistics import mean
-from gapscope_studies.kit.study import Outcome, Part, RunSettings
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.luo2019.networks import (
     PAPER,
     POOL,
-    SHOWN,
+    SCORES,
     arm_of,
-    by_seed,
-    compared_methods,
-    method,
+    compare_methods,
+    dictionary_arm,
+    make_specs,
     train_methods,
 )
 
@@ -121,27 +122,22 @@ def neuron_numbers(network: nn.Module, problem: Problem) -> dict[str, float]:
 def neurons(setting: RunSettings) -> Outcome:
     """Compare weight norm with one batch statistic, weight norm alone, and batch norm."""
     normal = setting.read(__file__)["normal"]
-    specs = {name: method(setting, "neurons", normal, **kind) for name, kind in METHODS.items()}
-    methods = train_methods(setting, specs)
-    tables: dict[str, Any] = {
-        name: evaluate_networks(setting, POOL, neuron_numbers, [record.id for record in result.finished]).astype(float)
-        for name, result in methods.items()
-    }
+    specs = {name: make_specs(setting, "neurons", normal, **kind) for name, kind in METHODS.items()}
+    runs = train_methods(setting, specs)
+    finished = runs[runs["status"] == "finished"]
+    finished = finished.join(evaluate_networks(setting, POOL, neuron_numbers, finished["id"]).astype(float), on="id")
     claims = []
     figure, axes = plots.panels(len(CLAIMS), width=3.0, height=2.4)
     for axis, (number, (quantity, name, says)) in zip(axes, CLAIMS.items(), strict=True):
-        pairs = by_seed(methods[name], methods["WN"])
-        differences = [tables[name].loc[a.id, number] - tables["WN"].loc[b.id, number] for a, b in pairs]
-        arms = [methods[each].arm("test_accuracy") for each in (name, "WN")]
-        claims.append(claim("Sec. 1.1", says, f"{quantity}, {name} minus WN", differences, below=0.0, compared=arms))
-        plots.points(axis, {method: mean(table[number].to_list()) for method, table in tables.items()})
+        claims.append(claim("Sec. 1.1", says, f"{quantity}, {name} minus WN", differences(finished, name, "WN", number),
+                            below=0.0, compared=(arm_of(runs, name), arm_of(runs, "WN"))))  # fmt: skip
+        values = finished.groupby("method", sort=False)[number]
+        plots.points(axis, {str(method): mean(each.to_numpy()) for method, each in values})
         plots.set_labels(axis, title=number)
-    rows = [{"method": name} | {text[0]: str(mean(table[key].to_list())) for key, text in CLAIMS.items()}
-            for name, table in tables.items()]  # fmt: skip
-    return compared_methods(
-        setting, methods, {"network": "a single neuron and a layer, in theory", "batch size": "not said"},
-        claims=claims, tables={"Neurons at the end of training": pandas.DataFrame(rows)}, figures={"neurons": figure},
-        verdict=BEWARE,
+    table = interval_table(finished, "method", {number: text[0] for number, text in CLAIMS.items()})
+    return compare_methods(
+        setting, runs, {"network": "a single neuron and a layer, in theory", "batch size": "not said"},
+        claims=claims, tables={"Neurons at the end of training": table}, figures={"neurons": figure}, verdict=BEWARE,
     )  # fmt: skip
 
 
@@ -163,31 +159,30 @@ class ConstantDecay(Penalty):
 
 
 def _specs(setting: RunSettings, *, large: bool) -> list[RunSpec]:
-    return method(setting, "neurons", setting.read(__file__)["large" if large else "normal"])
+    return make_specs(setting, "neurons", setting.read(__file__)["large" if large else "normal"])
 
 
-def one_training(
-    setting: RunSettings, seed: int, *, large: bool = False, dropped: int = 0, constant: float = 0.0,
-    measured: bool = False,
+def train_one(
+    setting: RunSettings, seed: int, *, large: bool = False, dropout_layer: int = 0,
+    constant: float = 0.0, gamma_decay: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Train one network, and return its curve and training, held-out and test scores.
 
-    Options: large batches, dropout in hidden layer `dropped` (batch norm follows the first alone), a constant decay,
-    gamma decay whose `measured` factor replaces what large batches lack.
+    Batch norm follows the first hidden layer alone. `gamma_decay` adds what large batches lack, as measured.
     """
     sizes = setting.read(__file__)
     dropout = sizes["constant_decay"]["dropout"]
     spec = _specs(setting, large=large)[0].replace({"seed": seed, "data.seed": seed})
-    if spec.data.train_size is not None:  # else half of all that there are is kept back
+    if spec.data.train_size is not None:  # else half of all images is kept back
         spec = spec.replace({"data.train_size": 2 * spec.data.train_size})
     problem, _ = prepared(spec, setting.data_root)
     samples, kept_back = (problem.train.subset(half) for half in torch.arange(len(problem.train)).chunk(2))
     network = network_from_spec(spec.replace({"network.options.dropout": dropout}), problem)
     for number in (1, 2):
         layer: Any = network.get_submodule(f"fc{number}_dropout")
-        layer.p = dropout if number == dropped else 0.0
+        layer.p = dropout if number == dropout_layer else 0.0
     penalties: list[Penalty] = [ConstantDecay(constant)] if constant else []
-    if measured:
+    if gamma_decay:
         penalties.append(GammaDecayPenalty(batch_size=sizes["normal"], batch_norm_size=sizes["large"], seed=seed))
     result = train(network, samples, spec.training, seed=seed, test=problem.test, penalties=penalties)
     parts = {"train": samples, "kept_back": kept_back, "test": problem.test}
@@ -196,88 +191,77 @@ def one_training(
             "accuracies": [float(row["test_accuracy"]) for row in result.history]}  # fmt: skip
 
 
-def _train_all(
-    setting: RunSettings, methods: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]
-) -> dict[str, list[dict[str, Any]]]:
-    jobs = {f"{seed} {name}": partial(one_training, setting, seed, **options)
+def _train_all(setting: RunSettings, methods: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]) -> Table:
+    """Return one row per method and seed."""
+    jobs = {f"{seed} {name}": partial(train_one, setting, seed, **options)
             for seed in seeds for name, options in methods.items()}  # fmt: skip
     result = setting.cached("constant-decay", jobs)
-    return {name: [result[f"{seed} {name}"] for seed in seeds] for name in methods}
+    return pandas.DataFrame(
+        {"method": name, "seed": seed, **result[f"{seed} {name}"]} for name in methods for seed in seeds
+    )
 
 
-def _decay_claims(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Claim]:
-    bn, bn_large, constant, measured, before, after = runs
+def _decay_claims(runs: Table) -> list[Claim]:
+    bn, bn_large, constant, decayed, before, after = runs["method"].unique()
 
-    def difference(one: str, other: str, score: str) -> list[float]:
-        return [a[score] - b[score] for a, b in zip(runs[one], runs[other], strict=True)]
+    def arms(*methods: str, curve: str = "curve") -> list[Any]:
+        return [dictionary_arm(name, runs[runs["method"] == name], 0.1, curve) for name in methods]
 
-    def row(source: str, says: str, one: str, other: str, score: str, **more: Any) -> Claim:
-        curve = "curve" if score == "test_loss" else "accuracies"
-        arms = [arm_of(name, runs[name], 0.1, curve) for name in (one, other)]
-        return claim(source, says, f"{SHOWN[score]} of {one} minus {other}", difference(one, other, score),
-                     compared=arms, **more)  # fmt: skip
+    def difference(says: str, one: str, other: str, score: str, *, source: str = SOURCE, **more: Any) -> Claim:
+        compared = arms(one, other, curve="curve" if score == "test_loss" else "accuracies")
+        quantity = f"{SCORES[score]} of {one} minus {other}"
+        return claim(source, says, quantity, differences(runs, one, other, score), compared=compared, **more)
 
-    lost, back = (difference(bn_large, other, "test_loss") for other in (bn, constant))
+    lost, regained = (differences(runs, bn_large, other, "test_loss") for other in (bn, constant))
     return [
-        row(SOURCE, "BN's validation loss grows with the batch size", bn_large, bn, "test_loss", above=0.0),
+        difference("BN's validation loss grows with the batch size", bn_large, bn, "test_loss", above=0.0),
         claim(SOURCE, "a constant decay does not help large batches",
               f"fall of the validation loss by a constant decay, less half of what {bn} is below {bn_large}",
-              [fall - gap / 2 for fall, gap in zip(back, lost, strict=True)], below=0.0,
-              compared=[arm_of(name, runs[name], 0.1) for name in (bn_large, bn, constant)]),
-        row("control", "gamma decay with its measured factor helps large batches", measured, bn_large, "test_loss",
-            below=0.0, ours=True),
-        row(SOURCE, "dropout before BN harms", before, bn, "test_accuracy", below=0.0),
-        row(SOURCE, "dropout behind the last BN is better than before one", after, before, "test_accuracy", above=0.0),
+              regained - lost / 2, below=0.0, compared=arms(bn_large, bn, constant)),
+        difference("gamma decay with its measured factor helps large batches", decayed, bn_large, "test_loss",
+                   below=0.0, source="control", ours=True),
+        difference("dropout before BN harms", before, bn, "test_accuracy", below=0.0),
+        difference("dropout behind the last BN is better than before one", after, before, "test_accuracy", above=0.0),
     ]  # fmt: skip
 
 
 def constant_decay(setting: RunSettings) -> Outcome:
-    """Compare BN in large batches with constant gamma decay, and dropout before and after BN.
-
-    Dropout is in normal batches.
-    """
+    """Compare BN in large batches with constant gamma decay, and dropout before and after BN in normal ones."""
     scale = setting.read(__file__)
-    normal, large, options, first = scale["normal"], scale["large"], scale["constant_decay"], scale["seeds"]
+    normal, large, options, n_seeds = scale["normal"], scale["large"], scale["constant_decay"], scale["seeds"]
     # the constant with the least loss on images kept back, over seeds that no claim uses
     trials = {f"tuned, {constant:g}": {"large": True, "constant": constant} for constant in options["constants"]}
-    trial_runs = _train_all(setting, trials, range(first, first + options["tuning_seeds"]))
-    losses = [float(np.mean([run["kept_back_loss"] for run in runs])) for runs in trial_runs.values()]
+    trial_runs = _train_all(setting, trials, range(n_seeds, n_seeds + options["tuning_seeds"]))
+    losses = trial_runs.groupby("method", sort=False)["kept_back_loss"].mean().to_list()
     tuning = pandas.DataFrame({"constant": options["constants"], "loss on images kept back": losses})
     constant = options["constants"][int(np.argmin(losses))]
     methods: dict[str, dict[str, Any]] = {
         f"BN {normal}": {},
         f"BN {large}": {"large": True},
         f"BN {large} + constant {constant:g}": {"large": True, "constant": constant},
-        f"BN {large} + measured decay": {"large": True, "measured": True},
-        f"BN {normal}, dropout before BN": {"dropped": 1},
-        f"BN {normal}, dropout behind BN": {"dropped": 2},
+        f"BN {large} + measured decay": {"large": True, "gamma_decay": True},
+        f"BN {normal}, dropout before BN": {"dropout_layer": 1},
+        f"BN {normal}, dropout behind BN": {"dropout_layer": 2},
     }
-    runs = _train_all(setting, methods, range(first))
-    by_method = {name: {score: [run[score] for run in each] for score in SHOWN} for name, each in runs.items()}
-    rows = [{"method": name} | {title: str(mean(scores[score])) for score, title in SHOWN.items()}
-            for name, scores in by_method.items()]  # fmt: skip
+    runs = _train_all(setting, methods, range(n_seeds))
+    groups = runs.groupby("method", sort=False)
     figure, axes = plots.panels(2)
     for axis, score in zip(axes, ("test_loss", "test_accuracy"), strict=True):
-        plots.points(axis, {name: mean(scores[score]) for name, scores in by_method.items()})
-        plots.set_labels(axis, title=SHOWN[score])
+        plots.points(axis, {str(name): mean(values.to_numpy()) for name, values in groups[score]})
+        plots.set_labels(axis, title=SCORES[score])
     count = f"{len(methods)} a seed; {len(tuning) * options['tuning_seeds']} to choose the constant"
     return outcome(
         setting,
         [spec for size in (False, True) for spec in _specs(setting, large=size)],
         PAPER | {"network": "ResNet-18", "batch size": "1,024; 32 of other authors", "dropout": "not said"},
         also=[{"what": "trainings", "paper": "", "here": count}],
-        numbers={"methods": by_method, "constant": constant, "tuning": tuning.to_dict("list")},
+        numbers={
+            "methods": {name: group[[*SCORES]].to_dict("list") for name, group in groups},
+            "constant": constant,
+            "tuning": tuning.to_dict("list"),
+        },
         claims=_decay_claims(runs),
-        tables={"Methods at the end of training (mean over seeds, 95 % t interval)": pandas.DataFrame(rows),
-                "Choosing the constant, on seeds of its own": tuning},
+        tables={"Methods at the end of training (mean over seeds, 95 % t interval)":
+                interval_table(runs, "method", SCORES), "Choosing the constant, on seeds of its own": tuning},
         figures={"methods": figure},
     )  # fmt: skip
-
-
-PARTS = (
-    Part("neurons", "Sec. 1.1: single neurons under batch means and batch variances", neurons,
-         "Batch means discourage reliance on single neurons and equalize them; batch variances lower their kurtosis "
-         "and correlation."),
-    Part("constant_decay", "App. B.3: a constant decay in large batches, dropout before and behind BN", constant_decay,
-         "A constant decay of gamma does not make up for what BN loses in large batches; dropout before BN harms."),
-)  # fmt: skip

@@ -1,35 +1,33 @@
-"""Networks of the study, trained once for all parts, with scores, claims and curves.
+"""Networks of the study, trained once for all parts, with their scores, claims and curves.
 
-SGD with momentum 0.9, a learning rate that grows in proportion to the batch size and falls by the factor 1e-4 a step,
-as in the paper's section 5. What the scales change is said in their TOML files.
+SGD with momentum 0.9, a learning rate proportional to the batch size that falls by the factor 1e-4 per step, as in
+section 5 of the paper. The TOML files state what the scales change.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas
 from matplotlib.figure import Figure
 
 from gapscope.base.specs import RunSpec
 from gapscope.pools.from_spec import prepared
-from gapscope.results.records import Record
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve
 from gapscope_studies.kit.pool import make_arm, outcome
-from gapscope_studies.kit.statistics import mean
-from gapscope_studies.kit.study import Outcome, RunSettings
+from gapscope_studies.kit.runs import differences, interval_table
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 POOL = "networks"
 PLAIN = {"normalization": "none"}
 PAPER_TRAINING_SAMPLES = 50_000
 FALL_OVER_A_SHORT_RUN = 0.02
 DIRECTIONS_STD = 0.05
-SHOWN = {
+SCORES = {
     "train_loss": "train loss",
     "test_loss": "validation loss",
     "train_accuracy": "train accuracy",
@@ -39,28 +37,26 @@ PANELS = ("train_loss", "test_loss", "test_accuracy")
 PAPER = {"data": "CIFAR-10, 50,000 training images, 10 classes, 3 x 32 x 32", "batch size": "128, 1,024"}
 
 
-def epochs_of(scale: Mapping[str, Any], batch_size: int, epochs: int) -> int:
-    """Return the epochs at a batch size for `epochs` at the normal one.
+def scale_epochs(scale: Mapping[str, Any], batch_size: int, epochs: int) -> int:
+    """Return the epochs at a batch size: as many as at the normal size, or enough for as many steps.
 
-    There are as many, or enough for as many steps.
-
-    >>> epochs_of({"equal_steps": True, "normal": 16}, 128, 12), epochs_of({"equal_steps": False}, 128, 12)
+    >>> scale_epochs({"equal_steps": True, "normal": 16}, 128, 12), scale_epochs({"equal_steps": False}, 128, 12)
     (96, 12)
     """
     return math.ceil(epochs * batch_size / scale["normal"]) if scale["equal_steps"] else epochs
 
 
-def method(
+def make_specs(
     setting: RunSettings, architecture: str, batch_size: int, *, epochs: int | None = None, seeds: int | None = None,
     options: Mapping[str, Any] | None = None, **normalization: Any,
 ) -> list[RunSpec]:  # fmt: skip
-    """Specs of one method, one per seed, which draws weights, order and training images.
+    """Return the specs of one method, one per seed (of weights, order and training images).
 
     `options` are the network's, the rest fields of the normalization. `seeds` replaces the number of the scale.
     """
     scale = setting.read(__file__)
     base = RunSpec.from_dict(scale[architecture])
-    epochs = epochs_of(scale, batch_size, epochs or base.training.epochs)
+    epochs = scale_epochs(scale, batch_size, epochs or base.training.epochs)
     rate = base.training.learning_rate * batch_size / 128
     if normalization.get("weight_norm"):
         # narrow networks get vectors of the lengths that full ones have, which set how fast directions turn
@@ -82,116 +78,96 @@ def method(
     return [base.replace(changes | {"seed": seed, "data.seed": seed}) for seed in range(seeds or scale["seeds"])]
 
 
-@dataclass(frozen=True)
-class Method:
-    """Networks of one method: a record per seed, in order of seeds, and the number of classes."""
-
-    name: str
-    records: tuple[Record, ...]
-    n_classes: int
-
-    @property
-    def finished(self) -> list[Record]:
-        """Runs that did not diverge."""
-        return [record for record in self.records if record.status == "finished"]
-
-    def final(self, score: str) -> list[float]:
-        """Scores at the end, in evaluation mode, of the runs that did not diverge."""
-        return [record.scores[score] for record in self.finished]
-
-    def arm(self, score: str) -> ComparisonArm:
-        """Return how well it learned, for the guard."""
-        return make_arm(self.name, self.records, self.n_classes, score=score)
-
-    @property
-    def batch_size(self) -> int:
-        """Samples per step."""
-        return int(self.records[0].spec["training"]["batch_size"])
-
-
-def train_methods(setting: RunSettings, named: Mapping[str, Sequence[RunSpec]]) -> dict[str, Method]:
-    """Train what is missing, seed by seed, so that a stopped study has whole seeds."""
-    specs = sorted((spec for of_name in named.values() for spec in of_name), key=lambda spec: spec.seed)
+def train_methods(setting: RunSettings, methods: Mapping[str, Sequence[RunSpec]]) -> Table:
+    """Train missing networks, and return one row per run of each method, without scores where it diverged."""
+    # seed by seed, so that a stopped study has whole seeds
+    specs = sorted((spec for of_method in methods.values() for spec in of_method), key=lambda spec: spec.seed)
     records = {record.id: record for record in setting.train(POOL, specs, measures=())}
-    return {
-        name: Method(name, tuple(records[spec.id] for spec in of_name),
-                     prepared(of_name[0], setting.data_root)[0].n_outputs)
-        for name, of_name in named.items()
-    }  # fmt: skip
+    n_classes = prepared(specs[0], setting.data_root)[0].n_outputs
+    rows = []
+    for name, of_method in methods.items():
+        for spec in of_method:
+            record = records[spec.id]
+            scores = record.scores if record.status == "finished" else dict.fromkeys(SCORES, math.nan)
+            facts = {"id": spec.id, "status": record.status, "n_classes": n_classes, "record": record}
+            rows.append({"method": name, "seed": spec.seed, "batch": spec.training.batch_size, **facts, **scores})
+    return pandas.DataFrame(rows)
 
 
-def arm_of(name: str, runs: Iterable[Mapping[str, Any]], chance: float, curve: str = "curve") -> ComparisonArm:
-    """Return the training fit of runs with scores and curves, for the guard.
-
-    `curve` names the curve: "accuracies" or a loss.
-    """
-    runs = list(runs)
-    accuracy, loss = (float(np.median([run[score] for run in runs])) for score in ("train_accuracy", "train_loss"))
-    return ComparisonArm(
-        name=name, train_accuracy=accuracy, chance=chance, train_loss=loss, falling=curve == "curve",
-        curve=downsample_curve([run.get(curve, ()) for run in runs]),
-    )  # fmt: skip
+def arm_of(runs: Table, method: str) -> ComparisonArm:
+    """Return the training fit of one method's networks, for the guard."""
+    chosen = runs[runs["method"] == method]
+    return make_arm(method, chosen["record"].to_list(), int(chosen["n_classes"].iloc[0]))
 
 
-def by_seed(*methods: Method) -> list[tuple[Record, ...]]:
-    """The records of several methods, seed by seed, where none diverged."""
-    together = zip(*(method.records for method in methods), strict=True)
-    return [records for records in together if all(record.status == "finished" for record in records)]
+def claims_of(source: str, runs: Table, rows: Sequence[Sequence[Any]]) -> list[Claim]:
+    """Return claims that one method has a larger or smaller score than another, seed by seed.
 
-
-def claims_of(source: str, methods: Mapping[str, Method], rows: Sequence[Sequence[Any]]) -> list[Claim]:
-    """Claims that one method has a larger or smaller score than another, seed by seed.
-
-    Rows are what is said, the two methods, "larger" or "smaller", the score, and further fields of the claim.
+    Rows are the statement, the two methods, "larger" or "smaller", the score, and further fields of the claim.
     """
     claims = []
-    for says, one, other, sign, score, *more in rows:
-        a, b = methods[one], methods[other]
-        values = [first.scores[score] - second.scores[score] for first, second in by_seed(a, b)]
-        bound = {"above": 0.0} if sign == "larger" else {"below": 0.0}
-        facts = {"source": source, "compared": (a.arm(score), b.arm(score)), **bound, **(more[0] if more else {})}
-        claims.append(claim(says=says, quantity=f"{SHOWN[score]} of {a.name} minus {b.name}", values=values, **facts))
+    for statement, one, other, sign, score, *more in rows:
+        # a method of fewer seeds is compared on these alone
+        common = set.intersection(*(set(runs.loc[runs["method"] == name, "seed"]) for name in (one, other)))
+        pair = runs[runs["seed"].isin(common)]
+        finished = pair[pair["status"] == "finished"]
+        facts = {"source": source, "above" if sign == "larger" else "below": 0.0, **(more[0] if more else {})}
+        claims.append(
+            claim(says=statement, quantity=f"{SCORES[score]} of {one} minus {other}",
+                  values=differences(finished, one, other, score), compared=(arm_of(pair, one), arm_of(pair, other)),
+                  **facts)
+        )  # fmt: skip
     return claims
 
 
-def _curves(methods: Mapping[str, Method]) -> Figure:
+def _curves(runs: Table) -> Figure:
     """Plot means over seeds along training, with bands of the range, one panel per score."""
     figure, axes = plots.panels(len(PANELS))
     for axis, score in zip(axes, PANELS, strict=True):
-        values = {name: np.array([[float(row[score]) for row in record.history] for record in method.finished])
-                  for name, method in methods.items()}  # fmt: skip
+        values = {
+            str(name): np.array([[float(row[score]) for row in r.history] for r in records if r.status == "finished"])
+            for name, records in runs.groupby("method", sort=False)["record"]
+        }
         plots.lines(axis, values)
         highest = [v.mean(0)[v.shape[1] // 4 :].max() for v in values.values() if v.size]
         if "loss" in score and highest:
             axis.set_ylim(0, 1.1 * max(highest))
-        plots.set_labels(axis, title=SHOWN[score], xlabel="epoch")
+        plots.set_labels(axis, title=SCORES[score], xlabel="epoch")
     plots.legend(figure)
     return figure
 
 
-def compared_methods(
-    setting: RunSettings, methods: Mapping[str, Method], paper: Mapping[str, str], *,
-    tables: Mapping[str, Any] = MappingProxyType({}), figures: Mapping[str, Figure] = MappingProxyType({}), **more: Any,
+def compare_methods(
+    setting: RunSettings, runs: Table, paper: Mapping[str, str], *, tables: Mapping[str, Any] | None = None,
+    figures: Mapping[str, Figure] | None = None, **more: Any,
 ) -> Outcome:  # fmt: skip
-    """Return an outcome that compares methods, with their curves.
+    """Return the outcome of a part that compares methods, with their scores and curves.
 
     The curves are plotted unless other `figures` have that name.
     """
-    import pandas
-
-    specs = [RunSpec.from_dict(record.spec) for method in methods.values() for record in method.records]
+    groups = runs.groupby("method", sort=False)
     numbers = {
-        name: {score: method.final(score) for score in SHOWN} | {"status": [r.status for r in method.records]}
-        for name, method in methods.items()
+        name: {score: group[score].dropna().to_list() for score in SCORES} | {"status": group["status"].to_list()}
+        for name, group in groups
     }
-    rows = pandas.DataFrame(
-        {"method": name, "batch": method.batch_size}
-        | {title: str(mean(method.final(score))) for score, title in SHOWN.items()}
-        | {"diverged": f"{len(method.records) - len(method.finished)} of {len(method.records)}"}
-        for name, method in methods.items()
-    )
-    table = {"Methods at the end of training (mean over seeds, 95 % t interval)": rows}
+    table = interval_table(runs, ("method", "batch"), SCORES)
+    table["diverged"] = [f"{(group['status'] != 'finished').sum()} of {len(group)}" for _, group in groups]
+    figures = figures or {}
     return outcome(
-        setting, specs, {**PAPER, **paper}, numbers={"methods": numbers}, tables={**table, **tables},
-        figures=figures if "curves" in figures else {"curves": _curves(methods), **figures}, **more,
+        setting, [RunSpec.from_dict(record.spec) for record in runs["record"]], {**PAPER, **paper},
+        numbers={"methods": numbers},
+        tables={"Methods at the end of training (mean over seeds, 95 % t interval)": table, **(tables or {})},
+        figures=figures if "curves" in figures else {"curves": _curves(runs), **figures}, **more,
+    )  # fmt: skip
+
+
+def dictionary_arm(name: str, runs: Table, chance: float, curve: str = "curve") -> ComparisonArm:
+    """Return the training fit of runs with scores and curves, for the guard.
+
+    `curve` names the curve: "accuracies" or a loss.
+    """
+    accuracy, loss = (float(runs[score].median()) for score in ("train_accuracy", "train_loss"))
+    return ComparisonArm(
+        name=name, train_accuracy=accuracy, chance=chance, train_loss=loss, falling=curve == "curve",
+        curve=downsample_curve(runs[curve].to_list()),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """Generalization error of one-layer students over P/N, in theory and simulation (Fig. 1).
 
-The paper gives neither the epochs nor the learning rate of its batch norm students, so they are judged after several
-budgets. Beside them stands what the paper leaves out: SGD without normalization, in the same batches, for as long.
-Batches are of 32 for linear students (N = 4096 in the paper) and of 16 for ReLU ones (the text; the caption has 32).
+The paper gives neither epochs nor learning rate of its batch norm students, so they are evaluated after several
+budgets. Our control: SGD without normalization, in the same batches, for as long. Batches have 32 samples for linear
+students (N = 4096 in the paper) and 16 for ReLU students (the text; the caption has 32).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gapscope.theory.statistical_mechanics import Student
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import HELD, OPEN, Claim, estimate, identity
 from gapscope_studies.kit.statistics import Interval, bootstrap, mean
-from gapscope_studies.kit.study import Outcome, Part, RunSettings
+from gapscope_studies.kit.study import Outcome, RunSettings
 
 NOISE = 0.25
 # Passes over the data after which students are judged, before the longest.
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def zeta(self) -> float:
-        """The gamma decay that the paper puts in the place of these batches."""
+        """Gamma decay that the paper equates with these batches."""
         return float(batch_norm_zeta(self.batch_size, student=self.student))
 
     @property
@@ -70,14 +70,14 @@ class Plan:
         return (*(epochs for epochs in BUDGETS if epochs < self.longest), self.longest)
 
     def curve(self, loads: Any, zeta: float) -> Float[np.ndarray, ...]:
-        """Closed form of the generalization error."""
+        """Return the closed form of the generalization error."""
         return student_generalization(loads, student=self.student, noise_variance=NOISE, zeta=zeta)
 
 
 def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
     """Train every kind of student on the tasks of one load, and return errors per task.
 
-    Real batch norm and its control run at a constant learning rate of 0.5 (in the units of `train_students`).
+    Batch norm and its control run at a constant learning rate of 0.5 (in the units of `train_students`).
     """
     generator = np.random.default_rng([seed, round(1000 * load)])
     task = draw_teacher_task(load, n_inputs=plan.n_inputs, noise_variance=NOISE, students=plan.students,
@@ -112,9 +112,7 @@ def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
 
 
 def _apart(errors: Sequence[Sequence[float]], target: Sequence[float], rows: Any = None) -> float:
-    """Return the largest relative distance of the mean error to a curve over the loads.
-
-    The mean is over the tasks `rows`. Loads where the curve is infinite are skipped.
+    """Return the largest relative distance of the mean error to a finite curve.
 
     >>> _apart([[1.0, 2.0], [7.0]], [2.0, math.inf])
     0.25
@@ -128,7 +126,7 @@ def _errors(points: Sequence[Point], method: str, epochs: int) -> list[list[floa
 
 
 def _claims(plan: Plan, points: list[Point], best: Mapping[str, int], decay: Sequence[float]) -> list[Claim]:
-    """Claim that batch norm is on the curve of gamma decay, at the best budget and at the end."""
+    """Return claims that batch norm is on the curve of gamma decay."""
     source = "Fig. 1a" if plan.student == "linear" else "Fig. 1b"
 
     def off(method: str, epochs: int, rows: Any) -> float:
@@ -155,10 +153,7 @@ def _claims(plan: Plan, points: list[Point], best: Mapping[str, int], decay: Seq
 
 
 def _peak_claims(points: list[Point]) -> list[Claim]:
-    """Return claims that SGD's error peaks at P/N = 2, which gamma decay suppresses.
-
-    Below, the error is the closed form.
-    """
+    """Return claims that SGD's error peaks at P/N = 2, unlike that of gamma decay."""
     top = int(np.argmax([np.mean(point["plain"]) for point in points]))
     loads, plain = [point["load"] for point in points], np.array(points[top]["plain"])
     # the largest of a few loads says no more than that the peak lies between its neighbours
@@ -177,10 +172,7 @@ def _peak_claims(points: list[Point]) -> list[Claim]:
 
 
 def _linear_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> list[Claim]:
-    """Return claims that SGD's error diverges at P/N = 1, and weak decay stays below SGD.
-
-    Weak decay overtrains, but is below SGD everywhere.
-    """
+    """Return claims that SGD's error diverges at P/N = 1, and weak decay stays below."""
     grid = np.setdiff1d(GRID, [1.0])
     sgd, weak = plan.curve(grid, 0.0), plan.curve(grid, plan.zeta)
     at_one = float(plan.curve(1.0, plan.zeta))
@@ -247,7 +239,7 @@ def _figure(plan: Plan, points: list[Point], best: int) -> Figure:
 
 
 def figure_1(setting: RunSettings, student: Student) -> Outcome:
-    """Linear (a) or ReLU (b) students: are batch norm's points those of gamma decay?"""
+    """Compare the points of batch norm with those of gamma decay (Fig. 1)."""
     options = setting.read(__file__)["theory"][student]
     plan = Plan(**options | {"student": student, "loads": tuple(options["loads"])})
     name = f"{student}-{plan.n_inputs}-{plan.students}-{plan.longest}-{plan.full_epochs}"
@@ -280,12 +272,3 @@ def figure_1(setting: RunSettings, student: Student) -> Outcome:
         figures={"errors": _figure(plan, points, best["batch_norm"])},
         seeds=[0],
     )  # fmt: skip
-
-
-PARTS = (
-    Part("fig1a", "Fig. 1(a): generalization of linear students, BN and gamma decay",
-         partial(figure_1, student="linear"), "Batch norm's students lie on the curve of gamma decay 1/2M."),
-    Part("fig1b", "Fig. 1(b): generalization of ReLU students, BN and gamma decay",
-         partial(figure_1, student="relu"),
-         "SGD's error peaks at P/N = 2; batch norm's, like gamma decay 1/4M's, does not."),
-)  # fmt: skip

@@ -1,7 +1,7 @@
 """Order parameters by closed forms, ODEs and simulation (Table 1, eqs. (6) to (10)).
 
-Batch norm is here what the paper makes of it: weight norm with gamma decay zeta. All students learn online from a
-teacher of their own kind without label noise, t = (seen samples)/N.
+Batch norm is modelled as in the paper: weight norm with gamma decay zeta. All students learn online from a teacher
+of their own kind without label noise, t = (number of samples)/N.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gapscope.theory.teacher_students import draw_teachers
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import claim, identity
 from gapscope_studies.kit.statistics import mean
-from gapscope_studies.kit.study import Outcome, Part, RunSettings
+from gapscope_studies.kit.study import Outcome, RunSettings
 
 ZETA = 0.25
 RATE = 0.5
@@ -52,10 +52,7 @@ APPROACHES = (Approach("BN", "weight_norm", ZETA), Approach("WN", "weight_norm",
 
 
 def overlap_rate(approach: Approach, student: Student) -> float:
-    r"""Return the rate at which 1 - R decays near the fixed point, per unit of $\eta t$.
-
-    It comes from the differential equations.
-    """
+    r"""Integrate the rate at which 1 - R decays near the fixed point, per unit of $\eta t$."""
     # the equations are linear there, and terms in eta^2, which make batch norm's fixed point drift, are below 1e-4
     path = learning_dynamics(
         np.array([1.0, 3.0]) / SLOW, learning_rate=SLOW, method=approach.method, student=student, zeta=approach.zeta,
@@ -66,10 +63,7 @@ def overlap_rate(approach: Approach, student: Student) -> float:
 
 
 def largest_settling_rate(student: Student, tolerance: float) -> float:
-    """Return the largest learning rate at which SGD comes to rest at the teacher.
-
-    It is found by bisection on the differential equations.
-    """
+    """Return the largest rate at which SGD comes to rest at the teacher, by bisection."""
 
     def settles(rate: float) -> bool:
         path = learning_dynamics([500.0], learning_rate=rate, method="sgd", student=student, gamma=0.99, overlap=0.99)
@@ -99,10 +93,7 @@ def _row(until: float, approach: Approach, student: Student) -> Row:
 
 
 def table_1(setting: RunSettings) -> Outcome:
-    """Compare closed forms of fixed points and learning rates with integrated equations.
-
-    The rates are the largest and the effective one (Table 1).
-    """
+    """Compare closed forms of fixed points and learning rates with the equations (Table 1)."""
     scale = setting.read(__file__)["theory"]
     rows = [_row(scale["until"], approach, student) for student in STUDENTS for approach in APPROACHES]
     settling = {student: largest_settling_rate(student, scale["tolerance"]) for student in STUDENTS}
@@ -132,7 +123,7 @@ def table_1(setting: RunSettings) -> Outcome:
 
 
 def _deviations(scale: Row) -> tuple[list[Row], Figure]:
-    """Simulated students against the equations, for every approach and activation."""
+    """Compare simulated students with the equations, for every approach and activation."""
     times = np.linspace(0, scale["dynamics"], 33)
     figure, axes = plots.panels(6)
     rows = []
@@ -158,7 +149,7 @@ def _deviations(scale: Row) -> tuple[list[Row], Figure]:
 
 
 def _rms_by_size(sizes: list[int], students: int, until: float) -> tuple[list[Row], list[float]]:
-    """Return RMS deviations of students from the equations by N, and powers of N by student."""
+    """Return RMS deviations of students from the equations by N, and powers of N."""
     times = np.linspace(0, until, 17)
     common: Any = {"learning_rate": RATE, "zeta": ZETA}
     path = learning_dynamics(times, **common)
@@ -174,10 +165,7 @@ def _rms_by_size(sizes: list[int], students: int, until: float) -> tuple[list[Ro
 
 
 def printed_step(size: int, until: float, students: int) -> Float[np.ndarray, " k"]:
-    """Return the deviation of each ReLU student's gain for steps of eta, not of eta over N.
-
-    It is that of the second half of training.
-    """
+    """Return deviations of ReLU gains in the second half, for steps of eta, not eta / N."""
     generator = np.random.default_rng(SEED)
     teachers = draw_teachers(size, students, generator)
     weights, gains, later = teachers + generator.standard_normal(teachers.shape), np.full(students, 0.5), []
@@ -191,10 +179,7 @@ def printed_step(size: int, until: float, students: int) -> Float[np.ndarray, " 
 
 
 def printed_i2(gamma: float, overlap: float) -> float:
-    """Return I2 of ReLU students as printed in eq. (15).
-
-    Its middle term has pi R for pi, wrong unless R = 1.
-    """
+    """Return I2 of ReLU students as printed in eq. (15): pi R for pi, wrong unless R = 1."""
     arc, root = float(np.arcsin(overlap)), float(np.sqrt(1 - overlap**2))
     middle = (np.pi * overlap + 2 * overlap * root + 2 * arc) / (4 * np.pi)
     last = gamma * (np.pi * overlap + 2 * root + 2 * overlap * arc) / (2 * np.pi)
@@ -202,7 +187,7 @@ def printed_i2(gamma: float, overlap: float) -> float:
 
 
 def _integrals(draws: int) -> list[Row]:
-    """I2 as printed, corrected, and drawn."""
+    """Return I2 as printed, as corrected, and by Monte Carlo."""
     first, across = np.random.default_rng(SEED).standard_normal((2, draws))
     rows = []
     for gamma, overlap in ((0.5, -0.6), (0.7, 0.4), (0.9, 0.9), (1.0, 1.0)):
@@ -217,7 +202,7 @@ def _integrals(draws: int) -> list[Row]:
 
 
 def dynamics(setting: RunSettings) -> Outcome:
-    """The equations of the order parameters against simulated online SGD, at one N and over N."""
+    """Compare the equations of the order parameters with simulated online SGD."""
     scale = setting.read(__file__)["theory"]
     rows, figure = _deviations(scale)
     (sizes, powers), integrals = _rms_by_size(**scale["by_size"]), _integrals(scale["integral_draws"])
@@ -251,11 +236,3 @@ def dynamics(setting: RunSettings) -> Outcome:
         verdict="The equations hold with two corrections of the print: the step of γ is η/N, and I2 has π for πR.",
         seeds=[SEED],
     )  # fmt: skip
-
-
-PARTS = (
-    Part("table1", "Table 1: fixed points, largest and effective learning rates", table_1,
-         "Batch norm has a fixed point of its own, and allows larger maximal and effective learning rates."),
-    Part("dynamics", "Eqs. 6 to 10: learning dynamics against simulated students", dynamics,
-         "Differential equations of three order parameters describe learning for large N."),
-)  # fmt: skip
