@@ -199,7 +199,7 @@ def _figure(table: pandas.DataFrame) -> Figure:
             plots.lines(axis, {t: np.where(v > 0, v, np.nan) for t, v in ratios.items()}, sizes, style="o-")
         axis.axhspan(1 / FACTOR, FACTOR, color="0.9", zorder=0)
         plots.set_labels(axis, title=kind, xscale="log", yscale="log", ylim=(0.01, 30), xlabel="batch size M",
-                    ylabel="measured over predicted")  # fmt: skip
+                         ylabel="measured over predicted")  # fmt: skip
         axis.set_xticks(sizes, [str(size) for size in sizes])
         axis.set_xticks([], minor=True)
     plots.legend(figure)
