@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -18,8 +17,8 @@ from gapscope_studies.kit.pool import load_network
 from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.zhao2022 import networks as grids
 from gapscope_studies.zhao2022 import pools
-from gapscope_studies.zhao2022.analysis import KAPPA, ZETA, errs_less, mean_gap, sign_claims, sparsity_model
-from gapscope_studies.zhao2022.figures import HELD_OUT, repeated_splits, ssr_claim, ssr_per_draw
+from gapscope_studies.zhao2022.analysis import KAPPA, ZETA, error_claim, mean_gap, sign_claims, sparsity_model
+from gapscope_studies.zhao2022.fits import N_HELD_OUT, repeated_splits, ssr_claim, ssr_per_draw
 from gapscope_studies.zhao2022.networks import first_pool, paper_grid, sparsity, varied_pool
 from smoke_studies import SmokeStudy
 
@@ -136,8 +135,8 @@ def test_signs_are_those_of_the_paper_and_noise_levels_are_the_units() -> None:
 
 def test_a_model_is_judged_by_networks_that_it_did_not_see() -> None:
     table = made_up(60, noise=0.01)
-    assert errs_less("Fig. 3", "it tells", table, sparsity_model(), mean_gap()).outcome == "held"
-    assert errs_less("Fig. 3", "it tells", table, mean_gap(), sparsity_model()).outcome == "not held"
+    assert error_claim("Fig. 3", "it tells", table, sparsity_model(), mean_gap()).outcome == "held"
+    assert error_claim("Fig. 3", "it tells", table, mean_gap(), sparsity_model()).outcome == "not held"
 
 
 def test_subsets_by_hand() -> None:
@@ -159,7 +158,7 @@ def test_subsets_by_hand() -> None:
 
 def test_the_table_holds_the_networks_as_they_are(setting: RunSettings) -> None:
     pool, specs = first_pool(setting)
-    table: Any = grids.networks(setting, pool, specs)
+    table: Any = grids.measure_networks(setting, pool, specs)
     assert list(table.index) == [spec.id for spec in specs]
     assert table["batch_norm"].tolist() == [spec.network.options["batch_norm"] for spec in specs]
     assert (table["gap"] == table["train_accuracy"] - table["test_accuracy"]).all()
@@ -175,7 +174,7 @@ def test_the_table_holds_the_networks_as_they_are(setting: RunSettings) -> None:
 def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
     setting = RunSettings(scale="smoke", work=tmp_path)
     (spec,) = next(iter(grids.models(setting).values()))
-    problem, _ = prepared(spec, grids.photographs(setting).data_root)
+    problem, _ = prepared(spec, grids.use_photographs(setting).data_root)
     assert (len(problem.train), len(problem.test), problem.n_outputs) == (100, 100, 10)
     assert problem.train.inputs.shape[1:] == (3, 8, 8)
 
@@ -198,7 +197,6 @@ def test_a_sum_of_squares_is_that_of_refits_without_each_network() -> None:
         for i in range(12)
     ]
     held_out = ssr_claim("", "", table, sparsity_model(), 0.023)
-    assert held_out.value == pytest.approx(HELD_OUT * numpy.mean(numpy.square(left_out)))
-    draws: Any = [[SimpleNamespace(id=row) for row in rows] for rows in (range(12), range(6))]
+    assert held_out.value == pytest.approx(N_HELD_OUT * numpy.mean(numpy.square(left_out)))
     fitted = [float(numpy.linalg.lstsq(design[:n], gap[:n], rcond=None)[1][0]) for n in (12, 6)]
-    assert ssr_per_draw(sparsity_model(), table, draws) == pytest.approx(fitted)
+    assert ssr_per_draw(sparsity_model(), [table, table.head(6)]) == pytest.approx(fitted)

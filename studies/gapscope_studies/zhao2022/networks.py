@@ -36,12 +36,10 @@ MODELS: dict[str, tuple[float, dict[str, Any]]] = {
 
 
 def stratified(recipes: Sequence[dict[str, Any]], n: int, balanced: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Sample n different training configurations, stratified by the `balanced` settings.
+    """Sample n training configurations, equally many per combination of `balanced`.
 
-    There are as many as possible from every combination.
-
-    >>> drawn = stratified([{"a": a, "b": b} for a in (0, 1) for b in range(9)], 4, ["a"], 0)
-    >>> sorted(recipe["a"] for recipe in drawn)
+    >>> sample = stratified([{"a": a, "b": b} for a in (0, 1) for b in range(9)], 4, ["a"], 0)
+    >>> sorted(recipe["a"] for recipe in sample)
     [0, 0, 1, 1]
     """
     cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -52,10 +50,8 @@ def stratified(recipes: Sequence[dict[str, Any]], n: int, balanced: Sequence[str
 
 
 def _changes(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return the changed settings of a training configuration.
-
-    Keras adds l2 times the sum of squares, biases included, as our penalty.
-    """
+    """Return the changed settings of a training configuration."""
+    # Keras adds l2 times the sum of squares, biases included, as our penalty
     penalties = [{"name": "weight", "options": {"strength": recipe["l2"]}}] if recipe["l2"] else []
     changes = {f"network.options.{name}": recipe[name] for name in ("batch_norm", "dropout") if name in recipe}
     changes |= {f"training.{name}": recipe[name] for name in ("momentum", "learning_rate", "batch_size")}
@@ -67,11 +63,10 @@ def _changes(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def paper_grid(setting: RunSettings, pool: str) -> list[RunSpec]:
-    """Networks of Figs. 1 to 3 ("vgg"), 5 ("mobilenet") or 6 ("resnet34").
+    """Return the networks of Figs. 1 to 3 ("vgg"), 5 ("mobilenet") or 6 ("resnet34").
 
-    At every fraction of corrupted labels the plain training configuration, and a draw of the others that balances
-    normalization and augmentation. A network of the grid may have `changes` of the base, `axes` of its own, and images
-    of its own for every network (`own_images`), else all have the same.
+    Every fraction of corrupted labels has the plain training configuration and others that balance normalization and
+    augmentation. A network of the grid may have `changes`, `axes` and images of its own (`own_images`).
     """
     content = setting.read(__file__)
     network, fractions = content["grid"]["networks"][pool], content["fractions"]
@@ -86,15 +81,15 @@ def paper_grid(setting: RunSettings, pool: str) -> list[RunSpec]:
     balanced = [name for name in ("batch_norm", "augmented") if name in varied]
     result = []
     for place, fraction in enumerate(fractions):
-        n_here = network["n"] // len(fractions) + (place < network["n"] % len(fractions))
-        for number, recipe in enumerate([plain, *stratified(others, n_here - 1, balanced, seed=place)]):
+        n_configurations = network["n"] // len(fractions) + (place < network["n"] % len(fractions))
+        for number, recipe in enumerate([plain, *stratified(others, n_configurations - 1, balanced, seed=place)]):
             images = {"data.seed": len(result)} if network.get("own_images") else {}
             result.append(base.replace({"data.label_noise": fraction, "seed": number, **images, **_changes(recipe)}))
     return result
 
 
 def plain_networks(specs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Return specs that differ from the first in corruption alone (seed, images), in order."""
+    """Return specs that differ from the first in corruption (seed, images) alone."""
     same = {"data.label_noise": 0.0, "data.seed": 0, "seed": 0}
     plain = specs[0].replace(same).id
     return sorted((spec for spec in specs if spec.replace(same).id == plain), key=lambda spec: spec.data.label_noise)
@@ -107,10 +102,7 @@ def draws_of(specs: Sequence[RunSpec], n: int) -> list[list[RunSpec]]:
 
 
 def repeats_of_plain(setting: RunSettings, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-    """Return draws of plain networks with the scale's fractions of corrupted labels.
-
-    A pool may have more fractions.
-    """
+    """Return draws of the plain networks that have the scale's fractions of corrupted labels."""
     content = setting.read(__file__)
     plain = [spec for spec in plain_networks(specs) if spec.data.label_noise in content["fractions"]]
     return draws_of(plain, content["plain_repeats"])
@@ -120,11 +112,10 @@ def repeats_of_plain(setting: RunSettings, specs: Sequence[RunSpec]) -> list[lis
 
 
 def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
-    """Return a pool of varied networks: "digits", "clothes" or "dense".
+    """Return a pool of small CNNs ("digits"), LeNets ("clothes") or dense networks ("dense").
 
-    They are small CNNs, LeNet-5 on Fashion-MNIST, or three hidden layers on MNIST. Corrupted labels, clean labels and
-    few samples, training that stops early; each with and without batch norm. The data are the same, but no two networks
-    share initial weights. A pool may have `fractions` of its own.
+    Varied are corruption, the number of clean samples, dropout and early ends, each with and without batch norm. The
+    data are the same, but no two networks share initial weights. A pool may have `fractions` of its own.
     """
     content = setting.read(__file__)
     varied = content["varied"]
@@ -148,14 +139,11 @@ def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
 
 
 def first_pool(setting: RunSettings) -> tuple[str, list[RunSpec]]:
-    """Return name and networks of the pool of Figs. 1 to 3.
-
-    Those of a varied pool have full training and common size.
-    """
+    """Return name and networks of the pool of Figs. 1 to 3."""
     name = setting.read(__file__)["first_pool"]
     if name == "vgg":
         return name, paper_grid(setting, name)
-    specs = varied_pool(setting, name)
+    specs = varied_pool(setting, name)  # of which those of full training and common size
     common = (specs[0].data.train_size, specs[0].training.epochs)
     return name, [spec for spec in specs if (spec.data.train_size, spec.training.epochs) == common]
 
@@ -175,10 +163,10 @@ def models(setting: RunSettings) -> dict[str, list[RunSpec]]:
     return result
 
 
-def photographs(setting: RunSettings) -> RunSettings:
+def use_photographs(setting: RunSettings) -> RunSettings:
     """Return the setting whose data root holds `imagenet/train` and `imagenet/val`.
 
-    At paper scale it is the same; else a small data set is unpacked into folders below the work folder, once.
+    Below paper scale a small data set is unpacked into folders in the work folder, once.
     """
     stand_in = setting.read(__file__)["photographs"].get("stand_in")
     if stand_in is None:
@@ -191,27 +179,27 @@ def photographs(setting: RunSettings) -> RunSettings:
 
 
 def sparsity(setting: RunSettings, pool: str, spec: RunSpec) -> UnitSparsity:
-    """Zeta and kappa of the default layer with all their curves, on all training samples."""
+    """Return zeta and kappa of the default layer with all curves, on all training samples."""
     network, problem = load_network(setting, pool, spec.id)
     assert problem.train.targets is not None
     return unit_sparsity(network, problem.train.inputs, problem.train.targets)
 
 
-def finished(setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
+def train_finished(setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
     """Train and measure missing networks, and return finished records in order of the specs."""
     return [record for record in setting.train(pool, specs, **options) if record.status == "finished"]
 
 
-def networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec]) -> Table:
+def measure_networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec]) -> Table:
     """Return one row per finished network, by id: settings, scores, gap and readings.
 
-    There are further columns. `fitted` is the paper's condition, `family` the architecture with its normalization,
-    `chance` the accuracy of guessing, `curve` the test accuracies.
+    Further columns: `fitted` (the paper's condition), `family` (architecture and normalization), `chance` (accuracy of
+    guessing), `curve` (test accuracies).
     """
-    records = finished(setting, pool, specs)
+    records = train_finished(setting, pool, specs)
     table: Table = records_to_pandas(records)
     tensors = [load_tensors(weights_of(setting, pool, record.id))[0] for record in records]
-    norm = [any(name.endswith("running_mean") for name in there) for there in tensors]
+    norm = [any(name.endswith("running_mean") for name in weights) for weights in tensors]
     return table.assign(
         corruption=table["data.label_noise"].astype(float),
         batch_norm=norm,

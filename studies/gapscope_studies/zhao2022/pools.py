@@ -1,4 +1,4 @@
-"""Beyond the paper: when zeta and kappa go with the gap."""
+"""Beyond the paper: when zeta and kappa correlate with the gap."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ import pandas
 from gapscope.prediction.correlations import correlations
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
-from gapscope_studies.zhao2022 import analysis
 from gapscope_studies.zhao2022 import networks as grids
-from gapscope_studies.zhao2022.analysis import KAPPA, NAMES, SIGNS, ZETA, with_interval
+from gapscope_studies.zhao2022.analysis import (
+    KAPPA,
+    NAMES,
+    SIGNS,
+    ZETA,
+    format_coefficient,
+    scatter_pairs,
+    sign_claims,
+)
 
 OTHERS = {
     "train_loss": "train loss",
@@ -50,13 +57,13 @@ def subsets(table: Table) -> dict[str, Table]:
 
 
 def conditions(setting: RunSettings) -> Outcome:
-    """Correlation of zeta, kappa and their baselines with the gap in subsets of several pools."""
-    specs = {name: grids.varied_pool(setting, name) for name in ("digits", "clothes")}
-    specs.setdefault(*grids.first_pool(setting))
-    specs["dense"] = grids.varied_pool(setting, "dense")
-    rows, shown, claims, figures = [], [], [], {}
-    for pool, drawn in specs.items():
-        table = grids.networks(setting, pool, drawn)
+    """Correlate zeta, kappa and their baselines with the gap in subsets of several pools."""
+    pools = {name: grids.varied_pool(setting, name) for name in ("digits", "clothes")}
+    pools.setdefault(*grids.first_pool(setting))
+    pools["dense"] = grids.varied_pool(setting, "dense")
+    numbers, rows, claims, figures = [], [], [], {}
+    for pool, specs in pools.items():
+        table = grids.measure_networks(setting, pool, specs)
         settings = [column for column in table.columns if str(column).startswith(("network.", "training."))]
         # the training configuration: all but data and seed
         table["recipe"] = [" ".join(map(str, row)) for row in table[settings].to_numpy(dtype=object)]
@@ -67,15 +74,14 @@ def conditions(setting: RunSettings) -> Outcome:
             gaps = f"{part['gap'].min():.2f} to {part['gap'].max():.2f}"
             row = {"pool": pool, "networks": name, "n": len(part), "gaps": gaps}
             result: Table = correlations(part, [*SIGNS, *OTHERS], baseline=None)
-            rows.append({**row, "found": result.to_dict("index")})
-            texts = {label: with_interval(result.loc[key]) for key, label in {**NAMES, **OTHERS}.items()}
-            shown.append(row | texts)
+            numbers.append({**row, "found": result.to_dict("index")})
+            rows.append(row | {text: format_coefficient(result.loc[key]) for key, text in {**NAMES, **OTHERS}.items()})
         for name in ("fitted", "not fitted"):
             if name in parts:
-                claims += analysis.sign_claims(f"pool {pool}, {name}", parts[name], ours=True)
-        figures[pool] = analysis.scatters(table, [(ZETA, "gap"), (KAPPA, "gap"), ("log ntk_trace", "gap")])
-    every = [spec for drawn in specs.values() for spec in drawn]
+                claims += sign_claims(f"pool {pool}, {name}", parts[name], ours=True)
+        figures[pool] = scatter_pairs(table, [(ZETA, "gap"), (KAPPA, "gap"), ("log ntk_trace", "gap")])
     return outcome(
-        setting, every, {"data": "not in the paper"}, numbers={"rows": rows}, claims=claims, figures=figures,
-        tables={"Pearson correlation with the gap, 95 % bootstrap intervals over networks": pandas.DataFrame(shown)},
+        setting, [spec for specs in pools.values() for spec in specs], {"data": "not in the paper"},
+        numbers={"rows": numbers}, claims=claims, figures=figures,
+        tables={"Pearson correlation with the gap, 95 % bootstrap intervals over networks": pandas.DataFrame(rows)},
     )  # fmt: skip
