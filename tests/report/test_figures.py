@@ -65,7 +65,7 @@ def test_an_interval_that_misses_looks_different() -> None:
     text = predicted_against_true(items, "gap", 0.9)
     assert [text.count(f'class="dot {kind}"') for kind in ("held", "missed", "outside")] == [2, 1, 1]
     assert "nan" not in text and "inf%" not in text
-    assert "b: true 0.600, predicted 0.300" in text
+    assert "b: true 0.600, predicted 0.300" in text and "predicted, 90 % interval" in text
 
 
 @pytest.mark.parametrize("titled", [True, False])

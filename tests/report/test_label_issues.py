@@ -11,7 +11,7 @@ import torch
 from gapscope.base.errors import InvalidInput
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate, rank_label_issues
 from gapscope.report import write_report, write_training_report
-from gapscope.report.label_issues import MAX_ROWS_SHOWN, suspects_section
+from gapscope.report.label_issues import MAX_ROWS_SHOWN, label_issues_section
 from gapscope.training.recordings import Recordings
 from report.synthetic_pool import synthetic_records
 
@@ -26,17 +26,17 @@ def found(rate: float = 0.25, clean: float = 0.9) -> LabelIssues:
 
 
 def test_the_most_suspicious_samples_stand_first_and_are_bounded() -> None:
-    section = suspects_section(found(), IMAGES, ["cat", "dog", "<b>", "owl"])
+    section = label_issues_section(found(), IMAGES, ["cat", "dog", "<b>", "owl"])
     assert len(section["cards"]) == MAX_ROWS_SHOWN and section["of"] == 200 and section["flagged"] == 50
     first = section["cards"][0]
-    assert (first["sample"], first["given"], first["likelier"], first["flagged"]) == (199, "owl", "cat", True)
+    assert (first["sample"], first["given"], first["suggested"], first["flagged"]) == (199, "owl", "cat", True)
     assert [card["flagged"] for card in section["cards"]] == [True] * MAX_ROWS_SHOWN
-    assert section["expected"] == "100 %" and "25.0 % of 200 labels" in section["said"]
+    assert section["expected"] == "100 %" and "25.0 % of 200 labels" in section["noise"]
 
 
 def test_where_the_network_is_too_weak_the_page_says_so(tmp_path: Path) -> None:
-    section = suspects_section(found(clean=0.3), IMAGES)
-    assert "cannot be estimated" in section["said"] and section["expected"] == ""
+    section = label_issues_section(found(clean=0.3), IMAGES)
+    assert "cannot be estimated" in section["noise"] and section["expected"] == ""
 
 
 def test_the_report_of_a_pool_shows_them_escaped_and_stays_small(tmp_path: Path) -> None:
@@ -75,6 +75,6 @@ def test_without_an_alarm_and_without_suspects_there_is_still_a_page(tmp_path: P
     rows = [{"ntk_trace": float(k)} for k in range(3)]
     text = write_training_report(Recordings(range(1, 4), rows), tmp_path / "training.html").read_text()
     assert "moment" not in re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
-    assert "Memorisation" not in text and "ntk_<wbr>trace" in text
+    assert "Memorization" not in text and "ntk_<wbr>trace" in text
     with pytest.raises(InvalidInput, match="needs recordings; the monitor has none"):
         write_training_report(Recordings([], []), tmp_path / "none.html")

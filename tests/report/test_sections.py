@@ -105,7 +105,7 @@ def test_the_axis_is_logarithmic_where_it_helps() -> None:
 
 def test_curves_are_grouped_by_the_setting_that_separates_the_gaps(view: PoolView) -> None:
     result = curves(view)
-    assert (result["setting"], result["score"], result["drawn"]) == ("label noise", "accuracy", 30)
+    assert (result["setting"], result["score"], result["plotted"]) == ("label noise", "accuracy", 30)
     assert [figure["title"] for figure in result["figures"]] == [
         f"label noise {x}" for x in ("0", "0.2", "0.4", "0.6", "0.8")
     ]
@@ -138,8 +138,8 @@ def test_the_overview_counts(view: PoolView, records: list[Record]) -> None:
     assert varied["data.label_noise"] == [(text, 6) for text in ("0", "0.2", "0.4", "0.6", "0.8")]
     assert set(varied) == {"data.label_noise", "network.options.width", "network.options.n_hidden", "seed"}
     same = [replace(records[-2], id=f"failed{k}") for k in range(8)]
-    grouped = overview(PoolView([*records, *same]))["troubles"]
-    memory = next(trouble for trouble in grouped if "memory" in trouble["message"])
+    grouped = overview(PoolView([*records, *same]))["failures"]
+    memory = next(failure for failure in grouped if "memory" in failure["message"])
     assert (len(memory["networks"]), memory["more"]) == (5, 4)
 
 
@@ -164,7 +164,7 @@ def test_baselines_are_fitted_on_the_other_networks(view: PoolView) -> None:
     assert result["beaten_by"] == ["train_loss"]
     ends = estimator.predict_interval(held, 0.9)
     covered = int(((ends[:, 0] <= gaps) & (gaps <= ends[:, 1])).sum())
-    assert (result["covered"], result["kept"]) == (covered, len(held))
+    assert (result["covered"], result["inside"]) == (covered, len(held))
     assert [name for _, name in result["formula"]] == ["", "unit_sparsity.zeta"]
 
 
@@ -178,7 +178,7 @@ def test_estimator_and_baselines_are_judged_on_the_same_networks(view: PoolView)
     mean = {model["name"]: model for model in result["models"]}["mean gap"]
     expected = ((held["gap"].iloc[1:] - rest["gap"].mean()) ** 2).mean() ** 0.5
     assert mean["rmse"] == pytest.approx(expected)
-    assert result["answered"] == len(held) - 1
+    assert result["estimated"] == len(held) - 1
 
 
 def test_a_baseline_that_was_not_measured_is_left_out(records: list[Record]) -> None:

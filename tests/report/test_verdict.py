@@ -28,7 +28,7 @@ def record(name: str, train: float, test: float, *readings: Reading) -> Record:
     return Record(id=name, spec={"name": name}, status="finished", scores=scores, readings=Readings(readings))
 
 
-def said(
+def conclusions(
     *records: Record,
     held_out: pandas.DataFrame | None = None,
     best: str | None = None,
@@ -38,40 +38,43 @@ def said(
 
 
 def test_the_best_is_named_or_a_tie_is_called_one() -> None:
-    assert said(record("a", 0.9, 0.85), record("b", 0.9, 0.7)).startswith("Take a: the best test accuracy, 0.85")
-    tied = said(record("a", 0.9, 0.85), record("b", 0.9, 0.845), record("c", 0.9, 0.7))
-    assert tied.startswith("These are tied within a point of the best test accuracy") and "a; b." in tied
+    one = conclusions(record("a", 0.9, 0.85), record("b", 0.9, 0.7))
+    assert one.startswith("Best test accuracy, by more than a point: 0.850, a.")
+    tied = conclusions(record("a", 0.9, 0.85), record("b", 0.9, 0.845), record("c", 0.9, 0.7))
+    assert tied.startswith("Within a point of the best test accuracy, 0.850: a; b.")
 
 
-def test_who_memorizes_is_said() -> None:
-    assert "1 of 2 memorizes its training data: b (" in said(record("a", 0.9, 0.85), record("b", 1.0, 0.6))
-    assert "memorise" not in said(record("a", 0.99, 0.95), record("b", 0.8, 0.6))
+def test_memorizing_networks_are_counted() -> None:
+    text = conclusions(record("a", 0.9, 0.85), record("b", 1.0, 0.6))
+    assert "memorized by 1 of 2 networks; largest gap: b (accuracy 1.000 on training data, 0.600 on test data)." in text
+    assert "memorized" not in conclusions(record("a", 0.99, 0.95), record("b", 0.8, 0.6))
 
 
 @pytest.mark.parametrize(
-    ("off", "words"), [(0.01, "is known to 0.01"), (0.5, "Gaps cannot be estimated from training")]
+    ("off", "words"),
+    [(0.01, "error of 0.010 (of the mean gap: 0.075)"), (0.5, "Gaps cannot be estimated from training")],
 )
 def test_whether_the_estimate_is_worth_anything(off: float, words: str) -> None:
     records = [record(str(i), 0.9, 0.5 + 0.02 * i) for i in range(12)]
     predictions = {item.id: item.gap + off * (-1) ** i for i, item in enumerate(records)}
-    assert words in said(*records, held_out=pandas.DataFrame({"prediction": predictions}))
+    assert words in conclusions(*records, held_out=pandas.DataFrame({"prediction": predictions}))
 
 
 def test_the_estimate_leads_and_says_what_to_expect_of_the_best() -> None:
     records = [record(str(i), 0.9, 0.5 + 0.02 * i) for i in range(12)]
     gaps = pandas.Series({item.id: item.gap for item in records})
     held_out = pandas.DataFrame({"prediction": gaps, "low": gaps - 0.04, "high": gaps + 0.05})
-    result = said(*records, held_out=held_out)
-    assert result.startswith("From training data alone")
-    assert "Of the most promising, 11, expect 72 % (67 to 76) on new data." in result
+    result = conclusions(*records, held_out=held_out)
+    assert result.startswith("Gaps can be estimated from training data alone")
+    assert "Highest expected accuracy on new data: 72 % (67 to 76), 11." in result
 
 
 def test_measures_are_named_by_words() -> None:
     new = Reading(measure="zeta", number="zeta", value=0.5, title="units that a class needs")
     old = Reading(measure="my_own", number="first", value=0.5)
     records = [record(str(i), 0.9, 0.5, new, old) for i in range(12)]
-    assert "correlation with the gap: units that a class needs." in said(*records, best="zeta")
-    assert "correlation with the gap: my own: first." in said(*records, best="my_own.first")
+    assert "correlation with the gap: units that a class needs." in conclusions(*records, best="zeta")
+    assert "correlation with the gap: my own: first." in conclusions(*records, best="my_own.first")
 
 
 def test_the_verdict_says_what_the_hyperparameters_predict() -> None:
@@ -82,10 +85,14 @@ def test_the_verdict_says_what_the_hyperparameters_predict() -> None:
     ranks = replace(both, verdict="no evidence", partial=not_so)
     chance = replace(ranks, kendall=not_so)
     size = replace(chance, role="size")
-    assert said(*records, best="zeta", by_reading={"zeta": both}).endswith("too: units that a class needs.")
-    assert "better than the hyperparameters alone" in said(*records, best="zeta", by_reading={"zeta": ranks, "n": size})
-    assert said(*records, best="zeta", by_reading={"zeta": chance}).endswith("more than a random one would.")
-    assert "hyperparameters" not in said(*records, best="zeta")
+    assert conclusions(*records, best="zeta", by_reading={"zeta": both}).endswith(
+        "equal hyperparameters: units that a class needs."
+    )
+    assert "better than the hyperparameters alone" in conclusions(
+        *records, best="zeta", by_reading={"zeta": ranks, "n": size}
+    )
+    assert conclusions(*records, best="zeta", by_reading={"zeta": chance}).endswith("than random numbers.")
+    assert "hyperparameters" not in conclusions(*records, best="zeta")
 
 
 def test_readings_are_judged_at_equal_settings(tmp_path: Path) -> None:
@@ -98,11 +105,11 @@ def test_readings_are_judged_at_equal_settings(tmp_path: Path) -> None:
         made = record(str(number), 0.9, 0.8 - 0.02 * width - 0.02 * luck, own, size)
         records.append(replace(made, spec={"network": {"name": "a", "width": width}}))
     view = PoolView(records)
-    judged = leaderboard_verdicts(view)
-    rows = {row["name"]: row for row in ranked_measures(view, judged)}
-    assert [name for name, result in judged.items() if result.verdict == "evidence"] == ["own"]
-    assert rows["own"]["judged"].partial.p == pytest.approx(0.0025, abs=1e-4)
-    assert rows[RANDOM]["judged"].verdict == "no evidence" and rows[RANDOM]["kind"] == "drawn numbers"
+    by_reading = leaderboard_verdicts(view)
+    rows = {row["name"]: row for row in ranked_measures(view, by_reading)}
+    assert [name for name, result in by_reading.items() if result.verdict == "evidence"] == ["own"]
+    assert rows["own"]["verdict"].partial.p == pytest.approx(0.0025, abs=1e-4)
+    assert rows[RANDOM]["verdict"].verdict == "no evidence" and rows[RANDOM]["kind"] == "random numbers"
     page = write_report(view, tmp_path / "page.html", title="Judged").read_text()
     assert re.search(r"at equal settings: evidence, r 0\.\d\d \(0\.\d\d to 0\.\d\d\), corrected p 0\.002", page)
     assert leaderboard_verdicts(PoolView(records[:11])) == {}
@@ -112,11 +119,11 @@ def test_one_or_two_networks_make_a_page_without_rankings(tmp_path: Path) -> Non
     own = [Reading(measure="own", number="own", value=value) for value in (1.0, 2.0)]
     records = [record("a", 0.9, 0.85, own[0]), record("b", 0.9, 0.7, own[1])]
     page = write_report(records[:1], tmp_path / "page.html", title="Few").read_text()
-    assert "One network is finished, a: accuracy 0.900 on training data, 0.850 on test data, a gap of 0.050." in page
-    assert "1 finished network is too few to estimate gaps from: 12 are needed." in page
-    assert "Take a" not in page and "Half of them" not in page and "median gap" not in page
+    assert "One network is finished, a: accuracy 0.900 on training data, 0.850 on test data, gap 0.050." in page
+    assert "Estimates of the gap need 12 finished networks; there are 1." in page
+    assert "Best test accuracy" not in page and "Half of them" not in page and "median gap" not in page
     page = write_report(records, tmp_path / "page.html", title="Few").read_text()
-    assert "Take a: the best test accuracy" in page and "2 finished networks are too few" in page
+    assert "Best test accuracy, by more than a point: 0.850, a." in page and "there are 2." in page
     assert 'id="ranking"' not in page and 'id="networks"' in page and '<th scope="row" title="b">b</th>' in page
 
 
@@ -150,5 +157,5 @@ def test_the_numbers_are_those_of_the_records() -> None:
     gaps = {row["id"]: row["gap"] for row in result["networks"] if row["status"] == "finished"}
     assert gaps == {record.id: record.gap for record in records[:-1]}
     assert result["networks"][-1]["message"] == "out of memory"
-    assert "smallest test loss" in result["verdict"][0]
+    assert result["verdict"][0].startswith("Smallest test loss: 0.200, ")
     assert json.loads(to_json(result))["networks"][-1]["gap"] == "NaN"

@@ -241,8 +241,8 @@ def test_counts_are_of_all_and_figures_of_whole_recipes(pool: Pool, monkeypatch:
     names = [[(row["id"], row["name"], row["gap"]) for row in result["networks"][:60]] for result in (drawn, whole)]
     assert names[0] == names[1]
     # which is best, and how many memorize, is known of all
-    assert [s for s in drawn["verdict"] if "best test accuracy" in s or "memorise" in s] == [
-        s for s in whole["verdict"] if "best test accuracy" in s or "memorise" in s
+    assert [s for s in drawn["verdict"] if "best test accuracy" in s or "memorized by" in s] == [
+        s for s in whole["verdict"] if "best test accuracy" in s or "memorized by" in s
     ]
 
 

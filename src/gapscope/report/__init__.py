@@ -1,10 +1,10 @@
-"""One self-contained HTML page from records (never torch).
+"""Self-contained HTML pages about pools and trainings (torch is not imported).
 
 Common parameters:
     view: Finished networks of the pool, prepared for display (`PoolView`).
     records: Networks, failed ones included, or the pool that holds them.
     gaps: Finite generalization gaps, one per network.
-    gap_label: What the gap is the difference of, as text.
+    gap_label: Name of the gap on an axis.
     path: File to write; its folder must exist.
     title: Heading of the page.
     classes: Names of the classes; None for their numbers.

@@ -17,11 +17,11 @@ MAX_GROUPS = 8
 MAX_NETWORKS = 120
 
 
-def share_explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
-    """Return the fraction of the gap's variance between groups (correlation ratio).
+def correlation_ratio(groups: Sequence[str], gaps: Sequence[float]) -> float:
+    """Return the fraction of the gap's variance that lies between groups.
 
     >>> gaps = [1.0, 1.0, 2.0, 2.0]
-    >>> share_explained(["a", "a", "b", "b"], gaps), share_explained(["a", "b", "a", "b"], gaps)
+    >>> correlation_ratio(["a", "a", "b", "b"], gaps), correlation_ratio(["a", "b", "a", "b"], gaps)
     (1.0, 0.0)
     """
     import pandas
@@ -34,13 +34,14 @@ def share_explained(groups: Sequence[str], gaps: Sequence[float]) -> float:
 
 def _grouping(view: PoolView, records: Sequence[Record]) -> str | None:
     """Return the setting with 2 to 8 values that explains most of the gap's variance."""
-    best, most = None, 0.0
+    ratios: dict[str, float] = {}
     gaps = [record.gap for record in records]
     for column in view.varied:
         groups = [setting_value(view.table.at[record.id, column]) for record in records]
-        if column != "seed" and 2 <= len(set(groups)) <= MAX_GROUPS and share_explained(groups, gaps) > most:
-            best, most = column, share_explained(groups, gaps)
-    return best
+        if column != "seed" and 2 <= len(set(groups)) <= MAX_GROUPS:
+            ratios[column] = correlation_ratio(groups, gaps)
+    best = max(ratios, key=lambda column: ratios[column], default=None)
+    return best if best is not None and ratios[best] > 0 else None
 
 
 def _has(record: Record, key: str) -> bool:
@@ -48,7 +49,7 @@ def _has(record: Record, key: str) -> bool:
 
 
 def curves(view: PoolView) -> dict[str, Any]:
-    """Training curves of finished networks, grouped by the most informative setting."""
+    """Return training curves of finished networks, grouped by the most informative setting."""
     records = [record for record in view.finished if _has(record, "epoch")]
     score = "accuracy" if any(_has(record, "train_accuracy") for record in records) else "loss"
     records = [record for record in records if _has(record, f"train_{score}")]
@@ -77,7 +78,7 @@ def curves(view: PoolView) -> dict[str, Any]:
         }
         for label, histories in groups.items()
     ]
-    return {"figures": figures, "score": score, "drawn": len(selected), "of": len(records),
+    return {"figures": figures, "score": score, "plotted": len(selected), "of": len(records),
             "setting": setting_name(column) if column else "",
             "alarms": any(row.get(ALARM, 0) >= 1 for row in rows)}  # fmt: skip
 

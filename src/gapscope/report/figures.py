@@ -1,4 +1,4 @@
-"""The figures of the report, each from plain numbers to one piece of SVG."""
+"""Figures of the report as SVG, from numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from jaxtyping import Float
 from markupsafe import Markup
 
 from gapscope.report.formatting import format_fixed, format_number
-from gapscope.report.svg import Plot, Scale, clip_to_drawable, percent, tag
+from gapscope.report.svg import Plot, Scale, clip_to_drawable, svg_percent, tag
+from gapscope.results.estimate import percent
 
 Array = numpy.ndarray
 CURVE_POINTS = 60
-# Name of a monitor's alarm in the rows of a training run, 0 or 1.
+# column of a training run's history: 1 once the monitor's alarm is raised, else 0
 ALARM = "alarm.raised"
 
 
@@ -40,7 +41,7 @@ class Prediction:
 
 
 def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
-    """Histogram of the gaps, with bins of a round width."""
+    """Plot a histogram of the gaps, with bins of a round width."""
     scale = Scale.around(gaps)
     about = max(6, min(24, 2 * math.ceil(len(gaps) ** 0.5)))
     ticks = scale.ticks(about)
@@ -49,9 +50,9 @@ def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
     edges = [k * step for k in range(first, last + 1)]
     counts, _ = numpy.histogram([clip_to_drawable(gap) for gap in gaps], bins=edges)
     top = Scale(0.0, 1.08 * counts.max())
-    whole = sorted({round(tick) for tick in top.ticks(3)})
+    integers = sorted({round(tick) for tick in top.ticks(3)})
     plot = Plot(Scale(edges[0], edges[-1]), top, label=f"Histogram of the {gap_label} of {len(gaps)} networks",
-                x_label=gap_label, y_label="networks", y_ticks=whole)  # fmt: skip
+                x_label=gap_label, y_label="networks", y_ticks=integers)  # fmt: skip
     for left, right, count in zip(edges[:-1], edges[1:], counts.tolist(), strict=True):
         if count:
             plot.bar(left, right, count, title=f"{format_number(left)} to {format_number(right)}: {count}")
@@ -63,14 +64,13 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
 
     An interval contains the true gap if its bar crosses the diagonal. Networks without an estimate are omitted.
     """
-    shown = [item for item in predictions if math.isfinite(item.prediction)]
-    finite_ends = [end for item in shown for end in (item.low, item.high) if math.isfinite(end)]
-    scale = Scale.around([*(item.gap for item in shown), *(item.prediction for item in shown), *finite_ends])
-    predicted = f"predicted, {percent(level)} interval"
-    plot = Plot(scale, scale, label=f"Predicted against true gap of {len(shown)} held-out networks",
-                x_label=f"true {gap_label}", y_label=predicted, kind="square")  # fmt: skip
+    items = [item for item in predictions if math.isfinite(item.prediction)]
+    finite_ends = [end for item in items for end in (item.low, item.high) if math.isfinite(end)]
+    scale = Scale.around([*(item.gap for item in items), *(item.prediction for item in items), *finite_ends])
+    plot = Plot(scale, scale, label=f"Predicted against true gap of {len(items)} held-out networks", kind="square",
+                x_label=f"true {gap_label}", y_label=f"predicted, {percent(level)} interval")  # fmt: skip
     plot.segment((scale.low, scale.low), (scale.high, scale.high), kind="diagonal")
-    for item in shown:
+    for item in items:
         low, high = max(item.low, scale.low), min(item.high, scale.high)
         plot.segment((item.gap, low), (item.gap, high), kind=f"interval {item.kind}")
         title = f"{item.name}: true {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
@@ -82,30 +82,30 @@ def interval_strip(item: Prediction, scale: Scale) -> Markup:
     """Plot one row: interval as a bar, estimate as a dot, true gap as a tick."""
     marks: list[Markup] = []
     if math.isfinite(item.prediction):
-        low, high = (percent(scale.percent(min(max(end, scale.low), scale.high))) for end in (item.low, item.high))
+        low, high = (svg_percent(scale.percent(min(max(end, scale.low), scale.high))) for end in (item.low, item.high))
         marks.append(tag("line", class_=f"interval {item.kind}", x1=low, x2=high, y1="50%", y2="50%"))
         marks.append(
-            tag("circle", class_=f"dot {item.kind}", cx=percent(scale.percent(item.prediction)), cy="50%", r=4)
+            tag("circle", class_=f"dot {item.kind}", cx=svg_percent(scale.percent(item.prediction)), cy="50%", r=4)
         )
-    at = percent(scale.percent(item.gap))
+    at = svg_percent(scale.percent(item.gap))
     marks.append(tag("line", class_="truth", x1=at, x2=at, y1="15%", y2="85%"))
     label = f"true gap {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
     return tag("svg", *marks, class_="strip", role="img", aria_label=label, width="100%", height=24)
 
 
 def correlation_strip(value: float, low: float, high: float, *, baseline: bool) -> Markup:
-    """One line of the ranking: a correlation between -1 and 1 with its interval."""
+    """Plot one row of the ranking: a correlation between -1 and 1 with its interval."""
     scale = Scale(-1.0, 1.0)
     marks: list[Markup] = []
     for tick in (-1.0, -0.5, 0.0, 0.5, 1.0):
-        at = percent(scale.percent(tick))
+        at = svg_percent(scale.percent(tick))
         marks.append(tag("line", class_="grid" if tick else "zero", x1=at, x2=at, y1="0%", y2="100%"))
     kind = "baseline" if baseline else "measure"
     if math.isfinite(low):
-        ends = {"x1": percent(scale.percent(low)), "x2": percent(scale.percent(high))}
+        ends = {"x1": svg_percent(scale.percent(low)), "x2": svg_percent(scale.percent(high))}
         marks.append(tag("line", class_=f"interval {kind}", y1="50%", y2="50%", **ends))
     if math.isfinite(value):
-        marks.append(tag("circle", class_=f"dot {kind}", cx=percent(scale.percent(value)), cy="50%", r=5))
+        marks.append(tag("circle", class_=f"dot {kind}", cx=svg_percent(scale.percent(value)), cy="50%", r=5))
     label = f"Kendall's tau {format_fixed(value, 2)}, from {format_fixed(low, 2)} to {format_fixed(high, 2)}"
     return tag("svg", *marks, class_="strip", role="img", aria_label=label, width="100%", height=28)
 
@@ -113,12 +113,12 @@ def correlation_strip(value: float, low: float, high: float, *, baseline: bool) 
 def fit_with_band(
     x: Float[Array, " n"], y: Float[Array, " n"], at: Float[Array, " m"], level: float = 0.95
 ) -> tuple[Float[Array, " m"], Float[Array, " m"]] | None:
-    r"""Least-squares line and the half-width of its pointwise confidence band.
+    r"""Return the least-squares line and the half-width of its pointwise confidence band.
 
     $$\hat y(x) \pm t_{n-2}\, s \sqrt{1/n + (x - \bar x)^2 / \textstyle\sum_i (x_i - \bar x)^2}$$
 
-    with $s^2$ the residual sum of squares over n - 2. Exact for independent normal residuals. None for fewer than
-    three networks or a constant reading.
+    with $s^2$ the residual sum of squares over n - 2; exact for independent normal residuals. Returns None for fewer
+    than three networks or a constant reading.
 
     >>> line, half = fit_with_band(numpy.array([0.0, 1.0, 2.0]), numpy.array([0.0, 1.0, 2.0]), numpy.array([5.0]))
     >>> line.round(6).tolist(), half.round(6).tolist()
@@ -132,6 +132,7 @@ def fit_with_band(
     if n < 3 or spread <= 1e-24 * (x**2).sum():
         return None
     line: Any = linregress(x, y)
+    # the slope's standard error is s / sqrt(spread)
     half = stdtrit(n - 2, (1 + level) / 2) * line.stderr * numpy.sqrt(spread / n + (at - x.mean()) ** 2)
     return line.intercept + line.slope * at, half
 
@@ -149,8 +150,7 @@ def measure_against_gap(
 ) -> Markup:
     """Plot a measure against the gap, with the least-squares line and its 95 % band.
 
-    The fit is in the logarithm of the reading on a logarithmic axis. `titled` dots have a tooltip (about 150 bytes per
-    dot instead of 10).
+    On a logarithmic axis the line is fitted to the logarithm. `titled` dots have a tooltip (150 bytes instead of 10).
     """
     x, y = Scale.around(values, logarithmic=logarithmic), Scale.around(gaps)
     axis = ", ".join(part for part in (units, "log scale" if logarithmic else "") if part)
@@ -158,9 +158,9 @@ def measure_against_gap(
                 y_label="gap", kind="baseline" if baseline else "")  # fmt: skip
     across = numpy.linspace(x.percent(min(values)), x.percent(max(values)), 25)
     positions = numpy.array([x.percent(value) for value in values])
-    fitted = fit_with_band(positions, numpy.array([clip_to_drawable(gap) for gap in gaps]), across)
-    if fitted is not None:
-        line, half = fitted
+    fit = fit_with_band(positions, numpy.array([clip_to_drawable(gap) for gap in gaps]), across)
+    if fit is not None:
+        line, half = fit
         xs = [x.value(position) for position in across]
         plot.band(xs, (line - half).tolist(), (line + half).tolist())
         plot.curve(zip(xs, line.tolist(), strict=True), kind="fit")
@@ -177,7 +177,11 @@ def training_curves(
 ) -> Markup:
     """Plot train and test curves of a group of networks, with their alarms.
 
-    `histories` has one row per epoch by network, `score` is "accuracy" or "loss", `top` the end of the vertical axis.
+    Args:
+        histories: Network -> one row per epoch.
+        score: "accuracy" or "loss".
+        group: Title of the group.
+        top: Upper end of the vertical axis.
     """
     epochs = max(float(row["epoch"]) for rows in histories.values() for row in rows)
     plot = Plot(Scale(0.0, max(epochs, 1.0)), Scale(0.0, top), x_label="epoch", y_label=score,

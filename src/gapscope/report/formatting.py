@@ -45,7 +45,7 @@ def format_fixed(value: Any, decimals: int = 3) -> str:
 
 
 def setting_name(path: str) -> str:
-    """Readable name of a setting.
+    """Return the readable name of a setting.
 
     >>> setting_name("data.label_noise"), setting_name("network.options.width"), setting_name("seed")
     ('label noise', 'width', 'seed')
@@ -54,7 +54,7 @@ def setting_name(path: str) -> str:
 
 
 def setting_value(value: Any) -> str:
-    """Readable value of a setting (lists as the JSON of `records_to_pandas`).
+    """Format the value of a setting (lists as in `records_to_pandas`).
 
     >>> [setting_value(value) for value in (0.2, 64, True, None, float("nan"), "vgg11", "[]")]
     ['0.2', '64', 'yes', '–', '–', 'vgg11', 'none']
@@ -82,7 +82,7 @@ def _item(item: Any) -> str:
 
 
 def pluralize(n: int, noun: str) -> str:
-    """Number and noun, in the plural unless the number is 1.
+    """Return number and noun, in the plural unless the number is 1.
 
     >>> pluralize(1, "network"), pluralize(1200, "network")
     ('1 network', '1,200 networks')
@@ -91,9 +91,7 @@ def pluralize(n: int, noun: str) -> str:
 
 
 def expected_test_accuracy(train_accuracy: float, gap: float, low: float, high: float) -> str:
-    """Return the accuracy on new data from training accuracy and estimated gap.
-
-    In percent, within 0 and 100; a dash without an estimate.
+    """Format the expected accuracy on new data in percent (an en dash without an estimate).
 
     >>> nan = float("nan")
     >>> expected_test_accuracy(0.99, 0.28, 0.235, 0.326), expected_test_accuracy(0.99, nan, nan, nan)

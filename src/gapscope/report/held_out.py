@@ -25,21 +25,21 @@ MAX_ROWS = 200
 
 def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]:
     check_columns(held_out, ["prediction", "low", "high", "verdict", "reason"])
-    known = {record.id: record for record in view.finished}
+    records = {record.id: record for record in view.finished}
     if held_out.index.has_duplicates:
         raise InvalidInput(
             f"held_out must have one row per network; got {len(held_out)} rows of {held_out.index.nunique()} networks. "
             "Pass predictions of one split, or of scheme='leave_one_out'."
         )
-    foreign = [str(key) for key in held_out.index if key not in known]
-    if foreign:
+    unknown = [str(key) for key in held_out.index if key not in records]
+    if unknown:
         raise InvalidInput(
-            f"held_out must be indexed by ids of finished networks among the records; got {foreign[0]!r}. "
-            "Pass what GapEstimator.assess returned for rows of records_to_pandas(records)."
+            f"held_out must be indexed by ids of finished networks among the records; got {unknown[0]!r}. "
+            "Pass the result of GapEstimator.assess for rows of records_to_pandas(records)."
         )
     items: list[Prediction] = []
     for row in held_out.rename_axis("id").reset_index().to_dict("records"):
-        record, prediction = known[str(row["id"])], float(row["prediction"])
+        record, prediction = records[str(row["id"])], float(row["prediction"])
         expected = ""
         if view.gap_kind == "accuracy" and math.isfinite(prediction):
             expected = expected_test_accuracy(record.scores["train_accuracy"], prediction, row["low"], row["high"])
@@ -63,34 +63,34 @@ def _formula(estimator: GapEstimator | None) -> list[tuple[float, str]]:
 def held_out_section(
     view: PoolView, held_out: pandas.DataFrame, estimator: GapEstimator | None, level: float
 ) -> dict[str, Any]:
-    """Figure, table, and errors next to those of mean gap, parameter count and train loss.
+    """Return figure, table, and errors of the estimates and of their baselines.
 
     `held_out` is the result of `GapEstimator.assess` or `cross_val_predict`, indexed by run id.
     """
     items = _predictions(view, held_out)
-    answered = [item for item in items if math.isfinite(item.prediction)]
-    accepted = [item for item in answered if item.kind != "outside"]
-    ends = [end for item in answered for end in (item.low, item.high) if math.isfinite(end)]
+    estimated = [item for item in items if math.isfinite(item.prediction)]
+    inside = [item for item in estimated if item.kind != "outside"]
+    ends = [end for item in estimated for end in (item.low, item.high) if math.isfinite(end)]
     scale = Scale.around([*(item.gap for item in items), *ends], padding=0.02)
-    errors = {"this estimator": [item.prediction - item.gap for item in answered]}
-    if answered:
-        has_answer = numpy.isfinite(held_out["prediction"].to_numpy(dtype=float))
-        errors |= baseline_errors(view.table, list(held_out.index), list(held_out.index[has_answer]))
+    errors = {"this estimator": [item.prediction - item.gap for item in estimated]}
+    if estimated:
+        has_estimate = numpy.isfinite(held_out["prediction"].to_numpy(dtype=float))
+        errors |= baseline_errors(view.table, list(held_out.index), list(held_out.index[has_estimate]))
     models: list[dict[str, Any]] = [
-        {"name": name, "rmse": math.sqrt((numpy.array(result) ** 2).mean()), "mae": numpy.abs(result).mean()}
-        for name, result in errors.items()
-        if result
+        {"name": name, "rmse": math.sqrt((numpy.array(values) ** 2).mean()), "mae": numpy.abs(values).mean()}
+        for name, values in errors.items()
+        if values
     ]
     finite = [model["rmse"] for model in models if math.isfinite(model["rmse"])]
     return {
-        "figure": predicted_against_true(items, view.gap_label, level) if answered else "",
+        "figure": predicted_against_true(items, view.gap_label, level) if estimated else "",
         "rows": [(item, interval_strip(item, scale)) for item in items[:MAX_ROWS]],
         "of": len(items),
         "level": percent(level),
-        "answered": len(answered),
+        "estimated": len(estimated),
         "outside": sum(item.kind == "outside" for item in items),
-        "covered": sum(item.kind == "held" for item in accepted),
-        "kept": len(accepted),
+        "covered": sum(item.kind == "held" for item in inside),
+        "inside": len(inside),
         "beaten_by": [model["name"] for model in models[1:] if model["rmse"] < models[0]["rmse"]],
         "models": models,
         "largest": max(finite, default=1.0) or 1.0,

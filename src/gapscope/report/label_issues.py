@@ -15,25 +15,27 @@ if TYPE_CHECKING:
 MAX_ROWS_SHOWN = 48
 
 
-def suspects_section(issues: LabelIssues, images: Any = None, classes: Sequence[str] | None = None) -> dict[str, Any]:
-    """The noise in a sentence, and one card for each of the 48 lowest margins.
+def label_issues_section(
+    issues: LabelIssues, images: Any = None, classes: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return the estimated noise as a sentence, and one card per sample, lowest margins first.
 
-    `images` gives the training samples by position, [h, w], [1, h, w] or [3, h, w]; others are shown as numbers.
+    `images` are the training samples by position; only shapes [h, w], [1, h, w] and [3, h, w] are shown as pictures.
     """
 
     def class_name(label: int) -> str:
         return classes[label] if classes is not None and 0 <= label < len(classes) else str(label)
 
     cards: list[dict[str, Any]] = []
-    shown: Any = issues.to_pandas().head(MAX_ROWS_SHOWN)
-    for row in shown.to_dict("records"):
+    table: Any = issues.to_pandas().head(MAX_ROWS_SHOWN)
+    for row in table.to_dict("records"):
         picture = "" if images is None else data_uri(images[int(row["sample"])])
-        given, likelier = class_name(int(row["given"])), class_name(int(row["suggested"]))
-        cards.append({**row, "given": given, "likelier": likelier, "picture": picture})
+        labels = {name: class_name(int(row[name])) for name in ("given", "suggested")}
+        cards.append({**row, **labels, "picture": picture})
     noise, expected = issues.noise, issues.expected_precision
     return {
         "cards": cards,
-        "said": issues.note if noise is None else f"{repr(noise)[0].upper()}{repr(noise)[1:]}.",
+        "noise": issues.note if noise is None else f"{repr(noise)[0].upper()}{repr(noise)[1:]}.",
         "flagged": issues.n_flagged,
         "expected": "" if math.isnan(expected) else percent(expected),
         "of": len(issues.indices),

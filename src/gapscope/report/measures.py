@@ -13,7 +13,7 @@ from gapscope.leaderboard.leaderboard_result import MIN_CONFIGURATIONS, Verdict
 from gapscope.leaderboard.ranking import RANDOM, verdicts
 from gapscope.prediction.correlations import correlations
 from gapscope.report.figures import measure_against_gap
-from gapscope.report.pool_view import PoolView, needs_logarithm, settings_of
+from gapscope.report.pool_view import PoolView, needs_logarithm, varied_settings
 from gapscope.results.readings import BASELINE, FOLDED_FROM
 from gapscope.statistics.intervals import configuration_ids
 
@@ -25,9 +25,10 @@ ALL_DOTS = 30000
 SHOWN_CARDS = 12
 MAX_CARDS = 100
 SHOWN_ROWS = 15
+# the full number of resamples up to 500 networks, fewer above
 RESAMPLES, MIN_RESAMPLES, FULLY_RESAMPLED = 2000, 200, 500
-# the smoother's time grows with the cube of the networks
-MAX_ASSESSED, JUDGING_PERMUTATIONS = 300, 400
+# the time of the leaderboard's smoother grows with the cube of the number of networks
+MAX_ASSESSED, VERDICT_PERMUTATIONS = 300, 400
 DIRECTIONS = {
     "lower": "lower predicts a smaller gap",
     "higher": "higher predicts a smaller gap",
@@ -36,7 +37,7 @@ DIRECTIONS = {
 
 
 def _agreement(direction: str, low: float, high: float) -> str:
-    """Compare the correlation's interval with the stated direction, in words."""
+    """Describe whether the interval of a correlation agrees with the stated direction."""
     if direction == "none" or not math.isfinite(low):
         return ""
     if low <= 0 <= high:
@@ -55,38 +56,35 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
         return None
     table = _finished_table(view)
     baseline = BASELINE if BASELINE in view.readings else None
-    # the time grows with networks squared times resamples; a large pool needs fewer of them for as narrow an interval
+    # the time grows with resamples times networks squared, so large pools use fewer resamples
     resamples = max(MIN_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
-    clusters = configuration_ids(table, settings_of(view.table))
+    clusters = configuration_ids(table, varied_settings(view.table))
     result = correlations(table, names, baseline=baseline, n_bootstrap=resamples, clusters=clusters)
     sizes = result["kendall"].abs().fillna(-1.0).to_numpy(dtype=float)
     return result.iloc[numpy.argsort(-sizes, kind="stable")]
 
 
 def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
-    """Return the leaderboard's verdicts by reading (empty for too few configurations).
-
-    Of more than 300 networks, whole training configurations are sampled.
-    """
+    """Return the leaderboard's verdicts by reading (empty for too few configurations)."""
     names: list[str] = []
     for name, readings in view.readings.items():
         values = {reading.value for reading in readings}
         if len(readings) == len(view.finished) and len(values) > 1 and all(map(math.isfinite, values)):
             names.append(name)
-    settings = settings_of(view.table)
+    settings = varied_settings(view.table)
     if not names or not settings:
         return {}
     table = _finished_table(view)
     if len(set(configuration_ids(table, settings).tolist())) < MIN_CONFIGURATIONS:
         return {}
-    return verdicts(table, measures=names, hyperparameters=settings, n_permutations=JUDGING_PERMUTATIONS,
+    return verdicts(table, measures=names, hyperparameters=settings, n_permutations=VERDICT_PERMUTATIONS,
                     most_networks=MAX_ASSESSED)  # fmt: skip
 
 
 def ranked_measures(view: PoolView, by_reading: Mapping[str, Verdict] | None = None) -> list[dict[str, Any]]:
     """Return one row per measure, by descending Kendall's tau, and a random measure last.
 
-    `by_reading` is the result of `leaderboard_verdicts`. No rows if no measure has a correlation, as with two networks.
+    `by_reading` is the result of `leaderboard_verdicts`. There are no rows if no correlation is defined.
     """
     by_reading = by_reading or {}
     result: Any = ranked_correlations(view)
@@ -101,37 +99,35 @@ def ranked_measures(view: PoolView, by_reading: Mapping[str, Verdict] | None = N
             "kind": "size baseline" if row["is_baseline"] else "",
             "direction": DIRECTIONS[direction],
             "agreement": _agreement(direction, row["kendall_low"], row["kendall_high"]),
-            "judged": by_reading.get(name),
+            "verdict": by_reading.get(name),
         }
         rows.append(row)
     if RANDOM in by_reading:
         tau = by_reading[RANDOM].kendall
         ends = {"kendall": tau.value, "kendall_low": tau.low, "kendall_high": tau.high}
-        facts = {"baseline": True, "kind": "drawn numbers", "n": len(view.finished), "dropped": 0, "agreement": ""}
-        rows.append({"name": RANDOM, "title": RANDOM, "judged": by_reading[RANDOM], **ends, **facts})
+        texts = {"name": RANDOM, "title": RANDOM, "kind": "random numbers", "agreement": ""}
+        counts = {"baseline": True, "n": len(view.finished), "dropped": 0}
+        rows.append({**texts, **counts, **ends, "verdict": by_reading[RANDOM]})
     return rows
 
 
 def split_ranking(ranked: list[dict[str, Any]]) -> dict[str, Any]:
-    """Split the ranking into rows shown at once (baselines among them) and folded rows.
+    """Split the ranking into visible rows, which include all baselines, and folded rows.
 
-    Of a measure of many numbers, such as margins at four layers, only the number of the strongest correlation is shown.
+    Of a measure with many numbers, such as margins at four layers, only the strongest number is visible.
     """
     families = [str(row["name"]).split(".")[0] for row in ranked]
     members = Counter(families)
     is_head = [members[name] < FOLDED_FROM or name not in families[:k] for k, name in enumerate(families)]
-    heads = [row for row, is_shown in zip(ranked, is_head, strict=True) if is_shown]
-    shown = [row for k, row in enumerate(heads) if k < SHOWN_ROWS or row["baseline"]]
-    return {"rows": shown, "more": [row for row in ranked if row not in shown]}
+    heads = [row for row, is_visible in zip(ranked, is_head, strict=True) if is_visible]
+    visible = [row for k, row in enumerate(heads) if k < SHOWN_ROWS or row["baseline"]]
+    return {"rows": visible, "more": [row for row in ranked if row not in visible]}
 
 
 def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one small figure per measure, in the order of `ranked_measures`.
-
-    `every` is the step between the plotted networks, above 1 in very large pools only.
-    """
+    """Return one small figure per measure, in the order of `ranked_measures`."""
     dots = len(view.finished) * max(1, len(ranked))
-    every = math.ceil(dots / ALL_DOTS)
+    every = math.ceil(dots / ALL_DOTS)  # step between the plotted networks, above 1 in very large pools only
     figures: list[dict[str, Any]] = []
     table: Any = _finished_table(view)
     for row in ranked:
@@ -153,9 +149,8 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
             titled=dots <= TITLED_DOTS,
         )
         figures.append({**row, "figure": figure})
-    left_out = max(0, len(figures) - MAX_CARDS)
     return {"figures": figures[:SHOWN_CARDS], "more": figures[SHOWN_CARDS:MAX_CARDS], "every": every,
-            "left_out": left_out}  # fmt: skip
+            "omitted": max(0, len(figures) - MAX_CARDS)}  # fmt: skip
 
 
 def guide(view: PoolView) -> list[dict[str, Any]]:
@@ -166,9 +161,8 @@ def guide(view: PoolView) -> list[dict[str, Any]]:
     entries: dict[tuple[str, ...], dict[str, Any]] = {}
     for name, readings in view.readings.items():
         first = readings[0]
-        facts = (first.measure, first.direction, first.units, first.aggregation, first.reference)
         entry = entries.setdefault(
-            facts,
+            (first.measure, first.direction, first.units, first.aggregation, first.reference),
             {
                 "reading": first,
                 "title": view.titles[name].split(": ")[0],

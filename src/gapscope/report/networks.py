@@ -1,4 +1,4 @@
-"""Sections on the networks of a pool: an overview, and one row for every network."""
+"""Sections on the networks of a pool: overview, and one row per network."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from gapscope.report.pool_view import PoolView
 MAX_CELLS = 9000
 LONGEST_MESSAGE = 400
 MAX_VALUES = 12
-MAX_PROBLEMS = 50
-SHOWN = 5
-# fewer gaps than these have no distribution worth a figure
-MIN_BARS = 4
+MAX_FAILURE_GROUPS = 50
+# networks that are named per group of failures
+MAX_NAMED = 5
+# minimum number of gaps for a histogram
+MIN_GAPS = 4
 
 
 @dataclass(frozen=True)
 class _Column:
-    """Column of the table of networks, taken from a column of `records_to_pandas`."""
+    """Column of the table of networks, with the name of its column in `records_to_pandas`."""
 
     name: str
     text: str
-    written: Callable[[Any], str]
+    format: Callable[[Any], str]
     numeric: bool = True
     kind: str = ""
     title: str = ""
@@ -39,7 +40,7 @@ class _Column:
 def _columns(view: PoolView) -> list[_Column]:
     settings: list[_Column] = []
     for name in view.varied:
-        values = view.whole[name].tolist()
+        values = view.all_rows[name].tolist()
         numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         settings.append(_Column(name, setting_name(name), setting_value, numeric))
     scores = [f"{split}_{view.gap_kind}" for split in ("train", "test")]
@@ -55,22 +56,22 @@ def _columns(view: PoolView) -> list[_Column]:
 
 
 def _cell(column: _Column, value: Any) -> dict[str, str]:
-    text = column.written(value)
-    plain = isinstance(value, int | float) and math.isfinite(value)
+    text = column.format(value)
+    is_finite = isinstance(value, int | float) and math.isfinite(value)
     kinds = ["n" if column.numeric else "", column.kind, text if column.kind == "status" else ""]
-    return {"text": text, "sort": f"{float(value):.10g}" if plain else text, "kind": " ".join(filter(None, kinds))}
+    return {"text": text, "sort": f"{float(value):.10g}" if is_finite else text, "kind": " ".join(filter(None, kinds))}
 
 
 def networks(view: PoolView) -> dict[str, Any]:
-    """Settings, scores, gap and readings per network, smallest gap first."""
+    """Return settings, scores, gap and readings per network, smallest gap first."""
     columns = _columns(view)
-    most = max(20, MAX_CELLS // len(columns))
-    widest = max((abs(record.gap) for record in view.all_finished), default=1.0) or 1.0
-    shown = view.whole.sort_values(by=["gap"], kind="stable").head(most)
-    shown = shown.reindex(columns=list(dict.fromkeys(["name", *(column.name for column in columns)])))
+    n_rows = max(20, MAX_CELLS // len(columns))
+    largest_gap = max((abs(record.gap) for record in view.all_finished), default=1.0) or 1.0
+    table = view.all_rows.sort_values(by=["gap"], kind="stable").head(n_rows)
+    table = table.reindex(columns=list(dict.fromkeys(["name", *(column.name for column in columns)])))
     rows: list[dict[str, Any]] = []
-    for key, row in zip(shown.index, shown.to_dict("records"), strict=True):
-        share = 0.0 if math.isnan(row["gap"]) else max(0.0, row["gap"]) / widest
+    for key, row in zip(table.index, table.to_dict("records"), strict=True):
+        share = 0.0 if math.isnan(row["gap"]) else max(0.0, row["gap"]) / largest_gap
         cells = [_cell(column, row[column.name]) for column in columns]
         name = row["name"] if isinstance(row["name"], str) else ""
         rows.append({"id": key, "name": name, "cells": cells, "share": f"{100 * share:.0f}%"})
@@ -78,14 +79,13 @@ def networks(view: PoolView) -> dict[str, Any]:
 
 
 def _varied(view: PoolView) -> list[dict[str, Any]]:
-    table = view.whole.loc[[record.id for record in view.all_finished]]
+    table = view.all_rows.loc[[record.id for record in view.all_finished]]
     rows: list[dict[str, Any]] = []
     for column in view.varied:
-        # each different value is formatted once, by type and value: True == 1
+        # format each distinct value once; the type distinguishes True from 1
         values: list[Any] = table[column].tolist()
-        result = Counter((type(value).__name__, value) for value in values)
         counts: Counter[str] = Counter()
-        for (_, value), count in result.items():
+        for (_, value), count in Counter((type(value).__name__, value) for value in values).items():
             counts[setting_value(value)] += count
         ordered = sorted(counts.items(), key=lambda item: _order(item[0]))
         more = max(0, len(ordered) - MAX_VALUES)
@@ -100,23 +100,23 @@ def _order(text: str) -> tuple[bool, float, str]:
         return True, 0.0, text
 
 
-def _troubles(view: PoolView) -> list[dict[str, Any]]:
-    """Networks that did not finish, those with the same message together."""
+def _failures(view: PoolView) -> list[dict[str, Any]]:
+    """Return the networks that did not finish, grouped by message."""
     groups: dict[tuple[str, str], list[str]] = {}
     for record in view.all_records:
         if record.status != "finished":
             message = record.message or record.stopped or "no message"
             groups.setdefault((record.status, message[:LONGEST_MESSAGE]), []).append(record.id)
     return [
-        {"status": status, "message": message, "more": max(0, len(ids) - SHOWN),
-         "networks": [{"id": key, "text": view.describe(key)} for key in ids[:SHOWN]]}
+        {"status": status, "message": message, "more": max(0, len(ids) - MAX_NAMED),
+         "networks": [{"id": key, "text": view.describe(key)} for key in ids[:MAX_NAMED]]}
         for (status, message), ids in sorted(groups.items(), key=lambda group: -len(group[1]))
     ]  # fmt: skip
 
 
 def overview(view: PoolView) -> dict[str, Any]:
-    """Counts, varied settings, the distribution of the gap, and networks that did not finish."""
-    gaps, troubles = [record.gap for record in view.all_finished], _troubles(view)
+    """Return counts, varied settings, the distribution of the gap, and unfinished networks."""
+    gaps, failures = [record.gap for record in view.all_finished], _failures(view)
     states = Counter(record.status for record in view.all_records)
     parts = [f"{states[name]} {name}" for name in ("finished", "diverged", "failed") if states[name]]
     reasons = Counter(
@@ -126,12 +126,12 @@ def overview(view: PoolView) -> dict[str, Any]:
     return {
         "counts": f"{pluralize(n, 'network')}: {', '.join(parts)}" if parts else "no networks",
         "n": n,
-        "drawn": len(view.records) if len(view.records) < n else 0,
+        "sampled": len(view.records) if len(view.records) < n else 0,
         "finished": len(gaps),
         "gap_quantiles": numpy.quantile(gaps, [0, 0.25, 0.5, 0.75, 1]).tolist() if gaps else [math.nan] * 5,
-        "distribution": gap_distribution(gaps, view.gap_label) if len(gaps) >= MIN_BARS else Markup(""),
+        "distribution": gap_distribution(gaps, view.gap_label) if len(gaps) >= MIN_GAPS else Markup(""),
         "varied": _varied(view),
-        "troubles": troubles[:MAX_PROBLEMS],
-        "other_troubles": max(0, len(troubles) - MAX_PROBLEMS),
+        "failures": failures[:MAX_FAILURE_GROUPS],
+        "more_failures": max(0, len(failures) - MAX_FAILURE_GROUPS),
         "unmeasured": reasons.most_common(50),
     }

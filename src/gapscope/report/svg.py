@@ -1,8 +1,7 @@
 """Responsive SVG plots with their scales, coloured by the style sheet of the page.
 
-Positions are percentages of the plot and sizes are pixels, so that on a phone a plot gets narrower but its text, dots
-and lines keep their size. Paths cannot have percentages: they are in a stretched inner drawing, where strokes do not
-scale.
+Positions are percentages of the plot and sizes are pixels, so that on a phone a plot gets narrower but text, dots and
+lines keep their size. Paths cannot use percentages; they are in a stretched inner drawing whose strokes do not scale.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from markupsafe import Markup, escape
 
 from gapscope.report.formatting import format_number
 
-# Larger numbers are plotted at this one: their squares and differences overflow.
+# Larger numbers are plotted at this value, as their squares and differences overflow.
 LARGEST = 1e100
 
 
 def clip_to_drawable(value: float) -> float:
-    """Return the value, or the largest of its sign that can be plotted."""
+    """Return the value, clipped to what can be plotted."""
     return min(max(value, -LARGEST), LARGEST)
 
 
@@ -53,25 +52,25 @@ class Scale:
         return cls(low - margin, high + margin)
 
     def percent(self, value: float) -> float:
-        """Position of a value, in percent of the axis."""
+        """Return the position of a value, in percent of the axis."""
         value = clip_to_drawable(value)
         if self.logarithmic:
             return 100 * math.log(value / self.low) / math.log(self.high / self.low)
         return 100 * (value - self.low) / (self.high - self.low)
 
     def value(self, percent: float) -> float:
-        """Value at a position, in percent of the axis."""
+        """Return the value at a position, in percent of the axis."""
         if self.logarithmic:
             return self.low * (self.high / self.low) ** (percent / 100)
         return self.low + (self.high - self.low) * percent / 100
 
     def ticks(self, about: int = 5) -> list[float]:
-        """Return about that many round values inside the scale.
+        """Return about as many round values inside the scale.
 
         >>> Scale(-0.03, 0.62).ticks(), Scale(0.5, 2000.0, logarithmic=True).ticks()
         ([0.0, 0.2, 0.4, 0.6], [1.0, 10.0, 100.0, 1000.0])
         """
-        # matplotlib's locators give ticks outside the scale too, and load matplotlib for every report
+        # matplotlib's locators would load matplotlib for every report, and return ticks outside the scale too
         if self.logarithmic:
             decades = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
             if len(decades) >= 3:
@@ -86,6 +85,7 @@ class Scale:
         return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
 
 
+# width and height of the stretched inner drawing
 SIDE = 1000
 
 
@@ -97,21 +97,21 @@ def tag(name: str, *content: str, **attributes: object) -> Markup:
     >>> tag("text", "a < b", text_anchor="end", x="5%")
     Markup('<text text-anchor="end" x="5%">a &lt; b</text>')
     """
-    written = "".join(
+    attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
     inner = Markup("").join(content)
-    return Markup(f"<{name}{written}>{inner}</{name}>") if inner else Markup(f"<{name}{written}/>")
+    return Markup(f"<{name}{attribute_text}>{inner}</{name}>") if inner else Markup(f"<{name}{attribute_text}/>")
 
 
 def _title(text: str) -> tuple[Markup, ...]:
     return (tag("title", text),) if text else ()
 
 
-def percent(value: float) -> str:
-    """Position as SVG wants it."""
+def svg_percent(value: float) -> str:
+    """Format a position or size for an SVG attribute."""
     return f"{value:.2f}%"
 
 
@@ -136,7 +136,7 @@ class Plot:
         self.marks: list[Markup] = []
 
     def _position(self, x: float, y: float) -> tuple[str, str]:
-        return percent(self.x.percent(x)), percent(100 - self.y.percent(y))
+        return svg_percent(self.x.percent(x)), svg_percent(100 - self.y.percent(y))
 
     def dot(self, x: float, y: float, *, kind: str = "dot", title: str = "", radius: float = 4) -> None:
         """Add a dot with a title as tooltip."""
@@ -150,8 +150,8 @@ class Plot:
 
     def bar(self, left: float, right: float, height: float, *, kind: str = "bar", title: str = "") -> None:
         """Add a bar from the horizontal axis up to `height`."""
-        (x, y), width = self._position(left, height), percent(self.x.percent(right) - self.x.percent(left))
-        size = {"width": width, "height": percent(self.y.percent(height))}
+        (x, y), width = self._position(left, height), svg_percent(self.x.percent(right) - self.x.percent(left))
+        size = {"width": width, "height": svg_percent(self.y.percent(height))}
         self.marks.append(tag("rect", *_title(title), class_=kind, x=x, y=y, **size))
 
     def _point(self, x: float, y: float) -> str:
@@ -176,29 +176,31 @@ class Plot:
 
     def band(self, xs: Sequence[float], low: Sequence[float], high: Sequence[float], *, kind: str = "band") -> None:
         """Add the area between two curves."""
-        there = [self._point(x, y) for x, y in zip(xs, low, strict=True)]
-        back = [self._point(x, y) for x, y in zip(reversed(xs), reversed(high), strict=True)]
-        self.paths.append(tag("path", class_=kind, d="M" + "L".join([*there, *back]) + "Z"))
+        # along the lower curve, and back along the upper one
+        lower = [self._point(x, y) for x, y in zip(xs, low, strict=True)]
+        upper = [self._point(x, y) for x, y in zip(reversed(xs), reversed(high), strict=True)]
+        self.paths.append(tag("path", class_=kind, d="M" + "L".join([*lower, *upper]) + "Z"))
 
     def _axes(self) -> list[Markup]:
         marks: list[Markup] = []
         for value in self.y_ticks:
-            at, text = percent(100 - self.y.percent(value)), format_number(value)
+            at, text = svg_percent(100 - self.y.percent(value)), format_number(value)
             marks.append(tag("line", class_="grid", x1="0%", x2="100%", y1=at, y2=at))
             marks.append(tag("text", text, class_="tick", x="0%", dx=-8, y=at, dy="0.35em", text_anchor="end"))
         for value in self.x.ticks(4):
-            at, text = percent(self.x.percent(value)), format_number(value)
+            at, text = svg_percent(self.x.percent(value)), format_number(value)
             marks.append(tag("line", class_="grid", x1=at, x2=at, y1="0%", y2="100%"))
             marks.append(tag("text", text, class_="tick", x=at, y="100%", dy="1.5em", text_anchor="middle"))
         return marks
 
     def render(self) -> Markup:
-        """The finished figure: the names of the axes as page text around the drawing."""
-        whole: dict[str, object] = {"width": "100%", "height": "100%"}
-        stretched = {"viewBox": f"0 0 {SIDE} {SIDE}", "preserveAspectRatio": "none", **whole}
-        inner = tag("svg", *self.paths, class_="paths", **stretched) if self.paths else ""
-        facts = {"role": "img", "aria_label": self.label, **whole}
-        drawing = tag("svg", *self._axes(), inner, *self.marks, class_="plot", **facts)
+        """Return the figure, with the names of the axes as page text around the drawing."""
+        size: dict[str, object] = {"width": "100%", "height": "100%"}
+        stretched = {"viewBox": f"0 0 {SIDE} {SIDE}", "preserveAspectRatio": "none"}
+        inner = tag("svg", *self.paths, class_="paths", **stretched, **size) if self.paths else ""
+        drawing = tag(
+            "svg", *self._axes(), inner, *self.marks, class_="plot", role="img", aria_label=self.label, **size
+        )
         return tag(
             "div",
             tag("span", self.y_label, class_="y") if self.y_label else "",

@@ -1,4 +1,4 @@
-"""Conclusions of the report: opening sentences, and the summary as JSON."""
+"""Conclusions of the report, as sentences and as a JSON summary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapscope.leaderboard.leaderboard_result import EVIDENCE, Verdict
 from gapscope.leaderboard.ranking import RANDOM
 from gapscope.report.formatting import expected_test_accuracy, format_fixed, pluralize
 from gapscope.report.measures import leaderboard_verdicts, ranked_correlations
-from gapscope.report.pool_view import PoolView, view_of
+from gapscope.report.pool_view import PoolView, as_view
 from gapscope.results.records import Record
 
 if TYPE_CHECKING:
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
     from gapscope.pools import Pool
 
-POINT = 0.01
-# a network that fits its training data this well, and loses so much on test data, has memorized them
-FITS, LOSES = 0.97, 0.1
-ENOUGH = 12
+# test accuracies this close to the best count as equal
+TIE = 0.01
+# minimum training accuracy and gap of a network that has memorized its training data
+MEMORIZED_ACCURACY, MEMORIZED_GAP = 0.97, 0.1
+MIN_NETWORKS = 12
 
 
-def _named(records: Sequence[Record], view: PoolView) -> str:
+def _list_names(records: Sequence[Record], view: PoolView) -> str:
     names = [view.describe(record.id) for record in records[:3]]
     more = len(records) - len(names)
     return "; ".join(names) + (f"; and {more} more" if more else "")
@@ -39,70 +40,69 @@ def _best(view: PoolView) -> str:
         (record,), kind = view.all_finished, view.gap_kind
         train, test = (format_fixed(record.scores[f"{part}_{kind}"]) for part in ("train", "test"))
         return (
-            f"One network is finished, {_named([record], view)}: {kind} {train} on training data, {test} on test data, "
-            f"a gap of {format_fixed(record.gap)}."
+            f"One network is finished, {_list_names([record], view)}: {kind} {train} on training data, {test} on test "
+            f"data, gap {format_fixed(record.gap)}."
         )
     if view.gap_kind == "loss":
         best = min(view.all_finished, key=lambda record: record.scores["test_loss"])
-        return f"The smallest test loss, {format_fixed(best.scores['test_loss'])}, has {_named([best], view)}."
+        return f"Smallest test loss: {format_fixed(best.scores['test_loss'])}, {_list_names([best], view)}."
     ordered = sorted(view.all_finished, key=lambda record: -record.scores["test_accuracy"])
     top = ordered[0].scores["test_accuracy"]
-    tied = [record for record in ordered if top - record.scores["test_accuracy"] < POINT]
+    tied = [record for record in ordered if top - record.scores["test_accuracy"] < TIE]
     if len(tied) == 1:
-        return f"Take {_named(tied, view)}: the best test accuracy, {format_fixed(top)}, by more than a point."
-    return f"These are tied within a point of the best test accuracy, {format_fixed(top)}: {_named(tied, view)}."
+        return f"Best test accuracy, by more than a point: {format_fixed(top)}, {_list_names(tied, view)}."
+    return f"Within a point of the best test accuracy, {format_fixed(top)}: {_list_names(tied, view)}."
 
 
 def _memorizing(view: PoolView) -> str:
     if view.gap_kind == "loss":
         return ""
-    finished = view.all_finished
-    result = [record for record in finished if record.scores["train_accuracy"] >= FITS and record.gap >= LOSES]
-    if not result:
+    memorizing = [
+        record
+        for record in view.all_finished
+        if record.scores["train_accuracy"] >= MEMORIZED_ACCURACY and record.gap >= MEMORIZED_GAP
+    ]
+    if not memorizing:
         return ""
-    worst = max(result, key=lambda record: record.gap)
+    worst = max(memorizing, key=lambda record: record.gap)
     train, test = (format_fixed(worst.scores[f"{part}_accuracy"]) for part in ("train", "test"))
-    verb, most = ("memorizes its", ":") if len(result) == 1 else ("memorize their", ", most of all")
     return (
-        f"{len(result)} of {len(finished)} {verb} training data{most} {_named([worst], view)} ({train} on them, {test} "
-        "on test data)."
+        f"Training data memorized by {len(memorizing)} of {pluralize(len(view.all_finished), 'network')}; largest gap: "
+        f"{_list_names([worst], view)} (accuracy {train} on training data, {test} on test data)."
     )
 
 
 def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> str:
     """State whether gaps can be estimated from training data in this pool."""
     if held_out is None:
-        if len(view.all_finished) >= ENOUGH:
-            return ""
-        count = len(view.all_finished)
-        few, verb = pluralize(count, "finished network"), "is" if count == 1 else "are"
-        return f"{few} {verb} too few to estimate gaps from: {ENOUGH} are needed."
-    answered = held_out[held_out["prediction"].notna()]
-    n, known = len(answered), view.whole.loc[answered.index]
+        n = len(view.all_finished)
+        return (
+            "" if n >= MIN_NETWORKS else f"Estimates of the gap need {MIN_NETWORKS} finished networks; there are {n}."
+        )
+    estimates = held_out[held_out["prediction"].notna()]
+    n, rows = len(estimates), view.all_rows.loc[estimates.index]
     if n < 2:
         return ""
-    error = float(((known["gap"] - answered["prediction"]) ** 2).mean() ** 0.5)
-    # each from the mean of all others, as the estimate is
-    plain = float(known["gap"].std(ddof=0)) * n / (n - 1)
-    if error >= plain:
-        return f"Gaps cannot be estimated from training data here: error {format_fixed(error)}, their mean has less."
-    message = (
-        f"From training data alone the gap of a network like these is known to {format_fixed(error)} (root mean "
-        f"square; their mean alone: {format_fixed(plain)})."
-    )
+    error = float(((rows["gap"] - estimates["prediction"]) ** 2).mean() ** 0.5)
+    # the leave-one-out error of the mean: gap minus mean of the others = n / (n - 1) * (gap minus mean of all)
+    baseline_error = float(rows["gap"].std(ddof=0)) * n / (n - 1)
+    comparison = f"{format_fixed(error)} (of the mean gap: {format_fixed(baseline_error)})"
+    if error >= baseline_error:
+        return f"Gaps cannot be estimated from training data here: root mean squared error {comparison}."
+    message = f"Gaps can be estimated from training data alone with a root mean squared error of {comparison}."
     if view.gap_kind == "loss" or not {"low", "high"} <= set(held_out.columns):
         return message
-    best = str((known["train_accuracy"] - answered["prediction"]).idxmax())
-    row: Any = answered.loc[best]
-    train_accuracy: Any = known.at[best, "train_accuracy"]
+    best = str((rows["train_accuracy"] - estimates["prediction"]).idxmax())
+    row: Any = estimates.loc[best]
+    train_accuracy: Any = rows.at[best, "train_accuracy"]
     expected = expected_test_accuracy(train_accuracy, row["prediction"], row["low"], row["high"])
-    return f"{message} Of the most promising, {view.describe(best)}, expect {expected} on new data."
+    return f"{message} Highest expected accuracy on new data: {expected}, {view.describe(best)}."
 
 
 def _correlation_sentences(view: PoolView, best: str, by_reading: Mapping[str, Verdict]) -> list[str]:
-    """Name the measures that order networks beyond chance and beyond the settings."""
+    """Name the measures that predict the gap beyond chance and beyond the hyperparameters."""
     if best in by_reading and not by_reading[best].kendall.significant:
-        return ["No measure correlates with the gap more than a random one would."]
+        return ["No measure correlates with the gap more strongly than random numbers."]
     message = f"Strongest correlation with the gap: {view.titles[best]}."
     measures = {name: result for name, result in by_reading.items() if result.role == "measure"}
     if not measures:
@@ -111,11 +111,8 @@ def _correlation_sentences(view: PoolView, best: str, by_reading: Mapping[str, V
     evidence.sort(key=lambda name: -abs(measures[name].partial.value))
     if not evidence:
         return [message, "No measure predicts the gap better than the hyperparameters alone."]
-    named, more = "; ".join(view.titles[name] for name in evidence[:3]), len(evidence) - 3
-    return [
-        message,
-        f"Correlated with it at equal hyperparameters, too: {named}{f'; and {more} more' if more > 0 else ''}.",
-    ]
+    titles, more = "; ".join(view.titles[name] for name in evidence[:3]), len(evidence) - 3
+    return [message, f"Also at equal hyperparameters: {titles}{f'; and {more} more' if more > 0 else ''}."]
 
 
 def verdict(
@@ -124,7 +121,7 @@ def verdict(
     best_measure: str | None,
     by_reading: Mapping[str, Verdict] | None = None,
 ) -> list[str]:
-    """Return the conclusions of a pool, in sentences (none if no network is finished).
+    """Return the conclusions of a pool as sentences (none if no network is finished).
 
     `best_measure` is the reading with the strongest correlation, `by_reading` the result of `leaderboard_verdicts`.
     """
@@ -133,27 +130,26 @@ def verdict(
     sentences = [_best(view), _memorizing(view)]
     # the estimate comes first if there is one
     sentences.insert(0 if held_out is not None else len(sentences), _estimator_sentence(view, held_out))
-    if best_measure is not None and len(view.all_finished) >= ENOUGH:
+    if best_measure is not None and len(view.all_finished) >= MIN_NETWORKS:
         sentences += _correlation_sentences(view, best_measure, by_reading or {})
     return [sentence for sentence in sentences if sentence]
 
 
 def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFrame | None = None) -> dict[str, Any]:
-    """Return what `write_report` shows, with all digits.
+    """Return the contents of `write_report` with all digits.
 
     Args:
         held_out: As for `write_report`.
 
     Returns:
-        "status" (how many networks ended how), "gap" (what it is made of), "verdict" (sentences), "measures" (their
-        correlations with the gap, the strongest first, and what the leaderboard says of them at equal settings),
-        "random_measure" (the same of random numbers) and "networks" (each with its scores, its gap and, where there
-        is one, its estimate).
+        "status" (numbers of networks), "gap" (its definition), "verdict" (sentences), "measures" (correlations with the
+        gap, strongest first, and leaderboard verdicts at equal settings), "random_measure" (the same for random
+        numbers) and "networks" (scores, gap and estimate of each).
 
     >>> summary([Record(id="a", spec={}, status="failed", message="out of memory")])["status"]
     {'failed': 1}
     """
-    view = view_of(records)
+    view = as_view(records)
     with numpy.errstate(over="ignore", invalid="ignore"):
         result = ranked_correlations(view)
         measures = [] if result is None else result.rename_axis("measure").reset_index().to_dict("records")
@@ -165,7 +161,7 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
         best = next((row["measure"] for row in measures if not row["is_baseline"]), None)
         return {
             "status": dict(Counter(record.status for record in view.all_records)),
-            "gap": view.gap_words,
+            "gap": view.gap_definition,
             "verdict": verdict(view, held_out, best, by_reading),
             "measures": [
                 {"title": view.titles[row["measure"]], **row, "at_equal_settings": at_equal_settings(row["measure"])}

@@ -18,10 +18,10 @@ from gapscope.report.curves import curves
 from gapscope.report.figures import correlation_strip
 from gapscope.report.formatting import format_fixed, format_number
 from gapscope.report.held_out import held_out_section
-from gapscope.report.label_issues import suspects_section
+from gapscope.report.label_issues import label_issues_section
 from gapscope.report.measures import cards, guide, leaderboard_verdicts, ranked_measures, split_ranking
 from gapscope.report.networks import networks, overview
-from gapscope.report.pool_view import PoolView, view_of
+from gapscope.report.pool_view import PoolView, as_view
 from gapscope.report.verdict import verdict
 from gapscope.results.records import Record
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
-    """The templates of all pages, with the functions that format their numbers."""
+    """Return the templates of all pages, with the filters that format their numbers."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gapscope.report"),
         autoescape=True,
@@ -46,11 +46,11 @@ def environment() -> jinja2.Environment:
     )
 
     def verbatim(name: str) -> Markup:
-        # the style sheet and the script are ours, and must not be escaped
+        # style sheet and script are part of the package, and must not be escaped
         return Markup(environment.get_template(name).render())
 
     def breakable(name: str) -> Markup:
-        # a dotted name may be broken after each of its words, and nowhere else
+        # allow line breaks after the dots and underscores of a name only
         return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
 
     names: Any = environment
@@ -81,21 +81,18 @@ def write_report(
 ) -> Path:
     """Write one self-contained HTML page about a pool of networks, and return its path.
 
-    The page shows what is in the pool and what did not finish, the estimates for held-out networks next to the
-    baselines, the measures ranked by their correlation with the gap, each measure against the gap, training curves,
-    suspicious labels where they are given, one row for every network, and how to read each number. It needs no network,
-    works without scripts, adapts to a phone, to dark mode and to paper, and stays under 1.5 MB however large the pool
-    is. Of a pool of more than 1,000 networks, statistics and figures are of whole training configurations sampled at
-    random; the page says so.
+    The page shows an overview with the unfinished networks, held-out estimates with their baselines, measures ranked by
+    their correlation with the gap, training curves, label issues, one row per network, and a description of each
+    number. It works offline and without scripts, on phones, in dark mode and on paper, and stays under 1.5 MB. Above
+    1,000 networks, statistics and figures use a random sample of whole training configurations.
 
     Args:
-        held_out: Estimates of networks that it was not fitted on, indexed by run id: what `GapEstimator.assess` or
-            `cross_val_predict` returned for rows of `records_to_pandas(records)`.
+        held_out: Estimates of networks outside the fit, indexed by run id: the result of `GapEstimator.assess` or
+            `cross_val_predict` for rows of `records_to_pandas(records)`.
         level: Nominal coverage of the intervals in `held_out`.
-        check: Run id of one network and what `gapscope.check` returned for it, to open the page with what to do next.
-        suspects: What `gs.find_label_issues` returned for the pool's training data, to show the most suspicious
-            samples.
-        images: These training data by position, to show them as pictures; see `gapscope.report.training`.
+        check: Run id of one network and its result of `gapscope.check`, which opens the page.
+        suspects: Result of `gapscope.find_label_issues` for the pool's training data.
+        images: Training samples by position ([h, w], [1, h, w] or [3, h, w]), to show those of `suspects`.
 
     >>> import tempfile
     >>> record = Record(id="a", spec={}, status="failed", message="out of memory")
@@ -103,8 +100,8 @@ def write_report(
     ...     "out of memory" in write_report([record], Path(folder) / "report.html", title="One").read_text()
     True
     """
-    view = view_of(records)
-    # readings near the end of the floats overflow in sums and squares; such a cell shows a dash
+    view = as_view(records)
+    # sums and squares of readings near the largest float overflow; such a cell shows a dash
     with numpy.errstate(over="ignore", invalid="ignore"):
         by_reading = leaderboard_verdicts(view)
         ranked = ranked_measures(view, by_reading)
@@ -113,7 +110,7 @@ def write_report(
             "report.html",
             path,
             title=title,
-            gap_words=view.gap_words,
+            gap_definition=view.gap_definition,
             overview=overview(view),
             check=None if check is None else {"network": view.describe(check[0]), "result": check[1]},
             held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
@@ -123,6 +120,6 @@ def write_report(
             cards=cards(view, ranked),
             curves=curves(view),
             networks=networks(view),
-            suspects=None if suspects is None else suspects_section(suspects, images, classes),
+            suspects=None if suspects is None else label_issues_section(suspects, images, classes),
             guide=guide(view),
         )
