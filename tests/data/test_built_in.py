@@ -21,7 +21,7 @@ from gapscope.data.location import FileLayout
 from gapscope.data.problem import Problem
 
 
-def test_digits_are_all_of_scikit_learns_each_once() -> None:
+def test_digits_contain_every_sample_of_scikit_learn_once() -> None:
     problem = digits()
     assert (len(problem.train), len(problem.test), problem.input_shape) == (1297, 500, (1, 8, 8))
     both = torch.cat((problem.train.inputs, problem.test.inputs)).reshape(1797, 64) * 16
@@ -30,7 +30,7 @@ def test_digits_are_all_of_scikit_learns_each_once() -> None:
     assert sorted(both.tolist()) == sorted(original.tolist())
 
 
-def test_the_split_of_digits_is_stratified_and_always_the_same() -> None:
+def test_the_split_of_digits_is_stratified_and_fixed() -> None:
     problem = digits()
     assert problem.train.targets is not None and problem.test.targets is not None
     counts = torch.bincount(problem.train.targets) + torch.bincount(problem.test.targets)
@@ -53,7 +53,7 @@ def test_without_noise_the_circles_have_their_radii() -> None:
         assert torch.allclose(radii(samples, 1), torch.tensor(0.3))
 
 
-def test_the_best_classifier_is_right_as_often_as_the_density_says() -> None:
+def test_accuracy_of_the_best_classifier_of_two_circles() -> None:
     problem = two_circles(test_size=40_000)
     # Likelihood of a point at distance r from the middle of N(0, s^2) around a circle of radius a, up to a factor:
     # exp(-(r^2 + a^2) / 2 s^2) I_0(r a / s^2).
@@ -95,7 +95,7 @@ def test_sizes_and_published_statistics(
     low: float,
     high: float,
 ) -> None:
-    # the concrete that stands in is the real one
+    # the fixture has the real concrete table
     problem = load_table(table, request.getfixturevalue("data_root" if table is CONCRETE else "real_data_root"))
     assert (len(problem.train), len(problem.test), problem.input_shape) == (n_train, n_test, (inputs,))
     targets = all_targets(problem)

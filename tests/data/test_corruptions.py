@@ -55,7 +55,7 @@ def test_the_other_classes_are_equally_likely() -> None:
 def test_target_noise_has_the_stated_standard_deviation() -> None:
     targets = torch.full((20_000, 2), 5.0)
     noise = add_target_noise(targets, 10.0, seeded()).double() - 5
-    # 40,000 draws: the mean has standard error 0.05, the standard deviation 0.035.
+    # 40,000 numbers: the mean has standard error 0.05, the standard deviation 0.035.
     assert abs(noise.mean()) < 0.2
     assert abs(noise.std() - 10) < 0.14
     assert abs(torch.corrcoef(noise.T)[0, 1]) < 0.03
@@ -71,20 +71,20 @@ def rows(samples: Samples) -> list[int]:
 
 @given(n=st.integers(1, 30), seed=st.integers(0, 1000))
 def test_a_subset_has_no_sample_twice_and_keeps_targets(n: int, seed: int) -> None:
-    drawn = subset(SAMPLES, n, seeded(seed))
-    assert len(set(rows(drawn))) == n == len(drawn)
-    assert drawn.targets is not None
-    assert drawn.targets.tolist() == [row % 3 for row in rows(drawn)]
-    assert rows(subset(SAMPLES, 30, seeded(seed)))[:n] == rows(drawn)
+    result = subset(SAMPLES, n, seeded(seed))
+    assert len(set(rows(result))) == n == len(result)
+    assert result.targets is not None
+    assert result.targets.tolist() == [row % 3 for row in rows(result)]
+    assert rows(subset(SAMPLES, 30, seeded(seed)))[:n] == rows(result)
 
 
 @given(each=st.integers(1, 10), seed=st.integers(0, 1000))
 def test_a_balanced_subset_has_equally_many_of_every_class(each: int, seed: int) -> None:
-    drawn = balanced_subset(SAMPLES, 3 * each, 3, seeded(seed))
-    assert drawn.targets is not None
-    assert torch.bincount(drawn.targets).tolist() == [each] * 3
-    assert len(set(rows(drawn))) == 3 * each
-    assert drawn.targets.tolist() == [row % 3 for row in rows(drawn)]
+    result = balanced_subset(SAMPLES, 3 * each, 3, seeded(seed))
+    assert result.targets is not None
+    assert torch.bincount(result.targets).tolist() == [each] * 3
+    assert len(set(rows(result))) == 3 * each
+    assert result.targets.tolist() == [row % 3 for row in rows(result)]
 
 
 def slow_blur(image: torch.Tensor, radius: int, sigma: float, angle: float) -> torch.Tensor:
@@ -107,7 +107,7 @@ def slow_blur(image: torch.Tensor, radius: int, sigma: float, angle: float) -> t
 
 @pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("shape", [(28, 28), (8, 8), (12, 30)])
-def test_every_image_is_blurred_as_the_definition_says(severity: int, shape: tuple[int, int]) -> None:
+def test_motion_blur_follows_the_definition(severity: int, shape: tuple[int, int]) -> None:
     images = torch.rand(2, 2, *shape, generator=seeded(severity))
     blurred = motion_blur(images, severity, seeded(2))
     angles = (2 * torch.rand(2, generator=seeded(2), dtype=torch.float64) - 1) * math.pi / 4
@@ -117,11 +117,11 @@ def test_every_image_is_blurred_as_the_definition_says(severity: int, shape: tup
         assert torch.allclose(result.double(), expected, atol=1e-6)
 
 
-def test_the_order_of_images_is_kept_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_the_order_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.rand(50, 1, 10, 10, generator=seeded())
-    whole = motion_blur(images, 3, seeded(1))
+    in_one_chunk = motion_blur(images, 3, seeded(1))
     monkeypatch.setattr(sys.modules[motion_blur.__module__], "_CHUNK", 7)
-    assert torch.equal(motion_blur(images, 3, seeded(1)), whole)
+    assert torch.equal(motion_blur(images, 3, seeded(1)), in_one_chunk)
 
 
 def test_the_settings_are_those_of_mnist_c_from_28_pixels_up() -> None:
@@ -137,8 +137,8 @@ def test_small_images_get_a_small_kernel_that_never_leaves_them() -> None:
         assert all(2 * blur_settings(severity, side)[0] < side for severity in range(1, 6))
 
 
-def chosen(monkeypatch: pytest.MonkeyPatch, *numbers: float) -> None:
-    """Let the draws for flip, angle and shifts be these numbers in [0, 1)."""
+def set_random_numbers(monkeypatch: pytest.MonkeyPatch, *numbers: float) -> None:
+    """Set the random numbers in [0, 1) of flip, angle and shifts."""
 
     def rand(*size: int, generator: Any = None) -> torch.Tensor:
         return torch.tensor(numbers)[:, None].expand(*size)
@@ -146,42 +146,37 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *numbers: float) -> None:
     monkeypatch.setattr(torch, "rand", rand)
 
 
-def picture(height: int = 20, width: int = 20) -> torch.Tensor:
-    image = torch.zeros(1, 1, height, width)
-    image[0, 0, 3, 5] = 1.0
-    return image
+@pytest.mark.parametrize(
+    ("numbers", "position"),
+    [
+        ((0.5, 0.5, 0.5, 0.5), (3, 5)),  # the middle of every range changes nothing
+        ((0.0, 0.5, 0.5, 0.5), (3, 14)),  # a flip mirrors columns
+        ((0.5, 0.5, 1.0, 0.0), (5, 3)),  # the largest shift is a tenth of the sides
+    ],
+)
+def test_flips_and_shifts_move_pixels(
+    monkeypatch: pytest.MonkeyPatch, numbers: tuple[float, ...], position: tuple[int, int]
+) -> None:
+    set_random_numbers(monkeypatch, *numbers)
+    image, expected = torch.zeros(2, 1, 1, 20, 20)
+    image[0, 0, 3, 5] = expected[0, 0, *position] = 1.0
+    assert torch.allclose(flip_shift_rotate(image), expected, atol=1e-4)
 
 
-def test_the_middle_of_every_range_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen(monkeypatch, 0.5, 0.5, 0.5, 0.5)
-    assert torch.allclose(flip_shift_rotate(picture()), picture(), atol=1e-5)
-
-
-def test_a_flip_mirrors_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen(monkeypatch, 0.0, 0.5, 0.5, 0.5)
-    assert torch.allclose(flip_shift_rotate(picture()), picture().flip(3), atol=1e-5)
-
-
-def test_the_largest_shift_is_a_tenth_of_the_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen(monkeypatch, 0.5, 0.5, 1.0, 0.0)
-    moved = flip_shift_rotate(picture())
-    assert moved[0, 0, 5, 3] == pytest.approx(1, abs=1e-4)
-
-
-def test_rotations_keep_distances_of_pixels_that_are_no_squares(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen(monkeypatch, 0.5, 1.0, 0.5, 0.5)
+def test_rotations_keep_distances_in_images_that_are_not_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_random_numbers(monkeypatch, 0.5, 1.0, 0.5, 0.5)
     image = torch.zeros(1, 1, 20, 60)
     image[0, 0, 9:11, 48:50] = 1.0  # 19 pixels right of the centre: 15 degrees move it by 19 sin 15 = 4.9 rows
-    turned = flip_shift_rotate(image)[0, 0]
+    rotated = flip_shift_rotate(image)[0, 0]
     rows, columns = torch.arange(20.0) - 9.5, torch.arange(60.0) - 29.5
-    down, right = (turned.sum(1) * rows).sum() / turned.sum(), (turned.sum(0) * columns).sum() / turned.sum()
+    down, right = (rotated.sum(1) * rows).sum() / rotated.sum(), (rotated.sum(0) * columns).sum() / rotated.sum()
     assert float((down**2 + right**2).sqrt()) == pytest.approx(19, abs=0.2)
     assert abs(float(torch.atan2(down, right).rad2deg())) == pytest.approx(15, abs=0.5)
 
 
 LABELS, IMAGE = torch.tensor([0, 1, 2]), torch.zeros(1, 1, 8, 8)
 NO_LABELS = Samples(torch.zeros(4, 2), torch.zeros(4, 1))
-REFUSED: list[tuple[Callable[[], Any], str]] = [
+INVALID: list[tuple[Callable[[], Any], str]] = [
     (lambda: inject_label_noise(LABELS, 1.5, 10), r"rate of label_noise must lie in \[0, 1\]; got 1.5"),
     (lambda: inject_label_noise(LABELS, float("nan"), 10), "rate of label_noise must lie in"),
     (lambda: inject_label_noise(LABELS, 0.5, 1), r"n_classes of label_noise must lie in \[2, inf\); got 1"),
@@ -199,7 +194,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED)
-def test_wrong_input_is_refused(call: Callable[[], Any], message: str) -> None:
+@pytest.mark.parametrize(("call", "message"), INVALID)
+def test_wrong_input_is_rejected(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         call()

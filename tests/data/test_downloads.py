@@ -67,17 +67,17 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
 
 
-def test_the_official_files_arrive_whole(mnist: Server, official: Path, tmp_path: Path) -> None:
-    seen: dict[str, list[tuple[int, int | None]]] = {}
+def test_the_official_files_arrive_complete(mnist: Server, official: Path, tmp_path: Path) -> None:
+    reports: dict[str, list[tuple[int, int | None]]] = {}
     paths = fetch(
         mnist,
         tmp_path / "mnist",
-        progress=lambda file, arrived, total: seen.setdefault(file, []).append((arrived, total)),
+        progress=lambda file, received, total: reports.setdefault(file, []).append((received, total)),
     )
     originals = contents(official)
     assert contents(tmp_path / "mnist") == originals
-    assert {path.name for path in paths} == set(originals) == set(seen)
-    for name, steps in seen.items():
+    assert {path.name for path in paths} == set(originals) == set(reports)
+    for name, steps in reports.items():
         assert steps[-1] == (len(originals[name]),) * 2
         assert steps == sorted(steps)
 
@@ -119,7 +119,7 @@ def test_errors_of_servers_are_one_sentence(
     assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
-def test_endless_files_are_cut(mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_downloads_are_stopped(mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(downloads, "_MAX_BYTES", 9_000)
     monkeypatch.setattr(downloads, "_CHUNK_BYTES", 1_000)
     with pytest.raises(GapscopeError, match="more than 9,000 bytes"):
@@ -136,15 +136,11 @@ def archive(path: Path, members: dict[str, bytes | None]) -> Origin:
                 item.type, item.linkname = tarfile.SYMTYPE, "/etc/passwd"
             item.size = len(content or b"")
             tar.addfile(item, io.BytesIO(content or b""))
-    return _origin(path, members)
-
-
-def _origin(path: Path, members: dict[str, bytes | None]) -> Origin:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Origin("http://nowhere", (RemoteFile(path.name, f"sha256:{digest}", tuple(members)),))
 
 
-def test_only_the_named_files_are_taken_out_of_an_archive(tmp_path: Path) -> None:
+def test_only_the_named_files_are_extracted_from_an_archive(tmp_path: Path) -> None:
     served, folder = tmp_path / "served", tmp_path / "cifar10"
     served.mkdir()
     content = b"".join(bytes([label]) + random.Random(label).randbytes(3072) for label in range(10))
@@ -155,33 +151,29 @@ def test_only_the_named_files_are_taken_out_of_an_archive(tmp_path: Path) -> Non
         assert [path.name for path in paths] == ["data_batch_1.bin", "test_batch.bin"]
         assert contents(folder) == {path.name: content for path in paths}
         assert download(origin, folder, base_url=server.url) == paths
-        assert len(server.requests) == 1, "what is unpacked is not fetched again"
+        assert len(server.requests) == 1, "extracted files are not fetched again"
     assert len(image_sets.cifar10(tmp_path).train) == 10
     assert not (tmp_path / "escaped.bin").exists()
 
 
-def test_links_and_absent_members_are_refused(tmp_path: Path) -> None:
+def test_links_and_missing_members_are_rejected(tmp_path: Path) -> None:
     served = tmp_path / "served"
     served.mkdir()
     origin = archive(served / "set.tar.gz", {"set/data.bin": None})
-    with serving(served) as server, pytest.raises(UnreadableFile, match=r"must hold set/data\.bin as regular files"):
+    with serving(served) as server, pytest.raises(UnreadableFile, match=r"must hold the regular files set/data\.bin"):
         download(origin, tmp_path / "out", base_url=server.url)
     assert not (tmp_path / "out" / "data.bin").exists()
 
 
-def test_every_origin_is_checked_by_a_known_kind_of_checksum() -> None:
+def test_origins_have_checksums_and_the_files_that_loading_needs() -> None:
     lengths = {"md5": 32, "sha256": 64}
-    for source in SOURCES.values():
-        for file in source.origin.files if source.origin else ():
-            kind, digest = file.checksum.split(":")
-            assert len(digest) == lengths[kind] and int(digest, 16)
-            assert source.origin is not None and source.origin.base_url.startswith(("https://", "http://fashion-mnist"))
-
-
-def test_the_files_of_an_origin_are_those_that_loading_wants() -> None:
     for source in SOURCES.values():
         if source.origin is None or source.layout is None:
             continue
+        assert source.origin.base_url.startswith(("https://", "http://fashion-mnist"))
+        for file in source.origin.files:
+            kind, digest = file.checksum.split(":")
+            assert len(digest) == lengths[kind] and int(digest, 16)
         files = [name for file in source.origin.files for name in (file.members or (file.name,))]
         arriving = {name.rsplit("/", 1)[-1].removesuffix(".gz") for name in files}
         for expected in source.layout.required.values():

@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_classes_are_folders_and_colours_are_kept(root: Path) -> None:
+def test_classes_are_folders_and_pixels_have_their_colours(root: Path) -> None:
     problem = load_dataset("image_folder", root=root, side=4)
     assert (problem.class_names, problem.n_outputs, problem.input_shape) == (("ant", "cat"), 2, (3, 4, 4))
     assert problem.train.targets is not None and problem.test.targets is not None
@@ -38,7 +38,7 @@ def test_classes_are_folders_and_colours_are_kept(root: Path) -> None:
     assert torch.equal(problem.train.inputs[1::2], expected.expand(3, 3, 4, 4))
 
 
-def test_the_middle_of_a_wide_image_is_taken(root: Path) -> None:
+def test_wide_images_are_cropped_to_their_middle(root: Path) -> None:
     pixels = numpy.zeros((4, 12, 3), dtype=numpy.uint8)
     pixels[:, 4:8] = 255
     Image.fromarray(pixels).save(root / "images" / "train" / "ant" / "0.png")
@@ -52,21 +52,21 @@ def test_another_folder_and_a_test_split_of_the_other_name(root: Path) -> None:
     assert len(image_folder(folder=str(root / "birds")).test) == 2
     with pytest.raises(DataNotFound, match="needs the folders train, val together in one of the folders images"):
         image_folder(root)
-    with pytest.raises(DataNotFound, match=r"cannot be fetched. Put your photographs into .*images.train.CLASS"):
+    with pytest.raises(DataNotFound, match=r"cannot be fetched. Copy your photographs to .*images.train.CLASS"):
         fetch("image_folder", root=root)
     assert find_dataset("image_folder", root=root) == ""
 
 
-def test_a_class_that_one_split_lacks_is_refused(root: Path) -> None:
+def test_splits_with_different_classes_are_rejected(root: Path) -> None:
     write(root / "images" / "val" / "dog" / "0.png", (0, 0, 255))
-    with pytest.raises(UnreadableFile, match="must hold the same folders, one a class; they differ in 1, first dog"):
+    with pytest.raises(UnreadableFile, match="must have the same folders, one per class; they differ in 1, first dog"):
         image_folder(root)
 
 
-def test_damaged_and_missing_images_are_named(root: Path) -> None:
+def test_corrupted_and_missing_images_are_named(root: Path) -> None:
     bad = root / "images" / "train" / "ant" / "1.png"
     bad.write_bytes(b"no image")
-    with pytest.raises(UnreadableFile, match=r"ant.1.png must be a whole image"):
+    with pytest.raises(UnreadableFile, match=r"ant.1.png must be a complete image"):
         image_folder(root)
     for path in bad.parent.iterdir():
         path.unlink()

@@ -14,7 +14,7 @@ LAYOUT = FileLayout("toy", ("toy", "toys/raw"), {"a": ("a.bin", "A.bin"), "b": (
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.delenv("GAPSCOPE_DATA", raising=False)
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setenv("HOME", "/home/user")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     return monkeypatch
 
@@ -22,15 +22,15 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_the_root_is_argument_then_environment_then_cache(environment: pytest.MonkeyPatch) -> None:
     assert data_root() == Path("/cache/gapscope/data")
     environment.setenv("GAPSCOPE_DATA", "~/sets")
-    assert data_root() == Path("/home/someone/sets")
+    assert data_root() == Path("/home/user/sets")
     assert data_root("/here") == Path("/here")
     environment.delenv("GAPSCOPE_DATA")
     environment.setenv("XDG_CACHE_HOME", "relative/folder")
-    assert data_root() == Path("/home/someone/.cache/gapscope/data")
+    assert data_root() == Path("/home/user/.cache/gapscope/data")
 
 
 @pytest.mark.parametrize(
-    ("platform", "cache"), [("darwin", "/home/someone/Library/Caches"), ("win32", "/home/someone/AppData/Local")]
+    ("platform", "cache"), [("darwin", "/home/user/Library/Caches"), ("win32", "/home/user/AppData/Local")]
 )
 def test_other_platforms_have_other_caches(environment: pytest.MonkeyPatch, platform: str, cache: str) -> None:
     environment.setattr("sys.platform", platform)
@@ -38,7 +38,7 @@ def test_other_platforms_have_other_caches(environment: pytest.MonkeyPatch, plat
     assert data_root() == Path(cache, "gapscope/data")
 
 
-def test_files_are_found_plain_or_gzipped_in_any_folder(tmp_path: Path) -> None:
+def test_files_are_located_plain_or_gzipped_in_any_folder(tmp_path: Path) -> None:
     folder = tmp_path / "toys" / "raw"
     folder.mkdir(parents=True)
     for name in ("A.bin", "b.bin.gz"):
@@ -56,14 +56,14 @@ def test_files_of_two_folders_are_not_mixed(tmp_path: Path) -> None:
         locate(LAYOUT, tmp_path)
 
 
-def test_the_message_says_where_it_looked_and_what_to_run(tmp_path: Path) -> None:
+def test_the_message_names_folders_and_command(tmp_path: Path) -> None:
     with pytest.raises(DataNotFound, match=rf"a.bin, b.bin .* toy, toys/raw of {tmp_path}.*gapscope data fetch toy"):
         locate(LAYOUT, tmp_path)
-    with pytest.raises(DataNotFound, match=r"must lie in .*pgdl/pgdl_task1_v4.csv; they do not"):
+    with pytest.raises(DataNotFound, match=r"need the file .*pgdl/pgdl_task1_v4.csv; it does not exist"):
         pgdl_networks(tmp_path)
 
 
-def test_folders_are_found_as_folders(tmp_path: Path) -> None:
+def test_layouts_of_folders_need_folders(tmp_path: Path) -> None:
     layout = FileLayout("own", ("own",), {"train": ("train",), "test": ("val", "test")}, of_folders=True)
     (tmp_path / "own" / "train").mkdir(parents=True)
     (tmp_path / "own" / "val").touch()

@@ -27,11 +27,11 @@ def test_a_packed_mask_comes_back(mask: list[bool]) -> None:
     assert unpack_mask(packed).tolist() == [i for i, marked in enumerate(mask) if marked]
 
 
-def test_a_plain_spec_changes_nothing() -> None:
+def test_a_default_spec_changes_nothing() -> None:
     problem, facts = prepare(DataSpec(name="digits"))
-    plain = load_dataset("digits")
-    assert torch.equal(problem.train.inputs, plain.train.inputs)
-    assert torch.equal(targets(problem), targets(plain))
+    unchanged = load_dataset("digits")
+    assert torch.equal(problem.train.inputs, unchanged.train.inputs)
+    assert torch.equal(targets(problem), targets(unchanged))
     assert facts == {
         "train": {"available": 1297, "used": 1297, "balanced": False},
         "test": {"available": 500, "used": 500},
@@ -53,7 +53,7 @@ def test_everything_at_once_on_real_images(data_root: Path) -> None:
     assert json.loads(json.dumps(facts)) == facts
 
 
-def test_one_setting_does_not_move_the_draws_of_another() -> None:
+def test_one_setting_does_not_change_the_randomness_of_another() -> None:
     spec = DataSpec(train_size=200, blur_severity=1, label_noise=0.3, seed=5)
     base, base_facts = prepare(spec)
     no_noise, _ = prepare(replace(spec, label_noise=0.0))
@@ -68,7 +68,7 @@ def test_one_setting_does_not_move_the_draws_of_another() -> None:
     assert torch.equal(targets(more_noise)[wrong], targets(base)[wrong])
 
 
-def test_the_seed_moves_every_draw() -> None:
+def test_the_seed_changes_every_random_step() -> None:
     spec = DataSpec(train_size=200, test_size=100, blur_severity=1, label_noise=0.3)
     one, two = (prepare(replace(spec, seed=seed)) for seed in (1, 2))
     assert not torch.equal(one[0].train.inputs, two[0].train.inputs)
@@ -92,23 +92,23 @@ def test_balanced_subsets(size: int | None, used: int) -> None:
     assert facts["train"] == {"available": 1297, "used": used, "balanced": True}
 
 
-def test_targets_are_centred_by_those_that_are_trained_on(data_root: Path) -> None:
-    plain, _ = prepare(DataSpec(name="concrete", target_noise=10.0, train_size=50), root=data_root)
+def test_targets_are_centred_by_the_mean_of_the_training_targets(data_root: Path) -> None:
+    uncentred, _ = prepare(DataSpec(name="concrete", target_noise=10.0, train_size=50), root=data_root)
     spec = DataSpec(name="concrete", target_noise=10.0, train_size=50, center_targets=True)
     result, facts = prepare(spec, root=data_root)
-    assert plain.train.targets is not None and plain.test.targets is not None
-    mean = plain.train.targets.mean(0)
+    assert uncentred.train.targets is not None and uncentred.test.targets is not None
+    mean = uncentred.train.targets.mean(0)
     assert facts["center_targets"] == {"mean": mean.tolist()} and mean.abs().min() > 1
-    assert result.train.targets is not None and torch.equal(result.train.targets, plain.train.targets - mean)
-    assert result.test.targets is not None and torch.equal(result.test.targets, plain.test.targets - mean)
+    assert result.train.targets is not None and torch.equal(result.train.targets, uncentred.train.targets - mean)
+    assert result.test.targets is not None and torch.equal(result.test.targets, uncentred.test.targets - mean)
     with pytest.raises(InvalidInput, match="center_targets needs a regression problem; 'digits' is a classification"):
         prepare(DataSpec(center_targets=True))
 
 
 def test_averaged_pixels_keep_the_mean_of_both_splits() -> None:
-    whole, halved = (prepare(DataSpec(train_size=50, pixels_averaged=side))[0] for side in (1, 2))
+    full, halved = (prepare(DataSpec(train_size=50, pixels_averaged=side))[0] for side in (1, 2))
     assert halved.input_shape == (1, 4, 4)
-    for before, after in ((whole.train, halved.train), (whole.test, halved.test)):
+    for before, after in ((full.train, halved.train), (full.test, halved.test)):
         torch.testing.assert_close(after.inputs.mean((1, 2, 3)), before.inputs.mean((1, 2, 3)))
         assert float(after.inputs[0, 0, 1, 2]) == pytest.approx(float(before.inputs[0, 0, 2:4, 4:6].mean()))
 
@@ -116,7 +116,7 @@ def test_averaged_pixels_keep_the_mean_of_both_splits() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"train_size": 1298}, "data.train_size must be at most 1,297, all that 'digits' has; got 1,298"),
+        ({"train_size": 1298}, "data.train_size must be at most 1,297, the samples of 'digits'; got 1,298"),
         ({"test_size": 501}, "data.test_size must be at most 500"),
         ({"balanced": True, "train_size": 55}, "must be a multiple of the number of classes, 10; got 55. Use 50"),
         ({"name": "concrete", "balanced": True}, "data.balanced needs a classification problem; 'concrete' is a regr"),
@@ -126,6 +126,6 @@ def test_averaged_pixels_keep_the_mean_of_both_splits() -> None:
         ({"name": "two_circles", "options": {"nois": 1}}, "Did you mean 'noise'"),
     ],
 )
-def test_nonsense_is_refused(data_root: Path, settings: dict, message: str) -> None:
+def test_incompatible_settings_are_rejected(data_root: Path, settings: dict, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         prepare(DataSpec(**settings), root=data_root)

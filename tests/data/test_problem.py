@@ -19,14 +19,14 @@ TABLE = Samples(torch.zeros(4, 3), torch.zeros(4, 2))
         ({"task": "ranking"}, "task of a Problem must be one of 'classification', 'regression'; got 'ranking'"),
         ({"n_outputs": 0}, r"n_outputs of a Problem must lie in \[1, inf\); got 0"),
         ({"n_outputs": 2}, "Class labels must be smaller than the number of classes, 2; got 2"),
-        ({"class_names": ("a",)}, "one class name an output, here 3; got 1"),
+        ({"class_names": ("a",)}, "one class name per output, here 3; got 1"),
         ({"task": "regression"}, r"training split of a regression problem needs .*\[n, K\]; got torch.int64"),
         ({"test": TABLE}, r"must have the same shape; got \[1, 8, 8\] and \[3\]"),
         ({"test": Samples(IMAGES.inputs)}, "test split of a classification problem needs targets; got inputs alone"),
         ({"task": "regression", "train": TABLE, "test": TABLE}, r"shape of the outputs, \[4, 3\]; got \[4, 2\]"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict, message: str) -> None:
+def test_incompatible_samples_are_rejected(change: dict, message: str) -> None:
     problem = Problem("toy", "classification", IMAGES, IMAGES, 3)
     with pytest.raises(InvalidInput, match=message):
         replace(problem, **change)

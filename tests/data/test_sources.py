@@ -12,12 +12,12 @@ from loopback import serving, stated_as_official
 
 def test_every_data_set_has_its_name() -> None:
     names = "digits two_circles mnist fashion_mnist cifar10 cifar100 boston_housing california_housing concrete"
-    assert dataset_names() == (*names.split(), "facial_keypoints", "drawn_faces", "image_folder")
+    assert dataset_names() == (*names.split(), "facial_keypoints", "image_folder")
     assert all(source.layout is None or source.layout.source == name for name, source in SOURCES.items())
 
 
 @pytest.mark.parametrize("name", dataset_names())
-def test_every_problem_is_what_the_table_says(data_root: Path, name: str) -> None:
+def test_every_problem_agrees_with_its_source(data_root: Path, name: str) -> None:
     if not find_dataset(name, root=data_root):
         with pytest.raises(DataNotFound, match=f"gapscope data fetch {name}"):
             load_dataset(name, root=data_root)
@@ -33,11 +33,11 @@ def test_every_problem_is_what_the_table_says(data_root: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    # some are shorter here, an image folder has any size, and facial keypoints go to account holders only
+    # some are shorter here, an image folder has any size, and facial keypoints need an account
     "name",
     sorted({*dataset_names()} - {"fashion_mnist", "cifar10", "cifar100", "image_folder", "facial_keypoints"}),
 )
-def test_the_sizes_of_the_table_are_those_of_the_files(data_root: Path, name: str) -> None:
+def test_stated_sizes_are_those_of_the_files(data_root: Path, name: str) -> None:
     problem = load_dataset(name, root=data_root)
     assert SOURCES[name].sizes == f"{len(problem.train):,} + {len(problem.test):,}"
 
@@ -45,7 +45,7 @@ def test_the_sizes_of_the_table_are_those_of_the_files(data_root: Path, name: st
 def test_options_reach_the_data_set(data_root: Path) -> None:
     assert len(load_dataset("two_circles", n=10).train) == 10
     assert len(load_dataset("concrete", root=data_root, test_fraction=0.5).test) == 515
-    assert load_dataset("two_circles", factor=0).n_outputs == 2, "an integer does for a float"
+    assert load_dataset("two_circles", factor=0).n_outputs == 2  # an integer is valid for a float
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_options_reach_the_data_set(data_root: Path) -> None:
         ("two_circles", {"n": 1.5}, "must be of type int; got 1.5"),
     ],
 )
-def test_wrong_names_and_options_are_refused(name: str, options: dict, message: str) -> None:
+def test_wrong_names_and_options_are_rejected(name: str, options: dict, message: str) -> None:
     for function in (lambda: load_dataset(name, **options), lambda: check_dataset_options(name, options)):
         with pytest.raises(InvalidInput, match=message):
             function()
 
 
-def test_found_says_where(data_root: Path, tmp_path: Path) -> None:
+def test_find_dataset_returns_the_folder(data_root: Path, tmp_path: Path) -> None:
     assert find_dataset("digits") == "built in"
     assert find_dataset("mnist", root=data_root) == str(data_root / "mnist")
     assert find_dataset("mnist", root=tmp_path) == ""
@@ -76,9 +76,7 @@ def test_found_says_where(data_root: Path, tmp_path: Path) -> None:
         find_dataset("mnits")
 
 
-def test_fetching_puts_files_where_loading_finds_them(
-    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetched_files_can_be_loaded(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stated_as_official(monkeypatch, "boston_housing", data_root / "boston_housing")
     with serving(data_root / "boston_housing") as server:
         paths = fetch("boston_housing", root=tmp_path, base_url=server.url)
@@ -86,7 +84,7 @@ def test_fetching_puts_files_where_loading_finds_them(
     assert len(load_dataset("boston_housing", root=tmp_path).train) == 354
 
 
-def test_what_cannot_be_fetched_says_what_to_do(tmp_path: Path) -> None:
+def test_instructions_for_files_that_cannot_be_fetched(tmp_path: Path) -> None:
     assert fetch("digits", root=tmp_path) == []
     with pytest.raises(DataNotFound, match=rf"cannot be fetched.*{tmp_path}/facial_keypoints/training\.csv"):
         fetch("facial_keypoints", root=tmp_path)

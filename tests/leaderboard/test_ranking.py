@@ -143,7 +143,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
         gs.rank_measures(pgdl.assign(**{"m.wcv": "many"}), measures=["m.wcv"])
     with pytest.raises(InvalidInput, match=r"n_test must lie in \[1, inf\); got 0"):
         gs.rank_measures(pgdl, n_test=0)
-    with pytest.raises(DataNotFound, match="The networks of the 2020 competition must lie in"):
+    with pytest.raises(DataNotFound, match="The networks of the 2020 competition need the file"):
         gs.rank_measures(data_root=tmp_path)
 
 

@@ -14,7 +14,7 @@ from gapscope.networks.factory import build_network, check_network_options, netw
 
 _NARROW = {"width_multiplier": 0.125}
 _VGG = (3, 32, 32), {"width_multiplier": 0.0625, "head": "paper", "head_width": 16}
-# One case a network: sizes and options that keep it small.
+# One case per network: sizes and options that keep it small.
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "alexnet": ((1, 28, 28), {"width_multiplier": 0.125, "head_width": 16}),
     "conv6": ((3, 8, 8), _NARROW),
@@ -92,20 +92,20 @@ def test_same_seed_same_weights_and_the_global_state_untouched(name: str) -> Non
     first, second, other = _build(name, 3).state_dict(), _build(name, 3).state_dict(), _build(name, 4).state_dict()
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(first[key], second[key]) for key in first)
-    drawn = [key for key in first if first[key].ndim > 1]
-    assert drawn and not any(torch.equal(first[key], other[key]) for key in drawn)
+    random = [key for key in first if first[key].ndim > 1]
+    assert random and not any(torch.equal(first[key], other[key]) for key in random)
 
 
 @pytest.mark.parametrize("name", network_names())
 def test_no_layer_works_in_place_and_every_activation_is_a_module(name: str) -> None:
     network = _build(name)
     assert not any(getattr(module, "inplace", False) for module in network.modules())
-    seen = []
+    calls = []
     for module in network.modules():
         if isinstance(module, nn.ReLU):
-            module.register_full_backward_hook(lambda *_: seen.append(1))
+            module.register_full_backward_hook(lambda *_: calls.append(1))
     network(_inputs(name)).sum().backward()
-    assert len(seen) == sum(isinstance(module, nn.ReLU) for module in network.modules()) > 0
+    assert len(calls) == sum(isinstance(module, nn.ReLU) for module in network.modules()) > 0
 
 
 def _shapes(network: nn.Module) -> dict[str, torch.Size]:
@@ -115,17 +115,17 @@ def _shapes(network: nn.Module) -> dict[str, torch.Size]:
 @pytest.mark.parametrize(("name", "option"), [pair for pair in OPTIONS if pair[1] not in SWITCHES])
 def test_every_option_changes_the_network(name: str, option: str) -> None:
     value = OTHER[option]
-    plain, changed = _build(name), _build(name, **{option: value})
+    default, changed = _build(name), _build(name, **{option: value})
     assert changed(_inputs(name)).shape == (4, 3)
     if option == "dropout":
         drops = [module for module in changed.modules() if isinstance(module, nn.Dropout)]
         assert drops and {drop.p for drop in drops} == {value}
-        assert _shapes(plain) == _shapes(changed)
+        assert _shapes(default) == _shapes(changed)
     elif option == "activation":
         assert any(isinstance(module, nn.Tanh) for module in changed.modules())
         assert not any(isinstance(module, nn.ReLU) for module in changed.modules())
     else:
-        assert _shapes(plain) != _shapes(changed)
+        assert _shapes(default) != _shapes(changed)
 
 
 @pytest.mark.parametrize(("name", "option"), [pair for pair in OPTIONS if pair[1] in SWITCHES])
@@ -146,10 +146,10 @@ def test_the_width_multiplier_scales_but_never_to_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["alexnet", "fully_connected", "lenet5", "plain_cnn", "small_cnn", "vgg16"])
 def test_weights_do_not_depend_on_dropout_or_batch_norm(name: str) -> None:
-    plain = dict(_build(name, dropout=0.0, batch_norm=False).named_parameters())
+    without = dict(_build(name, dropout=0.0, batch_norm=False).named_parameters())
     changed = dict(_build(name, dropout=0.5, batch_norm=True).named_parameters())
-    assert set(plain) < set(changed)
-    assert all(torch.equal(plain[key], changed[key]) for key in plain)
+    assert set(without) < set(changed)
+    assert all(torch.equal(without[key], changed[key]) for key in without)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_weights_do_not_depend_on_dropout_or_batch_norm(name: str) -> None:
         ("lenet5", {"dropout": 1.0}, r"Option 'dropout' of network 'lenet5' must lie in \[0, 1\); got 1.0\.$"),
     ],
 )
-def test_wrong_names_and_options_get_one_sentence(name: str, options: dict[str, Any], message: str) -> None:
+def test_wrong_names_and_options_are_rejected(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         check_network_options(name, options)
     with pytest.raises(InvalidInput, match=message):
@@ -188,6 +188,6 @@ def test_images_get_no_mask() -> None:
     assert torch.equal(LogitsOnly(ImageClassifier(), padding=0)(torch.zeros(2, 1, 2)), torch.zeros(2, 2))
 
 
-def test_a_model_without_logits_is_refused() -> None:
+def test_a_model_without_logits_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="must return an object with `logits`; Linear returned Tensor"):
         LogitsOnly(nn.Linear(2, 2))(torch.zeros(1, 2))

@@ -135,7 +135,7 @@ def test_strides_replace_pooling(name: str, options: dict[str, Any], strides: li
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "input_shape", "options"),
+    ("name", "smallest", "input_shape", "options"),
     [
         ("alexnet", 15, TINY, {}),
         ("conv6", 2, (1, 1, 1), {}),
@@ -145,11 +145,11 @@ def test_strides_replace_pooling(name: str, options: dict[str, Any], strides: li
         ("vgg11", 32, MNIST, {}),
     ],
 )
-def test_images_too_small(name: str, least: int, input_shape: tuple[int, ...], options: dict[str, Any]) -> None:
-    facts = rf"^{name} needs .* {least} x {least} pixels; got {input_shape[1]} x {input_shape[2]}\. "
+def test_images_too_small(name: str, smallest: int, input_shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    facts = rf"^{name} needs .* {smallest} x {smallest} pixels; got {input_shape[1]} x {input_shape[2]}\. "
     with pytest.raises(InvalidInput, match=facts):
         build(name, input_shape, **options)
-    assert build(name, (1, least, least), **options)(torch.zeros(2, 1, least, least)).shape == (2, 10)
+    assert build(name, (1, smallest, smallest), **options)(torch.zeros(2, 1, smallest, smallest)).shape == (2, 10)
 
 
 def test_a_block_is_the_relu_of_branch_plus_shortcut() -> None:
@@ -187,11 +187,11 @@ def test_normalization_and_biases(normalization: str, kind: type[nn.Module]) -> 
     assert all(convolution.bias is None for convolution in convolutions)
 
 
-def test_group_norm_keeps_samples_apart_in_training_mode() -> None:
+def test_group_norm_keeps_samples_independent_in_training_mode() -> None:
     x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    for normalization, apart in (("group", True), ("batch", False)):
+    for normalization, is_independent in (("group", True), ("batch", False)):
         network = build_network("resnet20", input_shape=(1, 8, 8), n_outputs=3, normalization=normalization).train()
-        assert torch.allclose(network(x)[:2], network(x[:2]), atol=1e-6) is apart
+        assert torch.allclose(network(x)[:2], network(x[:2]), atol=1e-6) is is_independent
 
 
 def test_group_norm_fits_every_number_of_channels() -> None:
@@ -203,7 +203,7 @@ def test_group_norm_fits_every_number_of_channels() -> None:
     assert groups == {1: 1, 5: 1, 12: 4, 16: 8, 64: 8}
 
 
-def test_number_of_features_is_what_the_layers_give() -> None:
+def test_number_of_features_is_that_of_the_layers() -> None:
     layers: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(1, 3, 5, stride=3, padding=1),
         "pool": nn.MaxPool2d(3, stride=2, padding=1),

@@ -1,7 +1,8 @@
 """`gapscope study list | run | claims`: tables and figures of the papers.
 
 The studies are a package of their own, `gapscope-studies`. Any package can add one: an entry point of the group
-`gapscope.studies` that names an object with `title`, `parts`, `run`, `claims` and `write_overview`.
+`gapscope.studies` that names an object with `title`, `parts`, `run`, `claims`, `write_overview` and optionally
+`data_sets`, further data sets of `load_dataset`.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ Common parameters:
     root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache, see `data_root`.
     name: Name of a data set, one of `dataset_names()`.
     path: File to read, plain or gzipped.
-    samples, labels, targets, images: Data to change; the arguments themselves are left unchanged.
+    samples, labels, targets, images: Data to corrupt; functions return new tensors.
     n: Number of samples.
     n_classes: Number of classes.
     generator: Source of random numbers; None for the same ones at every call.
     seed, split_seed: Seed of the samples, or of their split into training and test.
-    base_url: Another server that holds the same files.
+    base_url: Another server with the same files.
 """
 
 from gapscope.data.catalogue import check_dataset_options as check_dataset_options

@@ -19,8 +19,8 @@ from gapscope.data.problem import Problem, split_indices
 def digits() -> Problem:
     """Load 1,797 handwritten digits of 8 x 8 pixels from scikit-learn (500 for the test).
 
-    Pixels are divided by 16. The split is stratified by class and always the same (scikit-learn's train_test_split
-    with random_state 0).
+    Pixels are divided by 16. The split is stratified by class and fixed (scikit-learn's train_test_split with
+    random_state 0).
 
     Reference: Alpaydin & Kaynak 1998, UCI "Optical Recognition of Handwritten Digits", test part.
     """
@@ -44,7 +44,7 @@ def two_circles(
 ) -> Problem:
     r"""Make two concentric circles with noise: class 0 on radius 1, class 1 on radius `factor`.
 
-    Points lie evenly on each circle, $x = r (\cos t, \sin t) + \epsilon$, $\epsilon \sim N(0, noise^2 I)$
+    Points are equally spaced on each circle, $x = r (\cos t, \sin t) + \epsilon$, $\epsilon \sim N(0, noise^2 I)$
     (scikit-learn's make_circles). At factor 0.5 and noise 0.2 the accuracy of the best classifier is 0.890.
 
     Args:
@@ -55,8 +55,8 @@ def two_circles(
     """
     from sklearn.datasets import make_circles
 
-    for option, value, least in (("n", n, 2), ("test_size", test_size, 2), ("noise", noise, 0), ("seed", seed, 0)):
-        check_range(f"{option} of two_circles", value, least)
+    for option, value, low in (("n", n, 2), ("test_size", test_size, 2), ("noise", noise, 0), ("seed", seed, 0)):
+        check_range(f"{option} of two_circles", value, low)
     check_range("factor of two_circles", factor, 0, 1, high_open=True)
     splits = []
     for stream, size in enumerate((n, test_size)):
@@ -109,14 +109,14 @@ def load_table(
 
     - Boston housing (Harrison & Rubinfeld 1978): 506 towns, 13 inputs, median home value in 1000 USD, capped at 50.
       One input was built from the proportion of Black residents: for comparison with published numbers only.
-    - California housing (Pace & Barry 1997): 20,640 block groups, 8 inputs (counts, not scikit-learn's averages a
+    - California housing (Pace & Barry 1997): 20,640 block groups, 8 inputs (counts, not scikit-learn's averages per
       household), median house value in 100,000 USD as in scikit-learn.
-    - Concrete (Yeh 1998): 1,030 mixtures, 8 inputs, compressive strength in MPa. Some rows repeat, so that a few test
-      rows also stand in the training split.
+    - Concrete (Yeh 1998): 1,030 mixtures, 8 inputs, compressive strength in MPa. Some rows are duplicates, so that the
+      training split contains a few test rows.
 
     Args:
-        test_fraction: Fraction of rows to test on, see `split_indices`.
-        standardize: Whether inputs get mean 0 and (population) variance 1 over the training rows.
+        test_fraction: Fraction of rows for the test, see `split_indices`.
+        standardize: Whether to scale inputs to mean 0 and (population) variance 1 over the training rows.
     """
     numbers = read_table(locate(table.layout, root)["table"], table.header.split(","))
     train, test = split_indices(len(numbers), test_fraction, split_seed)

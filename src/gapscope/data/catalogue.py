@@ -1,11 +1,15 @@
-"""Data sets by name, with their readers and origins."""
+"""Data sets by name, with their readers and origins.
+
+Studies add data sets: those in the attribute `data_sets` of the objects that the entry points `gapscope.studies` name.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,6 @@ from gapscope.data.facial_keypoints import FACIAL_KEYPOINTS, facial_keypoints
 from gapscope.data.image_folder import IMAGE_FOLDER, image_folder
 from gapscope.data.location import FileLayout, data_root, locate
 from gapscope.data.problem import Problem, Task
-from gapscope.data.synthetic_faces import drawn_faces
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,11 @@ class Source:
 
     name: str
     task: Task
-    sizes: str  # training and test samples of the whole set, for people
-    licence: str  # as its publishers state it
+    sizes: str  # numbers of training and test samples of the complete set, as text
+    licence: str  # as stated by its publishers
     load: Callable[..., Problem]  # takes the data root, if there are files; keyword-only arguments are its options
-    layout: FileLayout | None = None  # None where it is built in
-    origin: Origin | None = None  # None where files cannot be fetched; `by_hand` says what to do instead
+    layout: FileLayout | None = None  # None if it is built in
+    origin: Origin | None = None  # None if files cannot be fetched; `by_hand` then explains how to get them
     by_hand: str = ""
 
     @property
@@ -118,8 +121,8 @@ _TABLE = (
         CONCRETE,
         "721 + 309",
         "CC BY 4.0",
-        by_hand="Take the table from https://doi.org/10.24432/C5PK67 and save it as {path}, a CSV file with the columns"
-        f" {CONCRETE.header}.",
+        by_hand="Download the table from https://doi.org/10.24432/C5PK67 and save it as {path}, a CSV file with the "
+        f"columns {CONCRETE.header}.",
     ),
     Source(
         "facial_keypoints",
@@ -128,11 +131,9 @@ _TABLE = (
         "Kaggle's rules",
         facial_keypoints,
         FACIAL_KEYPOINTS,
-        by_hand="Kaggle gives it to account holders only: accept the rules on "
-        "https://www.kaggle.com/c/facial-keypoints-detection, download training.zip, and unpack training.csv to {path}."
-        " Data set 'drawn_faces' needs no account.",
+        by_hand="Kaggle requires an account: accept the rules on https://www.kaggle.com/c/facial-keypoints-detection, "
+        "download training.zip, and unpack training.csv to {path}.",
     ),
-    Source("drawn_faces", "regression", "2,000 + 500", "generated", drawn_faces),
     Source(
         "image_folder",
         "classification",
@@ -140,24 +141,31 @@ _TABLE = (
         "yours",
         image_folder,
         IMAGE_FOLDER,
-        by_hand="Put your photographs into {path}/CLASS/*.jpg, and those of the test split into val, next to train.",
+        by_hand="Copy your photographs to {path}/CLASS/*.jpg, and those of the test split to val, next to train.",
     ),
 )
 SOURCES = {source.name: source for source in _TABLE}
 
 
 def dataset_names() -> tuple[str, ...]:
-    """Names of all data sets."""
+    """Return the names of all data sets of the package."""
     return tuple(SOURCES)
 
 
+@cache
+def _sources_of_studies() -> dict[str, Source]:
+    studies = [point.load() for point in entry_points(group="gapscope.studies")]
+    return {source.name: source for study in studies for source in getattr(study, "data_sets", ())}
+
+
 def _source(name: str) -> Source:
-    check_choice("Name of a data set", name, dataset_names())
-    return SOURCES[name]
+    available = SOURCES if name in SOURCES else SOURCES | _sources_of_studies()
+    check_choice("Name of a data set", name, tuple(available))
+    return available[name]
 
 
 def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInput for unknown data sets and options, or options of wrong type."""
+    """Raise InvalidInput for unknown data sets and options, or options of the wrong type."""
     known = _source(name).options
     check_known(f"Data set '{name}'", options, known)
     for option, value in options.items():
@@ -189,7 +197,7 @@ def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -
     (1, 8, 8)
     """
     check_dataset_options(name, options)
-    source = SOURCES[name]
+    source = _source(name)
     return source.load(**options) if source.layout is None else source.load(root, **options)
 
 
@@ -199,11 +207,11 @@ def fetch(
     """Return the official files of a data set (none if built in), downloading missing ones.
 
     Args:
-        progress: Called with the file's name, the bytes that have arrived, and all bytes (None if unknown).
+        progress: Called with the name of the file, the bytes received, and all bytes (None if unknown).
 
     Raises:
         DataNotFound: The set cannot be fetched automatically.
-        UnreadableFile: What arrived has another checksum; it is deleted.
+        UnreadableFile: The received file has another checksum; it is deleted.
         GapscopeError: The server cannot be reached or responds with an error, or the data root cannot be written.
     """
     source = _source(name)

@@ -25,11 +25,11 @@ def inject_label_noise(
 ) -> Int64[Tensor, " n"]:
     """Return the labels with exactly round(rate * n) of them resampled uniformly.
 
-    The same generator state and a larger rate replace the same labels by the same classes, and then more of them.
-    `round` is Python's: halves go to the even number.
+    With the same generator state, a larger rate replaces the same labels by the same classes, and further ones.
+    `round` is Python's: halves are rounded to even numbers.
 
     Args:
-        rate: Fraction that is replaced, 0 to 1.
+        rate: Fraction of labels to replace, 0 to 1.
         may_keep_class: Whether a label may be replaced by itself. If not (the default), every replaced label is
             wrong, uniformly among the other classes; else it is correct with probability 1 / n_classes.
 
@@ -45,10 +45,11 @@ def inject_label_noise(
     check_labels(labels, n_classes)
     generator = resolve_generator(generator, "label noise")
     n = len(labels)
-    chosen = torch.randperm(n, generator=generator)[: round(rate * n)]
+    indices = torch.randperm(n, generator=generator)[: round(rate * n)]
+    # one step per label, replaced or not, so that a larger rate does not change the steps
     steps = torch.randint(0 if may_keep_class else 1, n_classes, (n,), generator=generator)
     noisy = labels.clone()
-    noisy[chosen] = (labels[chosen] + steps[chosen].to(labels.device)) % n_classes
+    noisy[indices] = (labels[indices] + steps[indices].to(labels.device)) % n_classes
     return noisy
 
 
@@ -64,7 +65,7 @@ def add_target_noise(
 def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -> Samples:
     """Return n samples without replacement, in random order.
 
-    The same generator state and a larger n give the same samples first.
+    With the same generator state, a larger n begins with the same samples.
     """
     check_range("n of subset", n, 1, len(samples))
     return samples.subset(torch.randperm(len(samples), generator=resolve_generator(generator, "training subset"))[:n])
@@ -74,7 +75,7 @@ def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.G
     """Sample n indices without replacement, equally many per class, in random order.
 
     Raises:
-        InvalidInput: The samples have no class labels, n is no multiple of n_classes, or a class has too few samples.
+        InvalidInput: The samples have no labels, n is not a multiple of n_classes, or a class has too few samples.
     """
     targets = require_labels(samples.targets, "A balanced subset")
     check_range("n of balanced_subset", n, 1)
@@ -91,22 +92,22 @@ def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.G
         )
     order = torch.randperm(len(samples), generator=resolve_generator(generator, "training subset"))
     labels = targets[order]
-    drawn = torch.zeros(len(order), dtype=torch.bool)
+    mask = torch.zeros(len(order), dtype=torch.bool)
     for label in range(n_classes):
-        drawn[(labels == label).nonzero().flatten()[: n // n_classes]] = True
-    return samples.subset(order[drawn])
+        mask[(labels == label).nonzero().flatten()[: n // n_classes]] = True
+    return samples.subset(order[mask])
 
 
 SEVERITIES = ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0))
-_LARGEST_ANGLE = 45.0
+_MAX_DEGREES = 45.0
 _FULL_SIDE = 28
 _CHUNK = 1000
 
 
 def blur_settings(severity: int, side: int) -> tuple[int, float]:
     """Return (radius, sigma) in pixels for images whose shorter side has `side` pixels."""
-    # From 28 pixels up these are MNIST-C's values. In smaller images both shrink by side / 28, and the radius is at
-    # most (side - 1) // 2, so that no step of the motion leaves the image: 8 x 8 digits have radius 3.
+    # From 28 pixels on these are MNIST-C's values. Smaller images scale both by side / 28, and limit the radius to
+    # (side - 1) // 2, so that no step of the motion leaves the image: 8 x 8 digits have radius 3.
     check_range("severity of motion_blur", severity, 1, len(SEVERITIES))
     radius, sigma = SEVERITIES[severity - 1]
     if side >= _FULL_SIDE:
@@ -115,7 +116,7 @@ def blur_settings(severity: int, side: int) -> tuple[int, float]:
 
 
 def _runs(shifts: Tensor) -> list[tuple[int, int, int, int]]:
-    """Return runs of images with the same shift, as (first, past the last, down, right)."""
+    """Return runs of images with the same shift, as (start, stop, down, right)."""
     values, counts = torch.unique_consecutive(shifts, dim=0, return_counts=True)
     ends = counts.cumsum(0)
     return [
@@ -124,7 +125,7 @@ def _runs(shifts: Tensor) -> list[tuple[int, int, int, int]]:
     ]
 
 
-def _blurred(images: Tensor, angles: Tensor, kernel: list[float]) -> Tensor:
+def _blur(images: Tensor, angles: Tensor, kernel: list[float]) -> Tensor:
     """Blur images sorted by angle (radians), so that equal shifts are adjacent in memory."""
     height, width = images.shape[-2:]
     margin_y, margin_x = min(len(kernel), height), min(len(kernel), width)
@@ -133,11 +134,11 @@ def _blurred(images: Tensor, angles: Tensor, kernel: list[float]) -> Tensor:
     for i, weight in enumerate(kernel):
         down = -torch.ceil(i * angles.sin() - 0.5).long()
         right = -torch.ceil(i * angles.cos() - 0.5).long()
-        for first, last, dy, dx in _runs(torch.stack((down, right), 1)):
+        for start, stop, dy, dx in _runs(torch.stack((down, right), 1)):
             if abs(dy) >= height or abs(dx) >= width:
                 continue
             top, left = margin_y - dy, margin_x - dx
-            total[first:last].add_(padded[first:last, :, top : top + height, left : left + width], alpha=weight)
+            total[start:stop].add_(padded[start:stop, :, top : top + height, left : left + width], alpha=weight)
     return total
 
 
@@ -152,16 +153,16 @@ def motion_blur(
       k_i \propto e^{-i^2 / (2 \sigma^2)}, \ \sum_i k_i = 1, \quad
       s_i = -\lceil (i \sin a - 1/2,\ i \cos a - 1/2) \rceil$$
 
-    with (down, right) shifts of whole pixels, pixels outside the image replaced by the nearest inside, and
-    a ~ U(-45, 45) degrees. Steps whose shift leaves the image are omitted with their weight, so strong blur also
-    darkens small images. In images smaller than 28 pixels radius and sigma shrink in proportion.
+    with (down, right) shifts in integer pixels, pixels outside the image replaced by the nearest inside, and
+    a ~ U(-45, 45) degrees. Steps whose shift leaves the image are omitted with their weight, so that strong blur also
+    darkens small images. For images smaller than 28 pixels radius and sigma are smaller in proportion.
 
     Args:
         images: Images in [0, 1].
         severity: 1 (the default of MNIST-C) to 5.
 
     Raises:
-        InvalidInput: These are no images.
+        InvalidInput: These are not images.
 
     Reference: Mu & Gilmer 2019, "MNIST-C: A Robustness Benchmark for Computer Vision", motion blur.
     """
@@ -175,17 +176,17 @@ def motion_blur(
     kernel = [weight / sum(weights) for weight in weights]
     generator = resolve_generator(generator, "motion blur")
     turns = 2 * torch.rand(len(images), generator=generator, dtype=torch.float64) - 1
-    angles = turns * math.radians(_LARGEST_ANGLE)
+    angles = turns * math.radians(_MAX_DEGREES)
     order = angles.argsort()
     blurred = torch.empty_like(images)
     for part in slices(len(images), _CHUNK):
-        chosen = order[part]
-        blurred[chosen] = _blurred(images[chosen], angles[chosen], kernel).clamp_(0, 1)
+        indices = order[part]
+        blurred[indices] = _blur(images[indices], angles[indices], kernel).clamp_(0, 1)
     return blurred
 
 
-LARGEST_ANGLE = 15.0
-LARGEST_SHIFT = 0.1
+_MAX_ROTATION_DEGREES = 15.0
+_MAX_SHIFT = 0.1
 
 
 def flip_shift_rotate(
@@ -193,12 +194,12 @@ def flip_shift_rotate(
 ) -> Float[Tensor, "n c h w"]:
     """Flip, rotate (up to 15 degrees) and shift (up to a tenth) each image at random.
 
-    Angle and both shifts are uniform; pixels are interpolated linearly, and those outside take the colour of the
-    nearest edge. These are the settings of the program of Zhao, Zhang, Hu 2022. Training passes torch's global
-    generator, `torch.default_generator`, under a seed of its own.
+    Angle and both shifts are uniform; pixels are interpolated linearly, those outside replaced by the nearest inside.
+    These are the settings of the code of Zhao, Zhang, Hu 2022. Training passes `torch.default_generator`, with its own
+    seed.
 
     Raises:
-        InvalidInput: These are no images.
+        InvalidInput: These are not images.
     """
     if images.ndim != 4:
         raise InvalidInput(
@@ -207,13 +208,13 @@ def flip_shift_rotate(
     n, _, height, width = images.shape
     flip, angle, across, down = torch.rand(4, n, generator=resolve_generator(generator, "augmentation"))
     mirror = torch.where(flip < 0.5, -1.0, 1.0)
-    angle = math.radians(LARGEST_ANGLE) * (2 * angle - 1)
+    angle = math.radians(_MAX_ROTATION_DEGREES) * (2 * angle - 1)
     cosine, sine = angle.cos(), angle.sin()
-    # grid_sample measures both sides from -1 to 1: a rotation keeps angles only with the ratio of the sides
+    # affine_grid scales both sides to [-1, 1]: a rotation needs the ratio of the sides to preserve angles
     ratio = height / width
     rows = [
-        torch.stack([mirror * cosine, -sine * ratio, 2 * LARGEST_SHIFT * (2 * across - 1)], 1),
-        torch.stack([mirror * sine / ratio, cosine, 2 * LARGEST_SHIFT * (2 * down - 1)], 1),
+        torch.stack([mirror * cosine, -sine * ratio, 2 * _MAX_SHIFT * (2 * across - 1)], 1),
+        torch.stack([mirror * sine / ratio, cosine, 2 * _MAX_SHIFT * (2 * down - 1)], 1),
     ]
     maps = torch.stack(rows, 1).to(images.device, images.dtype)
     grid = functional.affine_grid(maps, list(images.shape), align_corners=False)

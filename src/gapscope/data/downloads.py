@@ -32,7 +32,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Origin:
-    """Address of the official files of a data set: each at `base_url`/`name`."""
+    """Official files of a data set, each at `base_url`/`name`."""
 
     base_url: str
     files: tuple[RemoteFile, ...]
@@ -43,28 +43,28 @@ class _ProgressBar:
 
     def __init__(self, name: str, progress: Progress | None) -> None:
         self.name, self.progress = name, progress
-        self.total, self.arrived = 0, 0
+        self.total, self.received = 0, 0
 
     def update(self, size: int) -> None:
-        self.arrived += size
-        if self.arrived > _MAX_BYTES + _CHUNK_BYTES:
+        self.received += size
+        if self.received > _MAX_BYTES + _CHUNK_BYTES:
             raise GapscopeError(
                 f"Got more than {_MAX_BYTES:,} bytes of {self.name}; the official file is smaller. "
                 "Name another server with --base-url."
             )
         if self.progress:
-            # pooch counts whole chunks, also for the last one
-            self.progress(self.name, min(self.arrived, self.total or self.arrived), self.total or None)
+            # pooch counts complete chunks, also for the last one
+            self.progress(self.name, min(self.received, self.total or self.received), self.total or None)
 
     def reset(self) -> None:
-        self.arrived = 0
+        self.received = 0
 
     def close(self) -> None:
         pass
 
 
 def _fetch_file(file: RemoteFile, folder: Path, base_url: str, progress: Progress | None) -> Path:
-    """Return the path of one file, downloaded unless it is there with the right checksum."""
+    """Return the path of one file, downloaded unless it exists with the right checksum."""
     import pooch
 
     def receive(url: str, path: str, downloads: Any) -> None:
@@ -87,8 +87,8 @@ def _fetch_file(file: RemoteFile, folder: Path, base_url: str, progress: Progres
     except (OSError, ValueError, http.client.HTTPException) as error:
         if "does not match the known hash" in str(error):
             raise UnreadableFile(
-                f"{server.get_url(file.name)} must have the checksum {file.checksum}; what it sent has another, and "
-                "was deleted. Run the same command again, or name another server with --base-url."
+                f"{server.get_url(file.name)} must have the checksum {file.checksum}; the received file has another "
+                "and was deleted. Run the same command again, or name another server with --base-url."
             ) from None
         raise GapscopeError(
             f"Downloading {server.get_url(file.name)} to {folder} failed ({error}). Check the connection and the "
@@ -97,7 +97,7 @@ def _fetch_file(file: RemoteFile, folder: Path, base_url: str, progress: Progres
 
 
 def _extract(archive: Path, members: tuple[str, ...], folder: Path) -> None:
-    """Extract the named regular files of a tar.gz archive and nothing else."""
+    """Extract only `members` of a tar.gz archive, which must be regular files."""
     missing = set(members)
     try:
         with tarfile.open(archive, "r:gz") as tar:
@@ -110,7 +110,7 @@ def _extract(archive: Path, members: tuple[str, ...], folder: Path) -> None:
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise UnreadableFile(f"{archive} must be a tar.gz archive; unpacking it failed: {error}. Delete it.") from None
     if missing:
-        raise UnreadableFile(f"{archive} must hold {', '.join(sorted(missing))} as regular files; it does not.")
+        raise UnreadableFile(f"{archive} must hold the regular files {', '.join(sorted(missing))}; they are missing.")
 
 
 def download(

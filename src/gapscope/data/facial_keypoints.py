@@ -1,6 +1,6 @@
 """Kaggle's Facial Keypoints Detection: 96 x 96 faces with 15 points each, as rows of text.
 
-Not pandas: its reader has no bound on the length of a line, and would leave the 9,216 pixels of a cell to us as text.
+pandas does not read them: it has no limit on the length of a line, and would return the 9,216 pixels as text.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _row(line: bytes) -> tuple[np.ndarray, np.ndarray]:
     if len(coordinates) != len(COORDINATES) or np.isinf(coordinates).any():
         raise ValueError(f"it has {len(coordinates)} coordinates, {int(np.isinf(coordinates).sum())} infinite")
     if image.translate(None, b"0123456789 "):
-        raise ValueError("its pixels hold other characters than digits")
+        raise ValueError("its pixels have other characters than digits")
     pixels = np.fromstring(image.decode("ascii"), dtype=np.int64, sep=" ")
     if len(pixels) != SIDE * SIDE or int(pixels.max()) > 255:
         raise ValueError(f"it has {len(pixels)} pixels up to {int(pixels.max(initial=0))}")
@@ -64,15 +64,15 @@ def _row(line: bytes) -> tuple[np.ndarray, np.ndarray]:
 def read_facial_keypoints(path: str | Path) -> tuple[UInt8[Tensor, "n 1 96 96"], Float32[Tensor, "n 30"]]:
     """Read the complete rows of a file in the format of Kaggle's training.csv.
 
-    The first line names the 30 coordinates, then "Image"; every other line holds 30 numbers in pixels, nothing where a
-    point is unknown (the row is dropped), and 9,216 grey values separated by blanks. At most 50,000 rows are read.
+    The first line names the 30 coordinates, then "Image"; every other line contains 30 numbers in pixels, empty if
+    unknown (the row is dropped), and 9,216 grey values separated by blanks. At most 50,000 rows are read.
 
     Returns:
         Pixels 0 to 255, and coordinates in the order of `COORDINATES`: x to the right and y down, in pixels from the
         centre of the upper left one.
 
     Raises:
-        UnreadableFile: Another header, or a row that is cut off or holds anything else.
+        UnreadableFile: Another header, or a truncated or invalid row.
     """
     path = Path(path)
     coordinates, images = [], []
@@ -102,12 +102,12 @@ def read_facial_keypoints(path: str | Path) -> tuple[UInt8[Tensor, "n 1 96 96"],
 
 
 def facial_keypoints(root: str | Path | None = None, *, test_fraction: float = 0.3, split_seed: int = 0) -> Problem:
-    """Faces [n, 1, 96, 96] in [0, 1] with 30 coordinates in pixels, from training.csv.
+    """Load faces [n, 1, 96, 96] in [0, 1] with 30 coordinates in pixels, from training.csv.
 
     Kaggle's own test images have no public keypoints, so the complete rows of training.csv (2,140 of 7,049) are split.
 
     Args:
-        test_fraction: Fraction of the complete rows to test on, see `gapscope.data.problem.split_indices`.
+        test_fraction: Fraction of the complete rows for the test, see `gapscope.data.problem.split_indices`.
     """
     pixels, keypoints = read_facial_keypoints(locate(FACIAL_KEYPOINTS, root)["table"])
     train, test = split_indices(len(pixels), test_fraction, split_seed)

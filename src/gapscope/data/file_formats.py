@@ -1,6 +1,6 @@
 """Readers of data files: gzip, IDX (MNIST), binary CIFAR, and tables of numbers.
 
-Sizes are checked before anything is read. Tables are not read by pandas: it takes a line that was cut off for one with
+No reader unpacks more than a fixed number of bytes. Tables are not read by pandas, which completes truncated lines by
 empty cells.
 """
 
@@ -23,101 +23,75 @@ from torch import Tensor
 from gapscope.base.errors import DataNotFound, UnreadableFile
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_LARGEST_DEFLATE_RATIO = 1032
-
-
-def _is_packed(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == _GZIP_MAGIC
 
 
 @contextmanager
 def open_maybe_gzip(path: Path) -> Iterator[IO[bytes]]:
     """Open a plain or gzipped file for reading (distinguished by the first bytes)."""
     try:
-        if _is_packed(path):
-            with gzip.open(path) as file:
-                yield cast("IO[bytes]", file)
-        else:
-            with path.open("rb") as file:
-                yield file
+        with path.open("rb") as file:
+            is_gzip = file.read(2) == _GZIP_MAGIC
+        with gzip.open(path) if is_gzip else path.open("rb") as file:
+            yield cast("IO[bytes]", file)
     except FileNotFoundError:
         raise DataNotFound(f"{path} must exist to be read; it does not. Check the path, or fetch the file.") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UnreadableFile(f"{path} must be a whole gzip file; unpacking failed: {error}. Fetch it again.") from None
+        raise UnreadableFile(
+            f"{path} must be a complete gzip file; unpacking failed: {error}. Fetch it again."
+        ) from None
     except OSError as error:
         raise UnreadableFile(f"{path} must be a readable file; reading failed: {error.strerror or error}.") from None
 
 
-def check_capacity(path: Path, size: int) -> None:
-    """Raise UnreadableFile if `path` is too small to hold `size` unpacked bytes."""
-    # deflate spends two bits at least on 258 bytes, so that a gzip file holds at most 1032 times its own size
-    most = path.stat().st_size * (_LARGEST_DEFLATE_RATIO if _is_packed(path) else 1)
-    if size > most:
-        raise UnreadableFile(
-            f"{path} must hold the {size:,} bytes that its header states; it can hold {most:,} at most. Fetch it again."
-        )
-
-
-def read_bounded(path: Path, most: int) -> bytes:
-    """Return all unpacked bytes of a file, or raise UnreadableFile for more than `most`."""
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Return all unpacked bytes of a file, or raise UnreadableFile for more than `max_bytes`."""
     with open_maybe_gzip(path) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise UnreadableFile(f"{path} must hold at most {most:,} bytes; it holds more. Is it another file?")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise UnreadableFile(f"{path} must hold at most {max_bytes:,} bytes; it holds more. Is it another file?")
     return content
 
 
-_IDX_OF_BYTES = b"\0\0\x08"
-
-
-def _checked_shape(path: Path, header: bytes, dimensions: int) -> tuple[int, ...]:
-    if header[:3] != _IDX_OF_BYTES or len(header) < 4 + 4 * dimensions:
-        raise UnreadableFile(
-            f"{path} must be an IDX file of unsigned bytes, which begins with 00 00 08 and a whole header; it begins "
-            f"with {header[:4].hex(' ')}. Is it another file?"
-        )
-    if header[3] != dimensions:
-        raise UnreadableFile(
-            f"{path} must have {dimensions} dimensions (images have 3, labels 1); its header states {header[3]}. "
-            "Are images and labels swapped?"
-        )
-    shape = struct.unpack(f">{dimensions}I", header[4:])
-    if 0 in shape:
-        raise UnreadableFile(f"{path} must hold at least one record; its header states the shape {list(shape)}.")
-    return shape
+_IDX_MAGIC = b"\0\0\x08"  # two zeros, and the type of unsigned bytes
+_MAX_IDX_BYTES = 2**28  # MNIST's training images have 47 MB
 
 
 def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, ...]:
     """Return the array of unsigned bytes in an IDX file, plain or gzipped.
 
     Format: 00 00 08 D, then D big-endian uint32 sizes, then the bytes in row-major order, and nothing after them.
-    At most as many bytes are unpacked as the header states.
 
     Args:
-        dimensions: Number of dimensions it must have: 3 for images [n, height, width], 1 for labels [n].
+        dimensions: Required number of dimensions: 3 for images [n, height, width], 1 for labels [n].
 
     Raises:
         UnreadableFile: It is of another format, truncated, or longer than its header states.
     """
     path = Path(path)
-    with open_maybe_gzip(path) as file:
-        shape = _checked_shape(path, file.read(4 + 4 * dimensions), dimensions)
-        size = math.prod(shape)
-        check_capacity(path, size)
-        content = file.read(size + 1)
-    if len(content) != size:
-        held = f"{len(content):,}" if len(content) < size else "more"
+    content, header_size = read_bounded(path, _MAX_IDX_BYTES), 4 + 4 * dimensions
+    if content[:3] != _IDX_MAGIC or len(content) < header_size:
         raise UnreadableFile(
-            f"{path} must hold {size:,} bytes after its header, for shape {list(shape)}; it holds {held}. "
-            "Fetch it again."
+            f"{path} must be an IDX file of unsigned bytes, which begins with 00 00 08 and a complete header; it "
+            f"begins with {content[:4].hex(' ')}. Is it another file?"
         )
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(shape)
+    if content[3] != dimensions:
+        raise UnreadableFile(
+            f"{path} must have {dimensions} dimensions (images have 3, labels 1); its header states {content[3]}. "
+            "Are images and labels swapped?"
+        )
+    shape = struct.unpack(f">{dimensions}I", content[4:header_size])
+    size, n_bytes = math.prod(shape), len(content) - header_size
+    if n_bytes != size or size == 0:
+        raise UnreadableFile(
+            f"{path} must hold {size:,} bytes (at least 1) after its header, for shape {list(shape)}; it holds "
+            f"{n_bytes:,}. Fetch it again."
+        )
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header_size).reshape(shape)
 
 
 _PIXELS = 3 * 32 * 32
 _MAX_CIFAR_RECORDS = 60_000
-_LARGEST_LABELS = {1: (9,), 2: (19, 99)}
+_MAX_LABELS = {1: (9,), 2: (19, 99)}
 
 
 def read_cifar(
@@ -126,29 +100,29 @@ def read_cifar(
     """Return pixels and labels of one file in CIFAR's binary format, plain or gzipped.
 
     A record is 1 label byte (CIFAR-10) or 2 (CIFAR-100: coarse, then fine), then 1024 red, 1024 green and 1024 blue
-    bytes, row by row. There is no header; at most 60,000 records, the size of the whole set, are unpacked.
+    bytes, row by row. There is no header; at most 60,000 records, the complete set, are unpacked.
 
     Args:
         labels_each: Label bytes per record, 1 or 2.
 
     Raises:
-        UnreadableFile: It is no whole number of records, too long, or holds labels that do not exist.
+        UnreadableFile: The number of records is not an integer or too large, or labels are out of range.
     """
     path = Path(path)
     record = labels_each + _PIXELS
     content = read_bounded(path, record * _MAX_CIFAR_RECORDS)
     if not content or len(content) % record:
         raise UnreadableFile(
-            f"{path} must hold whole records of {record} bytes; it holds {len(content):,} bytes, that is "
+            f"{path} must hold complete records of {record} bytes; it holds {len(content):,} bytes, that is "
             f"{len(content) / record:.2f} records. Fetch it again."
         )
     records = torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(-1, record)
     labels = records[:, :labels_each]
-    for column, largest in enumerate(_LARGEST_LABELS[labels_each]):
-        result = int(labels[:, column].max())
-        if result > largest:
+    for column, max_label in enumerate(_MAX_LABELS[labels_each]):
+        label = int(labels[:, column].max())
+        if label > max_label:
             raise UnreadableFile(
-                f"{path} must hold labels 0 to {largest} in byte {column} of every record; it holds {result}. "
+                f"{path} must hold labels 0 to {max_label} in byte {column} of every record; it holds {label}. "
                 "Is it another file?"
             )
     return records[:, labels_each:].reshape(-1, 3, 32, 32), labels
@@ -160,15 +134,15 @@ _MAX_CSV_BYTES = 64 * 2**20
 def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n columns"]:
     """Return the numbers of a text table, plain or gzipped, in the file's order.
 
-    Cells are separated by commas, or by blanks where the first line has no comma; empty lines are passed over. A
-    header line may be there or not; if it is, it must name `columns` (upper and lower case do not matter).
+    Cells are separated by commas, or by blanks if the first line has no comma; empty lines are ignored. A header line
+    is optional and must name `columns` (in upper or lower case).
 
     Args:
         path: The file, 64 MiB unpacked at most.
         columns: Names of its columns, in order.
 
     Raises:
-        UnreadableFile: Another header, a line of another length, or a cell that is no finite number.
+        UnreadableFile: Another header, a line of another length, or a cell that is not a finite number.
     """
     path = Path(path)
     text = read_bounded(path, _MAX_CSV_BYTES).decode("utf-8-sig", errors="replace")

@@ -47,8 +47,8 @@ def _idx_samples(images_path: Path, labels_path: Path, n_classes: int) -> Sample
     images, labels = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
     if len(images) != len(labels):
         raise UnreadableFile(
-            f"{images_path} and {labels_path.name} must hold one label an image; they hold {len(images):,} images and "
-            f"{len(labels):,} labels. Fetch both again."
+            f"{images_path} and {labels_path.name} must hold one label per image; they hold {len(images):,} images "
+            f"and {len(labels):,} labels. Fetch both again."
         )
     if int(labels.max()) >= n_classes:
         raise UnreadableFile(
@@ -80,14 +80,14 @@ def cifar10(root: str | Path | None = None) -> Problem:
     """Load CIFAR-10: photographs of ten classes [n, 3, 32, 32] (shorter files are accepted).
 
     Raises:
-        DataNotFound: A training file between two others is missing.
+        DataNotFound: A training file is missing, but a later one exists.
     """
     paths = locate(CIFAR10, root)
     numbers = [i for i in range(1, 6) if f"train_{i}" in paths]
     if numbers != list(range(1, len(numbers) + 1)):
         raise DataNotFound(
-            f"{paths['train_1'].parent} must hold data_batch_1.bin and so on without a gap; it holds those of the "
-            f"numbers {numbers}. Run `gapscope data fetch cifar10`."
+            f"{paths['train_1'].parent} must hold data_batch_1.bin and so on without a gap; it holds the numbers "
+            f"{numbers}. Run `gapscope data fetch cifar10`."
         )
     parts = [read_cifar(paths[f"train_{i}"], labels_each=1) for i in numbers]
     train = _image_samples(torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])[:, 0])
@@ -96,33 +96,33 @@ def cifar10(root: str | Path | None = None) -> Problem:
 
 
 def _class_names(path: Path | None, n_classes: int) -> tuple[str, ...]:
-    """The first names of a list of class names, or nothing where there is no such list."""
+    """Return the first names in a file, or none without a file."""
     if path is None:
         return ()
-    content = read_bounded(path, _MAX_NAME_BYTES).decode("utf-8", errors="replace").split()
-    if len(content) < n_classes:
+    names = read_bounded(path, _MAX_NAME_BYTES).decode("utf-8", errors="replace").split()
+    if len(names) < n_classes:
         raise UnreadableFile(
-            f"{path} must name at least the {n_classes} classes of the labels; it names {len(content)}. Fetch it again."
+            f"{path} must name at least the {n_classes} classes of the labels; it names {len(names)}. Fetch it again."
         )
-    return tuple(content[:n_classes])
+    return tuple(names[:n_classes])
 
 
 def cifar100(root: str | Path | None = None, *, labels: str = "fine") -> Problem:
     """Load CIFAR-100: photographs of a hundred classes [n, 3, 32, 32].
 
     The number of outputs is the largest label of both splits plus 1: 100 (or 20 coarse ones) for the official files,
-    fewer for files that hold only the first classes.
+    fewer for files with the first classes only.
 
     Args:
-        labels: "fine" (100 classes, the default) or "coarse" (20 groups of them).
+        labels: "fine" (100 classes) or "coarse" (20 groups of them).
     """
     check_choice("labels of cifar100", labels, ("fine", "coarse"))
     paths = locate(CIFAR100, root)
     column = 1 if labels == "fine" else 0
     splits = {}
     for split in ("train", "test"):
-        pixels, both = read_cifar(paths[split], labels_each=2)
-        splits[split] = _image_samples(pixels, both[:, column])
+        pixels, coarse_and_fine = read_cifar(paths[split], labels_each=2)
+        splits[split] = _image_samples(pixels, coarse_and_fine[:, column])
     n_outputs = 1 + max(int(samples.targets.max()) for samples in splits.values())
     names = _class_names(paths.get(labels), n_outputs)
     return Problem("cifar100", "classification", splits["train"], splits["test"], n_outputs, names)

@@ -17,9 +17,9 @@ class FileLayout:
 
     source: str
     folders: tuple[str, ...]  # below the data root; downloads use the first
-    required: Mapping[str, tuple[str, ...]]  # contents of a file -> its possible names, each with and without ".gz"
+    required: Mapping[str, tuple[str, ...]]  # content of a file -> its possible names, each with and without ".gz"
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    of_folders: bool = False  # whether these are names of folders
+    of_folders: bool = False  # whether the names are those of folders
 
 
 def data_root(given: str | Path | None = None) -> Path:
@@ -58,10 +58,10 @@ def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path
             result |= {role: _first(layout, base / folder, file_names) for role, file_names in layout.optional.items()}
             return {role: path for role, path in result.items() if path is not None}
     expected = ", ".join(file_names[0] for file_names in layout.required.values())
-    what = f"folders {expected}" if layout.of_folders else f"files {expected} (plain or .gz)"
+    files = f"folders {expected}" if layout.of_folders else f"files {expected} (plain or .gz)"
     raise DataNotFound(
-        f"Data set '{layout.source}' needs the {what} together in one of the folders "
-        f"{', '.join(layout.folders)} of {base}; they are not there. "
+        f"Data set '{layout.source}' needs the {files} together in one of the folders "
+        f"{', '.join(layout.folders)} of {base}; they are missing. "
         f"Run `gapscope data fetch {layout.source}`, or name another data root with --data-root or GAPSCOPE_DATA."
     )
 
@@ -71,7 +71,7 @@ def pgdl_networks(root: str | Path | None = None) -> Path:
     path = data_root(root) / "pgdl" / "pgdl_task1_v4.csv"
     if not path.is_file():
         raise DataNotFound(
-            f"The networks of the 2020 competition must lie in {path}; they do not. Name another data root with "
-            "--data-root or GAPSCOPE_DATA, or pass a table of your own."
+            f"The networks of the 2020 competition need the file {path}; it does not exist. Name another data root "
+            "with --data-root or GAPSCOPE_DATA, or pass a table of your own."
         )
     return path

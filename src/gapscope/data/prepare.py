@@ -1,4 +1,4 @@
-"""Preparation of the training problem of a DataSpec, with metadata of its corruptions."""
+"""Training problem of a DataSpec, with metadata of its corruptions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Facts = dict[str, Any]
 
 
 def pack_mask(mask: Bool[Tensor, " n"]) -> str:
-    """Return a mask as text: bit i (least significant first) is sample i, the bytes in base64."""
+    """Return a mask as base64 text: bit i (least significant first) is sample i."""
     return base64.b64encode(np.packbits(mask.numpy(), bitorder="little").tobytes()).decode()
 
 
 def unpack_mask(text: str) -> Int64[Tensor, " k"]:
-    """Return the indices of the samples that a packed mask marks, in ascending order."""
+    """Return the indices of the samples marked by a packed mask, in ascending order."""
     bits = np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), bitorder="little")
     return torch.from_numpy(np.flatnonzero(bits))
 
@@ -42,7 +42,7 @@ def _check_compatibility(spec: DataSpec, problem: Problem) -> None:
     ):
         if size is not None and size > len(samples):
             raise InvalidInput(
-                f"data.{split} must be at most {len(samples):,}, all that '{spec.name}' has; got {size:,}."
+                f"data.{split} must be at most {len(samples):,}, the samples of '{spec.name}'; got {size:,}."
             )
     for setting, task in (
         ("label_noise", "classification"),
@@ -82,14 +82,13 @@ def _training_subset(spec: DataSpec, problem: Problem) -> Samples:
 def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem, Facts]:
     """Return the problem of `spec`, and JSON values that describe data and corruption.
 
-    First the subsets are sampled, then the training images blurred, labels replaced, noise added to the targets, the
-    targets centred; the test split stays clean. Last, the pixels of both splits are averaged. Every step has a
-    generator of its own that depends on spec.seed alone: changing one setting leaves the randomness of the others
-    unchanged. A larger train_size keeps the samples of a smaller one and their blur, a larger label_noise keeps the
-    wrong labels of a smaller one.
+    The steps are: sample the subsets, blur training images, replace training labels, add noise to training targets,
+    centre the targets, and average the pixels of both splits. Every step has its own generator, which depends on
+    spec.seed alone, so that changing one setting does not change the randomness of the others. A larger train_size
+    keeps the samples of a smaller one and their blur, a larger label_noise keeps the wrong labels of a smaller one.
 
     Returns:
-        The problem, and facts: "train" and "test" (`available` and `used` samples) and, where applied, "motion_blur",
+        The problem, and metadata: "train" and "test" (`available` and `used` samples) and, if applied, "motion_blur",
         "label_noise" (`wrong` labels and their `wrong_mask`, see `unpack_mask`), "target_noise", "center_targets".
 
     >>> problem, facts = prepare(DataSpec(train_size=100, label_noise=0.3))
@@ -136,5 +135,5 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         train, test = replace(train, targets=train.targets - mean), replace(test, targets=test.targets - mean)
         facts["center_targets"] = {"mean": mean.tolist()}
     if spec.pixels_averaged > 1:
-        train, test = (replace(part, inputs=F.avg_pool2d(part.inputs, spec.pixels_averaged)) for part in (train, test))
+        train, test = (replace(s, inputs=F.avg_pool2d(s.inputs, spec.pixels_averaged)) for s in (train, test))
     return replace(problem, train=train, test=test), facts

@@ -19,13 +19,13 @@ Task = Literal["classification", "regression"]
 
 @dataclass(frozen=True)
 class Problem:
-    """Training and test samples of one task, checked to fit each other.
+    """Training and test samples of one task, validated to be compatible.
 
     Attributes:
         task: "classification" (int64 labels [n]) or "regression" (float32 targets [n, K]).
         train, test: Samples; images are float32 [n, channels, height, width] in [0, 1].
         n_outputs: Number of outputs that a network needs: classes, or regression targets K.
-        class_names: One name a class, or empty.
+        class_names: One name per class, or empty.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Problem:
         check_range("n_outputs of a Problem", self.n_outputs, 1)
         if self.class_names and len(self.class_names) != self.n_outputs:
             raise InvalidInput(
-                f"A Problem must have one class name an output, here {self.n_outputs}; got {len(self.class_names)}."
+                f"A Problem needs one class name per output, here {self.n_outputs}; got {len(self.class_names)}."
             )
         if self.train.inputs.shape[1:] != self.test.inputs.shape[1:]:
             raise InvalidInput(
@@ -72,15 +72,15 @@ def split_indices(
     The order is NumPy's RandomState(split_seed).permutation(n), which is the same in every version of NumPy.
 
     Raises:
-        InvalidInput: A part would be empty.
+        InvalidInput: One of the splits would be empty.
     """
     check_range("test_fraction", test_fraction, 0, 1, low_open=True, high_open=True)
     check_range("split_seed", split_seed, 0, 2**32 - 1)
     n_test = round(test_fraction * n)
     if not 0 < n_test < n:
         raise InvalidInput(
-            f"Training and test split must each keep at least one of the {n} samples; "
-            f"test_fraction {test_fraction} gives {n - n_test} and {n_test}."
+            f"Training and test split need at least one of the {n} samples each; "
+            f"test_fraction={test_fraction} leaves {n - n_test} and {n_test}."
         )
     order = torch.from_numpy(np.random.RandomState(split_seed).permutation(n))
     return order[n_test:], order[:n_test]

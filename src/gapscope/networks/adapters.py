@@ -12,7 +12,7 @@ from gapscope.inspection.outputs import raw_outputs
 class LogitsOnly(nn.Module):
     """Network that returns the field `logits` of a model's output.
 
-    If the inputs are token numbers, the model also gets an `attention_mask`, which excludes the token `padding`.
+    For token numbers the model also receives an `attention_mask`, which excludes the token `padding`.
     """
 
     def __init__(self, model: nn.Module, padding: int | None = None) -> None:

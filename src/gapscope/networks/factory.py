@@ -54,7 +54,7 @@ def network_options(name: str) -> dict[str, Any]:
 
 
 def _check_value(setting: str, option: str, value: Any, expected: type) -> None:
-    """Check one option by its type and by the meaning of its name."""
+    """Check one option by its type, and its range by its name."""
     coerce(setting, value, expected)
     if isinstance(value, str):
         check_choice(setting, value, _CHOICES[option])
@@ -67,7 +67,7 @@ def _check_value(setting: str, option: str, value: Any, expected: type) -> None:
 
 
 def check_network_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInput unless a network has this name and takes these options."""
+    """Raise InvalidInput unless a network has this name and these options."""
     check_choice("Name of a network", name, network_names())
     defaults = network_options(name)
     check_known(f"Network {name!r}", options, defaults)
@@ -86,13 +86,13 @@ def build_network(
 ) -> nn.Module:
     """Build a network from samples [n, *input_shape] to raw outputs [n, n_outputs].
 
-    The same name, sizes, options and generator seed give bit-identical weights; the global random state is neither
-    used nor changed. Enabling dropout or batch normalization does not change the other weights. The network is in
-    training mode, on the CPU, in torch's default floating-point type.
+    The same name, sizes, options and generator seed give bit-identical weights, without using the global random state.
+    Enabling dropout or batch normalization does not change the other weights. The network is in training mode, on the
+    CPU, in torch's default floating-point type.
 
     Args:
         initialization: "torch", "standard_normal", "xavier_uniform", "he_uniform" or "he_normal", see `initialize`.
-        **options: Options of the network, see its function.
+        **options: Options of the network, see its builder.
 
     Raises:
         InvalidInput: Name, option, value or shape is invalid.

@@ -18,7 +18,6 @@ from gapscope.base.specs import INITIALIZATIONS
 from gapscope.inspection.execution import RANDOM_STREAMS
 
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-
 _WEIGHTS: dict[str, Callable[..., Tensor]] = {
     "torch": partial(nn.init.kaiming_uniform_, a=5**0.5),
     "standard_normal": nn.init.normal_,
@@ -53,10 +52,10 @@ def _fill_bias(module: Any, kind: str, generator: torch.Generator) -> None:
 
 
 def _reset(module: nn.Module) -> None:
-    # On a copy in CPU memory, so that another device's random state is neither used nor changed.
-    fresh = copy.deepcopy(module).cpu()
-    fresh.reset_parameters()  # type: ignore[operator]
-    module.load_state_dict(fresh.state_dict())
+    # A copy in CPU memory does not use the random state of another device.
+    reset = copy.deepcopy(module).cpu()
+    reset.reset_parameters()  # type: ignore[operator]
+    module.load_state_dict(reset.state_dict())
 
 
 def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generator | None = None) -> None:
@@ -72,9 +71,9 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
     | `"he_uniform"` | $U(\pm\sqrt{6/n_\mathrm{in}})$ | 0 |
     | `"he_normal"` | $N(0, 2/n_\mathrm{in})$, variance | 0 |
 
-    Layers of other kinds that have `reset_parameters` (normalization, embeddings, recurrent layers) use it, under a
-    seed from the generator; parameters of modules without it stay as they are. The last four kinds are those of
-    Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 3.
+    Other layers with `reset_parameters` (normalization, embeddings, recurrent layers) use it, with a seed from the
+    generator; parameters of modules without it do not change. The last four kinds are those of Forouzesh et al. 2021
+    (arXiv 2007.15378), Fig. 3.
 
     Raises:
         InvalidInput: A weight is parametrized (weight norm), so that it cannot be set.
@@ -85,7 +84,7 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
         for name, module in network.named_modules():
             if parametrize.is_parametrized(module):
                 raise InvalidInput(
-                    f"initialize needs plain weights; '{name}' is parametrized. "
+                    f"initialize needs weights without parametrization; '{name}' is parametrized. "
                     "Initialize the network before adding the parametrization."
                 )
             if isinstance(module, _WEIGHTED):

@@ -88,9 +88,9 @@ def fully_connected_head(
     """
     layers: Layers = {"flatten": nn.Flatten()}
     widths = [n_inputs, *hidden]
-    for i, (before, units) in enumerate(pairwise(widths), start=1):
+    for i, (n_in, n_units) in enumerate(pairwise(widths), start=1):
         layers |= dropout_layers(f"fc{i}", dropout)
-        layers |= dense(f"fc{i}", before, units, normalization=normalization)
+        layers |= dense(f"fc{i}", n_in, n_units, normalization=normalization)
     layers |= dropout_layers("output", output_dropout)
     layers["output"] = nn.Linear(widths[-1], n_outputs)
     return layers
@@ -113,7 +113,7 @@ def image_shape(network: str, input_shape: Sequence[int]) -> tuple[int, int, int
 
 
 def _sides_after(layers: Mapping[str, nn.Module], sides: Sequence[int]) -> list[int]:
-    """Return height and width after convolutions and pooling (0 if nothing is left)."""
+    """Return height and width after convolutions and pooling (0 if the image is too small)."""
     sides = list(sides)
     for layer in layers.values():
         if isinstance(layer, nn.Conv2d | nn.MaxPool2d):

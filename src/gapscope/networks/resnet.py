@@ -37,9 +37,8 @@ class PaddedShortcut(nn.Module):
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c2 h2 w2"]:
         """Return the smaller image with more channels."""
         missing = self.channels - x.shape[1]
-        return functional.pad(
-            x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, missing // 2, missing - missing // 2)
-        )
+        padding = (0, 0, 0, 0, missing // 2, missing - missing // 2)
+        return functional.pad(x[:, :, :: self.stride, :: self.stride], padding)
 
 
 class ResidualBlock(nn.Module):
@@ -88,7 +87,7 @@ def resnet(
     form, without the first pooling), and 1 x 1 convolutions where a shortcut changes shape; Forouzesh et al. 2021
     (arXiv 2007.15378) and Luo et al. 2019 (arXiv 1809.00846) use them. ResNet-20 has three stages with 16-32-64
     channels and shortcuts without parameters (He et al. 2016, Sec. 4.2); Szolnoky et al. 2022 (arXiv 2205.12642),
-    Fig. 4, name it without details. Convolutions have a bias only where no normalization follows.
+    Fig. 4, name it without details. Convolutions have a bias only if no normalization follows.
 
     Args:
         n_layers: 18, 20 or 34.

@@ -33,8 +33,8 @@ def fully_connected(
     r"""Build a fully connected network with `n_hidden` hidden layers of `width` units.
 
     For $D$ inputs, $M \ge 1$ hidden layers of $H$ units and $K$ outputs it has
-    $(D+1)H + (M-1)(H+1)H + (H+1)K$ parameters. Forouzesh et al. 2021 (arXiv 2007.15378) count layers in two ways: the
-    "3-layer" networks of their Fig. 2(a) have 2 hidden layers, the "L-layer" networks of Fig. 2(b) have L.
+    $(D+1)H + (M-1)(H+1)H + (H+1)K$ parameters. In Forouzesh et al. 2021 (arXiv 2007.15378) the "3-layer" networks of
+    Fig. 2(a) have 2 hidden layers, the "L-layer" networks of Fig. 2(b) have L.
 
     Args:
         n_hidden: Hidden layers; 0 is a linear model.
@@ -77,13 +77,13 @@ def alexnet(
     """Build AlexNet for small images: 3 x 3 convolutions with 64-192-384-256-256 channels.
 
     The first convolution has stride 2; 2 x 2 max-pooling follows the first, the second and the fifth. Without
-    max-pooling these three convolutions have twice their stride instead, as is needed for Forouzesh et al. 2021 (arXiv
-    2007.15378), Fig. 4, which gives no details. Szolnoky et al. 2022 (arXiv 2205.12642), Fig. 3, use it on MNIST.
+    max-pooling these three convolutions have twice their stride, for Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 4,
+    which states no details. Szolnoky et al. 2022 (arXiv 2205.12642), Fig. 3, use AlexNet on MNIST.
 
     Args:
         head_width: Units of both hidden fully connected layers.
         dropout: Probability of dropout before both hidden fully connected layers.
-        max_pool: Whether to pool, or else to use larger strides.
+        max_pool: Whether to pool, or to use larger strides.
     """
     channels, *sides = image_shape("alexnet", input_shape)
     normalization = "batch" if batch_norm else "none"
@@ -106,9 +106,9 @@ def conv6(
 ) -> Layers:
     """Build conv(3,32)-conv(3,32)-conv(3,64)-conv(3,64)-pool(2,2)-fc(512)-fc.
 
-    Luo et al. 2019 (arXiv 1809.00846), App. B, who leave padding and places of the normalization open: here
-    convolutions keep the size of the image, and normalization follows all four convolutions and the hidden layer,
-    before ReLU. All layers have a bias, so that every kind of normalization can be inserted or removed afterwards.
+    Luo et al. 2019 (arXiv 1809.00846), App. B, do not state padding and positions of the normalization: here
+    convolutions preserve the size of the image, and normalization follows all four convolutions and the hidden layer,
+    before ReLU. All layers have a bias, so that every kind of normalization can be inserted or removed later.
     """
     channels, *sides = image_shape("conv6", input_shape)
     layers: Layers = {}
@@ -130,11 +130,11 @@ def lenet5(
     dropout: float = 0.0,
     batch_norm: bool = False,
 ) -> Layers:
-    """Build LeNet-5 in its present form (6-16-120-84, ReLU, max-pooling).
+    """Build LeNet-5 in its modern form (6-16-120-84, ReLU, max-pooling).
 
-    Images smaller than 32 x 32 are padded by 2 in the first convolution, so that 28 x 28 images have the feature maps
-    that LeCun et al. 1998 have for 32 x 32. Szolnoky et al. 2022 (arXiv 2205.12642, Tables 1 and 2) use a LeNet-5
-    without details.
+    The first convolution pads images smaller than 32 x 32 by 2, so that 28 x 28 images have the same feature maps as
+    32 x 32 images in LeCun et al. 1998. Szolnoky et al. 2022 (arXiv 2205.12642, Tables 1 and 2) state no details of
+    their LeNet-5.
 
     Args:
         dropout: Probability of dropout before every fully connected layer.
@@ -160,8 +160,8 @@ def mobilenet(
 ) -> Layers:
     """Build MobileNet: 13 blocks of a depthwise 3 x 3 and a pointwise 1 x 1 convolution.
 
-    Howard et al. 2017 with stride 1 in the first convolution, so that images of 32 x 32 pixels end as 2 x 2. Zhao,
-    Zhang, Hu 2022 use it on CIFAR-100; their ablated units are the 1024 outputs of `block13_pointwise_relu`.
+    Howard et al. 2017, with stride 1 in the first convolution, so that the last feature maps of 32 x 32 images are
+    2 x 2. Zhao, Zhang, Hu 2022 use it on CIFAR-100; they ablate the 1024 outputs of `block13_pointwise_relu`.
     """
     in_channels, *_ = image_shape("mobilenet", input_shape)
     bias = normalization == "none"
@@ -192,14 +192,14 @@ def plain_cnn(
 ) -> Layers:
     """Build a network of `n_conv` unpadded 3 x 3 convolutions and one hidden layer.
 
-    The "m-layer CNN" of Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 2, whose sizes are tied: `channels` = (`hidden`
-    - 100) / 20 + 5 with `hidden` = 100, 120, ..., 480. Its Fig. 2(e) leaves the places of dropout, batch normalization
-    and max-pooling open; the order here is convolution, batch normalization, ReLU, dropout, pooling.
+    The "m-layer CNN" of Forouzesh et al. 2021 (arXiv 2007.15378), Fig. 2, where `channels` = (`hidden` - 100) / 20 + 5
+    with `hidden` = 100, 120, ..., 480. Its Fig. 2(e) does not state the order of layers; here it is convolution, batch
+    normalization, ReLU, dropout, pooling.
 
     Args:
         n_conv, channels: Number and channels of the convolutions.
         hidden: Units of the hidden fully connected layer.
-        dropout: Probability of dropout after every ReLU (0.5 is customary).
+        dropout: Probability of dropout after every ReLU.
         max_pool: Whether 2 x 2 max-pooling follows every convolution.
     """
     in_channels, *sides = image_shape("plain_cnn", input_shape)
@@ -229,8 +229,8 @@ def small_cnn(
 ) -> Layers:
     """Build conv32-conv64-pool-conv64-pool-fc128 (depth 3).
 
-    Convolutions are 3 x 3 and keep the size of the image. The first has 32 channels, all others 64; each of the last
-    two is followed by 2 x 2 max-pooling.
+    Convolutions are 3 x 3 and preserve the size of the image. The first has 32 channels, all later ones 64; 2 x 2
+    max-pooling follows each of the last two.
 
     Args:
         depth: Number of convolutions.
@@ -267,8 +267,8 @@ def vgg(
     """Build VGG with five blocks of 3 x 3 convolutions with 64-128-256-512-512 channels.
 
     The head "linear" is one linear layer, as in Forouzesh et al. 2021 (arXiv 2007.15378); the head "paper" has two
-    hidden layers of 4096 units, as in Simonyan and Zisserman 2015 and in Zhao, Zhang, Hu 2022, whose ablated units are
-    the 512 outputs of `block5_conv3_relu`. Without max-pooling the last convolution of each block has stride 2 instead.
+    hidden layers of 4096 units, as in Simonyan and Zisserman 2015 and in Zhao, Zhang, Hu 2022, who ablate the 512
+    outputs of `block5_conv3_relu`. Without max-pooling the last convolution of each block has stride 2.
 
     Args:
         head: "linear" or "paper".

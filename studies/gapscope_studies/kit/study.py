@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+    from gapscope.data.catalogue import Source
     from gapscope_studies.kit.summary import Finding
 
 SCALES = ("smoke", "small", "paper")
@@ -137,7 +138,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Study:
-    """Parts of one paper, the claims that no part tests, and the sentences of its findings."""
+    """Parts of one paper, the claims that no part tests, and the sentences of its findings.
+
+    `data_sets` are those that `gapscope.load_dataset` loads by name in addition to its own.
+    """
 
     name: str
     title: str
@@ -145,6 +149,7 @@ class Study:
     parts: tuple[Part, ...]
     untested: tuple[Claim, ...] = ()
     findings: tuple[Finding, ...] = ()
+    data_sets: tuple[Source, ...] = ()
 
     def part(self, name: str) -> Part:
         """The part of this name. Where there is none, InvalidInput names the nearest."""

@@ -11,11 +11,12 @@ from torch import Tensor
 from gapscope.base.errors import check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, slices
+from gapscope.data.catalogue import Source
 from gapscope.data.facial_keypoints import COORDINATES, KEYPOINTS, SIDE
 from gapscope.data.problem import Problem
 
-# Lowest and highest value of everything that varies. Lengths are pixels in the frame of an upright face whose
-# middle is the origin, x to the right and y down; grey values lie in [0, 1].
+# Lowest and highest value of each parameter. Lengths are pixels in the frame of an upright face whose middle is the
+# origin, x to the right and y down; grey values lie in [0, 1].
 _RANGES = {
     "center_x": (42.0, 53.0),
     "center_y": (42.0, 51.0),
@@ -76,7 +77,7 @@ def _points(face: Face) -> Tensor:
 
 
 def _to_image(face: Face, points: Tensor) -> Tensor:
-    """Turn, scale and shift points [n, 15, 2] from the frame of the face into the image."""
+    """Rotate, scale and shift points [n, 15, 2] from the frame of the face into the image."""
     cos, sin = face["rotation"].cos()[:, None], face["rotation"].sin()[:, None]
     scale, x, y = face["scale"][:, None], points[..., 0], points[..., 1]
     right = face["center_x"][:, None] + scale * (cos * x - sin * y)
@@ -85,7 +86,7 @@ def _to_image(face: Face, points: Tensor) -> Tensor:
 
 
 class _Canvas:
-    """Grey images [n, 96, 96] and, for every pixel, its place in the frame of the face."""
+    """Grey images [n, 96, 96] and the position of every pixel in the frame of the face."""
 
     def __init__(self, face: Face) -> None:
         self.face = {name: value[:, None, None] for name, value in face.items()}
@@ -104,7 +105,7 @@ class _Canvas:
         self.grey.lerp_(grey.expand_as(self.grey), cover)
 
     def ellipse(self, x: Tensor | float, y: Tensor | float, half_width: Tensor, half_height: Tensor) -> Tensor:
-        """Distance to an ellipse, right near its edge up to a factor."""
+        """Distance to an ellipse, accurate near its edge up to a factor."""
         radius = (((self.x - x) / half_width).square_() + ((self.y - y) / half_height).square_()).sqrt_()
         return (radius - 1) * torch.minimum(half_width, half_height)
 
@@ -116,7 +117,7 @@ class _Canvas:
         return torch.hypot(from_x - part * along_x, from_y - part * along_y) - half_width
 
     def mouth(self) -> Tensor:
-        """Distance to the region between the lips' two parabolas, which meet in the corners."""
+        """Distance to the region between the parabolas of both lips, which meet in the corners."""
         bend = (self.x / self.face["mouth_width"]).square()
         middle = self.face["mouth_y"] - self.face["smile"] * bend
         above = middle - self.face["upper_lip"] * (1 - bend) - self.y
@@ -159,7 +160,7 @@ def render_faces(n: int, generator: torch.Generator) -> tuple[UInt8[Tensor, "n 1
     low, high = torch.tensor(list(_RANGES.values())).T
     values = low + (high - low) * torch.rand(n, len(_RANGES), generator=generator)
     images, keypoints = [], []
-    # some faces at a time, so that they stay in the processor's cache
+    # few faces at a time fit into the processor's cache
     for part in slices(n, _CHUNK):
         face: Face = dict(zip(_RANGES, values[part].T, strict=True))
         grey = _paint_face(face)
@@ -173,7 +174,9 @@ def drawn_faces(*, n: int = 2000, test_size: int = 500, seed: int = 0) -> Proble
     """Make synthetic faces [n, 1, 96, 96] in [0, 1] with 30 coordinates in pixels.
 
     Args:
+        n: Number of training faces.
         test_size: Number of test faces, sampled independently of n.
+        seed: Seed of the faces.
     """
     splits = []
     for split, option, size in (("train", "n", n), ("test", "test_size", test_size)):
@@ -181,3 +184,6 @@ def drawn_faces(*, n: int = 2000, test_size: int = 500, seed: int = 0) -> Proble
         pixels, keypoints = render_faces(size, make_generator(seed, f"drawn faces, {split}"))
         splits.append(Samples(pixels.float().div_(255), keypoints))
     return Problem("drawn_faces", "regression", *splits, n_outputs=len(COORDINATES))
+
+
+DRAWN_FACES = Source("drawn_faces", "regression", "2,000 + 500", "generated", drawn_faces)
