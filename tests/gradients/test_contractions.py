@@ -116,9 +116,9 @@ def test_the_same_as_by_unfolding(
 ) -> None:  # fmt: skip
     layout = Windows(ones, kernel, stride, dilation)
     x = torch.randn(4, 2, *[9] * dims, dtype=torch.float64, requires_grad=True)
-    places = math.prod(layout.places((9,) * dims))
-    g = torch.randn(2, 4, 3, places, dtype=torch.float64, requires_grad=True)
-    monkeypatch.setattr("gapscope.gradients.grouped_convolutions._WINDOWS", threshold)
+    n_windows = math.prod(layout.n_windows((9,) * dims))
+    g = torch.randn(2, 4, 3, n_windows, dtype=torch.float64, requires_grad=True)
+    monkeypatch.setattr("gapscope.gradients.grouped_convolutions._MIN_WINDOWS", threshold)
     results = []
     for used in (True, False):
         monkeypatch.setattr(square_norms, "is_faster", lambda *_, used=used: used)

@@ -22,13 +22,13 @@ def _dense(gradient: Tensor | None) -> Tensor | None:
     return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
-def _is_leaf(place: Any) -> bool:
-    return isinstance(place, Tensor) or place.node.name() == "torch::autograd::AccumulateGrad"
+def _is_leaf(source: Any) -> bool:
+    return isinstance(source, Tensor) or source.node.name() == "torch::autograd::AccumulateGrad"
 
 
 def gradients_at(
     outputs: Sequence[Tensor],
-    places: Sequence[Any],
+    sources: Sequence[Any],
     cotangents: Sequence[Float[Tensor, "c ..."]],
     *,
     create_graph: bool,
@@ -37,19 +37,19 @@ def gradients_at(
 
     `cotangents` are C weights of each output. Batch statistics are constants (`gapscope.gradients.frozen_batch_stats`).
     """
-    if not places:
+    if not sources:
         return []
     settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
     rows_of_cotangents = list(zip(*cotangents, strict=True))
-    with freeze_batch_stats(parameters=any(map(_is_leaf, places))):
+    with freeze_batch_stats(parameters=any(map(_is_leaf, sources))):
         if not create_graph and len(rows_of_cotangents) > 1:
             try:
-                gradients = torch.autograd.grad(outputs, places, cotangents, is_grads_batched=True, **settings)
+                gradients = torch.autograd.grad(outputs, sources, cotangents, is_grads_batched=True, **settings)
                 return [_dense(gradient) for gradient in gradients]
             except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other
                 pass
         rows = [
-            [_dense(gradient) for gradient in torch.autograd.grad(outputs, places, cotangent, **settings)]
+            [_dense(gradient) for gradient in torch.autograd.grad(outputs, sources, cotangent, **settings)]
             for cotangent in rows_of_cotangents
         ]
     if len(rows) == 1:
@@ -73,19 +73,19 @@ def whole_gradient(
 
 
 def per_sample_gradients(
-    outputs: Float[Tensor, "n k"], places: Sequence[Tensor], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
+    outputs: Float[Tensor, "n k"], sources: Sequence[Tensor], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
 ) -> list[Float[Tensor, "c n ..."]]:
     """Return per-sample derivatives by one backward pass per sample and cotangent.
 
-    Correct for any use of the parameters, and slower than all other strategies by the number of samples.
+    Correct for any use of the parameters; slower than all other strategies by a factor of the number of samples.
     """
-    rows: list[list[Tensor]] = [[] for _ in places]
+    rows: list[list[Tensor]] = [[] for _ in sources]
     for i in range(len(outputs)):
         selected = torch.zeros_like(cotangents, dtype=outputs.dtype)
         selected[:, i] = cotangents[:, i].to(outputs.dtype)
-        gradients = gradients_at([outputs], places, [selected], create_graph=create_graph)
-        for column, place, gradient in zip(rows, places, gradients, strict=True):
-            column.append(place.new_zeros(len(selected), *place.shape) if gradient is None else gradient)
+        gradients = gradients_at([outputs], sources, [selected], create_graph=create_graph)
+        for column, source, gradient in zip(rows, sources, gradients, strict=True):
+            column.append(source.new_zeros(len(selected), *source.shape) if gradient is None else gradient)
     return [torch.stack(column, dim=1) for column in rows]
 
 
@@ -122,8 +122,8 @@ def _check_constant(network: nn.Module, inputs: Tensor) -> None:
         if torch.equal(network(inputs), network(changed)):
             return
     raise NotMeasurable(
-        "A derivative by the inputs must be visible to autograd; the outputs change with the inputs here, but their "
-        "graph does not reach them. Look for detach or torch.no_grad on the way of the inputs in the forward pass."
+        "The outputs change with the inputs, but are not connected to them in autograd's graph; a derivative by the "
+        "inputs needs that. Remove detach or torch.no_grad between inputs and outputs in the forward pass."
     )
 
 
@@ -159,8 +159,8 @@ KINDS = ("class", "rademacher", "batch_sum")
 def stratified_classes(n: int, n_outputs: int, generator: torch.Generator) -> Int[Tensor, " n"]:
     """Return one random output for each of n samples, all outputs equally often (up to one).
 
-    A random order is dealt to the outputs in turn, beginning with a random output; so each sample gets each output
-    with the same probability, whatever n is.
+    Samples in random order are assigned to the outputs in turn, from a random output on; so each sample gets each
+    output with the same probability for all n.
     """
     device = generator.device
     first = torch.randint(n_outputs, (1,), generator=generator, device=device)
@@ -199,7 +199,7 @@ class ProbeSource:
 
     @property
     def generator(self) -> torch.Generator:
-        """The generator (made at its first use)."""
+        """The generator, created at its first use."""
         if self._generator is None:
             distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
             rank = torch.distributed.get_rank() if distributed else 0
@@ -213,9 +213,9 @@ class ProbeSource:
         return probe.to(outputs.device, dtype, non_blocking=True)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """State of the generator."""
+        """Return the state of the generator."""
         return {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue where the saved source was."""
+        """Restore the state of the generator."""
         self.generator.set_state(state["generator"])

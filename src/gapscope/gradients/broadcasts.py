@@ -1,4 +1,4 @@
-"""Contributions that are broadcast or merged."""
+"""Contributions of tensors that are broadcast over samples, and merging of several uses."""
 
 from __future__ import annotations
 
@@ -23,35 +23,37 @@ def merge_contributions(contributions: Sequence[Contribution]) -> dict[tuple[int
     by_key: dict[tuple[int, ...], list[Contribution]] = {}
     for contribution in contributions:
         by_key.setdefault(contribution.key, []).append(contribution)
-    # A weight may be used with its bias here and without it there, and so stand in two keys: then neither can be
-    # contracted for itself, and the Jacobians of all its uses are added entry by entry.
-    keys_of = Counter(parameter for key in by_key for parameter in key)
-    result, apart = {}, []
+    # |J_1 + J_2|^2 is not |J_1|^2 + |J_2|^2, so that all uses of a parameter must be one contribution. Uses of one form
+    # remain factors, at more positions. Otherwise, or if a weight is used both with and without its bias and so is in
+    # two keys, the dense Jacobians are added.
+    n_keys = Counter(parameter for key in by_key for parameter in key)
+    result, dense_uses = {}, []
     for key, uses in by_key.items():
         first = uses[0]
-        if any(keys_of[parameter] > 1 for parameter in key):
-            apart += uses
+        if any(n_keys[parameter] > 1 for parameter in key):
+            dense_uses += uses
         elif len(uses) == 1:
             result[key] = first
         elif not isinstance(first, DenseJacobian) and all(use.has_form_of(first) for use in uses):
             result[key] = type(first).merge_uses(uses)  # type: ignore[attr-defined]
         else:
-            apart += uses
-    return result | densely_combined(apart)
+            dense_uses += uses
+    return result | add_densely(dense_uses)
 
 
-def densely_combined(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
+def add_densely(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
     """Return the sum of the dense Jacobians, one contribution per parameter."""
     sums: dict[int, tuple[Tensor, Tensor]] = {}
     for contribution in contributions:
         for parameter, values in zip(contribution.parameters, contribution.dense(), strict=True):
-            values = values.reshape(*values.shape[:2], -1)  # also that of a number, which has no dimension to flatten
-            before = sums.get(id(parameter))
-            sums[id(parameter)] = (parameter, values if before is None else before[1] + values)
+            values = values.reshape(*values.shape[:2], -1)  # [C, N, P], also for a parameter without dimensions
+            total = sums.get(id(parameter))
+            sums[id(parameter)] = (parameter, values if total is None else total[1] + values)
     return {(key,): DenseJacobian((parameter,), values) for key, (parameter, values) in sums.items()}
 
 
-# Derivative of an operation by its first or second operand, from the derivative by its result.
+# Derivative of an operation by its first or second operand, from the derivative g by its result: the entries of z =
+# x + alpha y, x - alpha y and x y have dz/dx = 1, 1, y and dz/dy = alpha, -alpha, x. All other entries are 0.
 _Derivative = Callable[[Any, Tensor], Tensor]
 _JOINS: dict[tuple[str, int], _Derivative] = {
     ("AddBackward0", 0): lambda node, g: g,
@@ -81,7 +83,9 @@ class Join:
 
     def rows(self, gradient: Float[Tensor, "c ..."]) -> Float[Tensor, "c n ..."]:
         """Return the derivatives by the operand, one per sample."""
-        values = self.derivative(gradient).movedim(self.dim + 1, 1)
+        # An operand b with an entry for all samples n has df/db = sum_n df/dz_n dz_n/db: the terms of this sum are the
+        # rows. Dimensions of size 1 in the operand, other than that of the samples, are summed.
+        values = self.derivative(gradient).movedim(self.dim + 1, 1)  # [C, N, ...]
         padded = list((1,) * (gradient.ndim - 1 - len(self.shape)) + tuple(self.shape))
         del padded[self.dim]
         summed = [dim + 2 for dim, size in enumerate(padded) if size == 1 and values.shape[dim + 2] != 1]
@@ -117,22 +121,23 @@ def _consumers(root: Node) -> dict[Node, list[tuple[Node, int, int]]]:
 
 
 def _joins_of(
-    place: GradientEdge, consumers: Mapping[Node, Sequence[tuple[Node, int, int]]], n: int
+    source: GradientEdge, consumers: Mapping[Node, Sequence[tuple[Node, int, int]]], n: int
 ) -> list[Join] | None:
+    """Return all operations that join a tensor with the samples (None if one is unknown)."""
     joins: list[Join] = []
-    for node, output, position in consumers.get(place.node, ()):
-        if output != place.output_nr:
+    for node, output, position in consumers.get(source.node, ()):
+        if output != source.output_nr:
             continue
-        result, operand = GradientEdge(node, 0), _shape(place)
+        result, operand = GradientEdge(node, 0), _shape(source)
         dim = _samples(_shape(result), operand, n)
         derivative = _JOINS.get((node.name(), position))
         if derivative is not None and dim is not None:
-            joins.append(Join(result, lambda g, f=derivative, at=node: f(at, g), place, operand, dim))
+            joins.append(Join(result, lambda g, f=derivative, at=node: f(at, g), source, operand, dim))
         elif node.name() in _UNARY and len(node.next_functions) == 1:
-            later = _joins_of(result, consumers, n)
-            if later is None:
+            further = _joins_of(result, consumers, n)
+            if further is None:
                 return None
-            joins += later
+            joins += further
         else:
             return None
     return joins
@@ -142,7 +147,7 @@ def _joins_of(
 class Broadcast:
     """Tensor without a batch dimension that the network broadcasts over samples."""
 
-    place: GradientEdge
+    source: GradientEdge
     make_contributions: Callable[[Tensor], list[Contribution]]  # from the derivatives [C, N, ...] by the tensor
     parameters: frozenset[int]  # by identity
     joins: tuple[Join, ...] = ()
@@ -155,11 +160,12 @@ class Broadcast:
 
     def _back(self, join: Join, rows: Tensor, create_graph: bool) -> Tensor:
         """Propagate derivatives from a function of the tensor back to the tensor."""
-        if join.operand == self.place:
+        if join.operand == self.source:
             return rows
+        # the operand b(p) is the same for all samples: df_n/dp = (df_n/db) (db/dp), one row of [C N, ...] at a time
         flat = torch.autograd.grad(
             [join.operand],
-            [self.place],
+            [self.source],
             [rows.flatten(0, 1)],
             is_grads_batched=True,
             retain_graph=True,
@@ -172,7 +178,7 @@ def find_joins(outputs: Tensor, broadcasts: Sequence[Broadcast], n: int) -> list
     """Find the operations that join tensors with samples."""
     assert outputs.grad_fn is not None
     consumers = _consumers(outputs.grad_fn)
-    joined = [(broadcast, _joins_of(broadcast.place, consumers, n)) for broadcast in broadcasts]
+    joined = [(broadcast, _joins_of(broadcast.source, consumers, n)) for broadcast in broadcasts]
     unknown = frozenset().union(*(broadcast.parameters for broadcast, joins in joined if joins is None))
     return [
         replace(broadcast, joins=tuple(joins))

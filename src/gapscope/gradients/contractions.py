@@ -1,13 +1,13 @@
-r"""Kernel blocks of one weight from its factors, in the cheapest exact order.
+r"""Kernel blocks of one weight from its factors, by the cheapest of three exact orders.
 
 With columns a [N, K, T] and derivatives g [C, N, O, T] the Jacobian of one weight is
 $J_{nc} = \sum_t g_{cnt} a_{nt}^\top$ (O x K), and its block of the kernel is $\langle J_{nc}, J_{md} \rangle$. Three
 orders give the same numbers:
 
 - explicit: form J of this weight, multiply it with itself; R O K T + 0.6 R^2 O K multiplications (R = N C);
-- gram: $\sum_{ts} (a_{nt} \cdot a_{ms}) (g_{cnt} \cdot g_{dms})$; cheapest where T is small, and where T = 1
+- gram: $\sum_{ts} (a_{nt} \cdot a_{ms}) (g_{cnt} \cdot g_{dms})$; cheapest if T is small, and if T = 1
   it is the product of two Gram matrices;
-- mixed: $\sum_{s} g_{dms} \cdot (J_{nc}\, a_{ms})$; cheapest where there are many outputs.
+- mixed: $\sum_{s} g_{dms} \cdot (J_{nc}\, a_{ms})$; cheapest for many outputs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def gram_matrix(rows: Float[Tensor, "r p"]) -> Float[Tensor, "r r"]:
     r, p = rows.shape
     if r < 1000 or p < 512:
         return rows @ rows.T
-    # The upper right quarter is the mirror image of the lower left: 3/4 of the multiplications.
+    # G = [[A, B^T], [B, D]] is symmetric: with the lower half [B, D] and A known, B^T is copied, which saves one of
+    # four quarters of the multiplications.
     half = r // 2
     product = rows.new_empty(r, r)
     product[:half, :half] = rows[:half] @ rows[:half].T
@@ -67,6 +68,7 @@ class KernelSide:
     def jacobian(self, channels: slice) -> Float[Tensor, "nc ok"]:
         """Return J for some of the O channels, samples first: [N C, O' K]."""
         c, n, o, _, t = self.sizes
+        # J_nc = sum_t g_cnt a_nt^T, batched over n with c and o as rows: [N, C O', T] @ [N, T, K]
         rows = self.by_sample
         if channels.start > 0 or channels.stop < o:
             rows = rows.view(n, c, o, t)[:, :, channels].flatten(1, 2)
@@ -76,8 +78,8 @@ class KernelSide:
 def _explicit(first: KernelSide, second: KernelSide, floats: int) -> Tensor:
     c, n, o, k, _ = first.sizes
     d, m, *_ = second.sizes
-    # <J, J'> is a sum over the O x K entries: a few channels O' at a time, so that J itself never has to fit. [N C, O'
-    # K] @ [M D, O' K]^T -> [N C, M D]
+    # <J, J'> is a sum over the O x K entries, so that it can be accumulated over groups O' of channels, and J itself
+    # never has to fit: [N C, O' K] @ [O' K, M D] -> [N C, M D]
     kernel = first.columns.new_zeros(n * c, m * d)
     for channels in slices(o, max(1, floats // (max(n * c, m * d) * k))):
         rows = first.jacobian(channels)
@@ -88,36 +90,36 @@ def _explicit(first: KernelSide, second: KernelSide, floats: int) -> Tensor:
 def _gram(first: KernelSide, second: KernelSide, _: int) -> Tensor:
     c, n, o, k, t = first.sizes
     d, m, _, _, s = second.sizes
-    # J_nc = g_nc a_n^T has rank one: <J_nc, J_md> = (g_nc . g_md) (a_n . a_m), two Gram matrices, one over the outputs
-    # (n c, m d), one over the samples (n, m).
     if t == s == 1:
-        rows, others = first.by_position.reshape(n * c, o), second.by_position.reshape(m * d, o)
-        products = gram_matrix(rows) if second is first else rows @ others.T
-        return products.view(n, c, m, d).mul_((first.columns[..., 0] @ second.columns[..., 0].T)[:, None, :, None])
-    # One sample i of the rows at a time, all of the columns: a_it . a_ms as [M, T S, 1] and g_cit . g_dms as [M, C D, T
-    # S]; the batched product sums over the pairs of places (t, s).
-    others = second.by_position.reshape(m * d * s, o)
-    places = second.columns.transpose(1, 2).reshape(m * s, k)
+        # J_nc = g_nc a_n^T has rank one, and <g a^T, g' a'^T> = (g . g') (a . a'): the Gram matrix of the g, over
+        # (n, c) and (m, d), times that of the a, over n and m, which is broadcast over c and d.
+        g, g_second = first.by_position.reshape(n * c, o), second.by_position.reshape(m * d, o)
+        g_products = gram_matrix(g) if second is first else g @ g_second.T
+        return g_products.view(n, c, m, d).mul_((first.columns[..., 0] @ second.columns[..., 0].T)[:, None, :, None])
+    # For sample i of the rows and all samples of the columns: a_it . a_ms as [M, T S, 1] and g_cit . g_dms as
+    # [M, C D, T S]. The batched product sums over the pairs of positions (t, s).
+    g_second = second.by_position.reshape(m * d * s, o)
+    a_second = second.columns.transpose(1, 2).reshape(m * s, k)
     kernel = first.columns.new_empty(n, c, m, d)
     for i in range(n):
-        inputs = (first.columns[i].T @ places.T).view(t, m, s).transpose(0, 1).reshape(m, t * s, 1)
-        products = (first.by_position[i] @ others.T).view(c, t, m, d, s).permute(2, 0, 3, 1, 4)
-        kernel[i] = torch.bmm(products.reshape(m, c * d, t * s), inputs).view(m, c, d).transpose(0, 1)
+        a_products = (first.columns[i].T @ a_second.T).view(t, m, s).transpose(0, 1).reshape(m, t * s, 1)
+        g_products = (first.by_position[i] @ g_second.T).view(c, t, m, d, s).permute(2, 0, 3, 1, 4)
+        kernel[i] = torch.bmm(g_products.reshape(m, c * d, t * s), a_products).view(m, c, d).transpose(0, 1)
     return kernel
 
 
 def _mixed(first: KernelSide, second: KernelSide, _: int) -> Tensor:
     c, n, o, k, _ = first.sizes
     d, m, _, _, s = second.sizes
-    # <J_ic, J_md> = sum_s g_dms^T (J_ic a_ms): J_ic moves every place of every sample, [C O, K] @ [K, M S], and what
-    # came out is multiplied with g_dms, summed over (o, s): [M, C, O S] @ [M, O S, D].
-    places = second.columns.permute(1, 0, 2).reshape(k, m * s)
-    others = second.gradients.permute(1, 2, 3, 0).reshape(m, o * s, d)
+    # <J_ic, J_md> = tr(J_ic^T sum_s g_dms a_ms^T) = sum_s g_dms . (J_ic a_ms). J_ic is applied to all positions of all
+    # samples at once, [C O, K] @ [K, M S]; the products with g_dms are summed over (o, s): [M, C, O S] @ [M, O S, D].
+    a_second = second.columns.permute(1, 0, 2).reshape(k, m * s)
+    g_second = second.gradients.permute(1, 2, 3, 0).reshape(m, o * s, d)
     kernel = first.columns.new_empty(n, c, m, d)
     for i in range(n):
         jacobian = first.gradients[:, i].reshape(c * o, -1) @ first.columns[i].T
-        moved = (jacobian @ places).view(c, o, m, s).permute(2, 0, 1, 3).reshape(m, c, o * s)
-        kernel[i] = torch.bmm(moved, others).transpose(0, 1)
+        applied = (jacobian @ a_second).view(c, o, m, s).permute(2, 0, 1, 3).reshape(m, c, o * s)
+        kernel[i] = torch.bmm(applied, g_second).transpose(0, 1)
     return kernel
 
 
@@ -134,12 +136,12 @@ def cheapest_order(first: KernelSide, second: KernelSide, floats: int = TEMPORAR
     d, m, _, _, s = second.sizes
     if t == s == 1:
         return "gram"
-    # Multiplications of each order. Explicit: J of both sides, counted half because a symmetric block needs it once,
-    # then their product.
+    # Multiplications of each order. Explicit: both J (half of them, because a symmetric block needs only one), then
+    # their product (0.6 instead of 1, because `gram_matrix` saves a quarter of a symmetric one).
     pairs = n * c * m * d
     costs = {"explicit": (n * c * t + m * d * s) * o * k / 2 + 0.6 * pairs * o * k}
     if c * t * m * d * s <= floats:
-        # Element-wise work on the [t, s] products is more expensive than the multiplications of a matrix product.
+        # The products [t, s] are multiplied element by element, each at the cost of 16 numbers of a matrix product.
         costs["gram"] = n * m * t * s * k + pairs * t * s * (o + 16)
     if c * o * max(k, m * s) <= floats:
         costs["mixed"] = n * c * o * k * (t + m * s) + pairs * o * s
@@ -155,13 +157,15 @@ def traced_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY)
     """Return sum_c <J_nc, J_mc> for all n of `first` and m of `second`."""
     c, n, o, k, t = first.sizes
     _, m, _, _, s = second.sizes
-    # Summed over equal outputs c, the gram order needs only sum_c g_cnt . g_cms, one product over (c, o) of [N T, C O]
-    # and [M S, C O]; the +4 counts the work on the [t, s] products. Left of <=: this order, right: the explicit one.
+    # sum_c <J_nc, J_mc> = sum_ts (a_nt . a_ms) (sum_c g_cnt . g_cms): the sum over c and the dot product over o are one
+    # product of [N T, C O] and [C O, M S]. Left of <=: the cost of this order, with 4 for the element-wise work on the
+    # products [t, s]; right of it: that of the explicit order, J of both sides and their product.
     fits = n * t * m * s <= floats
     if fits and n * m * t * s * (c * o + k + 4) <= c * o * k * (n * m + (n * t + m * s) / 2):
-        rows, others = (side.gradients.permute(1, 3, 0, 2).reshape(-1, c * o) for side in (first, second))
-        inputs, places = (side.columns.transpose(1, 2).reshape(-1, k) for side in (first, second))
-        return ((rows @ others.T).mul_(inputs @ places.T)).view(n, t, m, s).sum((1, 3))
+        g, g_second = (side.gradients.permute(1, 3, 0, 2).reshape(-1, c * o) for side in (first, second))
+        a, a_second = (side.columns.transpose(1, 2).reshape(-1, k) for side in (first, second))
+        return ((g @ g_second.T).mul_(a @ a_second.T)).view(n, t, m, s).sum((1, 3))
+    # The explicit order, with c among the summed entries: [N, C O' K] @ [C O' K, M]
     kernel = first.columns.new_zeros(n, m)
     for channels in slices(o, max(1, floats // (max(n, m) * c * k))):
         rows = first.jacobian(channels).view(n, -1)
@@ -171,18 +175,19 @@ def traced_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY)
 
 def _gradient_by_gram(side: KernelSide, weights: Tensor) -> tuple[Tensor, Tensor]:
     c, n, o, k, t = side.sizes
-    # S = sum W_icmd (a_it . a_ms) (g_cit . g_dms). The weights are symmetric, so that deriving by the left factors and
-    # doubling takes the right ones into account: dS/dg_cit = 2 sum_mds W_icmd (a_it . a_ms) g_dms and dS/da_it = 2
-    # sum_cmds W_icmd (g_cit . g_dms) a_ms.
-    others = side.by_position.reshape(n * c * t, o)
-    places = side.columns.transpose(1, 2).reshape(n * t, k)
+    # S = sum W_icmd (a_it . a_ms) (g_cit . g_dms) contains every factor on the left and on the right. W is symmetric,
+    # so that both places contribute equally: the derivative by the left factor, doubled,
+    #   dS/dg_cit = 2 sum_mds W_icmd (a_it . a_ms) g_dms    and    dS/da_it = 2 sum_cmds W_icmd (g_cit . g_dms) a_ms.
+    g = side.by_position.reshape(n * c * t, o)
+    a = side.columns.transpose(1, 2).reshape(n * t, k)
     by_columns, by_gradients = torch.empty_like(side.columns), torch.empty_like(side.gradients)
     for i in range(n):
-        inputs = (side.columns[i].T @ places.T).view(1, t, n, 1, t)
-        spread = (2 * weights[i]).view(c, 1, n, c, 1)
-        by_gradients[:, i] = ((inputs * spread).view(c * t, n * c * t) @ others).view(c, t, o).transpose(1, 2)
-        products = (side.by_position[i] @ others.T).view(c, t, n, c, t)
-        by_columns[i] = ((products * spread).sum((0, 3)).view(t, n * t) @ places).T
+        # all have the dimensions [C, T, N, C, T] of the indices c, t, m, d, s
+        doubled = (2 * weights[i]).view(c, 1, n, c, 1)
+        a_products = (side.columns[i].T @ a.T).view(1, t, n, 1, t)
+        by_gradients[:, i] = ((a_products * doubled).view(c * t, n * c * t) @ g).view(c, t, o).transpose(1, 2)
+        g_products = (side.by_position[i] @ g.T).view(c, t, n, c, t)
+        by_columns[i] = ((g_products * doubled).sum((0, 3)).view(t, n * t) @ a).T
     return by_columns, by_gradients
 
 
@@ -195,8 +200,8 @@ def kernel_block_gradient(
     """
     c, n, o, k, t = side.sizes
     if t * t * (o + 16) > 0.6 * o * k or n * (c * t) ** 2 > TEMPORARY:
-        # S = tr(J^T W J) has dS/dJ = 2 W J, and J_nc = sum_t g_cnt a_nt^T hands it on: dS/dg_cnt = (dS/dJ_nc) a_nt and
-        # dS/da_nt = sum_c (dS/dJ_nc)^T g_cnt.
+        # S = tr(J^T W J) has dS/dJ = 2 W J for symmetric W. By the chain rule through J_nc = sum_t g_cnt a_nt^T,
+        # dS/dg_cnt = (dS/dJ_nc) a_nt and dS/da_nt = sum_c (dS/dJ_nc)^T g_cnt: the sum over c is that over the rows.
         by_jacobian = (2 * weights.reshape(n * c, n * c) @ side.jacobian(slice(0, o))).view(n, c * o, k)
         by_gradients = torch.bmm(by_jacobian, side.columns).view(n, c, o, t).transpose(0, 1)
         return torch.bmm(by_jacobian.mT, side.by_sample) if by_columns else None, by_gradients

@@ -3,7 +3,7 @@
 Notation of all classes: n and m index samples, c and d outputs, t and s positions (tokens, windows), o and k the rows
 and columns of a weight. A class stores the smallest tensors from which its part of the Jacobian J follows, and computes
 
-    dense            J itself                          weighted_sum      sum_n w_n sum_c J_cn
+    dense            J, one tensor per parameter       weighted_sum      sum_n w_n sum_c J_cn
     square_norms     sum_c |J_cn|^2                    kernel            <J_cn, J'_dm>
     kernel_gradient  d/dJ sum W_ncmd <J_cn, J_dm>, chained back to the stored tensors
 """
@@ -36,7 +36,7 @@ from gapscope.gradients.square_norms import jacobian_square_norms
 class Contribution(ABC):
     """Derivatives of C outputs of N samples, in a form cheaper than the Jacobian."""
 
-    parameters: tuple[Tensor, ...]  # in the order in which `dense` gives their Jacobians
+    parameters: tuple[Tensor, ...]  # in the order of their Jacobians in `dense`
     transposed: bool = False  # whether factors are those of the transposed weight
     # names of the stored tensors, and the dimension of each that holds the samples
     sample_dims: ClassVar[Mapping[str, int]]
@@ -47,7 +47,7 @@ class Contribution(ABC):
         return tuple(id(parameter) for parameter in self.parameters)
 
     def has_form_of(self, other: Contribution) -> bool:
-        """Return True if both have one form and can be contracted."""
+        """Return whether `kernel` accepts the other."""
         return type(self) is type(other) and self.key == other.key and self.transposed == other.transposed
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Contribution(ABC):
 
     @abstractmethod
     def sources(self) -> tuple[Tensor, ...]:
-        """Tensors with a graph from which the kernel is computed."""
+        """Return the stored tensors by which the kernel is differentiable."""
 
     @abstractmethod
     def kernel_gradient(self, weights: Float[Tensor, "n c n c"]) -> tuple[Tensor | None, ...]:
@@ -87,7 +87,7 @@ class Contribution(ABC):
         """Return the contribution for n samples, each of which owns as many consecutive rows."""
 
     def compact(self) -> Sequence[Contribution]:
-        """Return the smallest form without a graph, to be held for several kernel blocks."""
+        """Return the smallest form without a graph, to be stored for several kernel blocks."""
         return [self._detached()]
 
     @property
@@ -131,7 +131,7 @@ class OuterProductFactors(Contribution):
         return side, side if other is self else other.side()
 
     def _split(self, jacobian: Tensor) -> list[Tensor]:
-        # J is that of (W, b): the row of ones among the columns makes b its last column.
+        # The output W a + b = (W, b) (a, 1) makes b the last column of the weight, and of J.
         parts = [jacobian[..., :-1], jacobian[..., -1]] if self.layout.ones else [jacobian]
         if self.transposed:
             parts[0] = parts[0].mT
@@ -142,16 +142,16 @@ class OuterProductFactors(Contribution):
     def dense(self) -> list[Tensor]:
         columns = self.layout.columns(self.inputs)
         c, n, o, t = self.gradients.shape
-        # J_cn = sum_t g_cnt a_nt^T for all outputs of a sample at once, so that no columns are copied:
-        # [N, C O, T] @ [N, T, K] -> [N, C O, K]
+        # J_cn = sum_t g_cnt a_nt^T. All outputs c share the a_nt, so that they become rows of one product per sample,
+        # and no columns are copied: [N, C O, T] @ [N, T, K] -> [N, C O, K]
         jacobian = torch.bmm(self.gradients.transpose(0, 1).reshape(n, c * o, t), columns.mT)
         return self._split(jacobian.view(n, c, o, -1).transpose(0, 1))
 
     @override
     def weighted_sum(self, weights: Tensor) -> list[Tensor]:
         side = self.side()
-        # sum_n w_n sum_ct g_cnt a_nt^T: outputs c are added first, since all of them meet the same a_nt; then one
-        # product over samples and places, [O, N T] @ [N T, K].
+        # sum_n w_n sum_ct g_cnt a_nt^T = sum_nt (w_n sum_c g_cnt) a_nt^T: all outputs c share the a_nt, so that the sum
+        # over c comes first; then samples and positions are the inner dimension of one product, [O, N T] @ [N T, K].
         weighted = (side.gradients * weights[:, None, None]).sum(0).transpose(0, 1).flatten(1)
         return self._split(weighted @ side.columns.transpose(0, 1).flatten(1).T)
 
@@ -179,7 +179,8 @@ class OuterProductFactors(Contribution):
     @override
     def regroup(self, n: int) -> OuterProductFactors:
         columns, (c, _, o, t) = self.layout.columns(self.inputs), self.gradients.shape
-        # Rows of one sample become further places of it: [N, R, K, T] -> [N, K, R T], for a and g alike.
+        # A sample that owns R rows has the Jacobian sum_rt g_crt a_rt^T: its rows are further positions, for a and g
+        # alike, [N R, K, T] -> [N, K, R T].
         columns = columns.view(n, -1, *columns.shape[1:]).transpose(1, 2).flatten(2)
         gradients = self.gradients.reshape(c, n, -1, o, t).transpose(2, 3).flatten(3)
         layout = PrecomputedColumns(self.layout.ones)
@@ -191,14 +192,14 @@ class OuterProductFactors(Contribution):
         jacobian = n_outputs * n_samples * sum(parameter.numel() for parameter in self.parameters)
         if jacobian >= self.inputs.numel() + self.gradients.numel():
             return [self._detached()]
-        # Few weights used at many places, such as the first convolutions of a network.
+        # few weights used at many positions, such as those of a network's first convolutions
         parts = zip(self.parameters, self._detached().dense(), strict=True)
         return [DenseJacobian((parameter,), part.flatten(2)) for parameter, part in parts]
 
     @classmethod
     def merge_uses(cls, uses: Sequence[OuterProductFactors]) -> OuterProductFactors:
         """Merge several uses of one weight into one contribution with all their positions."""
-        # J is a sum over positions, so the sum of several uses is one use at all their positions: T = T_1 + T_2 + ...
+        # J = sum_t g_ct a_t^T over the positions of all uses, so that several uses are one with T = T_1 + T_2 + ...
         columns = torch.cat([use.layout.columns(use.inputs) for use in uses], dim=2)
         gradients = torch.cat([use.gradients for use in uses], dim=3)
         return cls(uses[0].parameters, columns, gradients, PrecomputedColumns(uses[0].layout.ones), uses[0].transposed)
@@ -215,15 +216,15 @@ class EmbeddingContribution(Contribution):
 
     def _scattered(self, rows: Tensor, size: int, channels: slice = slice(None)) -> Tensor:
         gradients = self.gradients[:, :, channels]
-        # Row v of a sample's Jacobian is the sum of g_cnt over the places t that read v: [C, N, E, T] -> [C, N, E,
-        # size].
+        # Row v of a sample's Jacobian is the sum of g_cnt over the positions t that read v:
+        # [C, N, E, T] -> [C, N, E, size]
         index = rows[None, :, None, :].expand_as(gradients)
         return gradients.new_zeros(*gradients.shape[:3], size).scatter_add(3, index, gradients)
 
     def _matched(self, other: Contribution, floats: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield both Jacobians [N, C, E' U] over the U rows read, by slices of columns."""
         assert isinstance(other, EmbeddingContribution)
-        # Rows that neither side reads add nothing: the table's V rows shrink to the U that are read by any sample.
+        # Rows that no sample reads have Jacobian 0: the inner products need only the U of V rows that are read.
         read, index = torch.unique(torch.cat([self.rows.flatten(), other.rows.flatten()]), return_inverse=True)
         indices = index.split([self.rows.numel(), other.rows.numel()])
         (c, n, e, _), m = self.gradients.shape, len(other.rows)
@@ -240,14 +241,15 @@ class EmbeddingContribution(Contribution):
 
     @override
     def weighted_sum(self, weights: Tensor) -> list[Tensor]:
-        # [C, N, E, T] -> [N T, E], one line a reading; each goes to the row that was read.
+        # sum_n w_n sum_ct g_cnt, added to the row that position t of sample n reads: [C, N, E, T] -> [N T, E] -> [V, E]
         weighted = (self.gradients * weights[:, None, None]).sum(0).transpose(1, 2).flatten(0, 1)
         table = self.parameters[0]
         return [weighted.new_zeros(table.shape).index_add_(0, self.rows.flatten(), weighted)]
 
     @override
     def square_norms(self) -> Tensor:
-        # A row read several times by a sample is gathered at its first place.
+        # Gradients at positions that read the same row are added before they are squared: they are collected at the
+        # first of these positions, so that V does not matter.
         first = (self.rows[:, :, None] == self.rows[:, None, :]).byte().argmax(2)
         return self._scattered(first, self.rows.shape[1]).square().sum((0, 2, 3))
 
@@ -269,7 +271,8 @@ class EmbeddingContribution(Contribution):
     def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
         read, index = torch.unique(self.rows, return_inverse=True)
         jacobian = self._scattered(index, len(read))
-        # S = sum W_ncmd <J_nc, J_md> has dS/dJ = 2 W J for symmetric W; each position that reads row u gets its entry.
+        # S = sum W_ncmd <J_nc, J_md> has dS/dJ = 2 W J for symmetric W. Row u of J is the sum of g_cnt over the
+        # positions that read it: each of them has the derivative of that row.
         by_jacobian = 2 * torch.einsum("ncmd,dmeu->cneu", weights, jacobian)
         return (by_jacobian.gather(3, index[None, :, None, :].expand_as(self.gradients)),)
 
@@ -318,7 +321,7 @@ class DenseJacobian(Contribution):
     def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
         assert isinstance(other, DenseJacobian)
         (c, n, _), (d, m, _) = self.values.shape, other.values.shape
-        # rows (n, c) of both sides: [N C, P] @ [P, M D]
+        # <J_nc, J_md> for all pairs of rows: [N C, P] @ [P, M D]
         rows = self._rows().flatten(0, 1)
         product = gram_matrix(rows) if other is self else rows @ other._rows().flatten(0, 1).T
         return product.view(n, c, m, d)
@@ -326,7 +329,7 @@ class DenseJacobian(Contribution):
     @override
     def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
         assert isinstance(other, DenseJacobian)
-        # sum_c <J_nc, J_mc> is one product over (c, p): [N, C P] @ [C P, M]
+        # sum_c <J_nc, J_mc> has (c, p) as its inner dimension: [N, C P] @ [C P, M]
         return self._rows().flatten(1) @ other._rows().flatten(1).T
 
     @override
@@ -335,11 +338,11 @@ class DenseJacobian(Contribution):
 
     @override
     def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
-        # dS/dJ_nc = 2 sum_md W_ncmd J_md
+        # S = sum W_ncmd <J_nc, J_md> has dS/dJ_nc = 2 sum_md W_ncmd J_md for symmetric W.
         return (2 * torch.einsum("ncmd,dmp->cnp", weights, self.values.detach()),)
 
     @override
     def regroup(self, n: int) -> DenseJacobian:
         c, _, p = self.values.shape
-        # a sample's Jacobian is the sum of those of its rows
+        # the Jacobian of a sample is the sum of those of its R rows: [C, N R, P] -> [C, N, P]
         return DenseJacobian(self.parameters, self.values.reshape(c, n, -1, p).sum(2))

@@ -1,8 +1,8 @@
 r"""Per-sample derivatives through training-mode BatchNorm with constant batch statistics.
 
-$y_n = \gamma\,(h_n - \mu)\,/\,\sigma + \beta$ with the mean $\mu$ and deviation $\sigma$ of the mini-batch lets every
-sample act on every other. With frozen statistics the derivative is that of the network in which they are constants,
-$\partial y_n / \partial h_n = \gamma / \sigma$, and nothing flows between samples. Values, running statistics and the
+In $y_n = \gamma\,(h_n - \mu)\,/\,\sigma + \beta$ the mean $\mu$ and deviation $\sigma$ of the mini-batch depend on all
+samples. With frozen statistics the derivative is that of the network in which they are constants,
+$\partial y_n / \partial h_n = \gamma / \sigma$, and samples are independent. Values, running statistics and the
 ordinary backward pass of the loss are unchanged.
 """
 
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from gapscope.inspection.independence import check_no_batch_statistics, uses_batch_statistics
 
-# How many bodies of `freeze_batch_stats` run in each thread, and in how many of them derivatives by parameters are not
-# asked for. By the thread that recorded the pass, not the current one: backward passes may run in threads of their own.
+# Number of active bodies of `freeze_batch_stats` per thread, and of those that skip derivatives by parameters. The key
+# is the thread that recorded the pass, not the current one: backward passes may run in threads of their own.
 _frozen: Counter[int] = Counter()
 _without_parameters: Counter[int] = Counter()
 
@@ -45,7 +45,7 @@ def freeze_batch_stats(*, parameters: bool = True) -> Iterator[None]:
 
 
 def _over(h: Tensor) -> list[int]:
-    """All dimensions but that of the channels."""
+    """Return all dimensions except that of the channels."""
     return [dim for dim in range(h.ndim) if dim != 1]
 
 
@@ -54,7 +54,7 @@ def _per_channel(values: Tensor, h: Tensor) -> Tensor:
 
 
 class _Statistics(torch.autograd.Function):
-    """Return mean and 1 / sigma per channel (faster than `var_mean` on a CPU)."""
+    """Mean and 1 / sigma per channel (faster than `var_mean` on a CPU)."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, eps: float) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -66,11 +66,12 @@ class _Statistics(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
         h, mean, inverse = ctx.saved_tensors
-        # None: the first backward pass goes past the statistics, and the mean matters to the scale's derivative alone
+        # None if a derivative bypasses the statistics: all first ones do, and second ones need the mean for gamma alone
         by_mean, by_inverse = gradients
         if by_mean is None and by_inverse is None:
             return None, None
-        # d mean / dh = 1 / m and d inverse / dh = -inverse^3 (h - mean) / m, over the m numbers of a channel
+        # Over the m numbers of a channel d mean / dh = 1 / m. With v = Var + eps, dv / dh = 2 (h - mean) / m, and
+        # inverse = v^(-1/2) has d inverse / dh = -1/2 v^(-3/2) dv / dh = -inverse^3 (h - mean) / m.
         m = h.numel() // len(mean)
         slope = torch.zeros_like(mean) if by_inverse is None else -by_inverse * inverse**3 / m
         by_h = (h - _per_channel(mean, h)) * _per_channel(slope, h)
@@ -84,7 +85,7 @@ def statistics_of(h: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 class _FreezableOutput(torch.autograd.Function):
-    """Identity whose backward goes to the layer's output, or past its statistics."""
+    """Identity whose backward pass goes to the layer's output, or bypasses its statistics."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -100,7 +101,7 @@ class _FreezableOutput(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(h, mean, inverse, weight)
         ctx.owns, ctx.thread = owns, thread
-        ctx.mark_dirty(output)  # handed on, not copied
+        ctx.mark_dirty(output)  # returned without a copy
         return output
 
     @staticmethod
@@ -110,14 +111,15 @@ class _FreezableOutput(torch.autograd.Function):
             return gradient, *[None] * 7
         h, mean, inverse, weight = ctx.saved_tensors
         _, wants_h, _, _, wants_weight, wants_bias, _, _ = ctx.needs_input_grad
-        spared = ctx.owns and _without_parameters[ctx.thread]
+        skips_parameters = ctx.owns and _without_parameters[ctx.thread]
+        # y = weight (h - mean) inverse + bias, with constant mean and inverse
         slope = inverse if weight is None else weight * inverse
         by_h = by_weight = by_bias = None
         if wants_h:
             by_h = (gradient * _per_channel(slope, h)).to(h.dtype)
-        if wants_weight and not spared:
+        if wants_weight and not skips_parameters:
             by_weight = (gradient * (h - _per_channel(mean, h)) * _per_channel(inverse, h)).sum(_over(h)).to(weight)
-        if wants_bias and not spared:
+        if wants_bias and not skips_parameters:
             by_bias = gradient.sum(_over(h)).to(weight)
         return None, by_h, None, None, by_weight, by_bias, None, None
 
@@ -129,14 +131,16 @@ def _freezable_hook(
     if not output.requires_grad:
         return output
     (h,) = arguments or keywords.values()
-    # Statistics with their graph: the gradient of a penalty is that of its value, in which they move with the weights.
+    # Statistics with their graph: in the gradient of a penalty they are functions of the weights.
     at_least_single = h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
     statistics = statistics_of(at_least_single, module.eps)
-    # Scale and shift that are parameters of the layer, and not computed from others, lead to nothing else.
+    # scale and shift are parameters of the layer, not computed from other tensors: nothing depends on their derivatives
     owns = all(name in module._parameters for name in ("weight", "bias"))
     # the parameters as torch functions receive them, possibly substitutes
-    seen = [None if parameter is None else parameter.view_as(parameter) for parameter in (module.weight, module.bias)]
-    result: Any = _FreezableOutput.apply(output, h, *statistics, *seen, owns, thread)
+    scale_and_shift = [
+        None if parameter is None else parameter.view_as(parameter) for parameter in (module.weight, module.bias)
+    ]
+    result: Any = _FreezableOutput.apply(output, h, *statistics, *scale_and_shift, owns, thread)
     return result
 
 

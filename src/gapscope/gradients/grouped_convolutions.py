@@ -2,8 +2,8 @@ r"""Per-sample Jacobians of convolutions as grouped convolutions.
 
 The samples of a batch become groups of channels of one image; each group has a weight of its own, the sample's
 Jacobian J_n. Then J_n is a convolution's derivative by its weight, $J_n a_{nt}$ the convolution itself, and
-$J_n^\top g_{nt}$, folded back, its derivative by the input. Unfolding copies every input as often as a window has
-entries, which costs more than the multiplications.
+$J_n^\top g_{nt}$, folded back, its derivative by the input. Unfolding copies every input once per entry of a window,
+which costs more than the multiplications.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor
 
 from gapscope.gradients.layouts import Layout, Windows
 
-# Windows a sample from which convolutions are faster than unfolding, in one thread of a CPU: for J_n, and for its use.
-_WINDOWS, _WINDOWS_USED = 100, 25
-# Of few channels unfolding copies little, and many need more windows.
-_CHANNELS, _MANY_CHANNELS = 4, 64
+# Least windows per sample for which convolutions are faster than unfolding, in one thread of a CPU: to compute J_n, and
+# to apply it. Unfolding copies little of few channels, and many channels need more windows.
+_MIN_WINDOWS, _MIN_WINDOWS_TO_APPLY = 100, 25
+_MIN_CHANNELS, _MANY_CHANNELS = 4, 64
 
 
 def is_faster(inputs: Tensor, layout: Layout, windows: int) -> bool:
     """Return whether grouped convolutions are faster than unfolding (never on a GPU)."""
     wide = isinstance(layout, Windows) and not all(size == 1 for size in layout.kernel_size)
     channels = inputs.shape[1]
-    enough = channels >= _CHANNELS and windows >= (_WINDOWS_USED if channels < _MANY_CHANNELS else _WINDOWS)
-    return wide and enough and inputs.device.type == "cpu"
+    min_windows = _MIN_WINDOWS_TO_APPLY if channels < _MANY_CHANNELS else _MIN_WINDOWS
+    return wide and channels >= _MIN_CHANNELS and windows >= min_windows and inputs.device.type == "cpu"
 
 
 def _as_groups(tensor: Float[Tensor, "n c *space"]) -> Float[Tensor, "1 nc *space"]:
@@ -35,7 +35,7 @@ def _as_groups(tensor: Float[Tensor, "n c *space"]) -> Float[Tensor, "1 nc *spac
 
 
 def _images(gradients: Float[Tensor, "n o t"], inputs: Tensor, layout: Windows) -> Tensor:
-    return gradients.unflatten(2, layout.places(tuple(inputs.shape[2:])))
+    return gradients.unflatten(2, layout.n_windows(tuple(inputs.shape[2:])))
 
 
 def _weights(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows) -> Tensor:
@@ -59,23 +59,23 @@ def _backward(inputs: Tensor, gradients: Tensor, weights: Tensor, layout: Window
 def jacobians(inputs: Tensor, gradients: Float[Tensor, "n o t"], layout: Windows) -> Float[Tensor, "n o k"]:
     r"""Return $\sum_t g_{nt} a_{nt}^\top$ over the windows, without a column of ones."""
     rows, n = gradients.shape[1], len(inputs)
-    if gradients.shape[2] < _WINDOWS:
+    if gradients.shape[2] < _MIN_WINDOWS:
         return torch.bmm(gradients, replace(layout, ones=False).unfold(inputs).mT)
     weights = inputs.new_empty(n * rows, inputs.shape[1], *layout.kernel_size)
     return _backward(inputs, gradients, weights, layout, by_inputs=False).view(n, rows, -1)
 
 
-def applied(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows) -> Float[Tensor, "n o t"]:
-    """Return J_n applied to every window."""
+def apply_jacobian(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows) -> Float[Tensor, "n o t"]:
+    """Apply J_n to every window of sample n."""
     n, rows, _ = jacobian.shape
     weights = _weights(jacobian, inputs, layout)
     images = torch.ops.aten.convolution(_as_groups(inputs), weights, None, *_settings(n, layout))
     return images.view(n, rows, -1)
 
 
-def applied_back(
+def apply_transpose(
     jacobian: Float[Tensor, "n o k"], gradients: Float[Tensor, "n o t"], inputs: Tensor, layout: Windows
 ) -> Tensor:
-    """Apply the transpose of J_n to derivatives per window, folded to the inputs."""
+    """Apply the transpose of J_n to the derivatives of sample n, and fold the result to the inputs."""
     weights = _weights(jacobian, inputs, layout)
     return _backward(inputs, gradients, weights, layout, by_inputs=True).view_as(inputs)

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.samples import slices, slices_of
-from gapscope.gradients.broadcasts import densely_combined
+from gapscope.gradients.broadcasts import add_densely
 from gapscope.gradients.contributions import Contribution, concatenate
 from gapscope.gradients.tape import Tape, record_forward
 from gapscope.gradients.traces import one_hot_cotangents
@@ -30,7 +30,7 @@ Contributions = Mapping[tuple[int, ...], Contribution]
 Chunk = tuple[slice, Contributions]
 
 MAX_BYTES = 2**32  # of the default budget
-# Up to this many samples run in one first pass; of more, one sample measures the memory per sample.
+# Up to this many samples are run at once in the first pass, which measures memory; of more samples only one.
 _SMALL = 32
 
 
@@ -44,7 +44,7 @@ def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[Parame
     if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
         raise InvalidInput(
             f"dtype must be None for a network that TorchScript has compiled in another type; got {dtype}. "
-            "Use dtype=None, or give the network before torch.jit."
+            "Use dtype=None, or pass the network that was compiled."
         )
     with cast_network(network, dtype) as substituted:
         yield substituted
@@ -56,13 +56,14 @@ def check_single_batch(mode: str, chunk_size: int | None) -> None:
     if mode == "train" and chunk_size is not None:
         raise InvalidInput(
             f'With mode="train" the inputs must be one batch, run in one pass; got chunk_size={chunk_size}. '
-            "Leave chunk_size out, and pass as many inputs as a mini-batch has."
+            "Use chunk_size=None, and pass as many inputs as a mini-batch has."
         )
 
 
 def _bytes(tape: Tape, outputs: Tensor) -> int:
-    """Estimate a pass's bytes: inputs of layers, and derivatives once per output."""
+    """Estimate the bytes of a pass: inputs of layers, and derivatives once per output."""
     rerouted = tape.whole_network | tape.per_sample
+    # dense Jacobians [C, N, P] of parameters without a rule, inputs a once, and derivatives g for each of C outputs
     numbers = outputs.shape[1] * tape.n * sum(p.numel() for p in tape.parameters.values() if id(p) in rerouted)
     for call in tape.calls:
         tensors = [leaf for leaf, _ in call.versions]
@@ -83,33 +84,34 @@ def _compact(contributions: Contributions) -> Contributions:
 
 
 def _matched(first: Contributions, second: Contributions) -> tuple[Contributions, Contributions]:
-    """Bring two chunks, which may use parameters differently, to the same keys."""
+    """Return two chunks, which may use parameters differently, with the same keys."""
     common = [key for key in first if key in second and first[key].has_form_of(second[key])]
     sides: list[dict[tuple[int, ...], Contribution]] = []
     for side in (first, second):
-        rest = densely_combined([part for key, part in side.items() if key not in common])
+        rest = add_densely([part for key, part in side.items() if key not in common])
         sides.append({key: side[key] for key in common} | rest)
     return sides[0], sides[1]
 
 
 def _is_own(group: int, n_groups: int, among: Processes, *, symmetric: bool) -> bool:
-    """Return True if this process computes a group of rows (dealt from both ends)."""
-    place = min(group, n_groups - 1 - group) if symmetric else group
-    return place % among.size == among.rank
+    """Return whether this process computes a group of rows."""
+    # The blocks right of the diagonal become fewer with the group: the first and the last make a pair of average work.
+    index = min(group, n_groups - 1 - group) if symmetric else group
+    return index % among.size == among.rank
 
 
 @dataclass(frozen=True)
 class _Division:
     """Samples per pass, and rows and columns whose contributions are in memory at a time.
 
-    for each group of rows (`rows_held`)             computed once
-        for each group of columns (`columns_held`)   computed once per group of rows
+    for each group of rows (`row_group`)             computed once
+        for each group of columns (`column_group`)   computed once per group of rows
             add the block of both groups
     """
 
     chunk_size: int
-    rows_held: int
-    columns_held: int
+    row_group: int
+    column_group: int
     outputs: Tensor  # of a first pass
     whole: tuple[Tape, Tensor] | None = None  # the pass of all rows, if one is enough and has been run
 
@@ -122,7 +124,7 @@ def _divide(
     tape, outputs = record_forward(network, x if len(x) <= _SMALL else x[:1], substituted)
     verify(tape, outputs)
     if chunk_size is None:
-        # Rows and columns are in memory, and a backward pass temporarily needs twice as much.
+        # Rows and columns are in memory, and a backward pass temporarily needs twice as much: 2 + 4 times.
         chunk_size = max(1, max_bytes * tape.n // (6 * _bytes(tape, outputs)))
         if chunk_size < longest:
             chunk_size = max(1, chunk_size // 2)  # smaller passes leave memory for more rows
@@ -131,16 +133,18 @@ def _divide(
         return _Division(chunk_size, chunk_size, chunk_size, outputs.detach(), whole)
     if tape.n > 1:
         tape, outputs = record_forward(network, x[:1], substituted)
-    held = _compact(tape.contributions(outputs, one_hot_cotangents(outputs)))
-    tensors = [getattr(part, name) for part in held.values() for name in part.sample_dims]
+    stored = _compact(tape.contributions(outputs, one_hot_cotangents(outputs)))
+    tensors = [getattr(part, name) for part in stored.values() for name in part.sample_dims]
     sample_bytes = max(1, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
-    samples_held = max_bytes * 5 // 12 // sample_bytes
-    if samples_held < len(x):
-        # Products of two large groups: the Jacobians of factors are formed once per product.
-        rows_held, columns_held = 2 * samples_held // 3, samples_held // 3
+    # 5/12 of the memory for contributions, the rest for passes and the temporaries of products
+    capacity = max_bytes * 5 // 12 // sample_bytes
+    if capacity < len(x):
+        # Columns are recomputed for every group of rows, so that rows get more memory. Columns still get a third,
+        # because a product forms the Jacobian of both sides: the larger the groups, the fewer products.
+        row_group, column_group = 2 * capacity // 3, capacity // 3
     else:
-        rows_held, columns_held = len(x), samples_held - len(x)
-    return _Division(chunk_size, max(chunk_size, rows_held), max(chunk_size, columns_held), outputs.detach())
+        row_group, column_group = len(x), capacity - len(x)
+    return _Division(chunk_size, max(chunk_size, row_group), max(chunk_size, column_group), outputs.detach())
 
 
 @dataclass(frozen=True)
@@ -158,43 +162,44 @@ class _Blocks:
     floats: int  # that a temporary of one product may hold
 
     def fill(self, group: slice) -> None:
-        """Compute a group of rows (if symmetric right of the diagonal, then mirrored)."""
+        """Compute a group of rows (if symmetric only blocks right of the diagonal, which are mirrored)."""
         whole = self.division.whole
-        rows = self._hold(self.x, group) if whole is None else [(group, _contributions(*whole))]
+        rows = self._run(self.x, group) if whole is None else [(group, _contributions(*whole))]
         if self.symmetric:
             for i, first in enumerate(rows):
                 for second in rows[i:]:
                     self._add(first, second)
         others = slice(group.stop if self.symmetric else 0, len(self.others))
-        for columns in slices_of(others, self.division.columns_held):
-            for second in self._hold(self.others, columns):
+        for columns in slices_of(others, self.division.column_group):
+            for second in self._run(self.others, columns):
                 for first in rows:
                     self._add(first, second)
 
-    def _hold(self, inputs: Tensor, group: slice) -> list[Chunk]:
-        """Run a group of samples, joining consecutive chunks that use parameters alike."""
+    def _run(self, inputs: Tensor, group: slice) -> list[Chunk]:
+        """Run a group of samples, and join consecutive chunks with contributions of one form."""
         chunks: list[Chunk] = [
             (rows, _compact(_contributions(*record_forward(self.network, inputs[rows], self.substituted))))
             for rows in slices_of(group, self.division.chunk_size)
         ]
-        held: list[Chunk] = []
-        for _, alike in groupby(chunks, key=lambda chunk: {key: part.form for key, part in chunk[1].items()}):
-            ranges, parts = zip(*alike, strict=True)
-            joined = {key: concatenate([contributions[key] for contributions in parts]) for key in parts[0]}
-            held.append((slice(ranges[0].start, ranges[-1].stop), joined))
-        return held
+        joined: list[Chunk] = []
+        for _, compatible in groupby(chunks, key=lambda chunk: {key: part.form for key, part in chunk[1].items()}):
+            ranges, parts = zip(*compatible, strict=True)
+            contributions = {key: concatenate([part[key] for part in parts]) for key in parts[0]}
+            joined.append((slice(ranges[0].start, ranges[-1].stop), contributions))
+        return joined
 
     def _add(self, first: Chunk, second: Chunk) -> None:
         (rows, left), (columns, right) = first, second
         block = self.kernel[rows, columns] if self.traced else self.kernel[rows, :, columns]
         if first is not second:
             left, right = _matched(left, right)
+        # rows of J are concatenated over parameters, so that their inner products are added
         for key, part in left.items():
             if key in right:
                 block += (part.traced_kernel if self.traced else part.kernel)(right[key], self.floats)
         if self.symmetric and rows != columns:
             mirrored = self.kernel[columns, rows] if self.traced else self.kernel[columns, :, rows]
-            mirrored.copy_(block.T if self.traced else block.permute(2, 3, 0, 1))
+            mirrored.copy_(block.T if self.traced else block.permute(2, 3, 0, 1))  # K_mdnc = K_ncmd
 
 
 def ntk_blocks(
@@ -219,7 +224,7 @@ def ntk_blocks(
     check_range("max_bytes", max_bytes, 1)
     others = x if x2 is None else prepare_inputs(network, x2)
     if len(others) < len(x):
-        # the fewer samples are the rows, which are computed once if they fit into memory
+        # the smaller side becomes the rows, which are computed once if they fit into memory
         kernel = ntk_blocks(
             network, others, x, traced=traced, max_bytes=max_bytes, chunk_size=chunk_size, substituted=substituted,
             one_pass=one_pass,
@@ -234,16 +239,16 @@ def ntk_blocks(
     among = None if one_pass else processes(len(x))
     if among is not None:
         # the same blocks in every process, and some for each
-        most = -(-len(x) // (2 * among.size))
-        sizes = {name: getattr(division, name) for name in ("chunk_size", "rows_held", "columns_held")}
-        sizes = {name: among.all_min(min(size, most)) for name, size in sizes.items()}
+        largest = -(-len(x) // (2 * among.size))
+        sizes = {name: getattr(division, name) for name in ("chunk_size", "row_group", "column_group")}
+        sizes = {name: among.all_min(min(size, largest)) for name, size in sizes.items()}
         division = replace(division, whole=None, **sizes)
     c, dtype = division.outputs.shape[1], torch.promote_types(division.outputs.dtype, torch.float32)
     shape = (len(x), len(others)) if traced else (len(x), c, len(others), c)
     kernel = torch.zeros(shape, dtype=dtype, device=x.device)
     floats = max(1, max_bytes // 32)
     blocks = _Blocks(network, x, others, substituted, division, kernel, symmetric, traced, floats)
-    groups = list(slices(len(x), division.rows_held))
+    groups = list(slices(len(x), division.row_group))
     for number, rows in enumerate(groups):
         if among is None or _is_own(number, len(groups), among, symmetric=symmetric):
             blocks.fill(rows)
@@ -251,7 +256,7 @@ def ntk_blocks(
 
 
 def _factorized(kernel: Tensor, noise: float | None) -> Tensor:
-    """Cholesky factor of K, or I + K / noise, in float64."""
+    """Return the Cholesky factor of K, or of I + K / noise, in float64."""
     precision = len(kernel) * torch.finfo(kernel.dtype).eps
     matrix = kernel.double()
     if noise is not None:
@@ -260,7 +265,7 @@ def _factorized(kernel: Tensor, noise: float | None) -> Tensor:
     factor, failed = torch.linalg.cholesky_ex(matrix)
     rounding = precision * float(kernel.diagonal().max())
     if not math.isfinite(rounding):
-        return torch.full_like(matrix, math.nan)  # a network that has diverged
+        return torch.full_like(matrix, math.nan)  # the network has diverged
     if noise is None and (failed or factor.diagonal().min().square() <= rounding):
         raise NotMeasurable(
             f"log det K must be finite; the kernel of this batch ({len(kernel)} rows) is singular to working "
@@ -282,17 +287,19 @@ class _LogDeterminant(torch.autograd.Function):
     ) -> Tensor:
         kernel = torch.stack([part.kernel(part) for part in parts]).sum(0)
         factor = _factorized(kernel.flatten(0, 1).flatten(1), noise)
-        # M = K^-1, or (I + K/s)^-1 / s: the derivative of the log determinant by K
+        # With A = K, or I + K/s: log det A = 2 sum_i log L_ii for A = L L^T, and d log det A = tr(A^-1 dA), so that the
+        # derivative by K is M = A^-1, or A^-1 / s.
         inverse = torch.cholesky_inverse(factor) / (1 if noise is None else noise)
         ctx.parts = parts
         ctx.save_for_backward(inverse.view_as(kernel).to(kernel.dtype))
-        return 2 * factor.diagonal().log().sum()  # det K = (prod_i L_ii)^2
+        return 2 * factor.diagonal().log().sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, weight: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         (inverse,) = ctx.saved_tensors
-        # K is the sum of the kernels K_l of the contributions: each returns d<M, K_l> by its own stored tensors
+        # K = sum_l K_l over the contributions: d log det = sum_l <M, dK_l>, and each returns the derivative of its
+        # <M, K_l> by its own stored tensors. M is symmetric, as `kernel_gradient` requires.
         inverse = inverse * weight.to(inverse.dtype)
         return None, None, *(gradient for part in ctx.parts for gradient in part.kernel_gradient(inverse))
 
@@ -317,7 +324,7 @@ def most_similar(kernel: Float[Tensor, "n n"], k: int) -> Int[Tensor, "n k"]:
     if k >= n:
         raise InvalidInput(f"neighbours must be fewer than the samples, here {n}; got {k}. Pass more samples.")
     kernel = kernel.double()
-    # a sample without any gradient has the similarity 0 to all others
+    # a sample with gradient 0 has the similarity 0 to all other samples, instead of 0/0
     norms = kernel.diagonal().sqrt().clamp_min(torch.finfo(torch.float64).tiny)
     similarity = kernel / norms[:, None] / norms
     return similarity.fill_diagonal_(-torch.inf).topk(k, dim=1).indices

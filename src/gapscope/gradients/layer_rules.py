@@ -25,9 +25,9 @@ class NotSeparable(Exception):
 class Output:
     """Differentiable tensor that a layer returned."""
 
-    edge: GradientEdge  # derivatives by it are read here; later in-place changes of the tensor do not move it
+    edge: GradientEdge  # where derivatives by it are read, also if the tensor is changed in place later
     shape: torch.Size
-    index: int  # among all leaves of what the layer returned
+    index: int  # among all leaves of the returned value
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,21 @@ class Call:
     module: Any
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    parameters: Mapping[str, nn.Parameter]  # trainable ones, by the name under which the rule knows them
+    parameters: Mapping[str, nn.Parameter]  # trainable ones, by the name that the rule uses
     outputs: tuple[Output, ...]
     versions: tuple[tuple[Tensor, int], ...]  # version counters of the tensor arguments at the time of the call
     rule: Rule | None  # None for the exact per-sample Jacobian of the layer alone
     n: int  # samples in the batch
     features_last: bool  # whether any leading dimension may hold the samples
-    autocast: Callable[[], AbstractContextManager[Any]]  # makes the autocast context in which the pass ran
+    autocast: Callable[[], AbstractContextManager[Any]]  # creates the autocast context in which the pass ran
     substituted: ParameterSubstitution  # in which the pass ran
 
     @property
     def sample_dim(self) -> int | None:
         """Dimension of the output that holds the samples (None if there is none).
 
-        The first dimension counts also where it is a multiple of n: then each sample owns consecutive rows. The
-        guess is verified by `gapscope.gradients.verification`.
+        The first dimension also counts if it is a multiple of n: then each sample owns consecutive rows. This
+        assumption is verified by `gapscope.gradients.verification`.
         """
         shape = self.outputs[0].shape
         if len(shape) < 2:
@@ -72,7 +72,7 @@ class Call:
         return self.rule is not None and self.sample_dim is None
 
     def expand_to_batch(self) -> Call:
-        """Return the call as if made on the same inputs for every sample."""
+        """Return the same call with its inputs repeated for every sample."""
         (output, *_), argument = self.outputs, [*self.arguments, *self.keywords.values()][0]
         leading = 1 if output.shape[:1] == argument.shape[:1] == (1,) else 0
         inputs = argument.reshape(1, *argument.shape[leading:]).expand(self.n, *argument.shape[leading:])
@@ -90,9 +90,8 @@ class Call:
         for tensor, version in self.versions:
             if tensor._version != version:
                 raise ReplaceLayer(
-                    f"The input of layer '{self.name}' must stay as it was until the gradients are computed; it was "
-                    "changed in place after the layer had used it. Write that step out of place "
-                    "(x = x + y instead of x += y, inplace=False)."
+                    f"The input of layer '{self.name}' was changed in place after the layer had used it; it must stay "
+                    "unchanged until the gradients are computed. Write x = x + y instead of x += y, or inplace=False."
                 )
 
 
@@ -111,9 +110,9 @@ def samples_first(tensor: Tensor, dim: int | None) -> Tensor:
 def layer_rule(*layers: type[nn.Module], features_last: bool = False) -> Callable[[Rule], Rule]:
     """Register the decorated function as the rule of exactly these layer types.
 
-    The function is given a `Call` and the derivatives [C, N, ...] of the C outputs by the layer's output, samples
-    first, and returns what the call adds to the Jacobian of the layer's own trainable parameters, which must be
-    called `weight` and `bias`. A layer without a rule goes through its exact per-sample Jacobian: slower, but right.
+    The function takes a `Call` and the derivatives [C, N, ...] of the C outputs by the layer's output, samples first,
+    and returns what the call adds to the Jacobian of the layer's own trainable parameters, which must be called
+    `weight` and `bias`. Layers without a rule use their exact per-sample Jacobian, which is slower.
     """
 
     def register(rule: Rule) -> Rule:
@@ -129,10 +128,10 @@ def layer_rule(*layers: type[nn.Module], features_last: bool = False) -> Callabl
 def rule_of(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Rule | None:
     """Return the rule of a layer (None if its parameters are not those of the rule).
 
-    Rules know real numbers; complex parameters go through the exact per-sample Jacobian of the layer alone.
+    Rules are for real numbers; complex parameters use the exact per-sample Jacobian of the layer.
     """
-    known = set(parameters) <= {"weight", "bias"} and not any(p.is_complex() for p in parameters.values())
-    return _RULES.get(type(module)) if known else None
+    applies = set(parameters) <= {"weight", "bias"} and not any(p.is_complex() for p in parameters.values())
+    return _RULES.get(type(module)) if applies else None
 
 
 def accepts_leading_dims(module: nn.Module) -> bool:

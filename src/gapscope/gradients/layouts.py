@@ -4,8 +4,8 @@ A weight of a linear or convolutional layer is used at T positions of a sample (
 
 $$\frac{\partial f_c(x_n)}{\partial W} = \sum_{t=1}^{T} g_{cnt}\, a_{nt}^\top,$$
 
-with a_nt the input at position t and g_cnt the derivative of output c by the layer's output there. A layout reads the
-a_nt from the layer's input, and propagates derivatives by them back to it.
+with a_nt the input at position t and g_cnt the derivative of output c by the layer's output there. A layout extracts
+the a_nt from the layer's input, and propagates derivatives by them back to it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing_extensions import override
 class Layout(ABC):
     """Mapping of a layer's input to columns."""
 
-    ones: bool  # whether a row of ones is appended to the columns, which makes the bias one more column of the weight
+    ones: bool  # whether a row of ones is appended to the columns: W a + b = (W, b) (a, 1)
 
     @abstractmethod
     def unfold(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n k t"]:
@@ -43,11 +43,11 @@ class Layout(ABC):
 
     @abstractmethod
     def fold(self, gradient: Float[Tensor, "n k t"], inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
-        """Return the derivative by the inputs, given the one by the columns."""
+        """Return the derivative by the inputs from that by the columns."""
 
 
 class _Unfold(torch.autograd.Function):
-    """Windows whose fold is far faster than the derivative of a strided view."""
+    """Windows as a function whose derivative is `fold`, far faster than that of a strided view."""
 
     @staticmethod
     def forward(ctx, inputs: Tensor, layout: Windows) -> Tensor:  # type: ignore[override]
@@ -64,7 +64,7 @@ class _Unfold(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class PrecomputedColumns(Layout):
-    """Inputs [N, K, T] that are columns, any row of ones among them."""
+    """Inputs [N, K, T] that are the columns, including any row of ones."""
 
     @override
     def width(self, inputs: Tensor) -> int:
@@ -107,15 +107,16 @@ class Windows(Layout):
 
     @property
     def is_view(self) -> bool:
-        """True if the columns share the memory of contiguous inputs (windows of one pixel)."""
+        """True for windows of one pixel, whose columns share the memory of contiguous inputs."""
         return not self.ones and all(size == 1 for size in (*self.kernel_size, *self.stride))
 
     @override
     def width(self, inputs: Tensor) -> int:
         return inputs.shape[1] * math.prod(self.kernel_size) + self.ones
 
-    def places(self, space: tuple[int, ...]) -> tuple[int, ...]:
-        """Number of windows along every dimension of `space`."""
+    def n_windows(self, space: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the number of windows along every dimension of `space`."""
+        # A window covers dilation (kernel - 1) + 1 pixels; the first starts at 0, the last fits into `size`.
         sizes = zip(space, self.kernel_size, self.stride, self.dilation, strict=True)
         return tuple((size - dilation * (kernel - 1) - 1) // stride + 1 for size, kernel, stride, dilation in sizes)
 
@@ -124,14 +125,15 @@ class Windows(Layout):
         # A strided view and one copy: 1.5 to 3.6 times faster than F.unfold on CPU, and for any dimension.
         inputs = inputs.contiguous()
         n, channels, *space = inputs.shape
-        places = self.places(tuple(space))
+        counts = self.n_windows(tuple(space))
         steps = inputs.stride()[2:]
-        # Entry (k, t) of a window lies dilation * k + stride * t steps from the first, in every dimension of space.
+        # Entry k of window t is pixel dilation * k + stride * t of every dimension of space: as dimensions k and t of
+        # one view these have the strides dilation * step and stride * step.
         within = tuple(step * dilation for step, dilation in zip(steps, self.dilation, strict=True))
         between = tuple(step * stride for step, stride in zip(steps, self.stride, strict=True))
-        shape = (n, channels, *self.kernel_size, *places)
+        shape = (n, channels, *self.kernel_size, *counts)
         windows = inputs.as_strided(shape, (*inputs.stride()[:2], *within, *between))
-        k, t = channels * math.prod(self.kernel_size), math.prod(places)
+        k, t = channels * math.prod(self.kernel_size), math.prod(counts)
         if not self.ones:
             return windows.reshape(n, k, t)
         columns = inputs.new_empty(n, k + 1, t)
@@ -146,6 +148,8 @@ class Windows(Layout):
 
     @override
     def fold(self, gradient: Tensor, inputs: Tensor) -> Tensor:
+        # Pixel i is entry k of every window t with dilation * k + stride * t = i, so that its derivative is the sum of
+        # theirs. The row of ones depends on no input.
         _, channels, *space = inputs.shape
         gradient = gradient[:, : channels * math.prod(self.kernel_size)]
         if len(space) > 2:
@@ -163,15 +167,16 @@ class Windows(Layout):
 
     def _fold_by_offsets(self, gradient: Tensor, inputs: Tensor) -> Tensor:
         n, channels, *space = inputs.shape
-        places = self.places(tuple(space))
-        gradient = gradient.reshape(n, channels, math.prod(self.kernel_size), *places)
+        counts = self.n_windows(tuple(space))
+        # Entry k of all windows together is the inputs from dilation * k on, in steps of the stride: one sum per entry.
+        gradient = gradient.reshape(n, channels, math.prod(self.kernel_size), *counts)
         folded = torch.zeros_like(inputs)
         offsets = torch.cartesian_prod(*(torch.arange(size) for size in self.kernel_size)).reshape(-1, len(space))
         for i, offset in enumerate(offsets.tolist()):
             starts = [o * dilation for o, dilation in zip(offset, self.dilation, strict=True)]
             region = tuple(
                 slice(start, start + stride * (count - 1) + 1, stride)
-                for start, stride, count in zip(starts, self.stride, places, strict=True)
+                for start, stride, count in zip(starts, self.stride, counts, strict=True)
             )
             folded[(slice(None), slice(None), *region)] += gradient[:, :, i]
         return folded

@@ -1,4 +1,4 @@
-"""Exact per-sample Jacobian of one module, for modules without a rule."""
+"""Exact per-sample Jacobian of one module, for modules without a layer rule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gapscope.inspection.substitution import ParameterSubstitution
 
 
 def _sample_dim(shape: Sequence[int], n: int) -> int | None:
-    """First dimension, of the first two, that has size n."""
+    """Return the first dimension, of the first two, that has size n (None if there is none)."""
     return list(shape[:2]).index(n) if n in shape[:2] else None
 
 
@@ -54,33 +54,33 @@ class _ReplayableCall:
         return tuple(flat[out.index] for out in self.call.outputs)
 
     def sample(self, i: int) -> list[Any]:
-        """Arguments of sample i, as a batch of one."""
+        """Return the arguments of sample i, as a batch of one."""
         pairs = zip(self.leaves, self.dims, strict=True)
         return [leaf if dim is None else leaf.narrow(dim, i, 1) for leaf, dim in pairs]
 
-    def own_outputs(self, leaves: Sequence[Any], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the outputs of one sample, seen by vmap."""
+    def outputs_of_sample(self, leaves: Sequence[Any], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the outputs of one sample, for use in vmap."""
         pairs = zip(leaves, self.dims, strict=True)
         batch_of_one = [leaf if dim is None else leaf.unsqueeze(dim) for leaf, dim in pairs]
         if not any(isinstance(module, nn.RNNBase) for module in self.call.module.modules()):
             return self(batch_of_one, parameters)
-        # vmap knows no fused recurrence. Under a derivative, here by a number that nothing depends on, torch takes
-        # it apart into steps that vmap knows.
-        nothing = torch.zeros((), device=parameters[0].device)
-        return vjp(lambda _: self(batch_of_one, parameters), nothing)[0]
+        # vmap has no rule for fused recurrent layers. Under a derivative, here by an unused number, torch decomposes
+        # them into steps for which it has.
+        unused = torch.zeros((), device=parameters[0].device)
+        return vjp(lambda _: self(batch_of_one, parameters), unused)[0]
 
 
 def _vectorized(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool) -> list[Tensor | None]:
     """Compute rows for all samples at once, each with its own copy of the parameters."""
-    # Only the forward pass is vectorized by vmap, and the derivatives are plain autograd's: vmap of a derivative by
-    # the module's own parameters loses the second derivative of layer_norm.
+    # With a copy of the parameters per sample, df_n / dcopy_n is row n of the Jacobian. Only the forward pass is
+    # vectorized by vmap: vmap of a derivative by the parameters loses the second derivative of layer_norm.
     n, leaves, sources = repeated.call.n, repeated.leaves, repeated.sources
     if not create_graph:
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         sources = [source.detach().requires_grad_() for source in sources]
     with torch.enable_grad():
         copies = [source.expand(n, *source.shape) for source in sources]
-        outputs = vmap(repeated.own_outputs, in_dims=(repeated.dims, [0] * len(copies)))(leaves, copies)
+        outputs = vmap(repeated.outputs_of_sample, in_dims=(repeated.dims, [0] * len(copies)))(leaves, copies)
     pairs = zip(gradients, repeated.output_dims, strict=True)
     cotangents = [gradient.movedim(dim + 1, 1).unsqueeze(dim + 2) for gradient, dim in pairs]
     return gradients_at(outputs, copies, cotangents, create_graph=create_graph)
@@ -99,14 +99,14 @@ def _one_by_one(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, creat
 
 
 def dense_contribution(parameter: Tensor, jacobian: Float[Tensor, "c n ..."]) -> DenseJacobian:
-    """Return the Jacobian by one parameter (a complex one counts its two parts)."""
+    """Return the Jacobian by one parameter (by the two parts of a complex one)."""
     return DenseJacobian((parameter,), samples_first(as_real(jacobian).reshape(*jacobian.shape[:2], -1), None))
 
 
 def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]]) -> list[Contribution]:
     """Return the exact Jacobian of a call by running its module again per sample."""
     if any(uses_batch_statistics(module) for module in call.module.modules()):
-        raise NotSeparable(f"'{call.name}' uses the statistics of the batch, which a single sample has not")
+        raise NotSeparable(f"'{call.name}' uses the statistics of the batch, which a single sample does not have")
     repeated, create_graph = _ReplayableCall(call), torch.is_grad_enabled()
     with (
         preserve_state(call.module),

@@ -20,40 +20,41 @@ from gapscope.inspection.independence import uses_batch_statistics
 
 
 @layer_rule(nn.Linear, NonDynamicallyQuantizableLinear, features_last=True)
-def linear(call: Call, gradient: Float[Tensor, "c n *places o"]) -> list[Contribution]:
+def linear(call: Call, gradient: Float[Tensor, "c n *positions o"]) -> list[Contribution]:
     r"""$J = \sum_t g_t (x_t, 1)^\top$ over all positions t of the middle dimensions."""
     c, n, *_, o = gradient.shape
-    places = gradient.reshape(c, n, -1, o).transpose(2, 3)
+    g = gradient.reshape(c, n, -1, o).transpose(2, 3)  # [C, N, O, T]
     weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
     if weight is None:
         assert bias is not None
-        return [DenseJacobian((bias,), places.sum(3))]
+        return [DenseJacobian((bias,), g.sum(3))]
     parameters = (weight,) if bias is None else (weight, bias)
-    return [OuterProductFactors(parameters, call.inputs, places, Tokens(ones=bias is not None))]
+    return [OuterProductFactors(parameters, call.inputs, g, Tokens(ones=bias is not None))]
 
 
 @layer_rule(nn.Embedding, features_last=True)
-def embedding(call: Call, gradient: Float[Tensor, "c n *places e"]) -> list[Contribution]:
+def embedding(call: Call, gradient: Float[Tensor, "c n *positions e"]) -> list[Contribution]:
     """Add each position's derivative to the row that it read, except for the padding row."""
     module = call.module
     if module.max_norm is not None or module.scale_grad_by_freq:
         raise ReplaceLayer(
             f"Embedding '{call.name}' must have max_norm=None and scale_grad_by_freq=False, which change weights or "
             f"gradients without autograd; got max_norm={module.max_norm}, "
-            f"scale_grad_by_freq={module.scale_grad_by_freq}. Set them so."
+            f"scale_grad_by_freq={module.scale_grad_by_freq}. Build the layer with the defaults."
         )
     c, n, *_, e = gradient.shape
     rows = call.inputs.reshape(n, -1)
-    places = gradient.reshape(c, n, -1, e).transpose(2, 3)
+    g = gradient.reshape(c, n, -1, e).transpose(2, 3)  # [C, N, E, T]
     if module.padding_idx is not None:
-        places = places * rows.ne(module.padding_idx)[:, None, :]
-    return [EmbeddingContribution((call.parameters["weight"],), rows, places)]
+        g = g * rows.ne(module.padding_idx)[:, None, :]
+    return [EmbeddingContribution((call.parameters["weight"],), rows, g)]
 
 
 @layer_rule(nn.PReLU)
 def prelu(call: Call, gradient: Float[Tensor, "c n *output"]) -> list[Contribution]:
     """Multiply by the negative part of the input, per channel (dimension 1) or summed."""
     weight = call.parameters["weight"]
+    # y = max(x, 0) + w min(x, 0) has dy/dw = min(x, 0)
     values = gradient * call.inputs.clamp(max=0)
     if weight.numel() == 1:
         return [DenseJacobian((weight,), values.flatten(2).sum(2, keepdim=True))]
@@ -74,9 +75,11 @@ def _grouped(
 ) -> Float[Tensor, "c n p"]:
     """Return the Jacobian of a grouped weight, group by group."""
     (n, _, t), c = columns.shape, gradients.shape[0]
+    # Channels of group i of the output see those of group i of the input alone: one product per sample and group,
+    # [C O, T] @ [T, K], or its transpose, because a transposed convolution has the weight [K, O].
     columns = columns.reshape(n, groups, -1, t)
     gradients = gradients.reshape(c, n, groups, -1, t).permute(1, 2, 0, 3, 4)
-    jacobian = torch.matmul(gradients.flatten(2, 3), columns.mT).unflatten(2, (c, -1))  # (n, groups, c, o, k)
+    jacobian = torch.matmul(gradients.flatten(2, 3), columns.mT).unflatten(2, (c, -1))  # [N, groups, C, O, K]
     jacobian = jacobian.mT if transposed else jacobian
     return jacobian.permute(2, 0, 1, 3, 4).flatten(2)
 
@@ -85,16 +88,16 @@ def _grouped(
 def convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Contribution]:
     r"""$J = \sum_t g_t (x_t, 1)^\top$ over all windows $x_t$ of the padded input."""
     module = call.module
-    places = gradient.flatten(3)
+    g = gradient.flatten(3)  # [C, N, O, T]
     weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
-    bias_alone = [] if bias is None else [DenseJacobian((bias,), places.sum(3))]
+    bias_alone = [] if bias is None else [DenseJacobian((bias,), g.sum(3))]
     if weight is None:
         return [*bias_alone]
     inputs, groups = _padded(module, call.inputs), module.groups
     layout = Windows(bias is not None and groups == 1, module.kernel_size, module.stride, module.dilation)
     if groups == 1:
-        return [OuterProductFactors((weight,) if bias is None else (weight, bias), inputs, places, layout)]
-    values = _grouped(layout.columns(inputs), places, groups, transposed=False)
+        return [OuterProductFactors((weight,) if bias is None else (weight, bias), inputs, g, layout)]
+    values = _grouped(layout.columns(inputs), g, groups, transposed=False)
     return [DenseJacobian((weight,), values), *bias_alone]
 
 
@@ -107,16 +110,15 @@ def transposed_convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) 
     bias_alone = [] if bias is None else [DenseJacobian((bias,), gradient.flatten(3).sum(3))]
     if weight is None:
         return [*bias_alone]
+    # The transpose of a convolution: input position t adds x_t W to the output's window t, so that inputs and
+    # derivatives change roles. The windows are those of the derivatives, padded as the convolution would pad.
     layout = Windows(False, module.kernel_size, module.stride, module.dilation)
     widths = [width for padding in reversed(module.padding) for width in (padding, padding)]
-    # Rows that only output_padding adds, or that the stride never reaches, hold no window and drop out by themselves.
-    windows = layout.columns(F.pad(gradient.flatten(0, 1), widths))
-    inputs = call.inputs
-    windows = windows.view(c, n, o * math.prod(module.kernel_size), -1)
-    reached = layout.places(tuple(s + 2 * p for s, p in zip(space, module.padding, strict=True)))
-    positions = inputs.shape[2:]
-    windows = windows.unflatten(3, reached)[(..., *(slice(size) for size in positions))].flatten(3)
-    columns = inputs.flatten(2)
+    windows = layout.columns(F.pad(gradient.flatten(0, 1), widths)).view(c, n, o * math.prod(module.kernel_size), -1)
+    # output_padding may add windows after those of the inputs, along every dimension: they are cut off.
+    counts = layout.n_windows(tuple(s + 2 * p for s, p in zip(space, module.padding, strict=True)))
+    windows = windows.unflatten(3, counts)[(..., *(slice(size) for size in call.inputs.shape[2:]))].flatten(3)
+    columns = call.inputs.flatten(2)
     if module.groups == 1:
         return [
             OuterProductFactors((weight,), columns, windows, PrecomputedColumns(ones=False), transposed=True),
@@ -129,6 +131,7 @@ def _scale_and_shift(
     call: Call, gradient: Float[Tensor, "c n *output"], normalized: Callable[[], Tensor], feature_dims: list[int]
 ) -> list[Contribution]:
     """Sum g * normalized input (scale) and g (shift) over all but `feature_dims`."""
+    # y = w h + b, with h the normalized input, has dy/dw = h and dy/db = 1 per feature
     contributions: list[Contribution] = []
     summed = [dim for dim in range(2, gradient.ndim) if dim not in feature_dims]
     for name, parameter in call.parameters.items():
@@ -146,6 +149,7 @@ def batch_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> li
     def normalized() -> Tensor:
         if uses_batch_statistics(module):
             return F.batch_norm(call.inputs, None, None, training=True, eps=module.eps)
+        # gradient has the dimensions [C, N, channels, *space]: statistics are broadcast over the N inputs and space
         shape = (-1,) + (1,) * (gradient.ndim - 3)
         scale = torch.rsqrt(module.running_var + module.eps).view(shape)
         return (call.inputs - module.running_mean.view(shape)) * scale
@@ -189,12 +193,12 @@ def norm_of_last_dimensions(call: Call, gradient: Float[Tensor, "c n *output"]) 
     )
 
 
-# project(x, weight, bias[, rows]): x @ weight[rows].T + bias[rows] as a recorded linear map, of all rows by default
 Projection = Callable[..., Tensor]
+"""`project(x, weight, bias[, rows])`: x @ weight[rows].T + bias[rows] as a recorded linear map (of all rows)."""
 
 
 def can_be_unfolded(module: nn.MultiheadAttention) -> bool:
-    """Return True if `attention` equals the module (one packed weight, no extra keys)."""
+    """Return whether `attention` equals the module (one packed weight, no extra keys)."""
     return (
         type(module) is nn.MultiheadAttention
         and "forward" not in vars(module)
@@ -212,11 +216,11 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (n, heads, places, size)
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # [n, heads, positions, size]
 
 
 def attention(module: nn.MultiheadAttention, project: Projection) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """Return a forward pass for `module` that does all projections by `project`."""
+    """Return a forward function for `module` that computes all projections by `project`."""
     original, e, heads = module.forward, module.embed_dim, module.num_heads
 
     def forward(
@@ -233,16 +237,17 @@ def attention(module: nn.MultiheadAttention, project: Projection) -> Callable[..
             return original(
                 query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             )
-        same = query is key and key is value
+        is_self_attention = query is key and key is value
         if not module.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         weight, bias = module.in_proj_weight, module.in_proj_bias
         assert weight is not None
-        if same:
+        if is_self_attention:
             projected = project(query, weight, bias).split(e, dim=-1)
         else:
             parts = (slice(0, e), slice(e, 2 * e), slice(2 * e, 3 * e))
             projected = [project(x, weight, bias, rows) for x, rows in zip((query, key, value), parts, strict=True)]
+        # softmax(q k^T / sqrt(d)) v per head, with d = e / heads: [n, heads, queries, d] @ [n, heads, d, keys]
         q, k, v = (_split_heads(x, heads) for x in projected)
         scores = (q * (e // heads) ** -0.5) @ k.mT
         if attn_mask is not None:
@@ -251,8 +256,8 @@ def attention(module: nn.MultiheadAttention, project: Projection) -> Callable[..
         if key_padding_mask is not None:
             scores = scores + _additive(key_padding_mask, scores.dtype)[:, None, None, :]
         attended = F.dropout(scores.softmax(-1), module.dropout, module.training)
-        mixed = (attended @ v).transpose(1, 2).flatten(2)
-        outputs = project(mixed, module.out_proj.weight, module.out_proj.bias)
+        heads_joined = (attended @ v).transpose(1, 2).flatten(2)  # [n, queries, e]
+        outputs = project(heads_joined, module.out_proj.weight, module.out_proj.bias)
         outputs = outputs if module.batch_first else outputs.transpose(0, 1)
         if not need_weights:
             return outputs, None

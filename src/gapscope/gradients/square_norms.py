@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gapscope.base.samples import slices
-from gapscope.gradients.grouped_convolutions import applied, applied_back, is_faster, jacobians
+from gapscope.gradients.grouped_convolutions import apply_jacobian, apply_transpose, is_faster, jacobians
 from gapscope.gradients.layouts import Layout, Windows
 
-# Floats of the columns of one part: small enough to stay in a processor's cache between their uses.
+# Floats of the columns of one part: few enough to stay in the cache of a processor between their uses.
 _PART = {"cpu": 2**18, "cuda": 2**25}
 
 
@@ -29,17 +29,18 @@ def _parts(inputs: Tensor, gradients: Tensor, layout: Layout, k: int) -> Iterato
 
 
 class _SquareNorms(torch.autograd.Function):
-    """Return squared norms [N] (the backward pass recomputes the columns)."""
+    """Squared norms [N], whose backward pass recomputes the columns."""
 
     @staticmethod
     def forward(ctx, inputs: Tensor, gradients: Tensor, layout: Layout) -> Tensor:  # type: ignore[override]
         n, rows, t = gradients.shape
         k = layout.width(inputs)
-        # |J_n|^2 from the Gram matrices [T, T] of g and a costs T^2 (K + rows), from J itself T K rows multiplications.
-        ctx.layout, ctx.k, ctx.by_places = layout, k, t * (k + rows) < rows * k
+        # J = g a^T: |J|^2 = tr(a g^T g a^T) = sum_ts (g^T g)_ts (a^T a)_ts. The Gram matrices [T, T] cost T^2 (K +
+        # rows) multiplications, J itself T K rows.
+        ctx.layout, ctx.k, ctx.by_gram = layout, k, t * (k + rows) < rows * k
         norms, jacobians = inputs.new_empty(n), []
         for part, columns, g in _parts(inputs, gradients, layout, k):
-            if ctx.by_places:
+            if ctx.by_gram:
                 norms[part] = (torch.bmm(g.mT, g) * torch.bmm(columns.mT, columns)).sum((1, 2))
                 continue
             jacobian = torch.bmm(g, columns.mT)
@@ -53,19 +54,20 @@ class _SquareNorms(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, weights: Tensor) -> tuple[Tensor | None, Tensor, None]:  # type: ignore[override]
         inputs, gradients, *jacobians = ctx.saved_tensors
-        # With J = g a^T the derivatives of w |J|^2 are 2 w J a by g and 2 w J^T g by a. J a = g (a^T a) needs no J.
+        # J = g a^T: d(w |J|^2) = 2 w <J, dg a^T + g da^T>, so that the derivatives are 2 w J a by g and 2 w J^T g by a.
+        # By Gram matrices these are 2 w g (a^T a) and 2 w a (g^T g).
         doubled = (2 * weights)[:, None, None]
         by_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
         by_gradients = torch.empty_like(gradients)
         saved_jacobians = iter(jacobians)
         for part, columns, g in _parts(inputs, gradients, ctx.layout, ctx.k):
-            if ctx.by_places:
+            if ctx.by_gram:
                 torch.bmm(g, torch.bmm(columns.mT, columns).mul_(doubled[part]), out=by_gradients[part])
             else:
                 jacobian = next(saved_jacobians) * doubled[part]
                 torch.bmm(jacobian, columns, out=by_gradients[part])
             if by_inputs is not None:
-                if ctx.by_places:
+                if ctx.by_gram:
                     by_columns = torch.bmm(columns, torch.bmm(g.mT, g).mul_(doubled[part]))
                 else:
                     by_columns = torch.bmm(jacobian.mT, g)
@@ -81,7 +83,7 @@ class _SquareNormsByGroups(torch.autograd.Function):
         jacobian, sums = jacobians(inputs, gradients, layout), gradients.sum(2)
         ctx.layout = layout
         ctx.save_for_backward(inputs, gradients, jacobian)
-        # the bias column of J is sum_t g_t, and is kept apart from the windows
+        # |(J_W, J_b)|^2 = |J_W|^2 + |J_b|^2, and the column of the bias is J_b = sum_t g_t
         norms = jacobian.square().sum((1, 2))
         return norms + sums.square().sum(1) if layout.ones else norms
 
@@ -91,20 +93,20 @@ class _SquareNormsByGroups(torch.autograd.Function):
         inputs, gradients, jacobian = ctx.saved_tensors
         doubled = (2 * weights)[:, None, None]
         jacobian = jacobian * doubled
-        by_gradients = applied(jacobian, inputs, ctx.layout)
-        if ctx.layout.ones:
+        by_gradients = apply_jacobian(jacobian, inputs, ctx.layout)
+        if ctx.layout.ones:  # d(w |sum_s g_s|^2) / dg_t = 2 w sum_s g_s for every t
             by_gradients += doubled * gradients.sum(2, keepdim=True)
-        by_inputs = applied_back(jacobian, gradients, inputs, ctx.layout) if ctx.needs_input_grad[0] else None
+        by_inputs = apply_transpose(jacobian, gradients, inputs, ctx.layout) if ctx.needs_input_grad[0] else None
         return by_inputs, by_gradients, None
 
 
 def jacobian_square_norms(inputs: Tensor, gradients: Float[Tensor, "c n o t"], layout: Layout) -> Float[Tensor, " n"]:
     """Return the squared Frobenius norm of J_n per sample, summed over outputs."""
     c, n, o, t = gradients.shape
-    if t == 1:
+    if t == 1:  # |g a^T|^2 = |g|^2 |a|^2
         columns = layout.columns(inputs)
         return columns.square().sum((1, 2)) * gradients.square().sum((0, 2, 3))
     by_jacobian = t * (layout.width(inputs) + c * o) >= c * o * layout.width(inputs)
-    way = _SquareNormsByGroups if by_jacobian and is_faster(inputs, layout, t) else _SquareNorms
-    result: Any = way.apply(inputs, gradients.transpose(0, 1).reshape(n, c * o, t), layout)
+    function = _SquareNormsByGroups if by_jacobian and is_faster(inputs, layout, t) else _SquareNorms
+    result: Any = function.apply(inputs, gradients.transpose(0, 1).reshape(n, c * o, t), layout)
     return result

@@ -1,4 +1,4 @@
-"""Records of the modules' calls and of functions between them."""
+"""Tape: the recorded calls of a forward pass, and the per-sample Jacobian that follows from them."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ def _warn_slow_path(tape: Tape, parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def _rows_of_call(call: Call, rows: Tensor) -> list[Contribution]:
-    whole = call.expand_to_batch()
-    return apply_rule(whole, rows.reshape(len(rows), *whole.outputs[0].shape))
+    batch_call = call.expand_to_batch()
+    return apply_rule(batch_call, rows.reshape(len(rows), *batch_call.outputs[0].shape))
 
 
 class Tape:
     """The calls of one recorded forward pass.
 
-    Parameters that are used outside calls of their own module, or in calls whose outputs do not hold one row per
+    Parameters that are used outside calls of their own module, or in calls whose outputs do not have one row per
     sample, are in `whole_network` (by identity): their Jacobian comes from the whole network, vectorized over samples.
-    Those for which that fails, too, are in `per_sample`: their Jacobian comes from its definition, one backward pass of
-    the whole batch per sample.
+    Those for which that fails as well are in `per_sample`: their Jacobian comes from its definition, one backward pass
+    of the whole batch per sample.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Tape:
     ) -> None:
         self.network, self.modules = network, modules
         self.inputs, self.substituted = inputs.detach(), substituted
-        # the call of the network itself, with all trainable parameters; there once it has returned
+        # the call of the network itself, with all trainable parameters; None until it has returned
         self.whole: Call | None = None
         self.outputs_of: Callable[[Any], Tensor] = raw_outputs
         self.n = len(inputs)
@@ -166,7 +166,7 @@ class Tape:
         return find_joins(outputs, broadcasts, self.n) if broadcasts else []
 
     def _routed(self, broadcasts: Sequence[Broadcast]) -> tuple[list[Call], set[int]]:
-        """Split parameters into calls that give correct rows, and parameters without any."""
+        """Return the calls that give correct rows of parameters, and the parameters without such a call."""
         broadcast_keys = {key for broadcast in broadcasts for key in broadcast.parameters}
         whole_network, per_sample = set(self.whole_network), set(self.per_sample)
         for call in self.calls:
@@ -184,22 +184,22 @@ class Tape:
             regular = {name: p for name, p in call.parameters.items() if id(p) not in rerouted}
             if regular:
                 routed.append(replace(call, parameters=regular))
-        left = {name: p for name, p in self.parameters.items() if id(p) in whole_network - per_sample}
-        if left and self.whole is not None:
-            routed.append(replace(self.whole, parameters=left))
+        of_network = {name: p for name, p in self.parameters.items() if id(p) in whole_network - per_sample}
+        if of_network and self.whole is not None:
+            routed.append(replace(self.whole, parameters=of_network))
         return routed, per_sample
 
     def contributions(
         self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool = False
     ) -> dict[tuple[int, ...], Contribution]:
         """Return the Jacobian of `(cotangents * outputs).sum(-1)` by parameter."""
-        parts, left = self.contributions_per_call(outputs, cotangents, create_graph=create_graph)
-        if left:
-            _warn_slow_path(self, left)
-            sources = [self.substituted[parameter] for parameter in left.values()]
+        parts, uncovered = self.contributions_per_call(outputs, cotangents, create_graph=create_graph)
+        if uncovered:
+            _warn_slow_path(self, uncovered)
+            sources = [self.substituted[parameter] for parameter in uncovered.values()]
             with explain_torch_errors():
                 rows = per_sample_gradients(outputs, sources, cotangents, create_graph=create_graph)
-            parts += [dense_contribution(p, values) for p, values in zip(left.values(), rows, strict=True)]
+            parts += [dense_contribution(p, values) for p, values in zip(uncovered.values(), rows, strict=True)]
         with torch.set_grad_enabled(create_graph), torch.autocast(outputs.device.type, enabled=False):
             return merge_contributions(parts)
 
@@ -232,10 +232,11 @@ class Tape:
                 except (GapscopeError, torch.OutOfMemoryError):
                     raise
                 except (NotSeparable, RuntimeError, ValueError, IndexError, TypeError, AssertionError):
-                    # Not one row per sample after all: sizes coincide, or a module cannot run on a single sample.
+                    # not one row per sample: sizes coincided by chance, or a module cannot run on a single sample
                     per_sample |= {id(parameter) for parameter in call.parameters.values()}
             for broadcast in broadcasts:
                 parts += broadcast.contributions([next(gradients) for _ in broadcast.joins], create_graph=create_graph)
+        # a part may contain further parameters (weight and bias), which then need the fallback in all of their parts
         while dropped := [part for part in parts if per_sample & set(part.key)]:
             per_sample |= {key for part in dropped for key in part.key}
             parts = [part for part in parts if not per_sample & set(part.key)]
@@ -299,12 +300,12 @@ def record_calls(
                 stack.enter_context(_unfolded_attention(module, name, tape))
                 inside.add(module.out_proj)
                 parameters = {}
-            # Not inspection.hooks.hooked: this hook runs before the user's own, whose change of the output is not the
-            # layer's, and sees keyword arguments.
+            # not `inspection.hooks.forward_hooks`: this hook receives keyword arguments, and runs before the hooks of
+            # the user, whose changes of the output are none of the layer
             if parameters or module is network:
                 note = partial(tape.add, name, parameters, rule_of(module, parameters))
                 stack.callback(module.register_forward_hook(note, prepend=True, with_kwargs=True).remove)
-        # last, so that its hooks come first and the notes see what the layers hand on
+        # registered last, so that these hooks run first and the tape records what the layers return
         stack.enter_context(allow_frozen_stats(modules))
         yield tape
 

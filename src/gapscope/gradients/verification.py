@@ -2,7 +2,7 @@ r"""Verification of layer-wise gradients against autograd, with fallbacks.
 
                      recorded pass (tape, outputs)
                                   |
-        key known? --yes--> cached routing (tested again at every power of two of its uses)
+        key known? --yes--> cached routing (verified again at every power of two of its uses)
                                   | no
         replay in float64 at perturbed weights, on three samples or on all in another order
                                   |
@@ -83,7 +83,8 @@ def _key(tape: Tape, outputs: Tensor, *, create_graph: bool) -> Hashable:
     calls = tuple(_calls(tape))
     layout = getattr(tape.network, "form", None)
     columns = () if layout is None else tuple(column.shape[1:] for column in layout.columns)
-    # Batches that are compared by three samples are alike: the calls show whether layers receive them in one form.
+    # Large batches are compared by three samples, whatever n is: the calls show whether layers receive them in one
+    # form.
     n = min(tape.n, _SMALL_BATCH + 1)
     shapes = tape.inputs.shape[1:], outputs.shape[1:]
     return n, shapes, columns, outputs.dtype, parameters, modes, calls, create_graph
@@ -98,11 +99,12 @@ def _orders(n: int, seed: int) -> list[Tensor]:
     """Return orders with no sample in its old position, to detect networks that sort samples."""
     if n == 1:
         return [torch.zeros(1, dtype=torch.int64)]
-    # In small batches the new order may be the one into which the network sorts; the old order is compared as well.
+    # A random cycle: every sample takes the position of its predecessor. In small batches this may be the order into
+    # which the network sorts, so that the original order is compared as well.
     shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    moved = torch.empty_like(shuffled)
-    moved[shuffled] = shuffled.roll(1)
-    return [moved, torch.arange(n)] if n <= _SMALL_BATCH else [moved]
+    cycle = torch.empty_like(shuffled)
+    cycle[shuffled] = shuffled.roll(1)
+    return [cycle, torch.arange(n)] if n <= _SMALL_BATCH else [cycle]
 
 
 @contextmanager
@@ -125,15 +127,14 @@ def _few_samples(tape: Tape, seed: int) -> list[Tensor] | None:
     few = torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:_N_COMPARED]
     try:
         with _perturbed_replay(tape, few, seed, _PERTURBATION) as (part, _):
-            alike = _calls(part) == _calls(tape)
+            same_calls = _calls(part) == _calls(tape)
     except GapscopeError:
         raise
     except Exception:  # the network's code requires a precision or a batch size
         return None
     with preserve_state(tape.network):
         tape.network.eval()
-        alike = alike and is_sample_independent(tape.network, tape.inputs)
-    return [few] if alike else None
+        return [few] if same_calls and is_sample_independent(tape.network, tape.inputs) else None
 
 
 def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, zero_is_failure: bool) -> set[int]:
@@ -141,14 +142,16 @@ def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, zero_is_failu
     generator = torch.Generator().manual_seed(seed)
     by_output = torch.randn(outputs.shape, generator=generator).to(outputs)
     by_sample = torch.randn(tape.n, generator=generator).to(outputs)
-    parts, left = tape.contributions_per_call(outputs, by_output[None], create_graph=False)
-    failing = {id(parameter) for parameter in left.values()} - tape.per_sample
+    parts, uncovered = tape.contributions_per_call(outputs, by_output[None], create_graph=False)
+    failing = {id(parameter) for parameter in uncovered.values()} - tape.per_sample
+    # sum_n s_n J_n^T u_n per parameter, from the layer-wise rows J_n^T u_n
     sums: dict[int, Tensor] = {}
     for part in parts:
         weights = by_sample.to(part.sources()[0])
         for parameter, total in zip(part.parameters, part.weighted_sum(weights), strict=True):
             sums[id(parameter)] = sums.get(id(parameter), 0) + total.to(outputs.dtype)
     compared = [p for p in tape.parameters.values() if id(p) not in failing | tape.per_sample]
+    # the gradient of sum_n s_n u_n . f(x_n), by autograd
     weighted = (by_sample[:, None] * by_output)[None]
     expected = gradients_at([outputs], [tape.substituted[p] for p in compared], [weighted], create_graph=False)
     zero = outputs.new_zeros(())
@@ -172,18 +175,19 @@ def _second_derivative_differs(tape: Tape, outputs: Tensor, seed: int) -> bool:
     generator = torch.Generator().manual_seed(seed)
     cotangents = torch.randn(outputs.shape, generator=generator).to(outputs)[None]
     sample = int(torch.randint(tape.n, (1,), generator=generator))
-    parts, left = tape.contributions_per_call(outputs, cotangents, create_graph=True)
+    parts, uncovered = tape.contributions_per_call(outputs, cotangents, create_graph=True)
     sources = [tape.substituted[parameter] for parameter in tape.parameters.values()]
-    compared = [tape.substituted[p] for name, p in tape.parameters.items() if name not in left]
+    compared = [tape.substituted[p] for name, p in tape.parameters.items() if name not in uncovered]
     selected = torch.zeros_like(cotangents)
     selected[:, sample] = cotangents[:, sample]
-    plain = gradients_at([outputs], compared, [selected], create_graph=True)
-    if not parts or all(gradient is None for gradient in plain):
+    # |J_i^T u_i|^2 of sample i by autograd and by layers, and the gradient of each
+    by_autograd = gradients_at([outputs], compared, [selected], create_graph=True)
+    if not parts or all(gradient is None for gradient in by_autograd):
         return False
     by_layers = torch.stack([part.square_norms()[sample] for part in merge_contributions(parts).values()]).sum()
     try:
-        expected = _gradient(_squares(plain), sources)
-    except RuntimeError:  # torch cannot differentiate this network twice, and raises when asked to
+        expected = _gradient(_squares(by_autograd), sources)
+    except RuntimeError:  # torch cannot differentiate this network twice
         return False
     try:
         actual = _gradient(by_layers, sources)
@@ -195,7 +199,7 @@ def _second_derivative_differs(tape: Tape, outputs: Tensor, seed: int) -> bool:
         return True
     difference = (actual - expected).norm()
     tolerance = 10 * _TOLERANCE[outputs.dtype]
-    return not bool(difference <= tolerance * (expected.norm() + 1e-6 * _squares(plain).detach()))
+    return not bool(difference <= tolerance * (expected.norm() + 1e-6 * _squares(by_autograd).detach()))
 
 
 def _gradient(value: Tensor, sources: list[Tensor]) -> Tensor:
@@ -236,11 +240,11 @@ def _find_routing(
             unreached: set[int] = set()
             for number, order in enumerate(few or _orders(tape.n, seed)):
                 with _perturbed_replay(tape, order, seed, size) as (replayed, results):
-                    # at perturbed weights, code that routes rows may call layers otherwise, which verifies nothing
-                    routed = size > 0 and _calls(replayed) != _calls(tape)
-                    if routed or not bool(torch.isfinite(results).all()):
+                    # code that routes rows may call other layers at perturbed weights, which verifies nothing
+                    other_calls = size > 0 and _calls(replayed) != _calls(tape)
+                    if other_calls or not bool(torch.isfinite(results).all()):
                         break
-                    # one sample's second derivative is the same in every order
+                    # the second derivative of one sample is the same in every order
                     twice = create_graph and number == 0
                     routing = _escalate_until_correct(
                         replayed, results, routing, seed, create_graph=twice, zero_is_failure=zero_is_failure
@@ -294,15 +298,15 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
     """
     if not outputs.requires_grad:
         raise NotMeasurable(
-            "Got outputs without a gradient; they must depend on the network's trainable parameters with gradients "
-            "enabled. Look for torch.no_grad or detach in its forward pass."
+            "Got outputs without a gradient; they must depend on trainable parameters with gradients enabled. Look for "
+            "torch.no_grad or detach in the forward pass."
         )
     cache = _ROUTING_CACHE.setdefault(getattr(tape.network, "adapted_from", tape.network), {})
     key = _key(tape, outputs, create_graph=create_graph)
     routing = cache.get(key)
     uses = 0 if routing is None else routing.uses + 1
     retry = uses >= _RETRY_FROM_USE and uses & (uses - 1) == 0
-    # Outputs of a diverged network cannot be compared.
+    # outputs of a diverged network cannot be compared
     if (routing is None or retry) and bool(torch.isfinite(outputs).all()):
         check_no_reentrant_checkpoint(outputs)
         start = time.monotonic()
@@ -312,7 +316,7 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
             _check_mixing(tape, routing)
         cache[key] = routing
         if (seconds := time.monotonic() - start) > _NOTIFY_AFTER_SECONDS:
-            notify(f"Compared the network's gradients with autograd in {seconds:.1f} s, once per shape of a batch.")
+            notify(f"Verified the network's gradients against autograd in {seconds:.1f} s, once per batch shape.")
     if routing is not None:
         routing.uses = uses
         tape.whole_network, tape.per_sample = routing.whole_network, routing.per_sample
