@@ -79,7 +79,7 @@ def arm(name: str, accuracy: float, **more: Any) -> ComparisonArm:
 )  # fmt: skip
 def test_the_guard_and_the_interval_decide(fields: dict[str, Any], outcome: str, reason: str) -> None:
     result = grows(**fields)
-    assert result.outcome == outcome and result.evaluate[1].startswith(reason)
+    assert result.outcome == outcome and result.verdict[1].startswith(reason)
     assert Claim.from_dict(json.loads(to_json(result.to_dict()))) == result
 
 
@@ -87,10 +87,10 @@ def test_the_guard_and_the_interval_decide(fields: dict[str, Any], outcome: str,
 def test_a_network_that_did_not_learn_leaves_it_open(accuracy: float) -> None:
     lazy = arm("WN + dropout", accuracy)
     for values in (RISES, [-value for value in RISES]):  # neither answer is believed
-        outcome, reason = grows(values, compared=(FITTED, lazy)).evaluate
+        outcome, reason = grows(values, compared=(FITTED, lazy)).verdict
         assert outcome == OPEN and reason.startswith(f"did not learn: WN + dropout (training accuracy {accuracy:.2f})")
     several = grows(RISES[:3], compared=(replace(lazy, finished=False),))
-    assert several.evaluate[1].count(";") == 2  # all doubts are named
+    assert several.verdict[1].count(";") == 2  # all doubts are named
 
 
 def test_the_end_of_training_is_judged_on_the_training_loss() -> None:
@@ -110,15 +110,15 @@ def test_a_stored_curve_is_judged_and_no_curve_is_no_verdict() -> None:
         ((), OPEN, "no curve of the training loss was kept of BN"),
     ):  # fmt: skip
         result = grows(compared=(ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=curve),))
-        assert result.outcome == outcome and result.evaluate[1].startswith(reason)
+        assert result.outcome == outcome and result.verdict[1].startswith(reason)
         read = Claim.from_dict(json.loads(to_json(result.to_dict())))
-        assert read == result and read.evaluate == result.evaluate
+        assert read == result and read.verdict == result.verdict
 
 
 def test_networks_that_share_a_cluster_count_once() -> None:
     values = [1.0] * 6 + [1.1] * 6
     two = grows(values, clusters=["a"] * 6 + ["b"] * 6, unit="training subsets")
-    assert two.units == 2 and two.evaluate == (OPEN, "2 independent training subsets, fewer than 6")
+    assert two.units == 2 and two.verdict == (OPEN, "2 independent training subsets, fewer than 6")
     assert grows(values).outcome == HELD
 
 
@@ -127,7 +127,7 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
     x = np.arange(12.0)
     guard: Any = {"paper": -0.967, "compared": (), "untrained": "numbers"}
     kappa = relation("Fig. 4", "kappa falls with the gap", "Pearson", pearson, x, x + np.sin(x), **guard)
-    assert kappa.value > 0.9 and kappa.evaluate == (NOT_HELD, OPPOSITE)
+    assert kappa.value > 0.9 and kappa.verdict == (NOT_HELD, OPPOSITE)
     assert relation("Fig. 4", "it falls", "Pearson", pearson, x, -x - np.sin(x), **guard).outcome == HELD
 
 
@@ -143,9 +143,7 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
 )
 def test_size_is_judged_together_with_sign(paper: float, verdict: tuple[str, str]) -> None:
     values = [0.09, 0.11, 0.1, 0.08, 0.12, 0.1, 0.1]
-    assert (
-        claim("Table 1", "so much", "lead", values, paper=paper, compared=(), untrained="numbers").evaluate == verdict
-    )
+    assert claim("Table 1", "so much", "lead", values, paper=paper, compared=(), untrained="numbers").verdict == verdict
 
 
 def test_two_clusters_far_apart_are_two_units() -> None:
@@ -157,28 +155,28 @@ def test_two_clusters_far_apart_are_two_units() -> None:
     guard: Any = {"above": 0.5, "compared": (), "untrained": "numbers"}
     assert relation("Fig. 1", "linear", "Pearson", pearson, x, y, **guard).outcome == HELD
     by_group = relation("Fig. 1", "linear", "Pearson", pearson, x, y, clusters=groups, **guard)
-    assert by_group.evaluate == (OPEN, "2 independent clusters, fewer than 6")
+    assert by_group.verdict == (OPEN, "2 independent clusters, fewer than 6")
 
 
 def test_computed_numbers_need_no_units() -> None:
     assert identity("Prop. 4", "the largest rate grows", "difference", 0.5, above=0.0).outcome == HELD
-    assert identity("Prop. 4", "by 4 zeta", "difference", 0.5, paper=1.1).evaluate[0] == NOT_HELD
+    assert identity("Prop. 4", "by 4 zeta", "difference", 0.5, paper=1.1).verdict[0] == NOT_HELD
     assert identity("Prop. 4", "the largest rate grows", "difference", math.nan, above=0.0).outcome == OPEN
 
 
 def test_what_was_not_run_says_why() -> None:
-    assert not_run("Sec. 2.1", "kurtosis falls", "no part").evaluate == (NOT_RUN, "no part")
+    assert not_run("Sec. 2.1", "kurtosis falls", "no part").verdict == (NOT_RUN, "no part")
     gone = cannot_run("Fig. 3", "on ImageNet", "the data are not here")
-    assert gone.evaluate == (CANNOT, "the data are not here")
+    assert gone.verdict == (CANNOT, "the data are not here")
     assert gone.sentence == "Fig. 3: on ImageNet: cannot be run here (the data are not here)."
 
 
 def test_a_claim_survives_its_json_and_is_judged_again() -> None:
     for one in (grows(RISES[:1]), grows(paper=0.1, reach=0.2), not_run("a", "b", "c"), grows(ours=True)):
         content = json.loads(to_json(one.to_dict()))
-        assert (content["outcome"], content["reason"]) == one.evaluate
+        assert (content["outcome"], content["reason"]) == one.verdict
         assert Claim.from_dict(content) == one or math.isnan(one.value)
-        assert Claim.from_dict(content | {"outcome": "held"}).evaluate == one.evaluate
+        assert Claim.from_dict(content | {"outcome": "held"}).verdict == one.verdict
 
 
 def test_sentences_are_made_of_what_the_claim_holds() -> None:

@@ -179,7 +179,7 @@ def points_of(accuracies: dict[str, float], n: int = 7, draws: int = 6) -> Any:
 )
 def test_few_configurations_or_few_draws_decide_nothing(n: int, draws: int, units: str) -> None:
     few = relation_claim("Fig.", "L rises", points_of({"none": 1.0}, n, draws), "s_after")
-    assert few.outcome == "open" and few.evaluate[1].startswith(units)
+    assert few.outcome == "open" and few.verdict[1].startswith(units)
 
 
 def test_draws_that_a_configuration_lacks_are_left_out() -> None:

@@ -50,9 +50,9 @@ def test_pools_have_nothing_in_common_and_enough_runs(tmp_path: Path) -> None:
 
 
 def test_every_rule_is_frozen_in_one_of_few_settings_and_plays_on_any_recording() -> None:
-    default, settings = study.frozen(RunSettings(scale="smoke", work=Path()))
-    assert set(settings) == {rule.name for rule in RULES} and default in settings
-    for rule in RULES:
+    default, settings = study.frozen_settings(RunSettings(scale="smoke", work=Path()))
+    assert set(settings) == set(RULES) and default in settings
+    for rule in RULES.values():
         assert settings[rule.name] in rule.settings() and len(rule.settings()) in (9, 24, 36, 40)
         result = rule.stops(made_up(RISES_AND_FALLS), **settings[rule.name])
         assert result is None or 0 <= result.at < T
@@ -150,14 +150,10 @@ def test_tuning_takes_the_setting_of_the_smallest_cost() -> None:
     assert tune(rule, [made_up(RISES_AND_FALLS)]) == {"index": 3}
 
 
-def rule_named(name: str) -> Rule:
-    return next(rule for rule in RULES if rule.name == name)
-
-
 def test_late_joiners_stop_the_network_that_does_without_them() -> None:
     errors = torch.zeros(T, N, dtype=torch.uint8)
     errors[5:] = 1
-    rule = rule_named("late joiners")
+    rule = RULES["late joiners"]
     assert rule.network == SPLIT
     assert rule.stops(made_up(RISES_AND_FALLS, errors=errors), looks=5, level=0.05) == Stop(6, 0)
     assert rule.stops(made_up(RISES_AND_FALLS), looks=5, level=0.05) is None
@@ -166,7 +162,7 @@ def test_late_joiners_stop_the_network_that_does_without_them() -> None:
 def test_baselines_by_hand() -> None:
     run = made_up(RISES_AND_FALLS)
     run.split.update({"accuracy": [0.0] * 4 + [0.9] + [0.1] * 4, "loss": [1.0] * 5 + [9.0] * 4})
-    assert baselines_of(run, rule_named("10 % split, loss"), {"fall": 0.1, "patience": 1, "window": 1}) == {
+    assert baselines_of(run, RULES["10 % split, loss"], {"fall": 0.1, "patience": 1, "window": 1}) == {
         END: pytest.approx(0.4), BEST_CHECKPOINT: 0.5 * 0.7, EPOCH_OF_SPLIT: 0.7, STOP_OF_SPLIT: 0.5, ORACLE: 0.9,
     }  # fmt: skip
 

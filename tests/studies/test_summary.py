@@ -53,7 +53,7 @@ def results(tmp_path: Path) -> Path:
 
 def test_stored_claims_are_judged_again_and_the_rest_says_why_not(results: Path) -> None:
     rows = rows_of(STUDY, results)
-    assert [row.claim.evaluate for row in rows] == [
+    assert [row.claim.verdict for row in rows] == [
         ("held", ""), ("not run", "no result at small or paper scale"), ("not run", "no part"),
     ]  # fmt: skip
     assert rows[0].run == "small: digits; 6 seeds"

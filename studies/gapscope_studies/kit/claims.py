@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from gapscope_studies.kit.statistics import Interval, Values, bootstrap, mean
+from gapscope_studies.kit.statistics import Clusters, Interval, Values, bootstrap, mean
 
 HELD, NOT_HELD, OPEN, NOT_RUN, CANNOT = "held", "not held", "open", "not run", "cannot be run here"
 OUTCOMES = (HELD, NOT_HELD, OPEN, NOT_RUN, CANNOT)
@@ -54,54 +54,41 @@ class ComparisonArm:
 
     @property
     def done(self) -> bool | None:
-        """Return whether training was finished. None where that is not known.
-
-        Judged on the training loss. Results older than its curves are judged on the compared score, but a loss that
-        rises says nothing of the end of training unless the training samples are fitted.
-        """
+        """Whether training was finished, by its loss if that is stored (None: unknown)."""
         if self.finished is not None:
             return self.finished
         if self.loss_curve:
             return has_flattened((self.loss_curve,), falling=True)
         if not self.curve:
             return None
+        # a loss that rises says nothing of the end of training unless the training samples are fitted
         if self.falling and self.curve[-1] > min(self.curve) + RISE * float(np.ptp(self.curve)):
             return True if (self.train_accuracy or 0.0) >= FITTED else None
         return has_flattened((self.curve,), falling=self.falling)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serializable values, those without a default and those that differ from it.
-
-        Left out are curves on which the end of training is not judged: all of them where it is known without a curve,
-        that of the compared score where that of the training loss is kept.
-        """
-        always = ("name", "train_accuracy", "chance")
-        left_out: tuple[str, ...] = ("curve", "falling") if self.loss_curve else ()
+        """Return the values that differ from their default, without curves that `done` does not read."""
+        unused: tuple[str, ...] = ("curve", "falling") if self.loss_curve else ()
         if self.finished is not None:
-            left_out = ("curve", "falling", "loss_curve")
-        content = {
-            item.name: getattr(self, item.name) for item in fields(self)
-            if item.name not in left_out and (item.name in always or getattr(self, item.name) != item.default)
-        }  # fmt: skip
+            unused = ("curve", "falling", "loss_curve")
+        content = {name: value for name, value in vars(self).items() if name not in unused and value != _DEFAULTS[name]}
         if "loss_curve" in content:
             content["loss_curve"] = tuple(float(f"{value:.{CURVE_DIGITS}g}") for value in self.loss_curve)
         return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ComparisonArm:
-        """Read an arm from a result's JSON, which writes what is not finite as strings."""
-        known: dict[str, Any] = {item.name: content[item.name] for item in fields(cls) if item.name in content}
-        for name in ("curve", "loss_curve"):
-            known[name] = tuple(float(value) for value in content.get(name, ()))
-        for name in ("train_accuracy", "train_loss"):
-            known[name] = None if content.get(name) is None else float(content[name])
-        return cls(**known)
+        """Read an arm from a result's JSON, which stores infinities and NaN as strings."""
+        curves = {name: tuple(map(float, content.get(name, ()))) for name in ("curve", "loss_curve")}
+        numbers = {name: content.get(name) for name in ("train_accuracy", "train_loss")}
+        return cls(**{**content, **curves, **{k: None if v is None else float(v) for k, v in numbers.items()}})
+
+
+_DEFAULTS = {item.name: item.default for item in fields(ComparisonArm)}
 
 
 def downsample_curve(curves: Sequence[Sequence[float]], most: int = 40) -> tuple[float, ...]:
-    """Return the mean curve of a score over runs, at no more than `most` evenly spread epochs.
-
-    The last epoch is included.
+    """Return the mean curve over runs at `most` evenly spread epochs with the last one.
 
     >>> downsample_curve([[0.0, 0.5, 1.0], [0.0, 0.7]])
     (0.0, 0.6)
@@ -112,11 +99,10 @@ def downsample_curve(curves: Sequence[Sequence[float]], most: int = 40) -> tuple
 
 
 def has_flattened(curves: Sequence[Sequence[float]], *, falling: bool = False) -> bool:
-    """Return whether a score has stopped improving over the last fifth of the epochs.
+    """Return whether the mean score over runs stopped improving in the last fifth of epochs.
 
-    It gains no more than noise there. The gain is that of the straight line through the mean over runs; it counts where
-    it is larger than two of its standard errors and than a twentieth of the score's whole range. A run of fewer than
-    five epochs has not.
+    The straight line through these epochs then gains at most two of its standard errors, or at most a twentieth of the
+    range of the score. Fewer than five epochs do not suffice.
 
     >>> has_flattened([[0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]])
     True
@@ -138,20 +124,13 @@ def has_flattened(curves: Sequence[Sequence[float]], *, falling: bool = False) -
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The names, three of many.
-
-    >>> _listed(["a", "b", "c", "d", "e"])
-    'a, b, c and 2 more'
-    """
+    """Join names, the first three of five or more."""
     return ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Statement about a number, with our number.
-
-    Made by `claim`, `relation`, `estimate`, `identity`, `not_run` or `cannot_run`.
-    """
+    """Statement about a number, with our number. Built by the functions below."""
 
     source: str  # figure, table, section or equation
     statement: str  # what the paper says, as a clause: "validation loss grows with the batch size"
@@ -179,11 +158,11 @@ class Claim:
     @property
     def outcome(self) -> str:
         """One of OUTCOMES."""
-        return self.evaluate[0]
+        return self.verdict[0]
 
     @property
-    def evaluate(self) -> tuple[str, str]:
-        """Outcome and its reason."""
+    def verdict(self) -> tuple[str, str]:
+        """Outcome with its reason."""
         if self.status:
             return self.status, self.why
         reasons = self.doubts
@@ -216,7 +195,7 @@ class Claim:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Return what is claimed of the number. Where only the paper's number is given, its sign."""
+        """Claimed range of the number, by default the sign of the paper's number."""
         if self.paper and math.isinf(self.above) and math.isinf(self.below):
             return (0.0, math.inf) if self.paper > 0 else (-math.inf, 0.0)
         return self.above, self.below
@@ -228,13 +207,13 @@ class Claim:
 
     @property
     def number(self) -> str:
-        """Our number in words: with its interval and units, unless a formula gives it."""
+        """Our number as text, with its interval and units unless it is exact."""
         return f"{self.value:.3g}" if self.exact else f"{self.interval}, {self.units} {self.unit}"
 
     @property
     def sentence(self) -> str:
-        """The claim in words: what the paper says, our number, what it decides and why."""
-        outcome, reason = self.evaluate
+        """The claim as a sentence: statement, outcome with reason, both numbers."""
+        outcome, reason = self.verdict
         because = f" ({reason})" if reason else ""
         if self.status:
             return f"{self.source}: {self.statement}: {outcome}{because}."
@@ -242,11 +221,8 @@ class Claim:
         return f"{self.source}: {self.statement}: {outcome}{because}; {self.quantity} {self.number}{paper}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values with outcome and reason.
-
-        `from_dict` reads them back, and evaluates them again.
-        """
-        outcome, reason = self.evaluate
+        """Return JSON-serializable values with outcome and reason."""
+        outcome, reason = self.verdict
         content = asdict(self) | {"outcome": outcome, "reason": reason}
         content["compared"] = [arm.to_dict() for arm in self.compared]
         content["says"] = content.pop("statement")  # the key of all stored results
@@ -254,20 +230,18 @@ class Claim:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Claim:
-        """Read a claim from a result's JSON."""
-        content = {**content, "statement": content["says"]}
-        known: dict[str, Any] = {item.name: content[item.name] for item in fields(cls) if item.name in content}
-        for name in ("value", "low", "high", "above", "below"):
-            known[name] = float(content[name])  # JSON writes infinities as strings
-        for name in ("reach", "loss_reach"):
-            known[name] = float(known.get(name) or REACH)
-        known["values"] = tuple(float(value) for value in content["values"])
-        known["compared"] = tuple(ComparisonArm.from_dict(item) for item in content["compared"])
-        return cls(**known)
+        """Read a claim from a result's JSON. Its outcome is evaluated again."""
+        names = {item.name for item in fields(cls)}
+        values = {name: value for name, value in content.items() if name in names}
+        for name in ("value", "low", "high", "above", "below", "reach", "loss_reach"):
+            values[name] = float(values[name])  # JSON stores infinities as strings
+        values["values"] = tuple(map(float, values["values"]))
+        values["compared"] = tuple(map(ComparisonArm.from_dict, values["compared"]))
+        return cls(statement=content["says"], **values)
 
 
 def _did_not_learn(claim: Claim) -> list[str]:
-    """Return the first doubt about training: not stored, at chance, or unequal without reason."""
+    """Return the first doubt about training: not stored, at chance, or unequal."""
     unknown = [arm.name for arm in claim.compared if arm.train_accuracy is None and arm.train_loss is None]
     if unknown:
         return [f"no training accuracy or loss was kept of {_listed(unknown)}"]
@@ -296,56 +270,43 @@ def _did_not_learn(claim: Claim) -> list[str]:
 
 
 def _size(ours: Interval, paper: float, within: float) -> tuple[str, str]:
-    """Compare our number with the paper's over and times `within`, given its right sign."""
-    least, most = sorted((paper / within, paper * within))
-    if ours.high < least or ours.low > most:
+    """Compare sizes of the same sign: ours must be within a factor of the paper's."""
+    low, high = sorted((paper / within, paper * within))
+    if ours.high < low or ours.low > high:
         return NOT_HELD, f"the sign is right, the size {ours.value / paper:.2g} of the paper's"
-    if least <= ours.value <= most:
+    if low <= ours.value <= high:
         return HELD, ""
     return OPEN, "the sign is right, the interval of the size holds both answers"
 
 
-def claim(
-    source: str,
-    says: str,
-    quantity: str,
-    values: Values,
-    *,
-    compared: Sequence[ComparisonArm],
-    clusters: Sequence[Hashable] | None = None,
-    **more: Any,
-) -> Claim:
-    """Return a claim about the mean of values, one per run.
+Coefficient = Callable[[np.ndarray, np.ndarray], float]
 
-    Runs of one cluster count once. `more` are fields of Claim.
-    """
-    each = tuple(float(value) for value in values)
-    return estimate(source, says, quantity, mean(values, clusters), compared=compared, values=each, **more)
+
+def claim(source: str, says: str, quantity: str, values: Values, *, clusters: Clusters = None, **more: Any) -> Claim:
+    """Return a claim about the mean of one value per run. Runs of one cluster count once."""
+    return estimate(source, says, quantity, mean(values, clusters), values=tuple(map(float, values)), **more)
 
 
 def relation(
     source: str,
     says: str,
     quantity: str,
-    coefficient: Callable[[np.ndarray, np.ndarray], float],
+    coefficient: Coefficient,
     x: Values,
     y: Values,
-    *,
-    compared: Sequence[ComparisonArm],
-    clusters: Sequence[Hashable] | None = None,
+    clusters: Clusters = None,
     **more: Any,
 ) -> Claim:
-    """A claim about a correlation of pairs, with a bootstrap interval over clusters."""
+    """Return a claim about a correlation of pairs, with a bootstrap interval over clusters."""
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     result = bootstrap(lambda rows: coefficient(a[rows], b[rows]), len(a), clusters).within(-1.0, 1.0)
-    unit = "networks" if clusters is None else "clusters"
-    return estimate(source, says, quantity, result, compared=compared, **{"unit": unit, **more})
+    return estimate(source, says, quantity, result, **{"unit": "clusters" if clusters else "networks", **more})
 
 
 def estimate(
     source: str, says: str, quantity: str, number: Interval, *, compared: Sequence[ComparisonArm], **more: Any
 ) -> Claim:
-    """A claim about a number whose interval is known."""
+    """Return a claim about a number with its interval. `more` are further fields of `Claim`."""
     return Claim(
         source=source, statement=says, quantity=quantity, value=number.value, low=number.low,
         high=number.high, units=number.units, compared=tuple(compared), **more,
@@ -353,32 +314,28 @@ def estimate(
 
 
 def identity(source: str, says: str, quantity: str, value: float, **more: Any) -> Claim:
-    """Return a claim about a number that a formula gives.
-
-    It is never a count of runs or the best of a grid.
-    """
-    facts = {"untrained": "" if more.get("compared") else "a formula, computed", "compared": (), "exact": True}
-    return estimate(source, says, quantity, Interval(value, value, value, 0), **facts | more)
+    """Return a claim about the value of a formula (no count of runs, no best of a grid)."""
+    known = {"untrained": "" if more.get("compared") else "a formula, computed", "compared": (), "exact": True}
+    return estimate(source, says, quantity, Interval(value, value, value, 0), **known | more)
 
 
 def not_run(source: str, says: str, why: str) -> Claim:
-    """A claim that no part tests."""
+    """Return a claim that no part tests."""
     return Claim(source=source, statement=says, status=NOT_RUN, why=why)
 
 
 def cannot_run(source: str, says: str, why: str) -> Claim:
-    """A claim that cannot be tested here, for want of data or machine."""
+    """Return a claim that needs data or a machine that are missing here."""
     return Claim(source=source, statement=says, status=CANNOT, why=why)
 
 
 def counts(claims: Sequence[Claim]) -> str:
-    """Return how many claims came out how, the paper's and ours apart."""
+    """Return the number of claims per outcome as text, the paper's and ours apart."""
     texts = []
-    for whose, chosen in (
-        ("of the paper's", [c for c in claims if not c.ours]),
-        ("of ours", [c for c in claims if c.ours]),
-    ):
-        result = Counter(c.outcome for c in chosen)
-        if result:
-            texts.append(f"{whose} {len(chosen)}: " + ", ".join(f"{result[o]} {o}" for o in OUTCOMES if result[o]))
+    for name, ours in (("of the paper's", False), ("of ours", True)):
+        n = Counter(claim.outcome for claim in claims if claim.ours == ours)
+        if n:
+            texts.append(
+                f"{name} {n.total()}: " + ", ".join(f"{n[outcome]} {outcome}" for outcome in OUTCOMES if n[outcome])
+            )
     return "; ".join(texts)

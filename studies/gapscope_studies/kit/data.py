@@ -1,4 +1,4 @@
-"""Data sets for studies: image folders, quartiles as classes, and wrong labels."""
+"""Data sets for studies: image folders, quantiles as classes, and label noise."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from gapscope.base.files import write_atomically
 from gapscope.base.random_streams import make_generator
@@ -30,10 +31,7 @@ def write_images(samples: Samples, folder: Path) -> None:
 
 
 def image_folder(folder: Path, make: Callable[[], Problem], most: int | None = None) -> Path:
-    """Write a folder of `train` and `val` images once, and return its path.
-
-    The images are those of the problem that `make` gives, `most` or fewer of each split.
-    """
+    """Write at most `most` images per split to `train` and `val`, once, and return the folder."""
     if not (folder / "complete").exists():
         problem = make()
         for split, samples in (("train", problem.train), ("val", problem.test)):
@@ -42,28 +40,25 @@ def image_folder(folder: Path, make: Callable[[], Problem], most: int | None = N
     return folder
 
 
-def quartile_classes(problem: Problem) -> Problem:
-    """The regression target as four classes, cut at the quartiles of the training split."""
-    train, test = (part.targets for part in (problem.train, problem.test))
-    assert train is not None and test is not None
-    cuts = train[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
-    first = replace(problem.train, targets=torch.bucketize(train[:, 0], cuts))
-    second = replace(problem.test, targets=torch.bucketize(test[:, 0], cuts))
-    return Problem(problem.name, "classification", first, second, 4)
+def quartile_classes(problem: Any) -> Problem:
+    """Return a regression target as four classes, cut at the quartiles of the training split."""
+    cuts = problem.train.targets[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
+    parts = (replace(s, targets=torch.bucketize(s.targets[:, 0], cuts)) for s in (problem.train, problem.test))
+    return Problem(problem.name, "classification", *parts, 4)
+
+
+def shift_labels(labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
+    """Change a fraction of the labels to the next class (pair-wise noise)."""
+    rows = torch.randperm(len(labels), generator=generator)[: round(rate * len(labels))]
+    noisy = labels.clone()
+    noisy[rows] = (labels[rows] + 1) % n_classes
+    return noisy
 
 
 def noisy_subset(problem: Any, n: int, n_test: int, noise: float, seed: int, *, pairwise: bool = False) -> Problem:
-    """Return random training samples, a share with wrong labels, and test samples.
-
-    Wrong labels are any class, or with `pairwise` the next one.
-    """
+    """Return n random training samples with label noise, and the first test samples."""
     order = torch.randperm(len(problem.train), generator=make_generator(seed, "training subset"))[:n]
     train, test = problem.train.subset(order), problem.test.subset(torch.arange(min(n_test, len(problem.test))))
-    generator = make_generator(seed, "label noise")
-    if pairwise:
-        wrong = torch.randperm(n, generator=generator)[: round(noise * n)]
-        labels = train.targets.clone()
-        labels[wrong] = (labels[wrong] + 1) % problem.n_outputs
-    else:
-        labels = inject_label_noise(train.targets, noise, problem.n_outputs, generator)
+    corrupt = shift_labels if pairwise else inject_label_noise
+    labels = corrupt(train.targets, noise, problem.n_outputs, make_generator(seed, "label noise"))
     return Problem(problem.name, "classification", replace(train, targets=labels), test, problem.n_outputs)

@@ -1,7 +1,4 @@
-"""Compact forms of stored results: JSON of five digits, one-line records, coarse SVG.
-
-SVG has tenths of a point.
-"""
+"""Compact forms of stored results: JSON of five digits, SVG with tenths of a point."""
 
 from __future__ import annotations
 
@@ -23,19 +20,7 @@ def _rounded(value: Any) -> Any:
 
 
 def light_json(text: str) -> str:
-    """Return the same JSON with numbers of five significant digits.
-
-    Values deeper than two levels are on one line.
-
-    >>> print(light_json('{"a": {"b": [0.123456789, 1]}, "c": 2}'))
-    {
-     "a": {
-      "b": [0.12346,1]
-     },
-     "c": 2
-    }
-    <BLANKLINE>
-    """
+    """Format JSON with five significant digits, one line per value below the second level."""
 
     def lines(value: Any, depth: int) -> str:
         if not value or depth >= DEEPEST or not isinstance(value, dict | list):
@@ -56,7 +41,7 @@ def _tenths(text: str) -> str:
 
 
 def _classes(text: str) -> str:
-    """The same with styles that return as classes of one style sheet."""
+    """Move styles that occur three times or more to one style sheet."""
     frequent = [style for style, n in Counter(re.findall(r'style="([^"]+)"', text)).most_common() if n > 2]
     names = {style: f"s{number}" for number, style in enumerate(frequent)}
     sheet = "".join(f".{name}{{{style}}}" for style, name in names.items())
@@ -65,7 +50,7 @@ def _classes(text: str) -> str:
 
 
 def _short_names(text: str) -> str:
-    """The same with short names of what is referred to, and none of what is not."""
+    """Shorten the ids that are referred to, and drop all others."""
     used = dict.fromkeys(re.findall(r'(?:href="|url\()#([\w.-]+)', text))
     names = {name: f"i{number}" for number, name in enumerate(used)}
     text = re.sub(r' id="([^"]*)"', lambda m: f' id="{names[m[1]]}"' if m[1] in names else "", text)
@@ -73,7 +58,7 @@ def _short_names(text: str) -> str:
 
 
 def light_svg(text: str) -> str:
-    """The same figure: numbers to tenths, styles written once."""
+    """Round the numbers of a figure to tenths, and write each style once."""
     if "<style>.s0{" in text:  # light already
         return text
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

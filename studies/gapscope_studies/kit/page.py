@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gapscope_studies.kit.study import Study
 
-# between these two lines stands what only the run itself can write; all else is made of the JSON
+# only the run itself can write what is between these two lines; all else is generated from the JSON
 BODY, MADE = "<!-- tables and figures -->", "<!-- how it was made -->"
 CLAIM_COLUMNS = ("what is claimed", "the paper", "ours", "verdict")
 
@@ -32,56 +32,47 @@ def _cell(value: Any) -> str:
 
 
 def markdown_table(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table. Numbers with four digits."""
+    """Format a Markdown table, numbers with four digits."""
     lines = ["| " + " | ".join(_cell(name) for name in columns) + " |", "|" + " --- |" * len(columns)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def claim_row(claim: Claim) -> list[str]:
-    """Return the claim, the paper's number, ours with interval and units, outcome and reason."""
-    outcome, reason = claim.evaluate
+    """Return the row of a claim: statement, the paper's number, ours, outcome with reason."""
+    outcome, reason = claim.verdict
     paper = "" if claim.paper is None else f"{claim.paper:.4g}"
-    says = f"{claim.source}: {claim.statement}{' (ours)' if claim.ours else ''}"
+    statement = f"{claim.source}: {claim.statement}{' (ours)' if claim.ours else ''}"
     number = "" if claim.status or math.isnan(claim.value) else f"{claim.quantity}: {claim.number}"
-    return [says, paper, number, f"**{outcome}**{': ' if reason else ''}{reason}"]
+    return [statement, paper, number, f"**{outcome}**{': ' if reason else ''}{reason}"]
 
 
 def claims_in_words(claims: Sequence[Claim], most: int = 4) -> str:
-    """Return which claims came out how, the first of each outcome by name."""
+    """Return the first statements of each outcome."""
     texts = []
     for outcome in OUTCOMES:
-        says = [f"{claim.statement}{' (ours)' if claim.ours else ''}" for claim in claims if claim.outcome == outcome]
-        if says:
-            more = f"; and {len(says) - most} more" if len(says) > most else ""
-            texts.append(f"{outcome.capitalize()} ({len(says)}): {'; '.join(says[:most])}{more}.")
+        statements = [f"{c.statement}{' (ours)' if c.ours else ''}" for c in claims if c.outcome == outcome]
+        if statements:
+            more = f"; and {len(statements) - most} more" if len(statements) > most else ""
+            texts.append(f"{outcome.capitalize()} ({len(statements)}): {'; '.join(statements[:most])}{more}.")
     return " ".join(texts)
 
 
 def scale_in_words(facts: Mapping[str, Any], *, most: int = 4) -> str:
-    """Return data, networks, epochs and seeds of a run in a few words.
-
-    Data are named with their size, networks without their options.
-    """
+    """Return data (with their size), networks (without options), epochs and seeds of a run."""
     here = {row["what"]: row["here"] for row in facts.get("stands_in_for", ())}
     data = [re.sub(r", ([\d,]+) training.*", r" (\1 samples)", each) for each in here.get("data", "").split("; ")]
     networks = here.get("network", "").split("; ")
     names = list(dict.fromkeys(re.sub(r" \(.*", "", name).replace("_", " ") for name in networks))
     names = [*names[:most], "others"] if len(names) > most else names
     names += ["others"] if re.search(r" and \d+ more$", networks[-1]) and 1 < len(names) <= most else []
-    counted = [f"{here[name]} {name}" for name in ("epochs", "networks") if here.get(name)]
+    numbers = [f"{here[name]} {name}" for name in ("epochs", "networks") if here.get(name)]
     seeds = f"{here.get('seeds') or len(facts['seeds'])} seeds"
-    return "; ".join(
-        filter(None, [", ".join([*dict.fromkeys(data)][:most]), ", ".join(names), *counted[: most - 2], seeds])
-    )
+    texts = [", ".join([*dict.fromkeys(data)][:most]), ", ".join(names), *numbers[: most - 2], seeds]
+    return "; ".join(filter(None, texts))
 
 
 def _seeds(seeds: Sequence[int]) -> str:
-    """Seeds in words, a range of consecutive ones.
-
-    >>> _seeds([0, 1, 2]), _seeds([0, 7])
-    ('0 to 2', '0, 7')
-    """
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]} to {seeds[-1]}"
     return ", ".join(map(str, seeds))
@@ -91,7 +82,7 @@ def _save(figure: Figure, path: Path) -> None:
     """Save a figure as small, byte-reproducible SVG with its text as text."""
     import matplotlib
 
-    # points of a line that are nearer to it than 0.4 of a dot cannot be seen
+    # points of a line that are closer to it than 0.4 pixels cannot be seen
     style: Any = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "path.simplify_threshold": 0.4}
     with matplotlib.rc_context(style):
         text = StringIO()
@@ -105,7 +96,7 @@ def _short(commit: str) -> str:
 
 
 def page_of(facts: Mapping[str, Any], body: str) -> str:
-    """The page of a part's facts, around the tables and figures that its run has left."""
+    """Return the page of a part, around the tables and figures that its run wrote."""
     claims = [Claim.from_dict(row) for row in facts["claims"]]
     page = [f"# {facts['title']}", ""]
     if facts["says"]:
@@ -116,14 +107,11 @@ def page_of(facts: Mapping[str, Any], body: str) -> str:
     if facts["stands_in_for"]:
         rows = [[row["what"], row["paper"], row["here"]] for row in facts["stands_in_for"]]
         page += ["## What stands in for what", "", markdown_table(("", "the paper", "here"), rows)]
-    made, judged = f"{facts['date'][:10]}, commit {_short(facts['commit'])}", facts.get("judged")
-    if judged is None:
-        origin = f"Made on {made}"
-    else:  # verdicts that are younger than the numbers
-        origin = (
-            f"Numbers of {made}, judged on {judged['date'][:10]}, commit {_short(judged['commit'])}, from what was "
-            "stored: no learning curves"
-        )
+    date, evaluation = f"{facts['date'][:10]}, commit {_short(facts['commit'])}", facts.get("judged")
+    origin = f"Made on {date}"
+    if evaluation is not None:  # verdicts that are younger than the numbers
+        origin = f"Numbers of {date}, judged on {evaluation['date'][:10]}, commit {_short(evaluation['commit'])}, "
+        origin += "from what was stored: no learning curves"
     cost = f"{facts['seconds']:.0f} s for this page"
     if facts["seconds_of_runs"] is None:
         cost += "; seconds of its networks were not kept"
@@ -146,19 +134,19 @@ RAW = ("recordings", "runs")
 def _without_raw_rows(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
-    kept = {key: item for key, item in value.items() if key not in RAW or not isinstance(item, Sequence | Mapping)}
-    return {key: _without_raw_rows(item) for key, item in kept.items()}
+    is_raw = {key: key in RAW and isinstance(item, Sequence | Mapping) for key, item in value.items()}
+    return {key: _without_raw_rows(item) for key, item in value.items() if not is_raw[key]}
 
 
 def stored_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is stored of a part: all of it at smoke scale, else without the raw rows."""
+    """Return the JSON of a part, without its raw rows unless the scale is smoke."""
     return dict(facts) if facts["scale"] == "smoke" else {**facts, "numbers": _without_raw_rows(facts["numbers"])}
 
 
 def write_part(
     folder: Path, facts: Mapping[str, Any], tables: Mapping[str, pandas.DataFrame], figures: Mapping[str, Figure]
 ) -> None:
-    """Write a part's JSON, page and figures to a folder."""
+    """Write the JSON, page and figures of a part to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     body = [""]
     for name, table in tables.items():
@@ -172,13 +160,7 @@ def write_part(
 
 
 def rewrite(folder: Path, part: str) -> None:
-    """Rewrite a stored page from its JSON, evaluated by the current guard.
-
-    Its tables and figures stay.
-
-    Raises:
-        InvalidInput: The page does not say where these begin and end.
-    """
+    """Rewrite a page from its JSON with the current guard. Its tables and figures stay."""
     path = folder / f"{part}.md"
     text = path.read_text("utf-8")
     if text.count(BODY) != 1 or text.count(MADE) != 1:
@@ -188,14 +170,14 @@ def rewrite(folder: Path, part: str) -> None:
 
 
 def write_index(folder: Path, study: Study, scale: str) -> None:
-    """Write the index of a study's parts at one scale, from their JSON files."""
+    """Write the index of the parts of a study at one scale, from their JSON files."""
     lines = [f"# {study.title}", "", study.reference, "", f"Scale: {scale}.", ""]
     for part in study.parts:
         path = folder / f"{part.name}.json"
-        if not path.exists():
-            lines += [f"- {part.title}: not run at this scale yet"]
-            continue
-        content = read_json(path)
-        claims = [Claim.from_dict(row) for row in content["claims"]]
-        lines += [f"- [{part.title}]({part.name}.md): {counts(claims) or content['verdict']}"]
+        if path.exists():
+            content = read_json(path)
+            summary = counts([Claim.from_dict(row) for row in content["claims"]]) or content["verdict"]
+            lines.append(f"- [{part.title}]({part.name}.md): {summary}")
+        else:
+            lines.append(f"- {part.title}: not run at this scale yet")
     write_atomically(folder / "README.md", "\n".join(lines) + "\n")

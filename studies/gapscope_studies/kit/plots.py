@@ -1,4 +1,4 @@
-"""The figures of all studies: scatter, lines with a band, points with intervals, heat map."""
+"""Figures of all studies: scatter, lines with a band, points with intervals, heat map."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from matplotlib.figure import Figure
 from gapscope_studies.kit.statistics import Interval, Values
 
 MARKERS = "osD^vP*X<>"
-
-
-# inches of a page's text: what is wider is shrunk by the browser, and its labels with it
-WIDEST = 7.3
+MAX_WIDTH = 7.3  # inches of a page's text: a browser shrinks what is wider, and its labels with it
 
 
 def panels(n: int, *, width: float = 3.6, height: float = 2.8) -> tuple[Figure, list[Axes]]:
-    """A figure of n panels, in as many columns as are legible on a page."""
-    columns = min(n, max(1, int(WIDEST // width)))
+    """Return a figure of n panels, in as many columns as are legible on a page."""
+    columns = min(n, max(1, int(MAX_WIDTH // width)))
     rows = -(-n // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -39,44 +36,36 @@ def set_labels(axis: Axes, **texts: Any) -> None:
 
 
 def legend(figure: Figure, title: str = "") -> None:
-    """One legend for all panels, below them."""
-    labels: dict[str, Any] = {}
+    """Add one legend for all panels below them."""
+    handles: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            labels.setdefault(label, handle)
-    if labels:
-        figure.legend(
-            list(labels.values()), list(labels), loc="outside lower center", ncols=min(4, len(labels)), fontsize=8,
-            frameon=False, title=title or None,
-        )  # fmt: skip
+            handles.setdefault(label, handle)
+    if handles:
+        style: Any = {"loc": "outside lower center", "fontsize": 8, "frameon": False, "title": title or None}
+        figure.legend([*handles.values()], [*handles], ncols=min(4, len(handles)), **style)
 
 
 def scatter(
-    axis: Axes,
-    groups: Mapping[str, tuple[Values, Values]],
-    hollow: Mapping[str, Sequence[bool]] | None = None,
+    axis: Axes, groups: Mapping[str, tuple[Values, Values]], hollow: Mapping[str, Sequence[bool]] | None = None
 ) -> None:
-    """One colour and marker a group of points. Hollow ones did not fit their data."""
+    """Plot groups of points by colour and marker, hollow if they did not fit their data."""
     for number, (name, (x, y)) in enumerate(groups.items()):
         color, marker = f"C{number % 10}", MARKERS[number % len(MARKERS)]
-        open_ones = np.array((hollow or {}).get(name, [False] * len(x)), dtype=bool)
+        is_hollow = np.array((hollow or {}).get(name, [False] * len(x)), dtype=bool)
         a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-        axis.scatter(a[~open_ones], b[~open_ones], s=26, marker=marker, color=color, linewidths=0.9, label=name)
-        axis.scatter(a[open_ones], b[open_ones], s=26, marker=marker, facecolors="none", edgecolors=color)
+        axis.scatter(a[~is_hollow], b[~is_hollow], s=26, marker=marker, color=color, linewidths=0.9, label=name)
+        axis.scatter(a[is_hollow], b[is_hollow], s=26, marker=marker, facecolors="none", edgecolors=color)
 
 
 def lines(
     axis: Axes,
     curves: Mapping[str, Any],
     x: Values | None = None,
-    *,
     style: str = "-",
     colors: Mapping[str, str] | None = None,
 ) -> None:
-    """Plot means over runs of values [runs, steps], with bands from smallest to largest.
-
-    Each name has a colour.
-    """
+    """Plot means over runs of values [runs, steps], with bands from smallest to largest."""
     for number, (name, values) in enumerate(curves.items()):
         values = np.atleast_2d(np.asarray(values, dtype=float))
         if not values.size:
@@ -92,18 +81,18 @@ def points(
     axis: Axes, rows: Mapping[str, Interval], *, shift: float = 0.0, marker: str = "o", color: str = "black",
     label: str | None = None,
 ) -> None:  # fmt: skip
-    """One row a name, from the top: its value with its interval."""
-    places = np.arange(len(rows))[::-1] + shift
-    for place, result in zip(places, rows.values(), strict=True):
-        if np.isfinite([result.low, result.high]).all():
-            axis.plot([result.low, result.high], [place, place], color=color, lw=1.5)
-    axis.plot([result.value for result in rows.values()], places, marker, color=color, ms=5, label=label)
+    """Plot one value per row with its interval, from the top."""
+    heights = np.arange(len(rows))[::-1] + shift
+    for height, row in zip(heights, rows.values(), strict=True):
+        if np.isfinite([row.low, row.high]).all():
+            axis.plot([row.low, row.high], [height, height], color=color, lw=1.5)
+    axis.plot([row.value for row in rows.values()], heights, marker, color=color, ms=5, label=label)
     axis.set_yticks(np.arange(len(rows))[::-1], list(rows), fontsize=8)
     axis.grid(axis="y", alpha=0.3)
 
 
 def heat_map(axis: Axes, values: Any, rows: Sequence[str], columns: Sequence[str], *, digits: int = 2) -> None:
-    """A table of numbers as colours, with the numbers in it."""
+    """Plot a table of numbers as colours, with the numbers in it."""
     grid = np.asarray(values, dtype=float)
     axis.imshow(grid, aspect="auto", cmap="viridis")
     middle = np.nanmean(grid)

@@ -16,7 +16,7 @@ MAX_UNITS = 1000
 
 
 def _nearest(claim: Claim) -> list[float]:
-    """Return the bounds that decide the verdict, or all finite ones of a claim that held."""
+    """Return the bound that decides the verdict, or all finite ones of a claim that held."""
     above, below = claim.bounds
     bounds = [bound for bound in (above, below) if math.isfinite(bound)]
     if claim.outcome == HELD:
@@ -33,10 +33,7 @@ def _error(claim: Claim, bound: float) -> float:
 
 
 def p_value(claim: Claim) -> float | None:
-    """Return the two-sided p-value against the nearest bound, or None without a test.
-
-    The test is Student's t. Of a claim that held between two bounds the p-value is the larger one.
-    """
+    """Return the two-sided p-value (Student's t) against the nearest bound, or None."""
     if claim.exact or claim.units < 2 or not math.isfinite(claim.low) or not math.isfinite(claim.high):
         return None
     values = []
@@ -45,41 +42,33 @@ def p_value(claim: Claim) -> float | None:
         if error <= 0 or not math.isfinite(error):
             return None
         values.append(2 * float(stats.t.sf(abs(claim.value - bound) / error, claim.units - 1)))
-    return max(values, default=None)
+    return max(values, default=None)  # a claim that held between two bounds excludes both
 
 
 def p_values(claims: Sequence[Claim]) -> list[tuple[float, bool]]:
-    """p-value of every claim that the guard allowed to be decided, with whether it was."""
+    """Return the p-values of the claims without doubts, and whether each is decided."""
     allowed = [c for c in claims if not c.status and not c.doubts and c.outcome in (HELD, NOT_HELD, OPEN)]
     pairs = [(p_value(claim), claim.outcome != OPEN) for claim in allowed]
     return [(p, decided) for p, decided in pairs if p is not None]
 
 
 def units_needed(claim: Claim) -> int | None:
-    """Return the units for a power of 80 % at the present effect.
-
-    None unless only the interval is open. Errors shrink with the root of the number of units. MAX_UNITS + 1 means more
-    than can be asked for.
-    """
-    if claim.outcome != OPEN or claim.evaluate[1] != BOTH_ANSWERS or not math.isfinite(claim.low):
+    """Return the units for a power of 80 % at this effect, at most MAX_UNITS + 1 (or None)."""
+    if claim.outcome != OPEN or claim.verdict[1] != BOTH_ANSWERS or not math.isfinite(claim.low):
         return None
-    # without a bound inside the interval there is nothing to decide
     inside = [bound for bound in claim.bounds if claim.low <= bound <= claim.high]
-    if not inside or claim.units < 2:
+    if not inside or claim.units < 2:  # more units would decide nothing
         return None
     needed = 0.0
     for bound in inside:
         distance = abs(claim.value - bound)
-        half = _error(claim, bound) * float(stats.norm.ppf(0.975))
+        half = _error(claim, bound) * float(stats.norm.ppf(0.975))  # shrinks with the root of the number of units
         needed = max(needed, claim.units * FOR_80_PERCENT * (half / distance) ** 2 if distance else math.inf)
     return min(max(math.ceil(needed), claim.units + 1), MAX_UNITS + 1) if math.isfinite(needed) else MAX_UNITS + 1
 
 
 def hours_needed(claim: Claim, facts: Mapping[str, Any]) -> float | None:
-    """Return the processor hours of the missing units, or None where unknown.
-
-    Each unit is taken to cost what the stored ones did.
-    """
+    """Return the CPU hours of the missing units at the cost of the stored ones, or None."""
     units, seconds = units_needed(claim), facts.get("seconds_of_runs")
     if units is None or not seconds:
         return None

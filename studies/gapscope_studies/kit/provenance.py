@@ -12,7 +12,7 @@ DECLARED = "changed_after_test_results"
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Return the answer of git ("" outside a repository)."""
+    """Return the output of a git command ("" outside a repository)."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -28,31 +28,19 @@ def commit() -> str:
 
 
 def settings_history(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return commits of each settings file, oldest first, and changes after test results.
-
-    The latter cannot be read off the commits: the file declares it as `changed_after_test_results`.
-    """
+    """Return the commits of each settings file, oldest first, and its declared changes."""
     rows = []
     for path in dict.fromkeys(path.resolve() for path in paths):
         log = git(path.parent, "log", "--follow", "--format=%h %as", "--", path.name)
-        content = tomllib.loads(path.read_text("utf-8"))
-        commits = [line.split() for line in reversed(log.splitlines())]
-        rows.append(
-            {
-                "file": path.name,
-                "commits": [{"commit": name, "date": date} for name, date in commits],
-                DECLARED: content.get(DECLARED, ""),
-            }
-        )
+        commits = [dict(zip(("commit", "date"), line.split(), strict=True)) for line in reversed(log.splitlines())]
+        # whether test results had been seen cannot be read off the commits: the file declares it
+        declared = tomllib.loads(path.read_text("utf-8")).get(DECLARED, "")
+        rows.append({"file": path.name, "commits": commits, DECLARED: declared})
     return rows
 
 
 def history_in_words(history: Iterable[dict[str, Any]]) -> str:
-    """Return one sentence per file on its commits and on changes after test results.
-
-    >>> history_in_words([{"file": "small.toml", "commits": [], "changed_after_test_results": "Epochs."}])
-    '`small.toml` is not in a repository. Changed after test results had been seen: Epochs.'
-    """
+    """Return one sentence per file on its commits and on changes after test results."""
     texts = []
     for row in history:
         commits = row["commits"]

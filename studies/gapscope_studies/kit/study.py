@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -33,11 +34,11 @@ SCALES = ("smoke", "small", "paper")
 Table = Any  # a pandas.DataFrame, whose own annotations allow each column to be a table
 
 
-def silent(line: str) -> None:
-    """Say nothing."""
+def _ignore(line: str) -> None:
+    pass
 
 
-def _timed(function: Callable[[], Any]) -> dict[str, Any]:
+def _time(function: Callable[[], Any]) -> dict[str, Any]:
     start = time.perf_counter()
     answer = function()
     return {"seconds": round(time.perf_counter() - start, 3), "answer": answer}
@@ -48,67 +49,59 @@ class RunSettings:
     """Settings of a run: scale, folders and workers (picklable, silent in workers)."""
 
     scale: str  # "smoke" (seconds), "small" (minutes on two cores, real data) or "paper"
-    work: Path  # pools of trained networks; a part that was stopped continues from what is there
+    work: Path  # folder of trained networks and cached results, from which a stopped run resumes
     workers: int = 2
     data_root: str | None = None
     device: str = "cpu"  # of the networks that pools train
-    stack: int = 1  # networks of a pool that a worker trains together, at most; see `Pool.run`
+    stack: int = 1  # maximum number of networks that a worker trains in one stack; see `Pool.run`
     say: Callable[[str], None] = print  # called with one line about each finished step
-    # seconds of every network and job that a part asked for, by name, whenever it was made
+    # seconds of every network and job of a part by name, cached ones included
     spent: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
     settings: list[Path] = field(default_factory=list, compare=False, repr=False)  # files that were read
 
     def __reduce__(self) -> Any:
-        quiet = {"scale": self.scale, "work": self.work, "workers": 1, "data_root": self.data_root, "say": silent}
-        return partial(RunSettings, **quiet, device=self.device, stack=self.stack), ()
+        names = ("scale", "work", "data_root", "device", "stack")
+        return partial(RunSettings, **{name: getattr(self, name) for name in names}, workers=1, say=_ignore), ()
 
     def choose(self, *, smoke: Any, small: Any, paper: Any) -> Any:
         """Return the value for this scale."""
         return {"smoke": smoke, "small": small, "paper": paper}[self.scale]
 
     def read(self, folder: Path | str, name: str = "") -> dict[str, Any]:
-        """Return the content of `<name>.toml` (by default of this scale) in a study's folder.
-
-        `folder` may also be a file in it.
-        """
+        """Return `<name>.toml` (default: the scale) from a folder or from the folder of a file."""
         folder = Path(folder)
         path = (folder.parent if folder.is_file() else folder) / f"{name or self.scale}.toml"
         self.settings.append(path)
         return tomllib.loads(path.read_text(encoding="utf-8"))
 
     def grid(self, folder: Path | str, name: str) -> list[RunSpec]:
-        """The specs of table [grids.NAME] of `<scale>.toml`. See `gapscope.pools.Grid`."""
+        """Return the specs of table [grids.NAME] of `<scale>.toml`. See `gapscope.pools.Grid`."""
         grids = self.read(folder)["grids"]
         check_choice("grid", name, list(grids))
         return list(Grid.from_dict(grids[name], f"{self.scale}.toml: grids.{name}"))
 
     def train(self, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
         """Train and measure missing `specs` in a pool, and return all their records in order."""
-        done = 0
+        done = itertools.count(1)
 
-        def tell(record: Record) -> None:
-            nonlocal done
-            done += 1
+        def report(record: Record) -> None:
             gap = f"gap {record.gap:.3f}" if record.status == "finished" else record.message
-            self.say(f"  {pool}: {done} more networks trained ({record.id}: {record.status}, {gap})")
+            self.say(f"  {pool}: {next(done)} more networks trained ({record.id}: {record.status}, {gap})")
 
-        where = {"workers": self.workers, "stack": self.stack, "data_root": self.data_root, "device": self.device}
-        records = Pool(self.work / pool).run(specs, on_record=tell, **where | options)
+        machine = {"workers": self.workers, "stack": self.stack, "data_root": self.data_root, "device": self.device}
+        records = Pool(self.work / pool).run(specs, on_record=report, **machine | options)
         self.spent.update({f"{pool}/{record.id}": record.seconds for record in records})
         return records
 
     def cached(self, name: str, jobs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-        """Return results of picklable functions, cached in the folder `name` of the work folder.
-
-        See `run_cached`.
-        """
-        timed = {key: partial(_timed, job) for key, job in jobs.items()}
-        result = run_cached(
-            timed, self.work / name, workers=self.workers,
+        """Return the results of picklable functions, cached in `work`/`name`. See `run_cached`."""
+        jobs = {key: partial(_time, job) for key, job in jobs.items()}
+        results = run_cached(
+            jobs, self.work / name, workers=self.workers,
             on_done=lambda job, number, total: self.say(f"  {name}: {number} of {total}"),
         )  # fmt: skip
-        self.spent.update({f"{name}/{key}": float(kept["seconds"]) for key, kept in result.items()})
-        return {key: kept["answer"] for key, kept in result.items()}
+        self.spent.update({f"{name}/{key}": float(result["seconds"]) for key, result in results.items()})
+        return {key: result["answer"] for key, result in results.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +113,9 @@ class Outcome:
     stands_in_for: Sequence[Mapping[str, str]] = ()  # rows "what", "paper", "here" (see `pool.scale_substitutions`)
     tables: Mapping[str, pandas.DataFrame] = field(default_factory=dict)
     figures: Mapping[str, Figure] = field(default_factory=dict)
-    verdict: str = ""  # what a reader must know besides the claims, in a sentence or two
+    verdict: str = ""  # one or two sentences that a reader must know besides the claims
     seeds: Sequence[int] = ()
-    data: Mapping[str, str] = field(default_factory=dict)  # data set -> hash of what was taken of it
+    data: Mapping[str, str] = field(default_factory=dict)  # data set -> hash of the samples used
 
 
 @dataclass(frozen=True)
@@ -132,7 +125,7 @@ class Part:
     name: str  # of its files in results/
     title: str
     run: Callable[[RunSettings], Outcome]
-    says: str = ""  # what the paper says; until there is a result at small or paper scale, that counts as "not run"
+    says: str = ""  # statement of the paper: a claim that is "not run" until the part has a result
     ours: bool = False  # the part is not the paper's: it claims nothing before it has a result
 
 
@@ -152,7 +145,7 @@ class Study:
     data_sets: tuple[Source, ...] = ()
 
     def part(self, name: str) -> Part:
-        """The part of this name. Where there is none, InvalidInput names the nearest."""
+        """Return the part of this name."""
         parts = {part.name: part for part in self.parts}
         check_choice(f"part of study {self.name}", name, list(parts))
         return parts[name]
@@ -164,10 +157,7 @@ class Study:
         return [(row.claim.outcome, row.claim.sentence, row.claim.ours) for row in rows_of(self, results)]
 
     def rewrite_pages(self, results: Path) -> None:
-        """Rewrite the stored pages and their index from the JSON files.
-
-        Tables and figures stay.
-        """
+        """Rewrite the stored pages and their index from the JSON files."""
         for scale in SCALES:
             folder = results / self.name / scale
             stored = [part.name for part in self.parts if (folder / f"{part.name}.json").exists()]
@@ -186,25 +176,21 @@ class Study:
     def run(
         self, results: Path, *, scale: str, work: Path, parts: Sequence[str] = (), again: bool = False, **options: Any
     ) -> list[Path]:
-        """Run the parts without a result.
-
-        See `run_study`. `options` are further fields of `RunSettings`.
-        """
+        """Run the parts without a result. `options` are further fields of `RunSettings`."""
         return run_study(self, RunSettings(scale=scale, work=work, **options), results, parts=parts, again=again)
 
 
 def run_study(
     study: Study, setting: RunSettings, results: Path, *, parts: Sequence[str] = (), again: bool = False
 ) -> list[Path]:
-    """Run all or the named parts without a result, and return the JSON files of this call.
+    """Run parts without a result, and return the JSON files that were written.
 
-    Each is written to `results/<study>/<scale>/`. With `again` parts with a result are run, too: trained networks are
-    used again, and the time that the part took before is counted in.
+    They are written to `results/<study>/<scale>/`. With `again` parts with a result are run, too: they load the cached
+    networks, and the seconds of earlier runs are added.
     """
     check_choice("scale", setting.scale, SCALES)
-    chosen = [study.part(name) for name in parts] if parts else list(study.parts)
     folder, written = results / study.name / setting.scale, []
-    for part in chosen:
+    for part in [study.part(name) for name in parts] or study.parts:
         path = folder / f"{part.name}.json"
         if path.exists() and not again:
             setting.say(f"{part.name}: done already ({path})")

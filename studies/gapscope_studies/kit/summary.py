@@ -1,7 +1,4 @@
-"""Claims and findings of all studies from stored results alone, by the current guard.
-
-Written are `results/README.md` (all claims) and `results/RUN-MORE.md` (what is left to run).
-"""
+"""All claims (`results/README.md`) and what is left to run (`results/RUN-MORE.md`)."""
 
 from __future__ import annotations
 
@@ -22,14 +19,13 @@ from gapscope_studies.kit.power import MAX_UNITS, hours_needed, p_values, units_
 if TYPE_CHECKING:
     from gapscope_studies.kit.study import Part, Study
 
-# Scales that say something of a paper, the largest first.
-SCALES = ("paper", "small")
+SCALES = ("paper", "small")  # of evidence about a paper, the largest first
 COLUMNS = ("what is claimed", "the paper", "ours", "verdict", "what was run")
 
 
 @dataclass(frozen=True)
 class Row:
-    """Claim with part, scale, data and page of its test, and the hours to decide an open one."""
+    """Claim with its part, scale and page, and the hours that would decide it if it is open."""
 
     claim: Claim
     part: str = ""
@@ -40,41 +36,36 @@ class Row:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence that a researcher would quote, made of one claim. The numbers are filled in.
-
-    Fields of the sentences are those of the claim: {value:.2f}, {low}, {high}, {paper}, {units}.
-    """
+    """Sentence about one claim, with fields of the claim: {value:.2f}, {low}, {paper}, {units}."""
 
     part: str
-    says: str  # the claim's words, or how they begin
+    says: str  # the statement of the claim, or how it begins
     held: str = ""
     not_held: str = ""
     undecided: str = ""  # followed by the reason
     picture: str = ""  # figure of the part that shows it; such a finding comes first on the page of all claims
 
     def render(self, rows: Sequence[Row]) -> tuple[str, str]:
-        """Return the outcome and its sentence with numbers, by default the claim's own words."""
-        of_part = [row for row in rows if row.part == self.part]
-        result = [row for row in of_part if row.claim.statement == self.says]
-        result = result or [row for row in of_part if row.claim.statement.startswith(self.says)]
-        if len(result) != 1:
-            raise InvalidInput(f"A finding must name one claim; {self.part}: {self.says!r} names {len(result)}.")
-        claim, (outcome, reason) = result[0].claim, result[0].claim.evaluate
+        """Return the outcome with its sentence, by default that of the claim."""
+        candidates = [row for row in rows if row.part == self.part and row.claim.statement.startswith(self.says)]
+        candidates = [row for row in candidates if row.claim.statement == self.says] or candidates
+        if len(candidates) != 1:
+            raise InvalidInput(f"A finding must name one claim; {self.part}: {self.says!r} names {len(candidates)}.")
+        claim, (outcome, reason) = candidates[0].claim, candidates[0].claim.verdict
         template = {HELD: self.held, NOT_HELD: self.not_held, OPEN: self.undecided}.get(outcome)
         if not template:
             return outcome, claim.sentence
-        known = {name: getattr(claim, name) for name in ("value", "low", "high", "paper", "units", "unit")}
         because = f" Open: {reason}." if outcome == OPEN else ""
-        return outcome, f"{template.format(**known)}{because} [{claim.source}]({result[0].page})"
+        return outcome, f"{template.format(**vars(claim))}{because} [{claim.source}]({candidates[0].page})"
 
 
 def stored_claims(content: Mapping[str, Any]) -> list[Claim]:
-    """Claims of a part's JSON."""
+    """Return the claims in the JSON of a part."""
     return [Claim.from_dict(row) for row in content.get("claims", ())]
 
 
 def _stored(study: Study, part: Part, results: Path) -> tuple[str, dict[str, Any]]:
-    """Scale and content of the largest stored result of a part (empty if there is none)."""
+    """Return scale and content of the largest stored result of a part (empty without one)."""
     for scale in SCALES:
         path = results / study.name / scale / f"{part.name}.json"
         if path.exists():
@@ -83,14 +74,13 @@ def _stored(study: Study, part: Part, results: Path) -> tuple[str, dict[str, Any
 
 
 def rows_of(study: Study, results: Path) -> list[Row]:
-    """All claims of a study, those that no part tests last."""
+    """Return all claims of a study, those that no part tests last."""
     rows = []
     for part in study.parts:
         scale, content = _stored(study, part, results)
         if content:
             run, page = f"{scale}: {scale_in_words(content, most=2)}", f"{study.name}/{scale}/{part.name}.md"
-            claims = stored_claims(content)
-            rows += [Row(claim, part.name, run, page, hours_needed(claim, content)) for claim in claims]
+            rows += [Row(c, part.name, run, page, hours_needed(c, content)) for c in stored_claims(content)]
         elif part.says and not part.ours:
             why = "no result at small or paper scale"
             rows.append(Row(not_run(part.name, part.says.rstrip("."), why), part.name))
@@ -98,10 +88,7 @@ def rows_of(study: Study, results: Path) -> list[Row]:
 
 
 def findings(study: Study, results: Path) -> list[tuple[str, str, str]]:
-    """Return a study's findings: outcome, sentence, and path of a picture ("" for none).
-
-    Parts without a result are skipped.
-    """
+    """Return outcome, sentence and picture ("" for none) of the findings with a result."""
     rows = rows_of(study, results)
     folders = {row.part: row.page.rsplit("/", 1)[0] for row in rows if row.page}
     return [
@@ -111,12 +98,12 @@ def findings(study: Study, results: Path) -> list[tuple[str, str, str]]:
 
 
 def tally(study: Study, results: Path, *, ours: bool) -> list[int]:
-    """Return the counts of claims: held, not held, open, not run, cannot be run here."""
+    """Return the number of claims per outcome."""
     outcomes = [row.claim.outcome for row in rows_of(study, results) if row.claim.ours == ours]
     return [outcomes.count(outcome) for outcome in OUTCOMES]
 
 
-# reasons of open rows, as they begin, and what settles them
+# beginning of the reason of an open claim -> what would decide it
 REMEDIES = {
     "did not learn alike": "train the compared networks to the same training loss",
     "did not learn": "more epochs or another learning rate",
@@ -128,39 +115,36 @@ REMEDIES = {
 REACHABLE_HOURS = 2.0
 
 
-def _remedy(row: Row) -> str:
-    """Return what would settle an open row."""
-    reason, units = row.claim.evaluate[1], units_needed(row.claim)
+def _remedy(claim: Claim) -> str:
+    """Return what would decide an open claim."""
+    reason, units = claim.verdict[1], units_needed(claim)
+    if units is not None and units > MAX_UNITS:
+        return f"more than {MAX_UNITS} {claim.unit}: the two are equal for all that can be told"
     if units is not None:
-        if units > MAX_UNITS:
-            return f"more than {MAX_UNITS} {row.claim.unit}: the two are equal for all that can be told"
-        return f"{units} {row.claim.unit} instead of {row.claim.units}"
-    if "fewer than" in reason and not any(reason.startswith(known) for known in REMEDIES):
-        return f"{MIN_UNITS} {row.claim.unit} instead of {row.claim.units}"
-    return next((remedy for known, remedy in REMEDIES.items() if reason.startswith(known)), reason)
+        return f"{units} {claim.unit} instead of {claim.units}"
+    remedy = next((remedy for start, remedy in REMEDIES.items() if reason.startswith(start)), "")
+    enough = f"{MIN_UNITS} {claim.unit} instead of {claim.units}" if "fewer than" in reason else ""
+    return remedy or enough or reason
 
 
 def open_rows(study: Study, results: Path) -> str:
-    """Return table rows of open claims by part and remedy, with the hours to settle them."""
+    """Return a table of the open claims by part and remedy, with the hours of the remedy."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows_of(study, results):
         if row.claim.outcome == OPEN:
-            groups.setdefault((row.part, _remedy(row)), []).append(row)
+            groups.setdefault((row.part, _remedy(row.claim)), []).append(row)
     cells = []
     for (part, remedy), rows in groups.items():
         hours = [row.hours for row in rows if row.hours is not None]
         time = "" if not hours or remedy.startswith("more than") else f"{max(hours):.1f} h"
-        here = "yes" if time and max(hours) <= REACHABLE_HOURS else ""
-        cells.append([part, len(rows), remedy, time, here])
+        reachable = "yes" if time and max(hours) <= REACHABLE_HOURS else ""
+        cells.append([part, len(rows), remedy, time, reachable])
     columns = ("part", "open rows", "what would settle them", "one core", f"within {REACHABLE_HOURS:g} h")
     return f"## {study.name}\n\n{markdown_table(columns, cells)}" if cells else ""
 
 
 def section(study: Study, results: Path) -> str:
-    """Return a study's section of the claims page as Markdown.
-
-    It has counts, a row per decided claim, and the rest folded.
-    """
+    """Return the Markdown of one study: counts, a row per decided claim, the rest folded."""
     rows = sorted(rows_of(study, results), key=lambda row: (OUTCOMES.index(row.claim.outcome), row.claim.ours))
     decided, rest = [], []
     for row in rows:
@@ -234,22 +218,19 @@ def _tally(studies: Sequence[Study], results: Path) -> list[str]:
 
 
 def _discoveries(studies: Sequence[Study], results: Path) -> list[str]:
-    """Return the false-discovery rate of decided claims, their largest adjusted p-value.
-
-    P-values are adjusted among all tested claims.
-    """
+    """Return the false-discovery rate of decided claims among all tested claims."""
     tests = p_values([row.claim for study in studies for row in rows_of(study, results)])
     adjusted = false_discovery_control([p_value for p_value, _ in tests]) if tests else []
     rates = [rate for rate, (_, is_decided) in zip(adjusted, tests, strict=True) if is_decided]
-    decided, rate, above = len(rates), max(rates, default=0.0), sum(rate > 0.05 for rate in rates)
     return [
-        f"{decided} decided claims rest on an interval. Their false-discovery rate (Benjamini-Hochberg, over all "
-        f"claims that were tested) is at most {rate:.1%}; {above} of them have an adjusted p-value above 5 %.",
+        f"{len(rates)} decided claims rest on an interval. Their false-discovery rate (Benjamini-Hochberg, over all "
+        f"claims that were tested) is at most {max(rates, default=0.0):.1%}; {sum(rate > 0.05 for rate in rates)} of "
+        "them have an adjusted p-value above 5 %.",
         "",
     ]
 
 
-def _first(studies: Sequence[Study], results: Path) -> list[str]:
+def _illustrated(studies: Sequence[Study], results: Path) -> list[str]:
     """Return the findings that have a picture."""
     lines = ["## The three most important findings", ""]
     for study in studies:
@@ -259,36 +240,33 @@ def _first(studies: Sequence[Study], results: Path) -> list[str]:
 
 
 def _progress(studies: Sequence[Study], results: Path) -> list[str]:
-    """Return decided rows before the last round of runs and now, and the rate per core hour."""
+    """Return a table of decided claims at an earlier commit and now, with their rate per hour."""
     path = results / "earlier_counts.json"
     if not path.exists():
         return []
-    earlier = read_json(path)
-    lines = [
-        f"At commit {earlier['commit']} ({earlier['date']}) and now: held, not held, open. Rows decided per hour of "
-        "one core: those of parts whose time is known.",
-        "",
-        "| paper | before | now | rows decided per hour |",
-        "| --- | --- | --- | --- |",
-    ]
+    earlier, rows = read_json(path), []
     for ours in (False, True):
         for study in studies:
             name, now = f"{study.name}{', ours' if ours else ''}", tally(study, results, ours=ours)
             if not any(now):
                 continue
-            timed = [row for row in (_stored(study, part, results)[1] for part in study.parts)
-                     if row.get("seconds_of_runs")]  # fmt: skip
-            hours = sum(float(row["seconds_of_runs"]) for row in timed) / 3600
-            rows = sum(claim.outcome in (HELD, NOT_HELD) for row in timed for claim in stored_claims(row))
-            cell = f"{rows / hours:.1f} ({rows} in {hours:.1f} h)" if hours and not ours else ""
+            contents = [_stored(study, part, results)[1] for part in study.parts]
+            contents = [content for content in contents if content.get("seconds_of_runs")]
+            hours = sum(float(content["seconds_of_runs"]) for content in contents) / 3600
+            n = sum(claim.outcome in (HELD, NOT_HELD) for content in contents for claim in stored_claims(content))
             before = earlier["counts"].get(name, [0, 0, 0])
-            counts_of = (", ".join(map(str, each[:3])) for each in (before, now))
-            lines.append(f"| {name} | {' | '.join(counts_of)} | {cell} |")
-    return [*lines, ""]
+            before, now = (", ".join(map(str, numbers[:3])) for numbers in (before, now))
+            rows.append([name, before, now, f"{n / hours:.1f} ({n} in {hours:.1f} h)" if hours and not ours else ""])
+    return [
+        f"At commit {earlier['commit']} ({earlier['date']}) and now: held, not held, open. Rows decided per hour of "
+        "one core: those of parts whose time is known.",
+        "",
+        markdown_table(("paper", "before", "now", "rows decided per hour"), rows),
+    ]
 
 
 def _findings(studies: Sequence[Study], results: Path) -> list[str]:
-    """Return sentences by outcome, those that are decided first."""
+    """Return the sentences of all findings by outcome."""
     rows = [(*finding, study.name) for study in studies for finding in findings(study, results)]
     lines = []
     for outcome, title in FINDINGS.items():
@@ -298,13 +276,13 @@ def _findings(studies: Sequence[Study], results: Path) -> list[str]:
 
 
 def write_overview(studies: Sequence[Study], results: Path) -> None:
-    """Write both pages from stored results, papers first, and the pages of all parts."""
+    """Write both pages and the pages of all parts from stored results, papers first."""
     studies = sorted(studies, key=lambda study: not any(tally(study, results, ours=False)))
     for study in studies:
         study.rewrite_pages(results)
     page = [
         PAGE_OPENS,
-        *_first(studies, results),
+        *_illustrated(studies, results),
         *_findings(studies, results),
         *_tally(studies, results),
         *_progress(studies, results),

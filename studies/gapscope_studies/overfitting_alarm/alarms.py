@@ -1,4 +1,4 @@
-"""Alarms that the library did not adopt: criteria of recorded numbers, gradient evidence."""
+"""Criteria that the library did not adopt as alarms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNIFORM = 1.2  # excess kurtosis of the uniform distribution, with the other si
 
 
 class Stop(NamedTuple):
-    """Epochs at which a rule ends training and at which it puts the best checkpoint."""
+    """Epochs at which a rule ends training and of its best checkpoint."""
 
     at: int
     peak: int
@@ -39,11 +39,10 @@ class ReplayedAlarm(PeakAlarm):
 
 
 def prediction_changes(predicted: Int[Tensor, "t n"]) -> list[float]:
-    r"""Return the fraction of training samples with a changed class per epoch (Label Wave).
+    """Return the fraction of training samples with a changed class per epoch, NaN in the first.
 
-    It is NaN in the first epoch. It falls while the network learns what samples have in common, and rises when it
-    begins to fit label errors (Yuan, Feng and Liu, ICLR 2024, arXiv:2502.07551, Sec. 3, who stop at the first local
-    minimum of the mean over 3 epochs).
+    It rises when the network begins to fit label errors. Yuan, Feng and Liu (ICLR 2024, arXiv:2502.07551, Sec. 3) stop
+    at the first local minimum of its mean over 3 epochs (Label Wave).
     """
     return [math.nan, *(predicted[1:] != predicted[:-1]).double().mean(1).tolist()]
 
@@ -56,44 +55,36 @@ def excess_kurtosis(values: Float[Tensor, " n"]) -> float:
 
 
 def alignment(cosines: Float[Tensor, " n"], *, kurtosis: bool = True, smallest: float = 0.05) -> float:
-    r"""Return the mean cosine with the last layer over the excess kurtosis plus 1.2.
+    """Return the mean cosine of per-sample gradients and weights over the excess kurtosis + 1.2.
 
-    Cosines are those of per-sample loss gradients and the weight of the last layer. Hoelzl, Rueckert and Kaissis,
-    NeurIPS 2025, arXiv:2510.25480, Sec. 4 and their code. A distribution with two modes has an excess kurtosis below
-    -1.2, where the quotient changes its sign: `smallest` bounds the denominator from below, which the authors do not
-    do, and `kurtosis=False` gives the mean alone.
+    After Hoelzl, Rueckert and Kaissis (NeurIPS 2025, arXiv:2510.25480, Sec. 4), for the last layer. The authors do not
+    bound the denominator by `smallest`; it is negative for a distribution with two modes.
     """
     mean = float(cosines.mean())
     return mean / max(excess_kurtosis(cosines) + _UNIFORM, smallest) if kurtosis else mean
 
 
 def significant_rise(errors: Float[Tensor, "t m"], level: float) -> tuple[int, int] | None:
-    """Return the first look with a significant rise of held-out errors, and the best by then.
+    """Return the first time of a significant rise of held-out errors, and the best time by then.
 
-    The rise is against an earlier look. Nothing was fitted to these samples, so that the exact paired sign test
-    (McNemar's) between two looks holds. Every pair of looks is tested at the level over the number of pairs: if
-    accuracy never falls, the chance of a false alarm in the *whole* training is at most `level`, whatever network, data
-    and noise.
+    Each pair of times is compared by the exact paired sign test (McNemar's) at the level over the number of pairs. So
+    the chance of a false alarm in the whole training is at most `level` if accuracy never falls.
     """
-    looks, rows = len(errors), errors.double()
-    for look in range(1, looks):
-        worse, better = (rows[look] > rows[:look]).sum(1), (rows[look] < rows[:look]).sum(1)
+    rows, n_pairs = errors.double(), math.comb(len(errors), 2)
+    for time in range(1, len(rows)):
+        worse, better = (rows[time] > rows[:time]).sum(1), (rows[time] < rows[:time]).sum(1)
         p_values = stats.binom.sf(worse.numpy() - 1, (worse + better).numpy(), 0.5)
-        if p_values.min() <= level / math.comb(looks, 2):
-            return look, int(rows[: look + 1].mean(1).argmin())
+        if p_values.min() <= level / n_pairs:
+            return time, int(rows[: time + 1].mean(1).argmin())
     return None
 
 
 def evidence_criterion(network: nn.Module, samples: Samples) -> float:
-    r"""Return the evidence-based criterion (Mahsereci et al. 2017, arXiv:1703.09580).
+    r"""Return the evidence-based criterion (Mahsereci et al. 2017, arXiv:1703.09580, Sec. 3).
 
-    It is that of Sec. 3. Positive values mean that training should stop.
-
-    With $\bar g$ the mean of the loss gradients of m samples and $\hat\Sigma$ their variance (over m - 1), entry by
-    entry, and D the number of weights, $1 - \frac{m}{D} \sum_{k=1}^{D} \bar g_k^2 / \hat\Sigma_k$.
-
-    If the gradient of the true loss is zero, every quotient has the expectation 1 (up to 1/m) and the criterion 0.
-    Weights whose gradient is the same at all samples (such as those of dead units) are left out of the sum and of D.
+    $1 - \frac{m}{D} \sum_{k=1}^{D} \bar g_k^2 / \hat\Sigma_k$ for m samples and D weights, with the mean $\bar g$ and
+    the variance $\hat\Sigma$ of per-sample gradients. Its expectation is 0 if the true gradient is 0; training stops
+    at positive values. Weights with the same gradient at all samples (dead units) are ignored.
     """
     if len(samples) < 2 or samples.targets is None:
         raise InvalidInput(f"evidence_criterion needs two samples or more with targets; got {len(samples)} samples.")
@@ -119,10 +110,7 @@ def evidence_criterion(network: nn.Module, samples: Samples) -> float:
 
 
 def first_exceeded(criteria: Sequence[float], *, threshold: float, patience: int) -> Stop | None:
-    """Return the end of the first `patience` observations in a row above a threshold.
-
-    The observation before these is returned, too.
-    """
+    """Stop at the first `patience` values in a row above a threshold."""
     above = 0
     for index, value in enumerate(criteria):
         above = above + 1 if value > threshold else 0
@@ -132,10 +120,7 @@ def first_exceeded(criteria: Sequence[float], *, threshold: float, patience: int
 
 
 class EvidenceAlarm(Alarm):
-    """Alarm for a loss gradient that is no larger than chance alone would make it.
-
-    The gradient is that of the first monitored samples.
-    """
+    """Alarm for a loss gradient that is no larger than chance alone makes it."""
 
     classes_only: ClassVar[bool] = False
     description: ClassVar[str] = "the loss gradient is no larger than chance alone makes it"

@@ -1,4 +1,4 @@
-"""Evaluation of a rule on monitored runs: hits, false alarms, delay, accuracy, baselines."""
+"""Evaluation of rules on recorded runs: hits, false alarms, delay, accuracy, baselines."""
 
 from __future__ import annotations
 
@@ -29,17 +29,14 @@ STOP_OF_SPLIT = "all data, stopped where the split's loss says"
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Result of one rule on one run, by the test accuracy of the watched network.
-
-    See DEFINITIONS.
-    """
+    """Result of one rule on one run. See DEFINITIONS."""
 
     kind: str
     noise: float
     best: float
     final: float  # mean of the last three epochs
     kept: float
-    rolled_back: float  # accuracy at the epoch that the rule calls the best one
+    rolled_back: float  # accuracy at the peak of the rule
     overfits: bool
     stays: bool
     raised: bool
@@ -48,20 +45,11 @@ class Verdict:
     delay: float  # epochs from the (first) best one to the alarm
 
 
-def accuracies(run: Run, network: str) -> np.ndarray:
-    """Test accuracy after every epoch of one of the run's networks."""
-    columns = {WHOLE: run.columns, SPLIT: run.split, CANARIES: run.with_canaries}[network]
-    return np.array(columns["test_accuracy"])
-
-
-def _final(accuracy: np.ndarray) -> float:
-    return float(accuracy[-3:].mean())
-
-
 def evaluate_rule(rule: Rule, settings: Settings, run: Run) -> Verdict:
-    """Verdict of the rule on a run."""
-    accuracy, stop = accuracies(run, rule.network), rule.stops(run, **settings)
-    final, peak = _final(accuracy), int(accuracy.argmax())
+    """Return the verdict of a rule on a run."""
+    columns = {WHOLE: run.columns, SPLIT: run.split, CANARIES: run.with_canaries}[rule.network]
+    accuracy, stop = np.array(columns["test_accuracy"]), rule.stops(run, **settings)
+    final, peak = float(accuracy[-3:].mean()), int(accuracy.argmax())
     best = float(accuracy[peak])
     kept = final if stop is None else float(accuracy[stop.at])
     premature = stop is not None and bool(accuracy[stop.at :].max() > accuracy[: stop.at + 1].max() + LATER_GAIN)
@@ -82,17 +70,14 @@ def evaluate_rule(rule: Rule, settings: Settings, run: Run) -> Verdict:
 
 
 def cost(verdicts: Sequence[Verdict]) -> float:
-    """Return the mean accuracy lost against the best, plus five points per false alarm.
-
-    False alarms are those on a run that stays.
-    """
+    """Return the mean accuracy lost against the best, plus five points per false alarm."""
     lost = np.mean([v.best - v.kept for v in verdicts])
     alarms = [v.raised for v in verdicts if v.stays]
     return float(lost + FALSE_ALARM_COST * (np.mean(alarms) if alarms else 0.0))
 
 
 def tune(rule: Rule, runs: Sequence[Run]) -> Settings:
-    """Settings of the smallest cost on these runs, the first of equals."""
+    """Return the first settings of the smallest cost on these runs."""
     return min(rule.settings(), key=lambda settings: cost([evaluate_rule(rule, settings, run) for run in runs]))
 
 
@@ -114,16 +99,14 @@ STATISTICS: dict[str, Callable[[Sequence[Verdict]], float]] = {
 
 
 def baselines_of(run: Run, split_loss: Rule, settings: Settings) -> dict[str, float]:
-    """Return the test accuracy that a run keeps, by baseline.
-
-    `split_loss` is the tuned rule on the loss of the tenth.
-    """
-    whole, split = accuracies(run, WHOLE), accuracies(run, SPLIT)
-    best_of_split, stop = int(np.argmax(run.split["accuracy"])), split_loss.stops(run, **settings)
+    """Return the test accuracy that each baseline keeps (`split_loss`: rule on the tenth)."""
+    whole, split = run.columns["test_accuracy"], run.split["test_accuracy"]
+    end, stop = float(np.mean(whole[-3:])), split_loss.stops(run, **settings)
+    best_of_split = int(np.argmax(run.split["accuracy"]))
     return {
-        END: _final(whole),
-        BEST_CHECKPOINT: float(split[best_of_split]),
-        EPOCH_OF_SPLIT: float(whole[best_of_split]),
-        STOP_OF_SPLIT: _final(whole) if stop is None else float(whole[stop.at]),
-        ORACLE: float(whole.max()),
+        END: end,
+        BEST_CHECKPOINT: split[best_of_split],
+        EPOCH_OF_SPLIT: whole[best_of_split],
+        STOP_OF_SPLIT: end if stop is None else whole[stop.at],
+        ORACLE: max(whole),
     }

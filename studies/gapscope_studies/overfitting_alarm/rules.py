@@ -1,4 +1,4 @@
-"""Stopping rules for a watched training: every alarm replayed, and its baselines."""
+"""Stopping rules on recorded training runs: replayed alarms and their baselines."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ from gapscope_studies.overfitting_alarm.alarms import (
 from gapscope_studies.overfitting_alarm.runs import Run
 
 Settings = dict[str, float]
-# Whose test accuracy counts: the network on all data, the one without a tenth, the one with canaries.
-WHOLE, SPLIT, CANARIES = "whole", "split", "canaries"
+WHOLE, SPLIT, CANARIES = "whole", "split", "canaries"  # network whose test accuracy counts; see `Run`
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Stopping rule in words, with the function that applies it and its candidate settings."""
+    """Stopping rule: its title, the function that applies it, and its candidate settings."""
 
     name: str
     title: str
@@ -43,16 +42,13 @@ class Rule:
     network: str = WHOLE
 
     def settings(self) -> list[Settings]:
-        """All combinations."""
+        """Return all combinations of candidate settings."""
         return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
 
 
-def _replay(alarm: Alarm, looks: Iterable[object]) -> Stop | None:
-    """Replay an alarm, one observation after the other, until it is raised.
-
-    Epochs count from 0.
-    """
-    for _ in looks:
+def _replay(alarm: Alarm, observations: Iterable[object]) -> Stop | None:
+    """Replay an alarm until it is raised. Epochs count from 0."""
+    for _ in observations:
         if alarm.raised_at is not None:
             return Stop(alarm.raised_at, alarm.raised_at if alarm.peak is None else alarm.peak)
     return None
@@ -69,10 +65,7 @@ def _smooth(values: Sequence[float], window: int) -> list[float]:
 
 
 def first_drop(values: Sequence[float], *, fall: float, patience: int, window: int) -> Stop | None:
-    """Return the first drop of smoothed values by `fall` below their maximum so far.
-
-    It lasts for `patience` values in a row.
-    """
+    """Return the first drop by `fall` below the maximum of smoothed values, `patience` in a row."""
     smooth = _smooth(values, window)
     peak, below = 0, 0
     for index, value in enumerate(smooth):
@@ -85,13 +78,10 @@ def first_drop(values: Sequence[float], *, fall: float, patience: int, window: i
 
 
 def first_plateau(values: Sequence[float], *, growth: float, patience: int, window: int) -> Stop | None:
-    """Return the first index with growth of smoothed values below `growth`.
-
-    The growth is that over `patience` recordings.
-    """
+    """Return the first index where smoothed values grew by less than `growth` in `patience`."""
     smooth = _smooth(values, window)
-    hits = [i for i in range(patience, len(smooth)) if smooth[i] - smooth[i - patience] < growth]
-    return Stop(hits[0], hits[0]) if hits else None
+    flat = [i for i in range(patience, len(smooth)) if smooth[i] - smooth[i - patience] < growth]
+    return Stop(flat[0], flat[0]) if flat else None
 
 
 def _negative_log(values: Sequence[float], smallest: float = 1e-12) -> list[float]:
@@ -99,7 +89,7 @@ def _negative_log(values: Sequence[float], smallest: float = 1e-12) -> list[floa
 
 
 def _wave(run: Run, tensor: str, **settings: float) -> Stop | None:
-    """Label Wave on predicted classes, or on outputs."""
+    """Apply Label Wave to predicted classes or to outputs."""
     values = run.tensors[tensor]
     changes = prediction_changes(values if values.ndim == 2 else values.argmax(2))
     return first_fall([-change for change in changes], **settings)
@@ -112,15 +102,12 @@ def _alignment(run: Run, *, kurtosis: float, skip: float, **settings: float) -> 
 
 def _shared(run: Run, *, patience: float, **settings: Any) -> Stop | None:
     alarm, labels = SharedLearning(patience=int(patience), **settings), run.tensors["labels"]
-    looks = enumerate(zip(run.tensors["outputs"], run.tensors["neighbours"], strict=True))
-    return _replay(alarm, (alarm.update(z.double().softmax(1), labels, near.long(), i) for i, (z, near) in looks))
+    epochs = enumerate(zip(run.tensors["outputs"], run.tensors["neighbours"], strict=True))
+    return _replay(alarm, (alarm.update(z.double().softmax(1), labels, near.long(), i) for i, (z, near) in epochs))
 
 
 def _left_out(run: Run, **settings: float) -> Stop | None:
-    """Return the stop by agreement with the initial kernel's leave-one-out predictions.
-
-    It is the first signal of `JointAlarm`.
-    """
+    """Follow the agreement with leave-one-out predictions, the first signal of `JointAlarm`."""
     predictions = run.tensors["initial"].double().clamp(0, 1)
     return first_fall((agreement(z.double().softmax(1), predictions) for z in run.tensors["outputs"]), **settings)
 
@@ -128,30 +115,28 @@ def _left_out(run: Run, **settings: float) -> Stop | None:
 def _joint(run: Run, *, window: float, fall: float, patience: float) -> Stop | None:
     alarm = JointAlarm(window=int(window), fall=fall, patience=int(patience))
     predictions, labels = run.tensors["initial"].double().clamp(0, 1), run.tensors["labels"]
-    looks = enumerate(zip(*(run.tensors[name] for name in ("outputs", "neighbours", "cosines")), strict=True))
-    return _replay(
-        alarm,
-        (
-            alarm.update(z.double().softmax(1), labels, predictions, near.long(), cosines.double(), i)
-            for i, (z, near, cosines) in looks
-        ),
-    )
+
+    def observations() -> Iterable[object]:
+        series = (run.tensors[name] for name in ("outputs", "neighbours", "cosines"))
+        for i, (z, near, cosines) in enumerate(zip(*series, strict=True)):
+            yield alarm.update(z.double().softmax(1), labels, predictions, near.long(), cosines.double(), i)
+
+    return _replay(alarm, observations())
 
 
 def _canaries(run: Run, *, window: float, patience: float, **settings: Any) -> Stop | None:
-    canaries = Canaries(torch.zeros(100, dtype=torch.int64), n_classes=2)  # nothing is restored here
+    canaries = Canaries(torch.zeros(100, dtype=torch.int64), n_classes=2)  # replaying restores nothing
     alarm = CanaryAlarm(canaries, window=int(window), patience=int(patience), **settings)
-    labels, which = run.tensors["canary_labels"], run.tensors["is_canary"]
-    return _replay(
-        alarm, (alarm.update(z.double(), labels, which, i) for i, z in enumerate(run.tensors["canary_outputs"]))
-    )
+    labels, is_canary = run.tensors["canary_labels"], run.tensors["is_canary"]
+    outputs = enumerate(run.tensors["canary_outputs"])
+    return _replay(alarm, (alarm.update(z.double(), labels, is_canary, i) for i, z in outputs))
 
 
 def _late_joiners(run: Run, *, looks: float, level: float) -> Stop | None:
     errors = run.tensors["errors"]
     epochs = np.linspace(0, len(errors) - 1, int(looks)).round().astype(int).tolist()
-    result = significant_rise(errors[epochs], level)
-    return None if result is None else Stop(*(epochs[look] for look in result))
+    times = significant_rise(errors[epochs], level)
+    return None if times is None else Stop(*(epochs[time] for time in times))
 
 
 STOPS: dict[str, Callable[..., Stop | None]] = {
@@ -171,5 +156,5 @@ STOPS: dict[str, Callable[..., Stop | None]] = {
     "10 % split, loss": lambda run, **settings: first_drop(_negative_log(run.split["loss"]), **settings),
     "10 % split, accuracy": lambda run, **settings: first_drop(run.split["accuracy"], **settings),
 }
-_WORDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-RULES = tuple(Rule(name, stops=STOPS[name], **facts) for name, facts in _WORDS.items())
+_FIELDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+RULES = {name: Rule(name, stops=STOPS[name], **fields) for name, fields in _FIELDS.items()}

@@ -1,10 +1,11 @@
-"""Networks of the study, with training records from which alarms can be replayed."""
+"""Networks of the study, with records from which alarms can be replayed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -38,14 +39,14 @@ from gapscope_studies.overfitting_alarm.alarms import EvidenceAlarm
 
 Row = dict[str, Any]
 Columns = dict[str, list[float]]
-WATCHED = 128
+MONITORED = 128
 EVIDENCE_SAMPLES = 32
 COLUMNS = ("test_accuracy", "train_loss", "train_accuracy", "disparity", "evidence")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Network to be watched, with its samples from the data of its spec."""
+    """Network to monitor, with its samples from the data of its spec."""
 
     kind: str
     spec: RunSpec
@@ -58,14 +59,14 @@ class Case:
 
     @property
     def id(self) -> str:
-        """Hash of everything but the name of the kind."""
+        """Hash of all fields but the kind."""
         spec = self.spec.to_dict(omit_defaults=True)
-        facts = [spec, self.n, self.test, self.noise, self.pairwise, self.classes, self.quartiles]
-        return hashlib.sha256(to_json(facts).encode()).hexdigest()[:16]
+        content = [spec, self.n, self.test, self.noise, self.pairwise, self.classes, self.quartiles]
+        return hashlib.sha256(to_json(content).encode()).hexdigest()[:16]
 
 
 def _cases_of(kind: Mapping[str, Any]) -> list[Case]:
-    """One case for each of `noises`, pairs of a rate and its form, with consecutive seeds."""
+    """Return one case per noise (rate and form), with consecutive seeds."""
     base = RunSpec.from_dict({name: kind[name] for name in ("data", "network", "training")})
     return [
         Case(
@@ -83,7 +84,7 @@ def _cases_of(kind: Mapping[str, Any]) -> list[Case]:
 
 
 def cases(setting: RunSettings, pool: str) -> list[Case]:
-    """Return the networks to tune rules ("tuning") or the others to evaluate them ("judging")."""
+    """Return the networks to tune rules on ("tuning") or to evaluate them on ("judging")."""
     kinds = setting.read(__file__, "kinds")[pool]
     if setting.scale == "smoke":
         short = {"training": {"epochs": 6, "optimizer": "adam", "learning_rate": 0.01}, "n": 120, "test": 100}
@@ -96,35 +97,35 @@ def cases(setting: RunSettings, pool: str) -> list[Case]:
 
 
 @lru_cache(maxsize=3)
-def _source(data: str, root: str | None) -> Problem:
+def _load(data: str, root: str | None) -> Problem:
     return prepare(DataSpec.from_dict(json.loads(data)), root=root)[0]
 
 
-def _of_classes(samples: Samples, first: int, number: int) -> Samples:
+def _select_classes(samples: Samples, first: int, number: int) -> Samples:
     targets: Any = samples.targets
     rows = ((targets >= first) & (targets < first + number)).nonzero()[:, 0]
     return replace(samples.subset(rows), targets=targets[rows] - first)
 
 
 def problem_of(case: Case, root: str | None) -> Problem:
-    """The samples that a case is trained and tested on, wrong labels among the former."""
-    result = _source(to_json(case.spec.data.to_dict()), root)
+    """Return the training samples of a case, with label noise, and its test samples."""
+    problem = _load(to_json(case.spec.data.to_dict()), root)
     if case.quartiles:
-        result = quartile_classes(result)
+        problem = quartile_classes(problem)
     if case.classes is not None:
-        train, test = (_of_classes(samples, *case.classes) for samples in (result.train, result.test))
-        result = Problem(result.name, "classification", train, test, case.classes[1])
-    return noisy_subset(result, case.n, case.test, case.noise, case.spec.seed, pairwise=case.pairwise)
+        train, test = (_select_classes(samples, *case.classes) for samples in (problem.train, problem.test))
+        problem = Problem(problem.name, "classification", train, test, case.classes[1])
+    return noisy_subset(problem, case.n, case.test, case.noise, case.spec.seed, pairwise=case.pairwise)
 
 
 @dataclass(frozen=True)
 class Run:
-    """Watched network, and the same without a tenth of its samples, and with canaries.
+    """Recorded training of a network, of the same without a tenth of its samples, and with canaries.
 
-    `columns`, `split` and `with_canaries` have one number per epoch, `seconds` the CPU time of training runs and of
-    each alarm's observations. `tensors`: predicted [T, n] in the training pass; outputs [T, w, k], neighbours
-    [T, w, 20] and cosines [T, w] of the watched samples, labels [w]; initial [w, k], left-out predictions at the
-    initial weights; errors [T, m] on the tenth; canary_outputs [T, v, k], canary_labels and is_canary [v].
+    `columns`, `split` and `with_canaries` have one number per epoch, `seconds` the CPU time of training runs and of the
+    observations of each alarm. `tensors`: predicted [T, n] in the training pass; outputs [T, w, k], neighbours
+    [T, w, 20] and cosines [T, w] of the monitored samples, labels [w]; initial [w, k], leave-one-out predictions at
+    the initial weights; errors [T, m] on the tenth; canary_outputs [T, v, k], canary_labels and is_canary [v].
     """
 
     case: Case
@@ -137,7 +138,7 @@ class Run:
 
 
 class _Diverged(Exception):
-    """The training of a case diverged."""
+    pass
 
 
 class _NeighbourRecorder(SharedLearning):
@@ -152,27 +153,25 @@ class _NeighbourRecorder(SharedLearning):
         return super().update(probabilities, labels, neighbours, epoch)
 
 
-class _Watch:
+class _Recorder:
     """Training with records after each epoch, and CPU seconds of observations by name."""
 
     def __init__(self, case: Case, problem: Problem) -> None:
         self.case, self.problem = case, problem
-        self.seconds: dict[str, float] = {}
+        self.seconds: Counter[str] = Counter()
 
-    def timed(self, name: str, function: Callable[[], Any]) -> Any:
+    def time(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function, and add its CPU seconds."""
         start = time.process_time()
-        answer = function()
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
+        answer = function(*arguments)
+        self.seconds[name] += time.process_time() - start
         return answer
 
     def train(self, samples: Samples, record: Callable[[nn.Module, Row], None], **options: Any) -> float:
-        """Train, and return the seconds without those of the records.
-
-        `record` gets the test accuracy in its row.
-        """
+        """Train, and return the seconds without records, whose rows have the test accuracy."""
 
         def on_epoch(network: nn.Module, row: Row) -> None:
-            row["test_accuracy"] = self.timed("test", lambda: evaluate(network, self.problem.test)["accuracy"])
+            row["test_accuracy"] = self.time("test", evaluate, network, self.problem.test)["accuracy"]
             record(network, row)
 
         spec, before, start = self.case.spec, sum(self.seconds.values()), time.process_time()
@@ -183,19 +182,19 @@ class _Watch:
         return time.process_time() - start - (sum(self.seconds.values()) - before)
 
 
-def _watch_whole(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], dict[str, float]]:
-    """Train on everything, observed by all alarms that take the training as it is."""
-    watch = _Watch(case, problem)
-    watched = Monitor(problem.train, (), n_samples=WATCHED).samples
-    labels: Any = watched.targets
-    recorder = _NeighbourRecorder(min(20, len(watched) // 4))
+def _record_whole(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], dict[str, float]]:
+    """Train on all samples, observed by the alarms that do not change the training."""
+    recorder = _Recorder(case, problem)
+    monitored = Monitor(problem.train, (), n_samples=MONITORED).samples
+    labels: Any = monitored.targets
+    shared_learning = _NeighbourRecorder(min(20, len(monitored) // 4))
     alarms: dict[str, Alarm] = {
-        "shared_learning": recorder,
-        "gradient_disparity": GradientDisparityAlarm(batch_size=min(16, len(watched) // 4), seed=case.spec.seed),
+        "shared_learning": shared_learning,
+        "gradient_disparity": GradientDisparityAlarm(batch_size=min(16, len(monitored) // 4), seed=case.spec.seed),
         "evidence": EvidenceAlarm(n_samples=EVIDENCE_SAMPLES),
     }
     network = network_from_spec(case.spec, problem)
-    initial = watch.timed("initial_kernel", lambda: kernel_leave_one_out(network, watched.inputs, labels))
+    initial = recorder.time("initial_kernel", kernel_leave_one_out, network, monitored.inputs, labels)
     classes = torch.zeros(case.n, dtype=torch.int16)
     columns: Columns = {name: [] for name in COLUMNS}
     series: dict[str, list[Tensor]] = {"predicted": [], "outputs": [], "cosines": []}
@@ -205,23 +204,23 @@ def _watch_whole(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tenso
 
     def record(network: nn.Module, row: Row) -> None:
         series["predicted"].append(classes.clone())
-        series["outputs"].append(watch.timed("label_wave", lambda: outputs_of(network, watched)).float())
-        alignments = watch.timed("gradient_weight_alignment", lambda: observed_alignments(network, watched, labels))
+        series["outputs"].append(recorder.time("label_wave", outputs_of, network, monitored).float())
+        alignments = recorder.time("gradient_weight_alignment", observed_alignments, network, monitored, labels)
         series["cosines"].append(alignments.float())
         for name, alarm in alarms.items():
-            readings = watch.timed(name, partial(alarm.observe, network, watched, row["epoch"]))
+            readings = recorder.time(name, alarm.observe, network, monitored, row["epoch"])
             row |= {key.removeprefix("alarm."): value for key, value in readings.items()}
         for name in COLUMNS:
             columns[name].append(float(row[name]))
 
-    watch.seconds["training"] = watch.train(problem.train, record, network=network, on_batch=on_batch)
+    recorder.seconds["training"] = recorder.train(problem.train, record, network=network, on_batch=on_batch)
     tensors = {name: torch.stack(values) for name, values in series.items()}
-    tensors |= {"neighbours": torch.stack(recorder.history), "labels": labels, "initial": initial.predictions.float()}
-    return columns, tensors, watch.seconds
+    tensors |= {"neighbours": torch.stack(shared_learning.history), "labels": labels}
+    return columns, tensors | {"initial": initial.predictions.float()}, dict(recorder.seconds)
 
 
-def _watch_split(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], float]:
-    """Train on nine tenths, scored on the rest."""
+def _record_split(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], float]:
+    """Train on nine tenths, and score on the rest."""
     order = torch.randperm(case.n, generator=make_generator(case.spec.seed, "split"))
     tenth, rest = (problem.train.subset(part) for part in order.tensor_split([case.n // 10]))
     labels: Any = tenth.targets
@@ -236,42 +235,39 @@ def _watch_split(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tenso
         columns["loss"].append(float(nn.functional.cross_entropy(outputs, labels)))
         columns["accuracy"].append(1 - float(errors[-1].double().mean()))
 
-    seconds = _Watch(case, problem).train(rest, record)
+    seconds = _Recorder(case, problem).train(rest, record)
     return columns, {"errors": torch.stack(errors)}, seconds
 
 
-def _watch_canaries(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], float]:
-    """Train with canaries to the end, as a rule replays the same up to its own alarm."""
+def _record_canaries(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], float]:
+    """Train with canaries to the end. A rule replays the epochs until its alarm."""
     assert problem.train.targets is not None
-    canaries, watch = Canaries(problem.train.targets, n_classes=problem.n_outputs), _Watch(case, problem)
-    false = replace(problem.train, targets=canaries.labels)
-    others = torch.randperm(case.n, generator=make_generator(case.spec.seed, "watched beside canaries"))[:WATCHED]
-    watched = torch.cat([canaries.positions, others]).unique()
-    samples = false.subset(watched)
-    assert samples.targets is not None
+    canaries, recorder = Canaries(problem.train.targets, n_classes=problem.n_outputs), _Recorder(case, problem)
+    train = replace(problem.train, targets=canaries.labels)
+    generator = make_generator(case.spec.seed, "watched beside canaries")
+    rows = torch.cat([canaries.positions, torch.randperm(case.n, generator=generator)[:MONITORED]]).unique()
+    monitored = train.subset(rows)
+    labels: Any = monitored.targets
     outputs: list[Tensor] = []
     accuracy: list[float] = []
 
     def record(network: nn.Module, row: Row) -> None:
         accuracy.append(row["test_accuracy"])
-        outputs.append(watch.timed("canaries", lambda: outputs_of(network, samples)).float())
+        outputs.append(recorder.time("canaries", outputs_of, network, monitored).float())
 
-    watch.train(false, record)
-    tensors = {
-        "canary_outputs": torch.stack(outputs),
-        "canary_labels": samples.targets,
-        "is_canary": torch.isin(watched, canaries.positions),
-    }
-    return {"test_accuracy": accuracy}, tensors, watch.seconds["canaries"]
+    recorder.train(train, record)
+    is_canary = torch.isin(rows, canaries.positions)
+    tensors = {"canary_outputs": torch.stack(outputs), "canary_labels": labels, "is_canary": is_canary}
+    return {"test_accuracy": accuracy}, tensors, recorder.seconds["canaries"]
 
 
-def watch(case: Case, path: Path, data_root: str | None) -> dict[str, Any]:
+def record_case(case: Case, path: Path, data_root: str | None) -> dict[str, Any]:
     """Train a case three times (whole, without a tenth, with canaries). Tensors go to `path`."""
     problem = problem_of(case, data_root)
     try:
-        columns, tensors, seconds = _watch_whole(case, problem)
-        split, split_tensors, seconds["split"] = _watch_split(case, problem)
-        with_canaries, canary_tensors, seconds["canaries"] = _watch_canaries(case, problem)
+        columns, tensors, seconds = _record_whole(case, problem)
+        split, split_tensors, seconds["split"] = _record_split(case, problem)
+        with_canaries, canary_tensors, seconds["canaries"] = _record_canaries(case, problem)
     except _Diverged:
         return {"diverged": True}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -281,20 +277,17 @@ def watch(case: Case, path: Path, data_root: str | None) -> dict[str, Any]:
 
 
 def runs(setting: RunSettings, plan: Sequence[Case]) -> list[Run]:
-    """Watch what is missing. One run per case in order, without those that diverged."""
+    """Record what is missing, and return the runs that did not diverge, in order."""
     paths = {case.id: setting.work / "recordings" / f"{case.id}.safetensors" for case in plan}
-    answers = setting.cached(
-        "runs", {case.id: partial(watch, case, paths[case.id], setting.data_root) for case in plan}
-    )
-    result = []
+    jobs = {case.id: partial(record_case, case, paths[case.id], setting.data_root) for case in plan}
+    answers, result = setting.cached("runs", jobs), []
     for case in plan:
-        facts = answers[case.id]
-        if "diverged" not in facts:
-            columns, split, with_canaries = (
-                {name: [float(value) for value in values] for name, values in facts[part].items()}
-                for part in ("columns", "split", "with_canaries")
+        answer = answers[case.id]
+        if "diverged" not in answer:
+            columns = (
+                {name: [float(value) for value in values] for name, values in answer[network].items()}
+                for network in ("columns", "split", "with_canaries")
             )
-            seconds = {name: float(value) for name, value in facts["seconds"].items()}
             tensors, _ = load_tensors(paths[case.id])
-            result.append(Run(case, columns, split, with_canaries, tensors, seconds, facts.get("date", "")))
+            result.append(Run(case, *columns, tensors, answer["seconds"], answer.get("date", "")))
     return result

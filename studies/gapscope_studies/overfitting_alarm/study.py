@@ -1,9 +1,9 @@
-"""Study in two parts: rules tuned on one pool, then frozen and evaluated on another."""
+"""Stopping rules, tuned on one pool, then frozen and evaluated on another."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from gapscope_studies.overfitting_alarm.runs import Case, Run, cases, runs
 
 Verdicts = dict[str, list[Verdict]]
 FROZEN = Path(__file__).with_name("frozen.toml")
-# The alarm whose observations a rule needs, as its time is stored; those of the training pass cost nothing.
+# rule -> alarms whose observations it needs, by the names of their seconds; the training pass costs nothing
 TIMED = {
     "shared learning": ("shared_learning",),
     "joint": ("shared_learning", "gradient_weight_alignment", "initial_kernel"),
@@ -56,13 +56,10 @@ GROUPS: dict[str, Callable[[float], bool]] = {
 }
 
 
-def frozen(setting: RunSettings) -> tuple[str, dict[str, Settings]]:
-    """Return the default rule and all settings, fixed before the judging pool was trained.
-
-    The file also has the settings of rules that have left the study: it stays as it was frozen.
-    """
-    content = setting.read(FROZEN, "frozen")
-    return content["default"], {rule.name: dict(content["rules"][rule.name]) for rule in RULES}
+def frozen_settings(setting: RunSettings) -> tuple[str, dict[str, Settings]]:
+    """Return the default rule and all settings, fixed before the judging pool was trained."""
+    content = setting.read(FROZEN, "frozen")  # it also has the settings of rules that have left the study
+    return content["default"], {name: dict(content["rules"][name]) for name in RULES}
 
 
 def _counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
@@ -70,15 +67,15 @@ def _counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
     return {"runs": len(verdicts), "overfit": overfit, "stay": stay, "clean": sum(v.noise == 0 for v in verdicts)}
 
 
-def _scale(setting: RunSettings, plan: Sequence[Case], result: Sequence[Run]) -> dict[str, Any]:
-    specs = [run.case.spec for run in result]
-    sizes, epochs = [run.case.n for run in result], [spec.training.epochs for spec in specs]
+def _scale(setting: RunSettings, plan: Sequence[Case], recorded: Sequence[Run]) -> dict[str, Any]:
+    specs = [run.case.spec for run in recorded]
+    sizes, epochs = [run.case.n for run in recorded], [spec.training.epochs for spec in specs]
     rows = {
         "data": ", ".join(dict.fromkeys(spec.data.name for spec in specs)),
-        "network": ", ".join(dict.fromkeys(run.case.kind for run in result)),
+        "network": ", ".join(dict.fromkeys(run.case.kind for run in recorded)),
         "training samples": f"{min(sizes)} to {max(sizes)}",
         "epochs": f"{min(epochs)} to {max(epochs)}",
-        "networks": f"{len(result)} of {len(plan)} planned, each whole, without a tenth, and with canaries",
+        "networks": f"{len(recorded)} of {len(plan)} planned, each whole, without a tenth, and with canaries",
     }
     return {
         "stands_in_for": [{"what": what, "paper": "", "here": here} for what, here in rows.items()],
@@ -90,80 +87,74 @@ def _scale(setting: RunSettings, plan: Sequence[Case], result: Sequence[Run]) ->
 def tuning(setting: RunSettings) -> Outcome:
     """Tune every rule among about as many settings on the same pool."""
     plan = cases(setting, "tuning")
-    result = runs(setting, plan)
-    best = {rule.name: tune(rule, result) for rule in RULES}
-    verdicts = {rule.name: [evaluate_rule(rule, best[rule.name], run) for run in result] for rule in RULES}
+    recorded = runs(setting, plan)
+    best = {name: tune(rule, recorded) for name, rule in RULES.items()}
+    verdicts = _verdicts(best, recorded)
     table = pandas.DataFrame(
         {
-            "rule": rule.name,
+            "rule": name,
             "looks at": rule.title,
             "tried": len(rule.settings()),
-            "chosen": ", ".join(f"{name} {value:g}" for name, value in best[rule.name].items()),
-            "cost": cost(verdicts[rule.name]),
+            "chosen": ", ".join(f"{option} {value:g}" for option, value in best[name].items()),
+            "cost": cost(verdicts[name]),
         }
-        | {name: statistic(verdicts[rule.name]) for name, statistic in STATISTICS.items()}
-        for rule in RULES
+        | {key: statistic(verdicts[name]) for key, statistic in STATISTICS.items()}
+        for name, rule in RULES.items()
     )
     return Outcome(
-        numbers={"counts": _counts(verdicts[RULES[0].name]), "chosen": best, "table": table.to_dict("records")},
+        numbers={"counts": _counts(next(iter(verdicts.values()))), "chosen": best, "table": table.to_dict("records")},
         tables={"Tuned rules, on the runs that they were tuned on": table},
         verdict=(
             f"Cost: accuracy lost against the best, plus {100 * FALSE_ALARM_COST:g} points for each alarm on a run "
             f"that stays. {DEFINITIONS}"
         ),
-        **_scale(setting, plan, result),
+        **_scale(setting, plan, recorded),
     )
 
 
-def _over_kinds(statistic: Callable[[list[Any]], float], items: Sequence[Any], kinds: Sequence[str]) -> Interval:
-    """Return a statistic of runs with its bootstrap interval over kinds.
+def _verdicts(settings: Mapping[str, Settings], recorded: Sequence[Run]) -> Verdicts:
+    return {name: [evaluate_rule(rule, settings[name], run) for run in recorded] for name, rule in RULES.items()}
 
-    All rules have the same resamples, so that pairs stay pairs.
-    """
+
+def _over_kinds(statistic: Callable[[list[Any]], float], items: Sequence[Any], kinds: Sequence[str]) -> Interval:
+    """Return a statistic of runs with its interval over kinds, the same resamples for all rules."""
     return bootstrap(lambda rows: statistic([items[i] for i in rows]), len(items), kinds, draws=1000)
 
 
 def _ends(interval: Interval) -> tuple[float, float, float]:
-    """Value and both ends, NaN where there is no interval."""
     ends = (interval.low, interval.high) if math.isfinite(interval.low) else (math.nan, math.nan)
     return (interval.value, *ends)
 
 
-def _accuracies(result: Sequence[Run], settings: dict[str, Settings], verdicts: Verdicts) -> pandas.DataFrame:
-    """Test accuracy that every rule and every baseline (columns) keeps of each run (rows)."""
-    split_loss = next(rule for rule in RULES if rule.name == "10 % split, loss")
+def _accuracies(recorded: Sequence[Run], settings: Mapping[str, Settings], verdicts: Verdicts) -> pandas.DataFrame:
+    """Return the test accuracy that every rule and baseline (columns) keeps of each run (rows)."""
+    name = "10 % split, loss"
+    baselines = pandas.DataFrame(baselines_of(run, RULES[name], settings[name]) for run in recorded)
     columns = {name: [v.kept for v in items] for name, items in verdicts.items()}
     columns |= {f"{name}, rolled back": [v.rolled_back for v in items] for name, items in verdicts.items()}
-    baselines = pandas.DataFrame(baselines_of(run, split_loss, settings[split_loss.name]) for run in result)
     return pandas.concat([pandas.DataFrame(columns), baselines], axis=1)
 
 
-def _gains(ours: pandas.Series, others: pandas.DataFrame, result: Sequence[Run]) -> dict[str, dict[str, Interval]]:
-    """Return paired gains of accuracy over each other rule, by noise group, with intervals.
-
-    The intervals are over kinds.
-    """
-    table: dict[str, dict[str, Interval]] = {str(name): {} for name in others}
+def _gains(ours: pandas.Series, baselines: pandas.DataFrame, cases: Sequence[Case]) -> dict[str, dict[str, Interval]]:
+    """Return paired gains over each baseline by group of noise, with intervals over kinds."""
+    table: dict[str, dict[str, Interval]] = {str(name): {} for name in baselines}
     for group, holds in GROUPS.items():
-        rows = [i for i, run in enumerate(result) if holds(run.case.noise)]
-        kinds = [result[i].case.kind for i in rows]
+        rows = [i for i, case in enumerate(cases) if holds(case.noise)]
         for name in table:
-            differences = (ours - others[name]).iloc[rows].tolist()
-            table[name][group] = _over_kinds(lambda values: float(np.mean(values)), differences, kinds)
+            gains = (ours - baselines[name]).iloc[rows].tolist()
+            table[name][group] = _over_kinds(
+                lambda values: float(np.mean(values)), gains, [cases[i].kind for i in rows]
+            )
     return table
 
 
 def _claims(
-    default: str,
-    result: Sequence[Run],
-    verdicts: Sequence[Verdict],
-    accuracies: pandas.DataFrame,
-    gains: dict[str, Any],
+    recorded: Sequence[Run], verdicts: Sequence[Verdict], gains: Mapping[str, Any], gain_of_peak: Interval
 ) -> list[Claim]:
-    """All ours. Runs of a kind are one unit."""
-    arms = []  # rules are judged on when they end training
-    for kind in dict.fromkeys(run.case.kind for run in result):
-        members = [run for run in result if run.case.kind == kind]
+    """Return the claims about the default rule, all ours. Runs of a kind are one unit."""
+    arms = []
+    for kind in dict.fromkeys(run.case.kind for run in recorded):
+        members = [run for run in recorded if run.case.kind == kind]
         case = members[0].case
         accuracy, loss = (
             float(np.median([run.columns[name][-1] for run in members])) for name in ("train_accuracy", "train_loss")
@@ -175,8 +166,6 @@ def _claims(
     hits, alarms = (
         _over_kinds(STATISTICS[name], verdicts, [v.kind for v in verdicts]) for name in ("hit rate", "false alarms")
     )
-    rolled_back = accuracies[f"{default}, rolled back"]
-    back = _gains(rolled_back, accuracies[[default]], result)[default]["all runs"]
     quantity = "test accuracy kept, difference"
     rows = [
         ("the default alarm hits three of four", "hit rate", hits, {"above": 0.75}),
@@ -187,7 +176,7 @@ def _claims(
              {"above": 0.0})
             for name in (END, BEST_CHECKPOINT, EPOCH_OF_SPLIT)
         ),
-        ("rolling back to its peak keeps more than stopping at the alarm", quantity, back, {"above": 0.0}),
+        ("rolling back to its peak keeps more than stopping at the alarm", quantity, gain_of_peak, {"above": 0.0}),
     ]  # fmt: skip
     limits: dict[str, Any] = {"reach": math.inf, "loss_reach": math.inf}
     return [
@@ -197,12 +186,12 @@ def _claims(
     ]  # fmt: skip
 
 
-def _examples(result: Sequence[Run], rule: Rule, settings: Settings) -> Figure:
-    """Test accuracy with the alarm, for the first kinds, one seed per noise."""
-    kinds = list(dict.fromkeys(run.case.kind for run in result))[:6]
+def _examples(recorded: Sequence[Run], rule: Rule, settings: Settings) -> Figure:
+    """Plot test accuracy and alarm for the first kinds, one seed per noise."""
+    kinds = list(dict.fromkeys(run.case.kind for run in recorded))[:6]
     figure, axes = plots.panels(len(kinds), height=2.4)
     for axis, kind in zip(axes, kinds, strict=True):
-        by_noise = {run.case.noise: run for run in result if run.case.kind == kind}
+        by_noise = {run.case.noise: run for run in recorded if run.case.kind == kind}
         for number, (noise, run) in enumerate(sorted(by_noise.items())):
             accuracy, color = run.columns["test_accuracy"], f"C{number}"
             axis.plot(range(1, len(accuracy) + 1), accuracy, color=color, lw=1, label=f"{noise:.0%}")
@@ -216,34 +205,34 @@ def _examples(result: Sequence[Run], rule: Rule, settings: Settings) -> Figure:
     return figure
 
 
-def judge(setting: RunSettings, plan: Sequence[Case], result: Sequence[Run]) -> Outcome:
-    """Judge the frozen rules on the runs that exist of the cases that were planned."""
-    default, settings = frozen(setting)
+def judge(setting: RunSettings, plan: Sequence[Case], recorded: Sequence[Run]) -> Outcome:
+    """Evaluate the frozen rules on the recorded runs of the planned cases."""
+    default, settings = frozen_settings(setting)
     frozen_in = git(FROZEN.parent, "log", "-1", "--format=%H %aI", "--", FROZEN.name)
-    verdicts = {rule.name: [evaluate_rule(rule, settings[rule.name], run) for run in result] for rule in RULES}
-    kinds, noises = [run.case.kind for run in result], [run.case.noise for run in result]
+    verdicts, cases = _verdicts(settings, recorded), [run.case for run in recorded]
+    kinds, noises = [case.kind for case in cases], [case.noise for case in cases]
     statistics: dict[str, dict[str, Interval]] = {}
-    shares = {}  # CPU time of its observations against that of the training; unknown where it needs other training runs
-    training = sum(run.seconds["training"] for run in result)
+    shares = {}  # CPU time of the observations over that of the training, NaN for rules with further training runs
+    training = sum(run.seconds["training"] for run in recorded)
     for name, items in verdicts.items():
         statistics[name] = {key: _over_kinds(statistic, items, kinds) for key, statistic in STATISTICS.items()}
-        spent = sum(run.seconds[alarm] for run in result for alarm in TIMED.get(name, ()))
+        spent = sum(run.seconds[alarm] for run in recorded for alarm in TIMED.get(name, ()))
         shares[name] = spent / training if name in TIMED else math.nan
-    accuracies = _accuracies(result, settings, verdicts)
-    gains = _gains(accuracies[default], accuracies, result)
+    accuracies = _accuracies(recorded, settings, verdicts)
+    gains = _gains(accuracies[default], accuracies, cases)
+    gain_of_peak = _gains(accuracies[f"{default}, rolled back"], accuracies[[default]], cases)[default]["all runs"]
     by_noise = accuracies.assign(noise=noises).groupby("noise").mean()
     by_noise.insert(0, "runs", pandas.Series(noises).value_counts())
     by_noise = by_noise.reset_index()
     by_kind = {kind: [v for v in verdicts[default] if v.kind == kind] for kind in dict.fromkeys(kinds)}
     names = ("hit rate", "false alarms", "premature", "delay", "kept", "kept - final", "best - kept")
-    rule = next(rule for rule in RULES if rule.name == default)
     return Outcome(
         numbers={
             "counts": _counts(verdicts[default]) | {"planned": len(plan)},
             "default": default,
             "chosen": settings,
             "frozen_in": dict(zip(("commit", "date"), frozen_in.split(), strict=False)),
-            "trained": sorted(run.date for run in result if run.date),
+            "trained": sorted(run.date for run in recorded if run.date),
             "rules": {
                 name: {key: _ends(interval) for key, interval in row.items()} | {"cpu_share": shares[name]}
                 for name, row in statistics.items()
@@ -252,7 +241,7 @@ def judge(setting: RunSettings, plan: Sequence[Case], result: Sequence[Run]) -> 
             "default_beyond": {name: {g: _ends(i) for g, i in row.items()} for name, row in gains.items()},
             "by_noise": by_noise.to_dict("records"),
         },
-        claims=_claims(default, result, verdicts[default], accuracies, gains),
+        claims=_claims(recorded, verdicts[default], gains, gain_of_peak),
         tables={
             "All rules, with 95 % intervals over kinds": pandas.DataFrame(
                 {"rule": name} | {key: str(interval) for key, interval in row.items()}
@@ -269,9 +258,9 @@ def judge(setting: RunSettings, plan: Sequence[Case], result: Sequence[Run]) -> 
                 for kind, group in by_kind.items()
             ),
         },
-        figures={"examples": _examples(result, rule, settings[default])},
+        figures={"examples": _examples(recorded, RULES[default], settings[default])},
         verdict=DEFINITIONS,
-        **_scale(setting, plan, result),
+        **_scale(setting, plan, recorded),
     )  # fmt: skip
 
 
