@@ -15,14 +15,14 @@ from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope_studies.forouzesh2021 import STUDY, figures, tables
 from gapscope_studies.forouzesh2021.analysis import over_predicted, relation, relation_claim
+from gapscope_studies.forouzesh2021.grids import make_grid
 from gapscope_studies.forouzesh2021.networks import (
-    Grids,
+    average_runs,
     by_draw,
+    load_run,
+    load_samples,
     measure_run,
-    measured_samples,
-    points,
-    runs,
-    trained_network,
+    measure_runs,
 )
 from gapscope_studies.kit.study import RunSettings
 from smoke_studies import SmokeStudy
@@ -48,8 +48,7 @@ def test_no_network_is_trained_twice(study: SmokeStudy) -> None:
         part.name: part.run.keywords["grid"] for part in STUDY.parts if isinstance(part.run, partial)
     }
     expected = [
-        {spec.id for item in getattr(Grids(study.setting), grids[part])() for spec in item.specs()}
-        for part in study.done()
+        {spec.id for item in make_grid(study.setting, grids[part]) for spec in item.specs()} for part in study.done()
     ]
     trained = {path.name for path in (study.setting.work / "networks" / "runs").iterdir()}
     assert trained == set().union(*expected) and len(trained) < sum(map(len, expected))
@@ -57,10 +56,10 @@ def test_no_network_is_trained_twice(study: SmokeStudy) -> None:
 
 
 def test_measures_the_trained_network_on_the_whole_test_split(setting: RunSettings) -> None:
-    spec = Grids(setting).by_depth()[0].specs()[1]
-    problem, test = measured_samples(setting, spec)
+    spec = make_grid(setting, "by_depth")[0].specs()[1]
+    problem, test = load_samples(setting, spec)
     assert len(problem.test) == 500 and len(test) == 100 and len(problem.train) == 50
-    network, row = trained_network(setting, spec, problem), measure_run(setting, spec)
+    network, row = load_run(setting, spec, problem), measure_run(setting, spec)
     assert row["s_after"] == float(output_sensitivity(network, test.inputs))
     outputs = network_outputs(network, test.inputs)
     assert test.targets is not None
@@ -72,8 +71,8 @@ def test_measures_the_trained_network_on_the_whole_test_split(setting: RunSettin
 
 
 def test_points_average_the_numbers_and_not_their_logarithms(setting: RunSettings) -> None:
-    table = runs(setting, Grids(setting).by_depth())
-    means = points(table)
+    table = measure_runs(setting, make_grid(setting, "by_depth"))
+    means = average_runs(table)
     first = table[table["configuration"] == 0]
     assert len(first) == 2 and means.loc[0, "runs"] == 2
     assert means.loc[0, "s_after"] == pytest.approx(first["s_after"].mean())
@@ -95,9 +94,9 @@ def test_the_authors_numbers_stand_beside_ours() -> None:
 
 
 def test_the_authors_protocol_is_that_of_their_code() -> None:
-    at_paper = Grids(RunSettings(scale="paper", work=Path())).authors()
+    at_paper = make_grid(RunSettings(scale="paper", work=Path()), "authors")
     assert [item.spec.network.options for item in at_paper] == [{"n_hidden": 4, "width": w} for w in (200, 300, 500)]
-    at_small = Grids(RunSettings(scale="small", work=Path())).authors()
+    at_small = make_grid(RunSettings(scale="small", work=Path()), "authors")
     assert at_small[0].spec == at_paper[0].spec and len(at_paper[0].specs()) == 10
     training = at_paper[0].spec.training
     assert (training.optimizer, training.learning_rate, training.batch_size) == ("adam", 1e-3, 128)
@@ -120,12 +119,13 @@ def test_a_mean_of_few_runs_decides_nothing(ours: float, runs: int, outcome: str
 def test_the_larger_scales_hold_the_marked_pairs(scale: str) -> None:
     there = RunSettings(scale=scale, work=Path())
     pairs = [
-        (item.spec.network.options["n_hidden"], item.spec.network.options["width"]) for item in Grids(there).by_depth()
+        (item.spec.network.options["n_hidden"], item.spec.network.options["width"])
+        for item in make_grid(there, "by_depth")
     ]
     deep, deeper = {"small": ((4, 200), (5, 80)), "paper": ((4, 500), (5, 165))}[scale]
     assert deep in pairs and deeper in pairs
     assert (deep[1] / 2) ** deep[0] == pytest.approx((deeper[1] / 2) ** deeper[0], rel=0.03)
-    sizes = [item.spec.network.options for item in Grids(there).against_convolutions()]
+    sizes = [item.spec.network.options for item in make_grid(there, "against_convolutions")]
     assert {"n_hidden": 2, "width": 140} in sizes and {"n_conv": 1, "channels": 5, "hidden": 100} in sizes
 
 
@@ -156,8 +156,9 @@ def test_equation_9_is_met_by_what_it_predicts() -> None:
 
 def table_of(rows: list[dict[str, Any]], draws: int = 6) -> Any:
     """Points of made-up configurations, every run of which is the same."""
-    common = {"name": "", "initialization": "", "outputs": 10.0, "stopped": True, "curve": [3.0, 2.0], "loss curve": []}
-    return points(
+    common = {"name": "", "initialization": "", "outputs": 10.0, "stopped": True, "curve": [3.0, 2.0], "loss curve": [],
+              "train_loss": 0.0}  # fmt: skip
+    return average_runs(
         pandas.DataFrame(
             {"configuration": number, "seed": seed, **common, **row}
             for number, row in enumerate(rows)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from gapscope_studies.forouzesh2021 import equations, figures, tables
-from gapscope_studies.forouzesh2021.analysis import part
+from gapscope_studies.forouzesh2021.analysis import run_part
 from gapscope_studies.forouzesh2021.figures import HOUSING, IMAGES, POPULAR, TABLE_1_PAPER, WIDTHS
 from gapscope_studies.kit.claims import cannot_run
 from gapscope_studies.kit.study import Part, Study
@@ -20,16 +20,16 @@ from gapscope_studies.kit.summary import Finding
 
 
 def _part(
-    name: str, title: str, says: str, find: Callable[..., Any], grid: str, paper: dict[str, str] = IMAGES,
+    name: str, title: str, says: str, analyse: Callable[..., Any], grid: str, paper: dict[str, str] = IMAGES,
     ours: bool = False,
 ) -> Part:  # fmt: skip
-    return Part(name, title, partial(part, find=find, grid=grid, paper=paper), says, ours)
+    return Part(name, title, partial(run_part, analyse=analyse, grid=grid, paper=paper), says, ours)
 
 
 def _figure(name: str, title: str, says: str, grid: str, paper: dict[str, str] = WIDTHS, **options: Any) -> Part:
-    """A figure of test loss against S."""
-    find = partial(figures.loss_against_sensitivity, source=title.split(":")[0], **options)
-    return _part(name, title, says, find, grid, paper=paper)
+    """Return the part of a figure of test loss against S."""
+    analyse = partial(figures.loss_against_sensitivity, source=title.split(":")[0], **options)
+    return _part(name, title, says, analyse, grid, paper=paper)
 
 
 STUDY = Study(

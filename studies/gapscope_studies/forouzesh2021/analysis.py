@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
+import pandas
+from matplotlib.figure import Figure
 
 from gapscope.prediction.correlations import correlations, kendall_tau
 from gapscope.theory.sensitivity import predicted_loss
-from gapscope_studies.forouzesh2021.networks import Configuration, Grids, by_draw, measured_samples, points, runs
+from gapscope_studies.forouzesh2021.grids import Configuration, make_grid
+from gapscope_studies.forouzesh2021.networks import average_runs, by_draw, load_samples, measure_runs
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, estimate
 from gapscope_studies.kit.claims import relation as relation_of
 from gapscope_studies.kit.plots import panels, scatter, set_labels
 from gapscope_studies.kit.pool import outcome
-from gapscope_studies.kit.statistics import Interval, bootstrap_both, log_log, pearson
+from gapscope_studies.kit.statistics import bootstrap_both, log_log, pearson
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Rows = list[dict[str, Any]]
 Numbers = dict[str, float]
@@ -41,18 +41,12 @@ LABELS = {
 ENDS = ("", "_low", "_high")
 
 
-def _ends(name: str, found: Interval) -> Numbers:
-    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
-
-
 def relation(table: Table, x: str, y: str = "test_loss") -> Numbers:
-    """Return correlation and slope of two columns over configurations.
+    """Return correlations and slope of two columns, with 95 % bootstrap intervals.
 
-    Rows where one is not positive and finite are skipped. Pearson's correlation of the logarithms (`rho`) and of the
-    numbers themselves (`rho_raw`), and the least-squares `slope` of log y on log x, each with its 95 % bootstrap
-    interval over the `n` configurations; NaN with fewer than 3.
+    Pearson's correlation of the logarithms (`rho`) and of the numbers (`rho_raw`), and the least-squares `slope` of log
+    y on log x, over the `n` configurations that are positive and finite; NaN with fewer than 3.
 
-    >>> import pandas
     >>> line = relation(pandas.DataFrame({"a": [1.0, 4.0, 9.0], "b": [1.0, 2.0, 3.0]}), "a", "b")
     >>> round(line["rho"], 9), round(line["slope"], 9)
     (1.0, 0.5)
@@ -63,12 +57,16 @@ def relation(table: Table, x: str, y: str = "test_loss") -> Numbers:
         return {"n": len(pair)} | {name + end: math.nan for name in ("rho", "rho_raw", "slope") for end in ENDS}
     correlation, slope = log_log(pair[x], pair[y])
     raw: Any = correlations(pair, [x], target=y, baseline=None).loc[x]
-    result = {f"rho_raw{end}": float(raw[f"pearson{end}"]) for end in ENDS}
-    return {"n": len(pair), **_ends("rho", correlation), **result, **_ends("slope", slope)}
+    return {
+        "n": len(pair),
+        "rho": correlation.value, "rho_low": correlation.low, "rho_high": correlation.high,
+        **{f"rho_raw{end}": float(raw[f"pearson{end}"]) for end in ENDS},
+        "slope": slope.value, "slope_low": slope.low, "slope_high": slope.high,
+    }  # fmt: skip
 
 
 def number_rows(numbers: Any, name: str = "") -> Rows:
-    """Everything that was computed as rows: a relation is three of them, with intervals."""
+    """Return nested numbers as rows; a relation is three of them, with intervals."""
     if not isinstance(numbers, dict):
         return [{"quantity": name, "value": numbers, "95 % interval": ""}]
     if "rho" in numbers:
@@ -80,17 +78,14 @@ def number_rows(numbers: Any, name: str = "") -> Rows:
     return [row for key, value in numbers.items() for row in number_rows(value, f"{name}, {key}" if name else key)]
 
 
-def fitted(table: Table) -> Table:
-    """Return configurations whose networks fit their training data, the paper's condition.
-
-    All are returned where fewer than three fit.
-    """
-    kept = table[table["fitted"]]
-    return kept if len(kept) >= 3 else table
+def select_fitted(table: Table) -> Table:
+    """Return configurations that fit their training data, or all where fewer than three do."""
+    result = table[table["fitted"]]
+    return result if len(result) >= 3 else table
 
 
 def over_predicted(table: Table) -> dict[str, float]:
-    """Smallest, median and largest ratio of the test loss to eq. (9), over configurations."""
+    """Return the smallest, median and largest ratio of the test loss to eq. (9)."""
     ratios = [
         entry.test_loss
         / predicted_loss(entry.s_after, n_outputs=int(entry.outputs), input_second_moment=entry.mean_square_input)
@@ -101,7 +96,7 @@ def over_predicted(table: Table) -> dict[str, float]:
 
 
 def by_family(table: Table) -> dict[str, Numbers]:
-    """Relation of loss and S within each family."""
+    """Return the relation of loss and S within each family."""
     return {str(family): relation(group, "s_after") for family, group in table.groupby("family", sort=False)}
 
 
@@ -109,10 +104,7 @@ def by_family(table: Table) -> dict[str, Numbers]:
 
 
 def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = False) -> Figure:
-    """Plot a log-log scatter, one colour per family.
-
-    Networks with open markers did not fit their data. The dashed line is eq. (9).
-    """
+    """Plot a log-log scatter, one colour per family; open markers did not fit their data."""
     figure, (axis,) = panels(1, width=5.4, height=4.0)
     groups = {str(family): group for family, group in table.groupby("family", sort=False)}
     hollow = {name: (~group["fitted"].astype(bool)).to_list() for name, group in groups.items()}
@@ -127,7 +119,7 @@ def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = Fa
 
 
 @dataclass(frozen=True)
-class Measured:
+class Networks:
     """Networks of one part: configurations, their runs, and points, the averages of runs."""
 
     setting: RunSettings
@@ -137,25 +129,19 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """Results of one part: numbers, claims, scatter plots (name -> columns), table.
-
-    `points` are those that are shown where they are not all, or have further columns.
-    """
+class PartResult:
+    """Results of one part: numbers, claims, scatter plots (name -> columns), table."""
 
     numbers: Mapping[str, Any]
     claims: Sequence[Claim]
     plots: Mapping[str, tuple[str, str]]
-    points: Table = None
+    points: Table = None  # of the figures and tables, where they are not all, or have further columns
     table: Rows | None = None
-    predicted: bool = False
+    predicted: bool = False  # figures have the line of eq. (9)
 
 
 def error_control(table: Table, claims: Sequence[Claim]) -> list[Claim]:
-    """Return the control claim that the test error rises with S.
-
-    Unlike L the error does not depend on the size of the logits.
-    """
+    """Return the control that the test error, independent of the logits' size, rises with S."""
     rises = [each for each in claims if each.statement.startswith("L rises with")]
     if not rises or "test_accuracy" not in table or len(table) < 3:
         return []
@@ -168,33 +154,30 @@ def error_control(table: Table, claims: Sequence[Claim]) -> list[Claim]:
     ]  # fmt: skip
 
 
-def part(setting: RunSettings, *, grid: str, find: Callable[[Measured], Answer], paper: Mapping[str, str]) -> Outcome:
-    """Train and measure the networks of a grid, and return the outcome of `find`.
-
-    `paper` describes the networks that they stand in for.
-    """
-    import pandas
-
-    runs_per_grid = setting.read(__file__).get("runs_per_grid", {})
-    configurations = getattr(Grids(setting, runs_per_grid.get(grid)), grid)()
-    table = runs(setting, configurations)
-    answer = find(Measured(setting, configurations, table, points(table)))
-    shown = points(table) if answer.points is None else answer.points
-    # networks are scored on other test samples than those that are watched while they train
+def run_part(
+    setting: RunSettings, *, grid: str, analyse: Callable[[Networks], PartResult], paper: Mapping[str, str]
+) -> Outcome:
+    """Train and measure the networks of a grid, analyse them, and return the outcome of the part."""
+    configurations = make_grid(setting, grid, setting.read(__file__).get("runs_per_grid", {}).get(grid))
+    runs = measure_runs(setting, configurations)
+    points = average_runs(runs)
+    result = analyse(Networks(setting, configurations, runs, points))
+    points = points if result.points is None else result.points
+    # networks are scored on other test samples than those that are monitored while they train
     specs = [spec.replace({"data.test_size": None}) for item in configurations for spec in item.specs()]
-    n_measured, left_out = len(measured_samples(setting, specs[0])[1]), int((~shown["fitted"].astype(bool)).sum())
-    columns = dict.fromkeys(column for pair in answer.plots.values() for column in pair)
-    facts = [name for name in ("train_accuracy", "test_accuracy", "parameters", "runs") if name in shown]
+    n_measured, n_unfitted = len(load_samples(setting, specs[0])[1]), int((~points["fitted"].astype(bool)).sum())
+    columns = dict.fromkeys(column for pair in result.plots.values() for column in pair)
+    scores = [name for name in ("train_accuracy", "test_accuracy", "parameters", "runs") if name in points]
     return outcome(
         setting, specs, paper,
-        numbers={**answer.numbers, "points": shown.drop(columns=["draws", "loss curve"]).to_dict("records")},
-        claims=[*answer.claims, *error_control(shown, answer.claims)],
+        numbers={**result.numbers, "points": points.drop(columns=["draws", "loss curve"]).to_dict("records")},
+        claims=[*result.claims, *error_control(points, result.claims)],
         also=[{"what": "measured on", "paper": "", "here": f"{n_measured:,} test samples"}],
-        tables={"What was computed": pandas.DataFrame(answer.table or number_rows(answer.numbers)),
-                "Points (means over runs)": shown[["family", "name", *columns, *facts]]},
-        figures={name: _scatter(shown, *pair, predicted=answer.predicted) for name, pair in answer.plots.items()},
-        verdict=f"{left_out} of {len(shown)} configurations do not fit their training data." if left_out else "",
-        seeds=range(int(shown["runs"].max())),
+        tables={"What was computed": pandas.DataFrame(result.table or number_rows(result.numbers)),
+                "Points (means over runs)": points[["family", "name", *columns, *scores]]},
+        figures={name: _scatter(points, *pair, predicted=result.predicted) for name, pair in result.plots.items()},
+        verdict=f"{n_unfitted} of {len(points)} configurations do not fit their training data." if n_unfitted else "",
+        seeds=range(int(points["runs"].max())),
     )  # fmt: skip
 
 
@@ -206,28 +189,28 @@ LOGITS: dict[str, Any] = {"loss_reach": math.inf, "unequal": "initial weights se
 
 
 def arms_of(table: Table) -> tuple[ComparisonArm, ...]:
-    """Return the training fit of the networks of each family.
-
-    A stop rule or the curve ends training.
-    """
+    """Return the training fit of the networks of each family, for the guard."""
     regression = "train_accuracy" not in table
-    score = "train_r2" if regression else "train_accuracy"
     return tuple(
-        ComparisonArm(name=str(family), train_accuracy=float(group[score].mean()),
-                 chance=0.0 if regression else 1 / float(group["outputs"].iloc[0]),
-                 train_loss=float(group["train_loss"].mean()) if "train_loss" in group and not regression else None,
-                 curve=downsample_curve(group["curve"].to_list()), falling=True,
-                 loss_curve=downsample_curve(group["loss curve"].to_list()) if "loss curve" in group else (),
-                 finished=True if group["stopped"].all() else None)
+        ComparisonArm(
+            name=str(family),
+            train_accuracy=float(group["train_r2" if regression else "train_accuracy"].mean()),
+            chance=0.0 if regression else 1 / float(group["outputs"].iloc[0]),
+            train_loss=None if regression else float(group["train_loss"].mean()),
+            curve=downsample_curve(group["curve"].to_list()),
+            falling=True,
+            loss_curve=downsample_curve(group["loss curve"].to_list()),
+            finished=True if group["stopped"].all() else None,
+        )
         for family, group in table.groupby("family", sort=False)
-    )  # fmt: skip
+    )
 
 
-def relations_claim(
+def statistic_claim(
     source: str, says: str, quantity: str, statistic: Callable[[Columns], float], table: Table, *columns: str,
     **more: Any,
 ) -> Claim:  # fmt: skip
-    """A claim about means over runs of columns, such as the difference of two correlations."""
+    """Return a claim about means over runs of columns, such as a difference of correlations."""
     values = more.pop("values", None)
     values = by_draw(table, *columns) if values is None else values
     result = bootstrap_both(lambda means: statistic(dict(zip(columns, means, strict=True))), values)
@@ -244,23 +227,17 @@ def log_pearson(columns: Columns, x: str, y: str = "test_loss") -> float:
 
 
 def relation_claim(source: str, says: str, table: Table, x: str, y: str = "test_loss", **more: Any) -> Claim:
-    """Return the claim that log y rises with log x over configurations.
-
-    Configurations of one of the `clusters` count as one.
-    """
+    """Return the claim that log y rises with log x over configurations or `clusters` of them."""
     quantity, clusters = f"Pearson of log {y} and log {x}", more.pop("clusters", None)
     if clusters is None:
-        free = relations_claim(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
+        free = statistic_claim(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
         return replace(free, low=max(free.low, -1.0), high=min(free.high, 1.0))
     result = log_log(table[x], table[y], clusters)[0]
     return estimate(source, says, quantity, result, above=0.0, compared=arms_of(table), **LOGITS, **more)
 
 
 def ratio_claim(source: str, says: str, first: Table, second: Table, column: str, what: str, **more: Any) -> Claim:
-    """Return the claim about the log10 ratio of the first table's values to the second's.
-
-    The ratio is averaged over configurations in each draw.
-    """
+    """Return a claim on the log10 ratio of two tables' values, by draw."""
     other = more.pop("over", column)
     values = numpy.log10(by_draw(first, column)[0] / by_draw(second, other)[0]).mean(0).tolist()
     compared = (*arms_of(first), *(() if second is first else arms_of(second)))

@@ -17,8 +17,8 @@ from gapscope.theory.sensitivity import (
     fully_connected_layers,
     predicted_variance,
 )
-from gapscope_studies.forouzesh2021.analysis import DRAWS, LOGITS, Answer, Measured, arms_of, by_draw, ratio_claim
-from gapscope_studies.forouzesh2021.networks import outputs_of_runs
+from gapscope_studies.forouzesh2021.analysis import DRAWS, LOGITS, Networks, PartResult, arms_of, by_draw, ratio_claim
+from gapscope_studies.forouzesh2021.networks import compute_outputs
 from gapscope_studies.kit.claims import claim, identity
 from gapscope_studies.kit.study import Outcome, RunSettings
 
@@ -34,8 +34,7 @@ SMALL_NOISE = 1e-4
 def printed_bias_contribution(layers: Sequence[WeightLayer], n_outputs: int) -> float:
     r"""Return eq. (8) as printed for ReLU networks.
 
-    It is $\frac1K \sum_{l=1}^M E[b_l^2] \prod_{i=l+1}^M \frac12 E[w_i^2] H_i$. M counts hidden layers and $H_i$ the
-    units of hidden layer i.
+    $\frac1K \sum_{l=1}^M E[b_l^2] \prod_{i=l+1}^M \frac12 E[w_i^2] H_i$, with M hidden layers of $H_i$ units.
 
     >>> printed_bias_contribution(fully_connected_layers(7, [4]), 1)  # no product, and no output bias
     1.0
@@ -51,8 +50,6 @@ def printed_bias_contribution(layers: Sequence[WeightLayer], n_outputs: int) -> 
 def output_second_moment(layers: Sequence[WeightLayer]) -> float:
     """Return E f_k^2 of random ReLU networks at the input 0, layer by layer.
 
-    A ReLU halves the second moment.
-
     >>> output_second_moment(fully_connected_layers(7, [4]))  # 4 units of bias 1, halved, and the output's bias
     3.0
     """
@@ -64,11 +61,7 @@ def output_second_moment(layers: Sequence[WeightLayer]) -> float:
 
 
 def rescaling_power(*, inputs: bool) -> float:
-    """Return the power of a in which S falls if outputs are divided by a.
-
-    With `inputs`, inputs are multiplied by a as well. The network has ReLUs and no biases, and S comes from central
-    differences of noise in float64.
-    """
+    """Return the power of a in which S falls with outputs over a (and `inputs` times a)."""
     torch.manual_seed(0)
     network = build_network("fully_connected", input_shape=(8,), n_outputs=3, width=32).double()
     for name, weight in network.named_parameters():
@@ -86,7 +79,7 @@ def rescaling_power(*, inputs: bool) -> float:
 
 
 def exact_checks(setting: RunSettings) -> Outcome:
-    """Eqs. (8) and (10) and the powers of Sec. VI-B, without training."""
+    """Check eqs. (8) and (10) and the powers of Sec. VI-B, without training."""
     n_outputs = 3
     layers = fully_connected_layers(8, HIDDEN)
     truth = output_second_moment(layers) / n_outputs
@@ -119,15 +112,12 @@ def exact_checks(setting: RunSettings) -> Outcome:
 # --- on trained networks
 
 
-def equations(measured: Measured) -> Answer:
-    """Check eq. (3) on the loss and eq. (7) on the variance of probabilities.
-
-    The loss is predicted from the distance of probabilities to labels, their variance over networks from S.
-    """
-    table = measured.points
+def equations(networks: Networks) -> PartResult:
+    """Check eq. (3) on the loss, and eq. (7) on the variance of probabilities over networks."""
+    table = networks.points
     # variance over runs of the probabilities, summed over classes, mean over test samples (eq. 6)
-    runs = (outputs_of_runs(measured.setting, item)[0] for item in measured.configurations)
-    variances = [float(outputs.double().softmax(2).var(0).sum(1).mean()) for outputs in runs]
+    outputs_of_runs = (compute_outputs(networks.setting, item)[0] for item in networks.configurations)
+    variances = [float(outputs.double().softmax(2).var(0).sum(1).mean()) for outputs in outputs_of_runs]
     predicted = [
         predicted_variance(row.s_after, n_outputs=int(row.outputs), input_second_moment=row.mean_square_input)
         for row in table.itertuples()
@@ -146,15 +136,15 @@ def equations(measured: Measured) -> Answer:
                   "log10 of the variance over eq. (7)", ratios.to_list(), unit="configurations", **TWICE,
                   compared=arms_of(group), **LOGITS)
         )  # fmt: skip
-    return Answer(
+    return PartResult(
         numbers={"variance_over_eq_7": (table["variance_of_probabilities"] / table["predicted_variance"]).to_list()},
         claims=claims, points=table, plots={"loss": ("half_distance", "test_loss")},
     )  # fmt: skip
 
 
-def random_labels(measured: Measured) -> Answer:
+def random_labels(networks: Networks) -> PartResult:
     """Check Sec. VI-B: random labels raise the loss above eq. (9), as S ignores labels."""
-    table = measured.points
+    table = networks.points
     excess = {}  # log10 of L over the root of S, mean over configurations, by draw
     for name, group in table.groupby("family", sort=False):
         s, loss = by_draw(group, "s_after", "test_loss")
@@ -163,4 +153,6 @@ def random_labels(measured: Measured) -> Answer:
                   "log10 of L over the root of S, random minus clean labels",
                   excess["random labels"] - excess["clean"], unit=DRAWS, above=0.0, compared=arms_of(table),
                   **LOGITS)  # fmt: skip
-    return Answer(numbers={}, claims=[rises], plots={"loss": ("s_after", "test_loss")}, predicted=True, points=table)
+    return PartResult(
+        numbers={}, claims=[rises], plots={"loss": ("s_after", "test_loss")}, predicted=True, points=table
+    )

@@ -1,4 +1,4 @@
-"""The parts: every figure and table of the paper that survives, from one pool of networks."""
+"""Parts that are figures of the paper, all from one pool of networks."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from dataclasses import replace
 from typing import Any
 
 import numpy
+import pandas
 
+from gapscope.measures.bias_variance import bias_variance
 from gapscope.theory.sensitivity import predicted_loss
 from gapscope_studies.forouzesh2021.analysis import (
     DRAWS,
     LABELS,
     LOGITS,
-    Answer,
-    Measured,
+    Networks,
+    PartResult,
     arms_of,
     by_family,
-    fitted,
     log_pearson,
     over_predicted,
     ratio_claim,
     relation,
     relation_claim,
-    relations_claim,
+    select_fitted,
+    statistic_claim,
 )
-from gapscope_studies.forouzesh2021.networks import by_draw, outputs_of_runs
+from gapscope_studies.forouzesh2021.networks import by_draw, compute_outputs
 from gapscope_studies.kit.claims import Claim, claim, identity
 from gapscope_studies.kit.study import Table
 
@@ -46,10 +48,7 @@ TABLE_1_PAPER = {**POPULAR, "data": "CIFAR-10, 50,000 training images"}
 
 
 def _both(source: str, says: str, first: Table, second: Table, what: str, **more: Any) -> list[Claim]:
-    """Return two claims, about S and about the loss of the first table over the second's.
-
-    Both ratios are claimed to be below 1 unless `more` has other bounds.
-    """
+    """Return two claims, on S and on L of the first table over the second's (by default < 1)."""
     more = more or {"below": 0.0}
     return [
         ratio_claim(source, says.format(name), first, second, column, f"{name} of {what}", **more)
@@ -58,15 +57,12 @@ def _both(source: str, says: str, first: Table, second: Table, what: str, **more
 
 
 def _nearest(pairs: Iterable[tuple[Any, Any]], sizes: Any) -> tuple[Any, Any]:
-    """The pair of rows whose sizes have the ratio nearest to 1."""
+    """Return the pair of rows whose sizes have the ratio nearest to 1."""
     return min(pairs, key=lambda pair: abs(sizes[pair[0]] / sizes[pair[1]] - 1))
 
 
 def convolutions_for_layers(table: Table) -> list[Claim]:
-    """Return claims of Fig. 2(a): CNN against fully connected network, large against small.
-
-    The first pair is the nearest in parameters, the second is the largest CNN and the smallest fully connected network.
-    """
+    """Return claims of Fig. 2(a): CNN over fully connected network, at equal size and at most unequal size."""
     cnns = table[table["family"].str.startswith("CNN")]
     others, size = table[table["family"] == "FC, 2 hidden layers"], table["parameters"]
     pairs = [(cnn, (others["parameters"] - size[cnn]).abs().idxmin()) for cnn in cnns.index]
@@ -82,16 +78,11 @@ def convolutions_for_layers(table: Table) -> list[Claim]:
 
 
 def depth_and_width(table: Table) -> list[Claim]:
-    """Return claims of Fig. 2(b) on equal (H/2)^M, and on narrow deep networks.
-
-    The largest depths are compared at equal (H/2)^M, and narrow networks of the deepest with the widest before.
-    """
+    """Return claims of Fig. 2(b) on equal (H/2)^M, and on narrow deep networks against the widest."""
     product = (table["width"] / 2) ** table["n_hidden"]
     depth, deepest = sorted(table["n_hidden"].unique())[-2:]
     shallow, deep = table[table["n_hidden"] == depth], table[table["n_hidden"] == deepest]
-    i, j = min(
-        itertools.product(shallow.index, deep.index), key=lambda pair: abs(product[pair[0]] / product[pair[1]] - 1)
-    )
+    i, j = _nearest(itertools.product(shallow.index, deep.index), product)
     shapes = [f"{table.loc[k, 'n_hidden']:.0f} layers of {table.loc[k, 'width']:.0f}" for k in (j, i)]
     says = "equal (H/2)^M give the same {}"
     result = _both("Fig. 2(b)", says, table.loc[[j]], table.loc[[i]], " over ".join(shapes), **NEAR)
@@ -103,16 +94,13 @@ def depth_and_width(table: Table) -> list[Claim]:
 
 
 def deeper_cnns(table: Table) -> list[Claim]:
-    """Return claims of Fig. 2(c): deep CNN over one of equal size, and narrowest over widest.
-
-    The widest has one layer less.
-    """
-    at = {depth: group for depth, group in table.groupby("n_conv")}
-    pairs = [(i, j) for i in table.index for j in table.index if table.loc[i, "n_conv"] > table.loc[j, "n_conv"]]
+    """Return claims of Fig. 2(c): deep CNN over one of equal size, and narrowest over widest."""
+    by_depth = {depth: group for depth, group in table.groupby("n_conv")}
     size = table["parameters"]
+    pairs = [(i, j) for i in table.index for j in table.index if table.loc[i, "n_conv"] > table.loc[j, "n_conv"]]
     i, j = _nearest(pairs, size)
-    first, second = sorted(at)[:2]
-    narrow, wide = at[second]["channels"].idxmin(), at[first]["channels"].idxmax()
+    first, second = sorted(by_depth)[:2]
+    narrow, wide = by_depth[second]["channels"].idxmin(), by_depth[first]["channels"].idxmax()
     result = []
     for says, deep, shallow in (
         ("at equal parameters the deeper CNN, here the wider one, has the lower {}", i, j),
@@ -125,7 +113,7 @@ def deeper_cnns(table: Table) -> list[Claim]:
 
 
 def shifts(table: Table, source: str) -> list[Claim]:
-    """Fig. 2(d, e): S and L of each regularization over those of the same networks without it."""
+    """Return claims of Fig. 2(d, e): S and L of each regularization over those without it."""
     groups = dict(list(table.groupby("family", sort=False)))
     return [
         each
@@ -136,70 +124,59 @@ def shifts(table: Table, source: str) -> list[Claim]:
 
 
 def xavier_alone(table: Table) -> list[Claim]:
-    """Return the claim of Fig. 1 without its standard normal networks.
-
-    The outputs of these are larger by orders of magnitude.
-    """
-    alone = fitted(table[table["initialization"] != "standard_normal"])
+    """Return the claim of Fig. 1 without standard normal networks, whose outputs are larger."""
+    alone = select_fitted(table[table["initialization"] != "standard_normal"])
     says = "L rises with S among the networks from Xavier uniform weights, one of two clusters nine decades apart"
     return [relation_claim("Fig. 1", says, alone, "s_after", paper=0.9707)]
 
 
 def initializations(table: Table) -> list[Claim]:
-    """Return claims of Fig. 3 on S and L from He normal weights over the best others.
-
-    The paper finds both lowest.
-    """
+    """Return claims of Fig. 3: S and L from He normal weights over the lowest others."""
     groups = dict(list(table.groupby("family", sort=False)))
     claims = []
     for name, label in (("s_after", "S"), ("test_loss", "L")):
         logs = {kind: numpy.log(group[name]).mean() for kind, group in groups.items() if kind != "he_normal"}
-        rival = min(logs, key=logs.__getitem__)
+        best = min(logs, key=logs.__getitem__)
         claims.append(
-            ratio_claim("Fig. 3", f"{label} is lowest from He normal weights", groups["he_normal"], groups[rival], name,
-                        f"{label} of He normal over {rival}", below=0.0)
+            ratio_claim("Fig. 3", f"{label} is lowest from He normal weights", groups["he_normal"], groups[best], name,
+                        f"{label} of He normal over {best}", below=0.0)
         )  # fmt: skip
     others = table[table["family"] != "standard_normal"]
     return [*claims, relation_claim("Fig. 3", "L rises with S without the standard normal networks", others, "s_after")]
 
 
 def loss_against_sensitivity(
-    measured: Measured,
-    *,
-    source: str,
-    x: str = "s_after",
-    rho: float | None = None,
-    clusters: str = "",
+    networks: Networks, *, source: str, x: str = "s_after", rho: float | None = None, clusters: str = "",
     check: Callable[[Table], list[Claim]] | None = None,
-) -> Answer:
-    """Relate test loss to S over one grid, with eq. (9) and further claims of the figure."""
-    table = measured.points
-    used = fitted(table)
-    numbers: dict[str, Any] = {"relation": relation(used, x)}
+) -> PartResult:  # fmt: skip
+    """Relate test loss to S over one grid, with eq. (9) and the claims that `check` returns."""
+    table = networks.points
+    fitted = select_fitted(table)
+    numbers: dict[str, Any] = {"relation": relation(fitted, x)}
     by_equation_9 = x == "s_after" and "train_accuracy" in table
     if by_equation_9:
-        numbers["loss_over_eq_9"] = over_predicted(used)
-    more = {"clusters": used[clusters].to_list(), "unit": "clusters"} if clusters else {}
-    claims = [relation_claim(source, f"L rises with {LABELS[x]}", used, x, paper=rho, **more)]
+        numbers["loss_over_eq_9"] = over_predicted(fitted)
+    more = {"clusters": fitted[clusters].to_list(), "unit": "clusters"} if clusters else {}
+    claims = [relation_claim(source, f"L rises with {LABELS[x]}", fitted, x, paper=rho, **more)]
     claims += [] if check is None else check(table)
     if by_equation_9 and source in ("Fig. 1", "Fig. 2(a)", "Fig. 2(b)", "Fig. 3"):
-        claims += near_equation_9(source, used)
-    return Answer(numbers=numbers, claims=claims, plots={"loss": (x, "test_loss")}, predicted=by_equation_9)
+        claims += near_equation_9(source, fitted)
+    return PartResult(numbers=numbers, claims=claims, plots={"loss": (x, "test_loss")}, predicted=by_equation_9)
 
 
 def near_equation_9(source: str, table: Table) -> list[Claim]:
-    """That the test loss is near eq. (9), whose slope in logarithms is 1/2."""
+    """Return claims that the test loss is near eq. (9), whose log-log slope is 1/2."""
     return [
         claim(source, "L is that of eq. (9) within a factor of 2", "mean |log10 of L over eq. (9)|", _distances(table),
               unit=DRAWS, below=math.log10(2), compared=arms_of(table), **LOGITS),
-        relations_claim(source, "L rises with the root of S, as in eq. (9)", "slope of log L by log S",
-                           lambda means: _log_slope(means["s_after"], means["test_loss"]), table, "s_after",
-                           "test_loss", paper=0.5, within=1.2, above=0.0),
+        statistic_claim(source, "L rises with the root of S, as in eq. (9)", "slope of log L by log S",
+                        lambda means: _log_slope(means["s_after"], means["test_loss"]), table, "s_after",
+                        "test_loss", paper=0.5, within=1.2, above=0.0),
     ]  # fmt: skip
 
 
 def _log_slope(x: numpy.ndarray, y: numpy.ndarray) -> float:
-    """Least-squares slope of log y by log x, NaN where x is constant.
+    """Return the least-squares slope of log y by log x, NaN where x is constant.
 
     >>> round(_log_slope(numpy.array([1.0, 4.0, 9.0]), numpy.array([1.0, 2.0, 3.0])), 9)
     0.5
@@ -210,35 +187,28 @@ def _log_slope(x: numpy.ndarray, y: numpy.ndarray) -> float:
 # --- Figs. 10 to 13
 
 
-def figure_10(measured: Measured) -> Answer:
-    """Compare variance with S on Boston housing, and error with its parts (Fig. 10c, d).
-
-    The squared error is identical to bias + variance.
-    """
-    import pandas
-
-    from gapscope.measures.bias_variance import bias_variance
-
+def figure_10(networks: Networks) -> PartResult:
+    """Relate variance to S, and the squared error to bias + variance (Fig. 10c, d)."""
     parts = []
-    for item in measured.configurations:
-        outputs, test = outputs_of_runs(measured.setting, item)
+    for item in networks.configurations:
+        outputs, test = compute_outputs(networks.setting, item)
         assert test.targets is not None
         result = bias_variance(outputs, test.targets)
         parts.append({"bias": result.bias, "variance": result.variance, "squared_error": result.mse})
-    table = measured.points.join(pandas.DataFrame(parts))
+    table = networks.points.join(pandas.DataFrame(parts))
     table["bias_and_variance"] = table["bias"] + table["variance"]
     table["predicted_variance"] = table["s_after"] * table["mean_square_input"] / 0.1**2 * table["outputs"] ** 2
     gap = float((table["bias_and_variance"] / table["squared_error"] - 1).abs().max())
     # with a few runs a variance is hardly known, and the bias takes its share: the runs are the units that count
     n_runs = int(table["runs"].min())
     close = relation_claim("Fig. 10(d)", "the variance over runs rises with S", table, "s_after", "variance",
-                    clusters=table.index.to_list())  # fmt: skip
+                           clusters=table.index.to_list())  # fmt: skip
     claims = [
         identity("Fig. 10(c)", "the squared error is bias + variance (an identity: a check of the code)",
                  "largest relative difference", gap, below=1e-6, ours=True),
         replace(close, units=min(close.units, n_runs), unit="runs behind a variance"),
     ]  # fmt: skip
-    return Answer(
+    return PartResult(
         numbers={"variance_and_s": relation(table, "s_after", "variance"),
                  "loss_and_variance": relation(table, "variance"),
                  "variance_over_squared_error": float((table["variance"] / table["squared_error"]).median()),
@@ -248,37 +218,31 @@ def figure_10(measured: Measured) -> Answer:
     )  # fmt: skip
 
 
-def figure_11_amount(measured: Measured) -> Answer:
-    """Compare ResNet-18 and 34 on few and on many samples (Fig. 11a, b).
-
-    The paper finds a poor match with few, and a better one with many.
-    """
-    few, many = (group.reset_index(drop=True) for _, group in measured.points.groupby("family", sort=False))
-    better = relations_claim(
+def figure_11_amount(networks: Networks) -> PartResult:
+    """Compare ResNet-18 and 34 on few and on many samples (Fig. 11a, b)."""
+    few, many = (group.reset_index(drop=True) for _, group in networks.points.groupby("family", sort=False))
+    better = statistic_claim(
         "Fig. 11(a, b)", "loss and S match better with many samples than with few",
         "Pearson of the logs with many minus with few",
         lambda columns: log_pearson(columns, "s_after") - log_pearson(columns, "few_s", "few_loss"),
-        measured.points, "s_after", "test_loss", "few_s", "few_loss",
+        networks.points, "s_after", "test_loss", "few_s", "few_loss",
         values=numpy.concatenate([by_draw(group, "s_after", "test_loss") for group in (many, few)]),
     )  # fmt: skip
-    return Answer(numbers={"relations": by_family(measured.points)}, claims=[better],
+    return PartResult(numbers={"relations": by_family(networks.points)}, claims=[better],
                   plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
 
 
 def _distances(stage: Table) -> numpy.ndarray:
-    """|log10 of L over eq. (9)| of each draw, averaged over configurations."""
+    """Return |log10 of L over eq. (9)| of each draw, averaged over configurations."""
     s, loss = by_draw(stage, "s_after", "test_loss")
     first = stage.iloc[0]
     facts = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
     return numpy.abs(numpy.log10(loss / (predicted_loss(1.0, **facts) * numpy.sqrt(s)))).mean(0)
 
 
-def figure_11_stages(measured: Measured) -> Answer:
-    """Return the relation of S and loss at stages of training (Fig. 11d).
-
-    In the paper it comes closer to eq. (9) as training continues.
-    """
-    table, claims = measured.points, []
+def figure_11_stages(networks: Networks) -> PartResult:
+    """Relate S and loss at stages of training (Fig. 11d)."""
+    table, claims = networks.points, []
     groups = table.groupby(["family", "initialization"], sort=False)
     ratios = {f"{family}, {kind}": over_predicted(group) for (family, kind), group in groups}
     for kind, group in table.groupby("initialization", sort=False):
@@ -291,32 +255,29 @@ def figure_11_stages(measured: Measured) -> Answer:
                   # stages of training are what is compared: none of them is meant to be its end
                   compared=[replace(one, finished=True) for one in arms_of(last)])
         )  # fmt: skip
-    return Answer(numbers={"relations": by_family(table) | ratios}, claims=claims,
+    return PartResult(numbers={"relations": by_family(table) | ratios}, claims=claims,
                   plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
 
 
-def figure_12(measured: Measured) -> Answer:
-    """Compare S of outputs and probabilities over popular networks and initializations.
-
-    It is the relation of Fig. 12.
-    """
-    used = fitted(measured.points)
-    lost = relations_claim(
+def figure_12(networks: Networks) -> PartResult:
+    """Relate the loss to S of outputs and of probabilities (Fig. 12)."""
+    fitted = select_fitted(networks.points)
+    lost = statistic_claim(
         "Fig. 12", "the relation is weaker behind the softmax", "Pearson of the logs, raw minus probabilities",
-        lambda columns: log_pearson(columns, "s_after") - log_pearson(columns, "s_softmax"), used,
+        lambda columns: log_pearson(columns, "s_after") - log_pearson(columns, "s_softmax"), fitted,
         "s_after", "s_softmax", "test_loss",
     )  # fmt: skip
-    return Answer(
-        numbers={"raw": relation(used, "s_after"), "probabilities": relation(used, "s_softmax")},
-        claims=[relation_claim("Fig. 12", "L rises with S of the raw outputs", used, "s_after"), lost],
+    return PartResult(
+        numbers={"raw": relation(fitted, "s_after"), "probabilities": relation(fitted, "s_softmax")},
+        claims=[relation_claim("Fig. 12", "L rises with S of the raw outputs", fitted, "s_after"), lost],
         plots={"raw": ("s_after", "test_loss"), "probabilities": ("s_softmax", "test_loss")},
     )
 
 
-def figure_13(measured: Measured) -> Answer:
-    """S on training and on test inputs (Fig. 13). The paper: practically the same."""
-    table = measured.points
+def figure_13(networks: Networks) -> PartResult:
+    """Compare S on training inputs with S on test inputs (Fig. 13)."""
+    table = networks.points
     same = ratio_claim("Fig. 13", "S on training inputs is that on test inputs", table, table, "s_train",
                        "S on training over S on test inputs", over="s_after", **NEAR)  # fmt: skip
-    return Answer(numbers={"relation": relation(table, "s_after", "s_train")}, claims=[same],
+    return PartResult(numbers={"relation": relation(table, "s_after", "s_train")}, claims=[same],
                   plots={"inputs": ("s_after", "s_train")})  # fmt: skip

@@ -1,7 +1,4 @@
-"""Parts that are tables: Tables I and II, the authors' stored results, and a ranking.
-
-The ranking is one of untrained networks.
-"""
+"""Parts that are tables: Tables I and II, the authors' stored results, a ranking before training."""
 
 from __future__ import annotations
 
@@ -11,29 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pandas
 from scipy import stats
 
 from gapscope.prediction.correlations import correlations, kendall_tau
 from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers
 from gapscope_studies.forouzesh2021.analysis import (
-    Answer,
     Columns,
-    Measured,
+    Networks,
+    PartResult,
     Rows,
-    fitted,
     log_pearson,
     relation,
-    relations_claim,
+    select_fitted,
+    statistic_claim,
 )
 from gapscope_studies.forouzesh2021.figures import SAME
-from gapscope_studies.forouzesh2021.networks import by_draw, measured_samples
-from gapscope_studies.kit.claims import Claim, claim
-from gapscope_studies.kit.claims import estimate as claims_of
+from gapscope_studies.forouzesh2021.networks import by_draw, load_samples
+from gapscope_studies.kit.claims import Claim, claim, estimate
 from gapscope_studies.kit.statistics import Interval, pearson
 from gapscope_studies.kit.study import Table
 
 AUTHORS_RUNS = 10
-JUDGED = "error_judged"
+ERROR = "error_judged"
 TABLE_1 = {
     "j_softmax": "J after softmax",
     "j": "J before softmax",
@@ -42,170 +39,146 @@ TABLE_1 = {
 }
 
 
-def _printed(table: str) -> Table:
-    import pandas
-
+def _read_printed(table: str) -> Table:
     rows: Table = pandas.read_csv(Path(__file__).with_name("paper.csv"), comment="#")
     return rows[rows["table"] == table]
 
 
-def _lead(columns: Columns) -> float:
-    """Correlation of the loss with S before the softmax, less the largest of the three others."""
+def _lead_of_s(columns: Columns) -> float:
+    """Return the loss's correlation with S before the softmax, less the largest of the others."""
     result = {name: pearson(columns[name], columns["test_loss"]) for name in TABLE_1}
     return result.pop("s_few") - max(result.values())
 
 
-def table_1(measured: Measured) -> Answer:
-    """Correlate J and S, before and after the softmax, with the test loss (Table I).
-
-    Correlations are Pearson's. The table has computing times, too.
-    """
-    all_runs, used, theirs = measured.runs, fitted(measured.points), _printed("I").set_index("quantity")
+def table_1(networks: Networks) -> PartResult:
+    """Correlate J and S, before and after the softmax, with the test loss (Table I)."""
+    fitted, printed = select_fitted(networks.points), _read_printed("I").set_index("quantity")
     rows, numbers = [], {}
     for column, label in TABLE_1.items():
-        result, seconds = relation(used, column), all_runs[f"{column}_seconds"]
+        result, seconds = relation(fitted, column), networks.runs[f"{column}_seconds"]
         numbers[label] = {**result, "seconds": seconds.mean(), "seconds_std": seconds.std()}
-        rows.append({"metric": label, "paper": theirs.loc[label, "mean"], **result,
-                     "paper's seconds": theirs.loc[label, "seconds"], "seconds": seconds.mean()})  # fmt: skip
-    numbers["S before softmax, per output, on all test inputs"] = relation(used, "s_per_output")
-    times = all_runs["j_seconds"] / all_runs["s_few_seconds"]
+        rows.append({"metric": label, "paper": printed.loc[label, "mean"], **result,
+                     "paper's seconds": printed.loc[label, "seconds"], "seconds": seconds.mean()})  # fmt: skip
+    numbers["S before softmax, per output, on all test inputs"] = relation(fitted, "s_per_output")
+    times = networks.runs["j_seconds"] / networks.runs["s_few_seconds"]
     claims = [
-        relations_claim("Table I", "of J and S, before and after the softmax, S before it goes best with the loss",
-                           "its Pearson minus the largest of the others", _lead, used, *TABLE_1, "test_loss"),
+        statistic_claim("Table I", "of J and S, before and after the softmax, S before it goes best with the loss",
+                        "its Pearson minus the largest of the others", _lead_of_s, fitted, *TABLE_1, "test_loss"),
         claim("Sec. V", "J takes more than ten times the time of S", "processor time of J over that of S", times,
-              clusters=all_runs["configuration"].to_list(), unit="configurations", above=10.0,
+              clusters=networks.runs["configuration"].to_list(), unit="configurations", above=10.0,
               compared=(), untrained="processor times"),
     ]  # fmt: skip
-    return Answer(numbers={"metrics": numbers, "j_over_s_seconds": times.median()}, claims=claims, table=rows,
+    return PartResult(numbers={"metrics": numbers, "j_over_s_seconds": times.median()}, claims=claims, table=rows,
                   plots={"s": ("s_after", "test_loss"), "j": ("j_softmax", "test_loss")})  # fmt: skip
 
 
-def table_2(measured: Measured) -> Answer:
-    """Correlate the error with loss and S before and after temperature scaling (Table II).
-
-    The paper's table is lost.
-    """
-    table = fitted(measured.points)
+def table_2(networks: Networks) -> PartResult:
+    """Correlate the error with loss and S before and after temperature scaling (Table II)."""
+    table = select_fitted(networks.points)
     table = table[table["temperature"].notna()]
     table = table.assign(s_calibrated=table["s_after"] / table["temperature"] ** 2)
     pairs = {"loss": ("loss_judged", "loss_calibrated"), "S": ("s_after", "s_calibrated")}
     claims = [
-        relations_claim(
+        statistic_claim(
             "Table II", f"temperature scaling brings the {name} closer to the error",
             "Pearson of the logs after minus before",
-            lambda columns, pair=pair: log_pearson(columns, pair[1], JUDGED) - log_pearson(columns, pair[0], JUDGED),
-            table, *pair, JUDGED,
+            lambda columns, pair=pair: log_pearson(columns, pair[1], ERROR) - log_pearson(columns, pair[0], ERROR),
+            table, *pair, ERROR,
         )
         for name, pair in pairs.items()
     ]  # fmt: skip
-    numbers = {name: {"before": relation(table, before, JUDGED), "after": relation(table, after, JUDGED)}
+    numbers = {name: {"before": relation(table, before, ERROR), "after": relation(table, after, ERROR)}
                for name, (before, after) in pairs.items()}  # fmt: skip
-    plots = {"before": ("s_after", JUDGED), "after": ("s_calibrated", JUDGED)}
-    return Answer(numbers=numbers, claims=claims, plots=plots, points=table)
+    plots = {"before": ("s_after", ERROR), "after": ("s_calibrated", ERROR)}
+    return PartResult(numbers=numbers, claims=claims, plots=plots, points=table)
 
 
 def authors_row(width: int, name: str, ours: Any) -> dict[str, Any]:
     """Return one of the authors' stored results with ours (accuracy in per cent)."""
-    theirs = _printed("authors")
-    result = theirs[(theirs["width"] == width) & (theirs["quantity"] == name)]
-    mean, deviation = (float(result[key].iloc[0]) if len(result) else math.nan for key in ("mean", "deviation"))
+    printed = _read_printed("authors")
+    printed = printed[(printed["width"] == width) & (printed["quantity"] == name)]
+    mean, deviation = (float(printed[key].iloc[0]) if len(printed) else math.nan for key in ("mean", "deviation"))
     scale = 100 if name == "test_accuracy" else 1
-    own, own_deviation = scale * ours.mean(), scale * ours.std(ddof=0)
+    our_mean, our_deviation = scale * ours.mean(), scale * ours.std(ddof=0)
     return {
-        "width": width,
-        "quantity": name,
-        "authors": mean,
-        "deviation": deviation,
-        "ours": own,
-        "our deviation": own_deviation,
-        "runs": len(ours),
-        "deviations apart": abs(own - mean) / math.hypot(deviation, own_deviation),
-    }
+        "width": width, "quantity": name, "authors": mean, "deviation": deviation, "ours": our_mean,
+        "our deviation": our_deviation, "runs": len(ours),
+        "deviations apart": abs(our_mean - mean) / math.hypot(deviation, our_deviation),
+    }  # fmt: skip
 
 
-def same_mean(found: Mapping[str, Any], comparisons: int) -> Claim:
-    """Return the claim that our mean is the authors' mean of ten runs.
-
-    The difference is compared with its standard error. The bound is that which 5 % of as many comparisons of equal
-    means would pass anywhere (Bonferroni).
-    """
-    error = math.hypot(found["deviation"] / math.sqrt(AUTHORS_RUNS), found["our deviation"] / math.sqrt(found["runs"]))
-    apart = abs(found["ours"] - found["authors"]) / error
-    says = f"{found['quantity']} at width {found['width']} is {found['authors']:.4g}"
-    return claims_of("the authors' code", says, "standard errors between the means",
-                     Interval(apart, apart, apart, found["runs"]), unit="runs", compared=(),
-                     untrained="the authors' own trainings, their settings",
-                     below=float(stats.norm.isf(0.025 / comparisons)))  # fmt: skip
+def same_mean(row: Mapping[str, Any], comparisons: int) -> Claim:
+    """Return the claim that our mean is the authors' mean of ten runs, in standard errors of the difference."""
+    error = math.hypot(row["deviation"] / math.sqrt(AUTHORS_RUNS), row["our deviation"] / math.sqrt(row["runs"]))
+    apart = abs(row["ours"] - row["authors"]) / error
+    says = f"{row['quantity']} at width {row['width']} is {row['authors']:.4g}"
+    # Bonferroni: 5 % of as many comparisons of equal means pass the bound anywhere
+    return estimate("the authors' code", says, "standard errors between the means",
+                    Interval(apart, apart, apart, row["runs"]), unit="runs", compared=(),
+                    untrained="the authors' own trainings, their settings",
+                    below=float(stats.norm.isf(0.025 / comparisons)))  # fmt: skip
 
 
-def authors(measured: Measured) -> Answer:
-    """Compare our runs with the authors' three stored results.
-
-    These have 4 hidden layers, standard normal weights, 1,000 CIFAR-10 images and ten runs.
-    """
-    inputs = math.prod(measured_samples(measured.setting, measured.configurations[0].spec)[0].input_shape)
-    widths = measured.points["width"].astype(int)
+def authors(networks: Networks) -> PartResult:
+    """Compare our runs with the authors' three stored results."""
+    inputs = math.prod(load_samples(networks.setting, networks.configurations[0].spec)[0].input_shape)
+    widths = networks.points["width"].astype(int)
     theory = [expected_sensitivity(fully_connected_layers(inputs, [width] * 4), 10) for width in widths]
-    table = measured.points.assign(s_over_eq_10=measured.points["s_before"] / theory)
+    table = networks.points.assign(s_over_eq_10=networks.points["s_before"] / theory)
     rows = [
         authors_row(int(width), name, group[name])
-        for width, group in measured.runs.groupby("width")
+        for width, group in networks.runs.groupby("width")
         for name in ("test_loss", "s_after", "test_accuracy")
     ]
     known = [result for result in rows if math.isfinite(result["deviations apart"])]
     claims = [same_mean(result, len(known)) for result in known]
-    ratios = by_draw(measured.points, "s_before")[0] / numpy.transpose([theory])
+    ratios = by_draw(networks.points, "s_before")[0] / numpy.transpose([theory])
     claims.append(claim("eq. (10)", "S before training is eq. (10)", "S before training over eq. (10)", ratios.mean(0),
                         unit="draws of weights", above=1 / SAME, below=SAME, compared=(),
                         untrained="untrained networks"))  # fmt: skip
-    return Answer(numbers={"comparison": rows, "relation": relation(table, "s_after")}, claims=claims, table=rows,
+    return PartResult(numbers={"comparison": rows, "relation": relation(table, "s_after")}, claims=claims, table=rows,
                   points=table, plots={"loss": ("s_after", "test_loss")}, predicted=True)  # fmt: skip
 
 
-def _ranking_rows(used: Table, what: str) -> Rows:
+def _ranking_rows(points: Table, name: str) -> Rows:
     rows = []
     for target in ("test_loss", "error"):
-        result: Table = correlations(used, ["s_before"], target=target, baseline="parameters")
+        result: Table = correlations(points, ["s_before"], target=target, baseline="parameters")
         for measure, values in result.iterrows():
             row = {
-                "networks": what,
+                "networks": name,
                 "predictor": "S before training" if measure == "s_before" else "parameter count",
                 "of": "test loss" if target == "test_loss" else "test error",
                 "n": int(values["n"]),
             }
-            for name in ("kendall", "spearman"):
-                row[name.capitalize()] = values[name]
-                row[f"{name.capitalize()} interval"] = f"[{values[f'{name}_low']:.2f}, {values[f'{name}_high']:.2f}]"
+            for kind in ("kendall", "spearman"):
+                row[kind.capitalize()] = values[kind]
+                row[f"{kind.capitalize()} interval"] = f"[{values[f'{kind}_low']:.2f}, {values[f'{kind}_high']:.2f}]"
             rows.append(row)
     return rows
 
 
-RANKED = ("s_before", "parameters", "test_loss")
-
-
-def _tau_lead(columns: Columns) -> float:
-    """Return Kendall's tau of the loss with S before training, minus that with network size.
-
-    The size is the number of parameters.
-    """
+def _tau_lead_of_s(columns: Columns) -> float:
+    """Return Kendall's tau of the loss with S before training, minus that with the parameter count."""
     of_s, of_size = (kendall_tau(columns[name], columns["test_loss"]) for name in ("s_before", "parameters"))
     return of_s - of_size
 
 
-def ranking(measured: Measured) -> Answer:
+def ranking(networks: Networks) -> PartResult:
     """Compare S before training with the parameter count as a ranking by loss and error."""
-    table = measured.points
-    is_standard = table["initialization"] == "standard_normal"
-    used = fitted(table[is_standard])
+    points = networks.points
+    is_standard = points["initialization"] == "standard_normal"
+    standard = select_fitted(points[is_standard])
     rows, claims = [], []
-    for what, networks in (
-        ("standard normal, all", used),
-        ("standard normal, fully connected", used[used["n_hidden"].notna()]),
-        ("other initializations, fully connected", table[~is_standard]),
+    for name, subset in (
+        ("standard normal, all", standard),
+        ("standard normal, fully connected", standard[standard["n_hidden"].notna()]),
+        ("other initializations, fully connected", points[~is_standard]),
     ):
-        rows += _ranking_rows(networks, what)
-        says = f"S before training ranks the losses better than counting parameters ({what})"
+        rows += _ranking_rows(subset, name)
+        says = f"S before training ranks the losses better than counting parameters ({name})"
         quantity = "Kendall's tau of S minus that of the parameters"
-        claims.append(relations_claim("ranking", says, quantity, _tau_lead, networks, *RANKED, ours=True))
-    return Answer(numbers={"rankings": rows}, claims=claims, table=rows, points=table,
-                  plots={"s": ("s_before", "test_loss"), "size": ("parameters", "test_loss")})  # fmt: skip
+        claims.append(statistic_claim("ranking", says, quantity, _tau_lead_of_s, subset, "s_before", "parameters",
+                                      "test_loss", ours=True))  # fmt: skip
+    return PartResult(numbers={"rankings": rows}, claims=claims, table=rows, points=points,
+                      plots={"s": ("s_before", "test_loss"), "size": ("parameters", "test_loss")})  # fmt: skip
