@@ -24,7 +24,7 @@ def test_history_is_found_among_the_data_and_told_in_words(tmp_path: Path) -> No
     assert shown.exit_code == 0, shown.output
     lines = shown.stdout.splitlines()
     assert lines[0] == "1 of 2 measures predict the gap beyond the hyperparameters: rbf."
-    assert "96 networks, a training configuration each, 6 hyperparameters" in shown.stdout and "vc_dim" in shown.stdout
+    assert "96 networks, 96 training configurations, 6 hyperparameters" in shown.stdout and "vc_dim" in shown.stdout
     assert max(len(line.rstrip()) for line in lines[1:]) <= 80
 
 
@@ -49,4 +49,4 @@ def test_a_pool_is_a_table_too(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     content = json.loads(shown.stdout)
     assert content["networks"] == 14 and content["recipes"] == 2 and content["hyperparameters"] == ["hp.rate"]
-    assert content["rows"][0]["why"] == "2 training configurations are too few; 12 at least"
+    assert content["rows"][0]["why"] == "2 training configurations are too few; at least 12 are needed"

@@ -148,7 +148,7 @@ def test_a_resnet_and_a_bert_make_records() -> None:
 
 
 def test_a_record_needs_targets() -> None:
-    with pytest.raises(InvalidInput, match="train data of a record need targets"):
+    with pytest.raises(InvalidInput, match="train score of a record needs targets"):
         gs.record_network(nn.Linear(3, 2), torch.ones(4, 3), name="mine")
 
 

@@ -61,7 +61,7 @@ def test_the_verdict_is_in_words_and_the_table_is_small() -> None:
 
 def test_the_same_network_twice_is_a_tie() -> None:
     result = gs.compare({"a": NETWORKS["flat"], "b": NETWORKS["flat"]}, (X, Y), ["ntk_trace", "input_jacobian_norm"])
-    assert result.verdict[0] == "a and b are tied: none is put first by more than half of the 2 measures."
+    assert result.verdict[0] == "a and b are tied: none is ranked first by more than half of the 2 measures."
 
 
 def board(**correlations: float) -> gs.Leaderboard:
@@ -77,12 +77,12 @@ def board(**correlations: float) -> gs.Leaderboard:
 
 def test_measures_with_evidence_vote_in_the_direction_that_they_have_there() -> None:
     measures = ["input_jacobian_norm", "loss", "parameter_norm"]
-    judged = board(loss=-1.0, parameter_norm=0.0)
-    result = gs.compare(NETWORKS, (X, Y), measures, evidence=judged)
+    evidence = board(loss=-1.0, parameter_norm=0.0)
+    result = gs.compare(NETWORKS, (X, Y), measures, evidence=evidence)
     assert [vote.measure for vote in result.votes()] == ["loss"]
     losses = {row.network: row.value for row in result.of("loss")}
     assert result.order()[0] == max(losses, key=lambda name: losses[name])
-    row = judged.row("loss").partial
+    row = evidence.row("loss").partial
     message = f"loss: r {row.value:.2f} [{row.low:.2f}, {row.high:.2f}], p {row.p:.3f}. Baselines: the size: r"
     assert result.verdict[0].startswith(
         "Evidence at equal hyperparameters in 42 networks whose gap is known: " + message
@@ -117,8 +117,8 @@ def test_a_comparison_survives_the_disk(tmp_path: Path) -> None:
 def test_wrong_input_gets_one_sentence() -> None:
     with pytest.raises(InvalidInput, match="at least two networks; got 1"):
         gs.compare({"one": nn.Linear(5, 2)}, X)
-    with pytest.raises(InvalidInput, match=r"n_groups must lie in \[2, 200\]; got 1"):
-        gs.compare(NETWORKS, X, n_groups=1)
+    with pytest.raises(InvalidInput, match=r"number of samples must lie in \[2, inf\); got 1"):
+        gs.compare(NETWORKS, X[:1])
 
 
 def test_networks_that_are_finished_are_kept_when_it_is_stopped() -> None:
@@ -127,7 +127,7 @@ def test_networks_that_are_finished_are_kept_when_it_is_stopped() -> None:
     class Stopping(nn.Linear):
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             passes.append(len(input))
-            if len(passes) > 1:  # the first is that of the front door
+            if len(passes) > 1:  # the first is that of the input validation
                 raise KeyboardInterrupt
             return super().forward(input)
 

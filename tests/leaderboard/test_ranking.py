@@ -111,11 +111,11 @@ def test_verdicts_in_words() -> None:
     assert verdict_of(partial=strong, kendall=weak, **facts)[0] == "evidence"
     assert "smaller gap at equal" in verdict_of(partial=Score(value=-0.4, p=0.01), kendall=weak, **facts)[1]
     for given, why in (
-        ({"recipes": 5}, "5 training configurations are too few; 12 at least"),
+        ({"recipes": 5}, "5 training configurations are too few; at least 12"),
         ({"fixed": "it is fixed"}, "it is fixed"),
         ({"kendall": Score(value=-0.97, p=0.01)}, "its order is that of the gap (tau -0.97)"),
         ({"hyperparameters": 0}, "the table has no hyperparameters"),
-        ({"partial": weak, "kendall": strong}, "as hyperparameters alone do"),
+        ({"partial": weak, "kendall": strong}, "but not beyond the hyperparameters"),
         ({"partial": weak}, "it does not correlate with the gap"),
     ):
         changed: dict[str, Any] = {"partial": strong, "kendall": weak} | facts | given

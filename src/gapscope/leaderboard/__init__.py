@@ -2,7 +2,7 @@
 
 Common parameters:
     table: One row per network.
-    measure: Column of the measure; rows whose value is not finite are excluded.
+    measure: Column of the measure.
     target: Column of the generalization gap.
     hyperparameters: Columns of the hyperparameters that were varied.
     clusters: Number of the training configuration of each row; seeds of one configuration share it.

@@ -1,17 +1,17 @@
 r"""Association of a measure with the gap: at equal hyperparameters, and by a straight line.
 
-At equal hyperparameters it is the partial correlation of residuals from held-out training configurations. The smoother
+At equal hyperparameters it is the partial correlation of residuals on held-out training configurations. The smoother
 is ridge regression in the space of all interactions of the hyperparameters: with $k_j$ the centred equality kernel of
-hyperparameter j (a Gaussian of the ranks where it has more than `MAX_LEVELS` values),
+hyperparameter j (a Gaussian of the ranks if it has more than `MAX_LEVELS` values),
 
 $$K = \prod_j (1 + \theta k_j), \qquad S = K (K + \lambda n I)^{-1}$$
 
-holds main effects with weight $\theta$, interactions of two with $\theta^2$, and so on. $\theta$ and $\lambda$ are
-those of the least error on held-out training configurations. How flexible this is decides every verdict that rests on
-it. In 60 simulated pools of 150 networks, at 5 % for a single measure, the gap's own function of the hyperparameters
-with some noise passed for evidence in 35 % with main effects alone, in 8 % with all pairs by least squares, in 13 %
-with this smoother; a planted partial correlation of 0.3 was found in 98, 87 and 98 %. What the corrected verdicts are
-worth is counted in `results/protocols/never_fooled.json`.
+contains main effects with weight $\theta$, interactions of two with $\theta^2$, and so on. $\theta$ and $\lambda$
+minimize the error on held-out training configurations. The flexibility of the smoother decides the verdicts. In 60
+simulated pools of 150 networks, a noisy copy of the gap's dependence on the hyperparameters was wrongly taken as
+evidence (single measure, level 5 %) in 35 % with main effects only, 8 % with all pairs by least squares, and 13 % with
+this smoother; a true partial correlation of 0.3 was detected in 98, 87 and 98 %. Error rates of the corrected verdicts
+are in `results/protocols/never_fooled.json`.
 """
 
 from __future__ import annotations
@@ -61,19 +61,20 @@ def _kernel(column: Any) -> Float[Array, "n n"]:
         kernel = numpy.exp(-0.5 * ((ranks[:, None] - ranks[None]) / 0.25) ** 2)
         kernel = kernel - kernel.mean(0) - kernel.mean(1)[:, None] + kernel.mean()
         return kernel / kernel.diagonal().mean()
+    # 1 for equal levels and -1 / (levels - 1) for others: the mean over equally frequent levels is 0
     return ((codes[:, None] == codes[None]) * levels - 1.0) / (levels - 1)
 
 
 @dataclass(frozen=True)
 class Residuals:
-    """Linear maps of a column to its residuals given the hyperparameters."""
+    """Linear maps from a column to its residuals given the hyperparameters."""
 
-    inside: Float[Array, "n n"]  # of the fit to all rows
+    in_sample: Float[Array, "n n"]  # of the fit to all rows
     held_out: Float[Array, "n n"]  # of the fits without each row's own training configuration
 
 
 class HyperparameterSmoother:
-    """Fit columns by hyperparameters (none fits the mean), with the least held-out error."""
+    """Smoother of columns by hyperparameters (by the mean, if there are none)."""
 
     def __init__(self, table: pandas.DataFrame, hyperparameters: Sequence[str], clusters: Int[Array, " n"]) -> None:
         self.n, self._members = len(table), members(clusters)
@@ -88,46 +89,46 @@ class HyperparameterSmoother:
                 kernel = kernel * (1 + weight * factor)
             values, vectors = numpy.linalg.eigh(kernel / kernel.diagonal().mean())
             for ridge in RIDGES if self._kernels else (1e-9,):
+                # K = V diag(v) V^T, so I - S = I - V diag(v / (v + ridge n)) V^T
                 shrinkage = numpy.maximum(values, 0.0) / (numpy.maximum(values, 0.0) + ridge * self.n)
-                inside = numpy.eye(self.n) - (vectors * shrinkage) @ vectors.T
-                # y - fit without the rows c of a configuration is (I - S)_cc^-1 ((I - S) y)_c, as for any ridge
-                held_out = inside.copy()
+                in_sample = numpy.eye(self.n) - (vectors * shrinkage) @ vectors.T
+                # the residuals of rows c after a fit without them are (I - S)_cc^-1 ((I - S) y)_c
+                held_out = in_sample.copy()
                 for rows in self._members:
-                    held_out[rows] = numpy.linalg.solve(inside[numpy.ix_(rows, rows)], inside[rows])
-                candidates.append(Residuals(inside, held_out))
+                    held_out[rows] = numpy.linalg.solve(in_sample[numpy.ix_(rows, rows)], in_sample[rows])
+                candidates.append(Residuals(in_sample, held_out))
         return candidates
 
     def residuals(self, values: Float[Array, " n"]) -> Residuals:
-        """Return the maps whose held-out residuals of these values are smallest."""
+        """Return the maps with the smallest held-out residuals of these values."""
         return min(self._candidates, key=lambda maps: float(((maps.held_out @ values) ** 2).sum()))
 
 
-NOTHING_LEFT = 1e-6
+# a smaller standard deviation of the residuals (of normal scores) is rounding error
+MIN_RESIDUAL_STD = 1e-6
 
 
 @dataclass(frozen=True)
 class PartialAssociation:
-    """Correlation of residuals, NaN where the hyperparameters leave nothing of the measure."""
+    """Correlation of residuals, NaN if the hyperparameters determine the measure."""
 
     score: Score
     explained: float  # fraction of the measure's variance that they explain on held-out configurations
-    permuted: Float[Array, " d"]  # the correlation under each permutation
+    permuted: Float[Array, " d"]  # correlation under each permutation
 
 
 class PartialAssociations:
     r"""Partial associations of the measures of one table.
 
-    Measure and gap are turned into normal scores of their ranks; `HyperparameterSmoother` fits each by the
-    hyperparameters, without the training configuration that is predicted (cross-fitting), and the residuals are
-    correlated:
+    Measure and gap are transformed to normal scores; `HyperparameterSmoother` fits each by the hyperparameters, without
+    the training configuration that is predicted (cross-fitting), and the residuals are correlated:
 
     $$r = \operatorname{corr}\big(\mu - \hat\mu_{-c}(\theta),\; g - \hat g_{-c}(\theta)\big)$$
 
-    Under a permutation the residuals of the measure are exchanged between whole training configurations and smoothed
-    again (Freedman and Lane 1983), so that the parameters spent on the hyperparameters count. Residuals on both sides
-    make the error of either fit a product of two small ones (Chernozhukov et al. 2018); it is not zero: a measure that
-    is the gap's own smooth function of the hyperparameters plus a little noise is the hardest case ("shadow" in
-    `results/protocols`).
+    A permutation exchanges the residuals of the measure between whole training configurations and smooths them again
+    (Freedman and Lane 1983), which accounts for the degrees of freedom of the smoother. With residuals on both sides
+    the bias is a product of two fit errors (Chernozhukov et al. 2018). It is largest for a measure that is the gap's
+    dependence on the hyperparameters plus a little noise ("shadow" in `results/protocols`).
 
     `orders` are permutations of the rows, `weights` the counts of each network in each resample.
 
@@ -153,11 +154,13 @@ class PartialAssociations:
         """Return the association of one measure (one finite number per network)."""
         scores = normal_scores(values)
         maps = self._smoother.residuals(scores)
-        inside, held_out = maps.inside @ scores, maps.held_out @ scores
+        in_sample, held_out = maps.in_sample @ scores, maps.held_out @ scores
+        # R2 on held-out configurations; normal scores have mean 0
         explained = 1 - float((held_out**2).sum() / max(float((scores**2).sum()), 1e-300))
-        if inside.std() < NOTHING_LEFT:
+        if in_sample.std() < MIN_RESIDUAL_STD:
             return PartialAssociation(Score(value=numpy.nan), explained, numpy.full(len(self._orders), numpy.nan))
-        permuted = numpy.stack([inside[order] for order in self._orders]) @ maps.held_out.T
+        # one row per permutation: permuted in-sample residuals, mapped to their held-out residuals
+        permuted = numpy.stack([in_sample[order] for order in self._orders]) @ maps.held_out.T
         held_out, gap, once = held_out[None], self._gap[None], numpy.ones((1, len(scores)))
         interval = percentile_interval(weighted_pearson(self._weights, held_out, gap), 0.95)
         value = float(weighted_pearson(once, held_out, gap)[0])
@@ -166,23 +169,25 @@ class PartialAssociations:
 
 @dataclass(frozen=True)
 class HeldOutLine:
-    """Error of a line that predicts the gap of networks of other training configurations."""
+    """Errors of a line on held-out training configurations."""
 
-    r_squared: Score  # below 0 if the line is worse than the mean gap of the other configurations
+    r_squared: Score  # below 0 if the line is worse than the mean gap
     mae: Score
     permuted: Float[Array, " d"]  # R2 under each permutation
 
 
-def _left_out(columns: Float[Array, "n p"], clusters: Int[Array, " n"]) -> Float[Array, "n n"]:
-    """Return the map of targets to the errors of the fits without each row's own cluster."""
-    inside = numpy.eye(len(columns)) - columns @ numpy.linalg.pinv(columns)
-    errors = inside.copy()
+def _held_out_map(columns: Float[Array, "n p"], clusters: Int[Array, " n"]) -> Float[Array, "n n"]:
+    """Return the map from targets to the errors of the fits without each row's own cluster."""
+    # with the hat matrix H = X X^+, the errors of rows c are (I - H)_cc^-1 ((I - H) y)_c; the pseudo-inverse covers
+    # columns that are constant in all other clusters
+    in_sample = numpy.eye(len(columns)) - columns @ numpy.linalg.pinv(columns)
+    held_out = in_sample.copy()
     for rows in members(clusters):
-        errors[rows] = numpy.linalg.pinv(inside[numpy.ix_(rows, rows)]) @ inside[rows]
-    return errors
+        held_out[rows] = numpy.linalg.pinv(in_sample[numpy.ix_(rows, rows)]) @ in_sample[rows]
+    return held_out
 
 
-def _columns(values: Float[Array, " n"]) -> Float[Array, "n 2"]:
+def _line_columns(values: Float[Array, " n"]) -> Float[Array, "n 2"]:
     spread = float(values.std()) or 1.0
     return numpy.stack([numpy.ones(len(values)), (values - values.mean()) / spread], axis=1)
 
@@ -190,8 +195,8 @@ def _columns(values: Float[Array, " n"]) -> Float[Array, "n 2"]:
 def held_out_errors(
     values: Float[Array, " n"], gaps: Float[Array, " n"], clusters: Int[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Return each gap minus its prediction by the line of the other training configurations."""
-    return _left_out(_columns(values), clusters) @ gaps
+    """Return each gap minus its prediction by a line through the other configurations."""
+    return _held_out_map(_line_columns(values), clusters) @ gaps
 
 
 def cross_validated_line(
@@ -201,30 +206,26 @@ def cross_validated_line(
     orders: Float[Array, "d n"],
     weights: Float[Array, "b n"],
 ) -> HeldOutLine:
-    r"""Predict each gap by the line of the other training configurations.
+    r"""Predict each gap by a line through the other training configurations.
 
     $$R^2 = 1 - \frac{\sum_i (g_i - \hat a_{-c} - \hat b_{-c}\mu_i)^2}{\sum_i (g_i - \bar g_{-c})^2}$$
 
-    with c the training configuration of network i: the mean gap, too, is that of the others, so that R2 of an
-    uninformative measure is slightly below 0. Exact, by the closed form of least squares with held-out rows. `orders`
-    are permutations of the rows, `weights` the counts of each network in each resample.
+    with c the training configuration of network i. The mean gap excludes c, too, so R2 of an uninformative measure is
+    slightly below 0. `orders` are permutations of the rows, `weights` the counts of each network in each resample.
     """
-    line = _left_out(_columns(values), clusters)
-    mean = _left_out(numpy.ones((len(values), 1)), clusters)
+    line = _held_out_map(_line_columns(values), clusters)
+    mean = _held_out_map(numpy.ones((len(values), 1)), clusters)
     errors, baseline = line @ gaps, mean @ gaps
+    # columns of permuted gaps, [n, d]
     permuted = gaps[numpy.asarray(orders, dtype=int)].T if len(orders) else numpy.empty((len(gaps), 0))
 
-    def explained(of_line: Array, of_mean: Array) -> Array:
-        return 1 - of_line / numpy.where(of_mean > 0, of_mean, numpy.nan)
+    def r_squared(line_sum: Array, mean_sum: Array) -> Array:
+        return 1 - line_sum / numpy.where(mean_sum > 0, mean_sum, numpy.nan)
 
+    interval = percentile_interval(r_squared(weights @ errors**2, weights @ baseline**2), 0.95)
+    mae_interval = percentile_interval(weights @ numpy.abs(errors) / weights.sum(1), 0.95)
     return HeldOutLine(
-        Score.of(
-            float(explained((errors**2).sum(), (baseline**2).sum())),
-            percentile_interval(explained(weights @ errors**2, weights @ baseline**2), 0.95),
-        ),
-        Score.of(
-            float(numpy.abs(errors).mean()),
-            percentile_interval(weights @ numpy.abs(errors) / weights.sum(1), 0.95),
-        ),
-        explained(((line @ permuted) ** 2).sum(0), ((mean @ permuted) ** 2).sum(0)),
+        Score.of(float(r_squared((errors**2).sum(), (baseline**2).sum())), interval),
+        Score.of(float(numpy.abs(errors).mean()), mae_interval),
+        r_squared(((line @ permuted) ** 2).sum(0), ((mean @ permuted) ** 2).sum(0)),
     )

@@ -1,4 +1,4 @@
-"""Result of a comparison of networks, and the evidence from a pool that supports it."""
+"""Comparison of networks: rows, votes of the measures, and verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREFIX = "m."
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureEvidence:
-    """Evidence of the leaderboard about one measure."""
+    """Evidence of a leaderboard about one measure."""
 
     role: str  # "measure", "size" or "random"
     verdict: str  # "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters
@@ -53,7 +53,7 @@ class LeaderboardEvidence:
 
     @classmethod
     def of(cls, board: Any) -> LeaderboardEvidence:
-        """Read a leaderboard, or raise InvalidInput for anything else."""
+        """Return the evidence of a leaderboard, or raise InvalidInput for other objects."""
         try:
             by_measure = {
                 row.measure.removeprefix(PREFIX): MeasureEvidence(
@@ -77,25 +77,24 @@ class LeaderboardEvidence:
 
     @property
     def baselines(self) -> str:
-        """Describe the baselines, size and random measure, in words."""
-        baselines = {own.role: own for own in self.by_measure.values() if own.role != "measure"}
-        words = {"size": "the size", "random": "a random measure"}
-        return "; ".join(f"{words[role]}: {own}" for role, own in sorted(baselines.items(), reverse=True))
+        """Evidence about the baselines, size and random measure, as text."""
+        by_role = {item.role: item for item in self.by_measure.values()}
+        titles = {"size": "the size", "random": "a random measure"}
+        return "; ".join(f"{title}: {by_role[role]}" for role, title in titles.items() if role in by_role)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> LeaderboardEvidence:
-        """Build from what `to_dict` returned (numbers that are not finite arrive as strings)."""
+        """Build from the result of `to_dict` (non-finite numbers are strings in JSON)."""
         numbers = ("r", "low", "high", "p")
         values: dict[str, dict[str, Any]] = {
-            name: {**own, **{key: float(own[key]) for key in numbers}} for name, own in content["by_measure"].items()
+            name: {**item, **{key: float(item[key]) for key in numbers}} for name, item in content["by_measure"].items()
         }
-        return cls(
-            content["source"], content["networks"], {name: MeasureEvidence(**own) for name, own in values.items()}
-        )
+        by_measure = {name: MeasureEvidence(**item) for name, item in values.items()}
+        return cls(content["source"], content["networks"], by_measure)
 
 
-# training accuracies that differ by more than this make measures hard to compare
-LIKE_FIT = 0.02
+# a larger difference of the training accuracies makes measures hard to compare
+MAX_ACCURACY_DIFFERENCE = 0.02
 NUMBERS = ("value", "standard_error", "low", "high", "rank")
 
 
@@ -106,50 +105,49 @@ class ComparedReading:
     measure: str  # such as "ntk_trace" or "unit_sparsity.zeta"
     network: str
     value: float
-    standard_error: float  # over samples; NaN where it is not known
+    standard_error: float  # over samples; NaN if unknown
     low: float
     high: float
     direction: Direction
-    rank: float  # 1 for the network that goes with the smallest gap; NaN where no direction is known
+    rank: float  # 1 for the network with the smallest predicted gap; NaN without a direction
     note: str = ""  # method of the estimate, or why there is no number
 
 
 @dataclass(frozen=True)
 class _Vote:
-    """Network that one measure ranks first, and whether its intervals separate it."""
+    """Ranking by one measure, and the network that it ranks first."""
 
     measure: str
     ranks: Mapping[str, float]
-    first: str | None
-    settled: bool
+    first: str | None  # None for a tie
+    is_separated: bool  # whether the interval of the first network overlaps no other
 
 
 def _vote(measure: str, numbers: Sequence[Sequence[ComparedReading]]) -> _Vote:
-    """Return one vote per measure, by the mean rank of its numbers."""
+    """Return the vote of a measure, by the mean rank of its numbers."""
     networks = [row.network for row in numbers[0]]
     ranks = {name: fmean(row.rank for rows in numbers for row in rows if row.network == name) for name in networks}
     firsts = [name for name, rank in ranks.items() if rank == min(ranks.values())]
     if len(firsts) > 1:
         return _Vote(measure, ranks, None, False)
-    settled = True  # if the interval of the first network overlaps no other
+    is_separated = True
     for rows in numbers:
         best = next(row for row in rows if row.network == firsts[0])
-        others = [row for row in rows if row is not best]
-        settled &= all(row.high < best.low or row.low > best.high for row in others)
-    return _Vote(measure, ranks, firsts[0], settled)
+        is_separated &= all(row.high < best.low or row.low > best.high for row in rows if row is not best)
+    return _Vote(measure, ranks, firsts[0], is_separated)
 
 
 class Comparison(StoredRows[ComparedReading]):
     """Networks compared on the same samples, the best first.
 
-    Each measure has one vote, however many numbers it yields; margins vote by their medians, and the number of
-    parameters, the baseline, does not vote. With a leaderboard of networks of known gap only numbers with evidence
-    vote, in the direction that they have there.
+    Each measure has one vote, however many numbers it yields; margins vote by their medians, and the parameter count,
+    the baseline, does not vote. With evidence from a leaderboard, only numbers with evidence vote, in the direction
+    that they have there.
 
     Attributes:
         level: Nominal coverage of the intervals.
         unmeasured: Network -> measure -> why it has no value.
-        evidence: Evidence of that leaderboard; None without one.
+        evidence: Evidence of the leaderboard; None without one.
     """
 
     _kind, _keys = "a comparison", frozenset({"verdict", "unmeasured"})
@@ -170,43 +168,43 @@ class Comparison(StoredRows[ComparedReading]):
 
     @property
     def networks(self) -> list[str]:
-        """Names of the networks, in the order in which they were given."""
+        """Names of the networks, in the order of `compare`."""
         return list(dict.fromkeys(row.network for row in sorted(self, key=lambda row: row.measure != BASELINE)))
 
     def of(self, measure: str) -> list[ComparedReading]:
-        """Rows of one number, by rank."""
+        """Return the rows of one number, by rank."""
         return [row for row in self if row.measure == measure]
 
     @property
     def trusted(self) -> dict[str, MeasureEvidence]:
-        """Numbers of all networks that have evidence, the strongest first."""
+        """Evidence about the numbers that all networks have, the strongest first."""
         trusted = {} if self.evidence is None else self.evidence.trusted
         return {name: item for name, item in trusted.items() if len(self.of(name)) == len(self.networks)}
 
     def votes(self) -> list[_Vote]:
-        """Return the network that each number with evidence or a direction ranks first."""
+        """Return the votes of all measures with evidence, or else with a direction."""
+        votes: list[_Vote] = []
         if self.trusted:
-            votes: list[_Vote] = []
-            for name, own in self.trusted.items():
-                # ranked in the direction that the evidence gives the measure
-                signed = {row.network: math.copysign(1.0, own.r) * row.value for row in self.of(name)}
+            for name, item in self.trusted.items():
+                # smaller values rank first if they predict a smaller gap: r > 0
+                signed = {row.network: math.copysign(1.0, item.r) * row.value for row in self.of(name)}
                 ranks = {network: 1.0 + sum(v < value for v in signed.values()) for network, value in signed.items()}
                 votes.append(_vote(name, [[replace(row, rank=ranks[row.network]) for row in self.of(name)]]))
             return votes
         families: dict[str, list[str]] = {}
         for name in dict.fromkeys(row.measure for row in self):
             rows = self.of(name)
-            usable = all(row.rank == row.rank for row in rows) and len(rows) == len(self.networks)
-            if usable and name != BASELINE:
+            is_complete = all(row.rank == row.rank for row in rows) and len(rows) == len(self.networks)
+            if is_complete and name != BASELINE:
                 families.setdefault(name.split(".")[0], []).append(name)
-        voting: list[_Vote] = []
+        votes = []
         for family, names in families.items():
             medians = [name for name in names if name.endswith(".median")]
-            voting.append(_vote(family, [self.of(name) for name in (medians or names)]))
-        return voting
+            votes.append(_vote(family, [self.of(name) for name in (medians or names)]))
+        return votes
 
     def order(self) -> list[str]:
-        """Names of the networks by mean rank, the one expected to generalize best first."""
+        """Return the names of the networks by mean rank, the smallest predicted gap first."""
         votes = self.votes()
         return sorted(self.networks, key=lambda name: fmean(vote.ranks[name] for vote in votes) if votes else 0.0)
 
@@ -217,16 +215,18 @@ class Comparison(StoredRows[ComparedReading]):
         rows, values = self.of(BASELINE), [row.value for row in self.of("accuracy")]
         smallest = [row.network for row in rows if row.rank == 1]
         if rows:
-            same = len(smallest) == len(rows)
-            lines.append("All have the same size." if same else f"By size alone it would be {' or '.join(smallest)}.")
-        if values and max(values) - min(values) > LIKE_FIT:
+            are_equal = len(smallest) == len(rows)
             lines.append(
-                f"Training accuracies differ ({min(values):.3f} to {max(values):.3f}): a small gap is easy for a "
-                "network that fits little, so read this with care."
+                "All have the same size." if are_equal else f"By size alone it would be {' or '.join(smallest)}."
             )
-        for name, whys in self.unmeasured.items():
-            if whys:
-                lines.append(f"Not measured of {name}: {', '.join(whys)}; reasons: .unmeasured.")
+        if values and max(values) - min(values) > MAX_ACCURACY_DIFFERENCE:
+            lines.append(
+                f"Training accuracies differ ({min(values):.3f} to {max(values):.3f}), so gaps are hard to compare: "
+                "a network that fits little has a small gap."
+            )
+        for name, reasons in self.unmeasured.items():
+            if reasons:
+                lines.append(f"Not measured of {name}: {', '.join(reasons)}; reasons: .unmeasured.")
         if self.evidence is None and self.votes():
             lines.append(
                 "No evidence was passed that these measures rank networks; pass evidence=gs.rank_measures(POOL)."
@@ -234,19 +234,19 @@ class Comparison(StoredRows[ComparedReading]):
         return tuple(lines)
 
     def _about_evidence(self) -> list[str]:
-        """Return the evidence and baselines of measures at equal hyperparameters."""
+        """Return a sentence on the evidence for the measures, or on its absence."""
         if self.evidence is None:
             return []
-        where, baselines = f"{self.evidence.networks} networks whose gap is known", self.evidence.baselines
+        pool, baselines = f"{self.evidence.networks} networks whose gap is known", self.evidence.baselines
         if not self.trusted:
             measured = {row.measure for row in self} & set(self.evidence.by_measure)
             return [
-                f"No evidence: in {where}, none of the {len(measured)} numbers measured here predicts the gap better "
+                f"No evidence: in {pool}, none of the {len(measured)} numbers measured here predicts the gap better "
                 f"than the hyperparameters ({baselines}). The lines below follow the stated direction of each measure."
             ]
-        named = "; ".join(f"{name}: {own}" for name, own in list(self.trusted.items())[:4])
+        items = "; ".join(f"{name}: {item}" for name, item in list(self.trusted.items())[:4])
         more = f"; and {len(self.trusted) - 4} more" if len(self.trusted) > 4 else ""
-        return [f"Evidence at equal hyperparameters in {where}: {named}{more}. Baselines: {baselines}."]
+        return [f"Evidence at equal hyperparameters in {pool}: {items}{more}. Baselines: {baselines}."]
 
     def _about_the_best(self) -> str:
         votes = self.votes()
@@ -254,16 +254,18 @@ class Comparison(StoredRows[ComparedReading]):
             return "No measure with a stated direction was computed for all networks, so they cannot be ranked."
         firsts = {name: [vote for vote in votes if vote.first == name] for name in self.order()}
         best = max(firsts, key=lambda name: len(firsts[name]))
-        own, settled = firsts[best], [vote for vote in firsts[best] if vote.settled]
-        count = f"{len(own)} of {len(votes)} measures put it first"
-        if 2 * len(own) <= len(votes):
-            tied = [name for name, given in firsts.items() if given] or self.order()[:2]
-            return f"{' and '.join(tied)} are tied: none is put first by more than half of the {len(votes)} measures."
-        if not settled:
-            return f"{best} is ahead, but within the intervals: {count}, none beyond them. Take more samples."
-        names = ", ".join(vote.measure for vote in settled)
-        beyond = f"beyond the {percent(self.level)} intervals by {names}"
-        return f"{best} is expected to have the smallest gap: {count}, {beyond}."
+        n_first, separated = len(firsts[best]), [vote for vote in firsts[best] if vote.is_separated]
+        count = f"{n_first} of {len(votes)} measures rank it first"
+        if 2 * n_first <= len(votes):
+            tied = [name for name, voters in firsts.items() if voters] or self.order()[:2]
+            return (
+                f"{' and '.join(tied)} are tied: none is ranked first by more than half of the {len(votes)} measures."
+            )
+        if not separated:
+            return f"{best} is ahead, but all intervals overlap: {count}. Use more samples."
+        names = ", ".join(vote.measure for vote in separated)
+        intervals = f"with separate {percent(self.level)} intervals by {names}"
+        return f"{best} is expected to have the smallest gap: {count}, {intervals}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return rows, verdict, level and reasons as JSON-serializable values."""
@@ -291,8 +293,8 @@ class Comparison(StoredRows[ComparedReading]):
                 "first by": f"{sum(vote.first == name for vote in votes)} of {len(votes)}",
                 "mean rank": fmean(vote.ranks[name] for vote in votes) if votes else math.nan,
             }
-            shown = [vote.measure for vote in votes if len(self.of(vote.measure)) > 0][:4]
-            for measure in ["accuracy", BASELINE, *shown]:
+            voters = [vote.measure for vote in votes if self.of(vote.measure)][:4]
+            for measure in ["accuracy", BASELINE, *voters]:
                 value = next((item.value for item in self.of(measure) if item.network == name), None)
                 if value is not None:
                     row[measure] = value
@@ -305,12 +307,14 @@ class Comparison(StoredRows[ComparedReading]):
 
     def plot(self) -> list[Any]:
         """Plot each network's values with intervals, one panel per measure that ranks."""
-        known = list(dict.fromkeys(row.measure for row in self))
-        chosen = [name for name in known if not name.startswith("margin_") or name.endswith(".median")]
-        names = [name for name in chosen if self.of(name)[0].rank == 1]
-        drawn = panels(names, sharex=False)
-        for axes, name in zip(drawn, names, strict=True):
+        names = [
+            name
+            for name in dict.fromkeys(row.measure for row in self)
+            if self.of(name)[0].rank == 1 and (not name.startswith("margin_") or name.endswith(".median"))
+        ]
+        all_axes = panels(names, sharex=False)
+        for axes, name in zip(all_axes, names, strict=True):
             for row in self.of(name):
                 below, above = max(0.0, row.value - row.low), max(0.0, row.high - row.value)
                 axes.errorbar([row.value], [row.network], xerr=[[below], [above]], fmt="o")
-        return drawn
+        return all_axes

@@ -1,4 +1,4 @@
-"""Comparison of networks on the same data by every measure, with intervals and baseline."""
+"""Comparison of networks on the same data by every measure, with intervals."""
 
 from __future__ import annotations
 
@@ -30,50 +30,53 @@ from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import BASELINE, Reading, Readings
 
 RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": math.nan}
-OF_SAMPLES = {"inputs", "targets", "labels"}
+DATA_NEEDS = {"inputs", "targets", "labels"}
+MAX_GROUPS = 10
 
 
 class _ComparisonRun:
-    """Common settings of the networks of one comparison."""
+    """Evaluation of measures with standard errors, with the same settings for all networks."""
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], n_groups: int, seed: int) -> None:
         self.options, self.n_groups, self.seed = options, n_groups, seed
 
     def _kind(self, item: Measure) -> str:
-        """Return how a measure depends on its samples, "" if that is not known."""
+        """Return how a measure depends on its samples, "" if unknown."""
         return item.sampling.kind if item.sampling is not None and item.name not in self.options else ""
 
     def count_passes(self, item: Measure) -> float:
         """Count the passes over all samples of a measure and its standard error."""
-        if not OF_SAMPLES & set(item.needs):
+        if not DATA_NEEDS & set(item.needs):
             return 1.0
         return {"mean": 2.0, "sum": 2.0, "own": 1.0}.get(self._kind(item), float(self.n_groups))
 
     def evaluate(self, item: Measure, subject: Ready, share: Allocation) -> Readings:
         """Evaluate one measure."""
-        options = self.options.get(item.name, {})
-        return evaluate_on_subset(item, subject, share, options=options, seed=self.seed)
+        return evaluate_on_subset(item, subject, share, options=self.options.get(item.name, {}), seed=self.seed)
 
     def with_errors(self, item: Measure, subject: Ready, share: Allocation) -> list[tuple[Reading, float]]:
         """Return readings with standard errors: their own, or the jackknife over groups."""
         readings = self.evaluate(item, subject, share)
-        if not OF_SAMPLES & set(item.needs):
+        if not DATA_NEEDS & set(item.needs):
             return [(reading, 0.0) for reading in readings]
         pairs = [(reading, reading.standard_error) for reading in readings]
         if any(error is None for _, error in pairs):
             # sqrt((g - 1) / g sum_j (theta_(j) - mean)^2) for g groups
-            left_out = zip(*self._left_out(item, subject, share, readings), strict=True)
-            jackknife = [((self.n_groups - 1) * statistics.pvariance(values)) ** 0.5 for values in left_out]
+            replicates = zip(*self._jackknife_replicates(item, subject, share, readings), strict=True)
+            errors = [((self.n_groups - 1) * statistics.pvariance(values)) ** 0.5 for values in replicates]
             pairs = [
-                (reading, own if error is None else error)
-                for (reading, error), own in zip(pairs, jackknife, strict=True)
+                (reading, jackknife if error is None else error)
+                for (reading, error), jackknife in zip(pairs, errors, strict=True)
             ]
         return [(reading, error or 0.0) for reading, error in pairs]
 
-    def _left_out(self, item: Measure, subject: Ready, share: Allocation, whole: Readings) -> list[list[float]]:
-        """Return the numbers without each group."""
+    def _jackknife_replicates(
+        self, item: Measure, subject: Ready, share: Allocation, readings: Readings
+    ) -> list[list[float]]:
+        """Return the numbers of the samples without each group."""
         samples, kind = subject.samples, self._kind(item)
         groups = interleaved_groups(samples, self.n_groups)
+        # means and sums follow from those of the groups; other measures are evaluated without each group
         if kind not in ("mean", "sum"):
             group_of = torch.arange(len(samples)) % len(groups)
             groups = [samples.subset(torch.nonzero(group_of != j)[:, 0]) for j in range(len(groups))]
@@ -87,15 +90,15 @@ class _ComparisonRun:
         n = len(samples)
         return [
             [
-                (n * reading.value - len(group) * own) / (n - len(group)) if kind == "mean" else reading.value - own
-                for reading, own in zip(whole, of_group, strict=True)
+                (n * reading.value - len(group) * value) / (n - len(group)) if kind == "mean" else reading.value - value
+                for reading, value in zip(readings, group_values, strict=True)
             ]
-            for group, of_group in zip(groups, values, strict=True)
+            for group, group_values in zip(groups, values, strict=True)
         ]
 
 
-def _merged(plans: Sequence[Plan]) -> dict[str, Allocation]:
-    """Return the fraction of samples that all networks can be compared on."""
+def _merge_plans(plans: Sequence[Plan]) -> dict[str, Allocation]:
+    """Return the number of samples per measure on which all networks can be compared."""
     shares: dict[str, Allocation] = {}
     for plan in plans:
         for name, share in plan.shares.items():
@@ -105,15 +108,15 @@ def _merged(plans: Sequence[Plan]) -> dict[str, Allocation]:
     return shares
 
 
-def _rows(found: Mapping[str, list[tuple[Reading, float]]], z: float) -> list[ComparedReading]:
+def _rows(readings: Mapping[str, list[tuple[Reading, float]]], z: float) -> list[ComparedReading]:
     """Return the numbers of all networks with intervals and ranks (ties: the better rank)."""
-    names = list(dict.fromkeys(reading.name for pairs in found.values() for reading, _ in pairs))
+    names = list(dict.fromkeys(reading.name for pairs in readings.values() for reading, _ in pairs))
     rows: list[ComparedReading] = []
     for name in names:
-        own = {network: pair for network, pairs in found.items() for pair in pairs if pair[0].name == name}
-        sign = RANK_SIGNS[next(iter(own.values()))[0].direction]
-        signed = {network: sign * reading.value for network, (reading, _) in own.items()}
-        of_name = [
+        by_network = {network: pair for network, pairs in readings.items() for pair in pairs if pair[0].name == name}
+        sign = RANK_SIGNS[next(iter(by_network.values()))[0].direction]
+        signed = {network: sign * reading.value for network, (reading, _) in by_network.items()}
+        compared = [
             ComparedReading(
                 measure=name,
                 network=network,
@@ -127,9 +130,9 @@ def _rows(found: Mapping[str, list[tuple[Reading, float]]], z: float) -> list[Co
                 else 1.0 + sum(other < signed[network] for other in signed.values()),
                 note=reading.note,
             )
-            for network, (reading, error) in own.items()
+            for network, (reading, error) in by_network.items()
         ]
-        rows.extend(sorted(of_name, key=lambda row: (math.isnan(row.rank), row.rank)))
+        rows.extend(sorted(compared, key=lambda row: (math.isnan(row.rank), row.rank)))
     return rows
 
 
@@ -138,7 +141,6 @@ def compare(
     data: Any,
     measures: Sequence[str] | None = None,
     *,
-    n_groups: int = 10,
     level: float = 0.95,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
@@ -146,83 +148,79 @@ def compare(
     progress: bool = True,
     evidence: Any = None,
 ) -> Comparison:
-    """Rank networks by every measure on the same samples, with intervals and the size.
+    """Rank networks by every measure on the same samples, with intervals.
 
-    The interval is value ± z * standard error: the measure's own standard error where it states one, else the
-    delete-a-group jackknife over `n_groups` interleaved groups of samples (an estimate, for measures smooth in the
-    samples). Where intervals overlap, the order of two networks is not settled by these samples. A measure that has no
-    value for one network is a reason in `unmeasured`. Ctrl-C ends it with the networks that are finished, if these are
-    two or more.
+    The interval is value ± z * standard error: that of the measure if it has one, else the delete-a-group jackknife
+    over ten interleaved groups of samples (an estimate, for measures that are smooth in the samples). If intervals
+    overlap, these samples do not determine the order of the networks. Ctrl-C returns the finished networks, if these
+    are two or more.
 
-    A direction that a paper states is no evidence. `evidence` takes a leaderboard (`rank_measures`) of similar networks
-    of known gap: then the numbers with evidence there vote, in the direction that they have there, and the verdict
-    opens with their correlations given the hyperparameters, intervals over training configurations and corrected
-    p-values, next to those of the size and of a random measure.
+    The direction that a paper states is no evidence. With a leaderboard of similar networks as `evidence`, only numbers
+    with evidence there vote, in the direction that they have there, and the verdict begins with their partial
+    correlations, next to those of the size and of a random measure.
 
     Args:
-        data: Training data, in any form that `measure` takes.
-        measures: Names of measures; None takes all whose cost is linear in the number of samples.
-        n_groups: Groups of the jackknife.
+        data: Training data, in any form that `measure` accepts.
+        measures: Names of measures; None runs the default measures. `parameter_count` is always added.
         options: Measure name -> keyword options of that measure.
-        time_budget: Seconds for each network, as for `measure`; all networks are measured on the same samples.
-        progress: Whether to show a bar where it lasts over two seconds on a terminal or in a notebook.
-        evidence: A leaderboard of networks whose gap is known; None for none.
+        time_budget: Seconds per network, as for `measure`; all networks are measured on the same samples.
+        progress: Whether to show a progress bar after two seconds in interactive sessions.
+        evidence: Leaderboard (`rank_measures`) of networks whose gap is known.
 
     Returns:
-        One row for each number and network; printed, one row per network with the verdict in words. `parameter_count`
-        is always among the measures.
+        One row per number and network, printed as one row per network with the verdict.
 
     Raises:
-        InvalidInput: Fewer than two networks, more groups than samples, or evidence is no leaderboard.
-        KeyboardInterrupt: It was stopped before two networks were finished.
+        InvalidInput: There are fewer than two networks or samples, or `evidence` is no leaderboard.
+        KeyboardInterrupt: Fewer than two networks were finished.
 
     >>> import torch
-    >>> found = compare({"small": nn.Linear(2, 2), "large": nn.Linear(2, 9)}, torch.ones(10, 2), ["parameter_count"])
-    >>> found.to_pandas()[["network", "value", "rank"]].values.tolist()
+    >>> result = compare({"small": nn.Linear(2, 2), "large": nn.Linear(2, 9)}, torch.ones(10, 2), ["parameter_count"])
+    >>> result.to_pandas()[["network", "value", "rank"]].values.tolist()
     [['small', 6.0, 1.0], ['large', 27.0, 2.0]]
     """
     samples = as_samples(data)
     if not is_mapping(networks):
         raise InvalidInput(
-            f"compare needs a mapping of names to networks; got {type(networks).__name__}. Pass {{...}}."
+            f"compare needs a mapping of names to networks; got {type(networks).__name__}. Pass a dictionary."
         )
     if len(networks) < 2:
         raise InvalidInput(f"compare needs at least two networks; got {len(networks)}. Use measure for one.")
-    check_range("n_groups", n_groups, 2, len(samples))
+    check_range("the number of samples", len(samples), 2)
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     measures = [measures] if isinstance(measures, str) else measures
     names = measures if measures is None or BASELINE in measures else [*measures, BASELINE]
     seconds = (DEFAULT_SECONDS if measures is None else None) if time_budget == "auto" else time_budget
-    comparing = _ComparisonRun(options or {}, n_groups, seed)
+    comparison = _ComparisonRun(options or {}, min(MAX_GROUPS, len(samples)), seed)
     evidence = None if evidence is None else LeaderboardEvidence.of(evidence)
     with eager_mode():
         prepared = {name: ready(network, samples) for name, network in networks.items()}
         items, inapplicable = select_applicable(names, next(iter(prepared.values())), has_initial=False)
-        check_options(comparing.options, items, inapplicable)
-        repeats = {item.name: comparing.count_passes(item) for item in items}
+        check_options(comparison.options, items, inapplicable)
+        repeats = {item.name: comparison.count_passes(item) for item in items}
         plans = {
             name: plan_budget(items, subject, partial(evaluate_on_subset, seed=seed), budget=seconds,
-                              options=comparing.options, repeats=repeats, shown=progress)
+                              options=comparison.options, repeats=repeats, shown=progress)
             for name, subject in prepared.items()
         }  # fmt: skip
-        result, unmeasured = _evaluate(prepared, items, plans, comparing, shown=progress)
+        readings, unmeasured = _evaluate(prepared, items, plans, comparison, shown=progress)
     z = statistics.NormalDist().inv_cdf((1 + level) / 2)
-    return Comparison(_rows(result, z), level, unmeasured, evidence)
+    return Comparison(_rows(readings, z), level, unmeasured, evidence)
 
 
 def _evaluate(
     prepared: Mapping[str, Ready],
     items: Sequence[Measure],
     plans: Mapping[str, Plan],
-    comparing: _ComparisonRun,
+    comparison: _ComparisonRun,
     *,
     shown: bool,
 ) -> tuple[dict[str, list[tuple[Reading, float]]], dict[str, dict[str, str]]]:
-    """Return the readings of each network with their errors, and why others are missing."""
-    shares = _merged(list(plans.values()))
-    expected = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
-    if shown and expected > SHOW_AFTER_SECONDS:
-        notify(f"comparing {len(prepared)} networks: about {expected:.0f} s")
+    """Return readings with errors, and reasons for missing ones, of each network."""
+    shares = _merge_plans(list(plans.values()))
+    seconds = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
+    if shown and seconds > SHOW_AFTER_SECONDS:
+        notify(f"comparing {len(prepared)} networks: about {seconds:.0f} s")
     result: dict[str, list[tuple[Reading, float]]] = {}
     unmeasured = {name: dict(plan.failed) for name, plan in plans.items()}
     with progress("comparing", len(prepared) * len(items), shown=shown) as bar:
@@ -234,8 +232,8 @@ def _evaluate(
                     if item.name not in unmeasured[name] and item.name in shares:
                         why = subject.inapplicable_reason(item)
                         try:
-                            pairs += [] if why else comparing.with_errors(item, subject, shares[item.name])
-                        except Exception as error:  # what a measure raises must not end the comparison
+                            pairs += [] if why else comparison.with_errors(item, subject, shares[item.name])
+                        except Exception as error:  # a failing measure must not end the comparison
                             why = reason(error)
                         if why:
                             unmeasured[name][item.name] = why
@@ -243,7 +241,7 @@ def _evaluate(
             except KeyboardInterrupt:
                 if len(result) < 2:
                     raise
-                notify(f"stopped: {', '.join(result)} are compared")
+                notify(f"interrupted; finished networks: {', '.join(result)}")
                 break
             result[name] = pairs
     return result, {name: unmeasured[name] for name in result}

@@ -1,4 +1,4 @@
-"""Leaderboard of measures, and its rows."""
+"""Leaderboard of measures: scores, verdicts and their table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 EVIDENCE, NO_EVIDENCE = "evidence", "no evidence"
 LEVEL = 0.05
-# no measure of trained networks comes near this without the test labels; the best of 13 in the competition has 0.81
-LEAKED = 0.95
+# only measures that use the test labels reach such a tau; the best of 13 in the competition has 0.81
+MIN_LEAKED_TAU = 0.95
 MIN_CONFIGURATIONS = 12
 
 
@@ -27,7 +27,7 @@ class Score:
     value: float  # NaN where it is not defined
     low: float = math.nan
     high: float = math.nan
-    p: float = math.nan  # of permutations, corrected over all rows; NaN if there is none
+    p: float = math.nan  # permutation p-value, corrected over all rows; NaN if there is none
 
     @classmethod
     def of(cls, value: float, interval: tuple[float, float]) -> Score:
@@ -48,24 +48,24 @@ class LeaderboardRow:
     role: str  # "measure", "size" (the baseline) or "random" (random numbers, a baseline)
     verdict: str  # "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters
     why: str
-    partial: Score  # correlation with the gap given the hyperparameters, on whose p-value the verdict rests
+    partial: Score  # partial correlation with the gap given the hyperparameters; its p decides the verdict
     kendall: Score  # tau-b over all networks
     granulated: Score  # mean tau-b where one hyperparameter varies
     granulated_groups: int
-    granulated_dropped: int  # groups without a tau, because measure or gap is constant in them
+    granulated_dropped: int  # groups in which measure or gap is constant, so that tau is undefined
     mutual_information: Score  # conditional mutual information, symmetric and with ties, 0 to 1
     competition: float  # 100 times the score of the 2020 competition; NaN with fewer than two hyperparameters
-    r_squared: Score  # of the straight line, on training configurations that it was not fitted on
-    mae: Score  # mean absolute error there, in units of the gap
-    sign_error: Score  # mean over environments, of the measure in the direction of its tau
+    r_squared: Score  # of a straight line, on held-out training configurations
+    mae: Score  # mean absolute error of that line, in units of the gap
+    sign_error: Score  # mean over environments; the measure is negated if its tau is negative
     worst_sign_error: float
-    environments: int  # those with enough evidence
+    environments: int  # number of environments in which the gaps differ significantly
     explained: float  # fraction of its variance that hyperparameters explain on held-out training configurations
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Scores of one measure that its verdict rests on, as in `LeaderboardRow`."""
+    """Verdict on one measure with its scores, as in `LeaderboardRow`."""
 
     role: str
     verdict: str
@@ -77,22 +77,24 @@ class Verdict:
 def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: int, recipes: int) -> tuple[str, str]:
     """Return "evidence" or "no evidence", and why.
 
-    `fixed` is the reason why the measure is a mere function of hyperparameters ("" if it is not), `recipes` the number
-    of training configurations.
+    `fixed` is the result of `explain_by_settings`, `recipes` the number of training configurations.
     """
     if recipes < MIN_CONFIGURATIONS:
-        return NO_EVIDENCE, f"{recipes} training configurations are too few; {MIN_CONFIGURATIONS} at least"
+        return NO_EVIDENCE, f"{recipes} training configurations are too few; at least {MIN_CONFIGURATIONS} are needed"
     if fixed:
         return NO_EVIDENCE, fixed
-    if abs(kendall.value) >= LEAKED:
+    if abs(kendall.value) >= MIN_LEAKED_TAU:
         return NO_EVIDENCE, f"its order is that of the gap (tau {kendall.value:.2f}); it seems to use test labels"
     if not hyperparameters:
         return NO_EVIDENCE, "the table has no hyperparameters to control for"
     if partial.significant:
-        way = "larger" if partial.value > 0 else "smaller"
-        return EVIDENCE, f"larger values mean a {way} gap at equal hyperparameters (partial r {partial.value:.2f})"
+        effect = "larger" if partial.value > 0 else "smaller"
+        return (
+            EVIDENCE,
+            f"larger values predict a {effect} gap at equal hyperparameters (partial r {partial.value:.2f})",
+        )
     if kendall.significant:
-        return NO_EVIDENCE, f"it correlates with the gap (tau {kendall.value:.2f}), as hyperparameters alone do"
+        return NO_EVIDENCE, f"it correlates with the gap (tau {kendall.value:.2f}), but not beyond the hyperparameters"
     return NO_EVIDENCE, "it does not correlate with the gap"
 
 
@@ -102,10 +104,10 @@ SCORES = tuple(item.name for item in fields(LeaderboardRow) if item.type == "Sco
 NUMBERS = ("competition", "worst_sign_error", "explained")
 
 
-def shortened(measures: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
-    """Shorten names of measures: no prefix, and cut as far as they stay distinct.
+def shorten_names(measures: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
+    """Drop the prefix "m." of names, and cut them to `longest` letters if they stay distinct.
 
-    >>> shortened(["m.rbf", "spectral_norms.log_product", "margins.conv1_relu.low", "margins.conv1_relu.high"])
+    >>> shorten_names(["m.rbf", "spectral_norms.log_product", "margins.conv1_relu.low", "margins.conv1_relu.high"])
     ['rbf', 'spectral_norms.log..', 'margins.c.._relu.low', 'margins.c..relu.high']
     """
     names = [measure.removeprefix("m.") for measure in measures]
@@ -116,7 +118,7 @@ def shortened(measures: Sequence[str], longest: int = LONGEST_NAME) -> list[str]
     ]
 
 
-def _named(rows: Sequence[LeaderboardRow]) -> str:
+def _list_names(rows: Sequence[LeaderboardRow]) -> str:
     names = [row.measure.removeprefix("m.") for row in rows]
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
@@ -129,9 +131,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         networks: Number of networks.
         recipes: Number of training configurations; networks that agree in all hyperparameters are one.
         hyperparameters: Columns of the hyperparameters.
-        left_out: Measure -> why it has no row.
-        dropped: Number of networks that were excluded because a number is not finite.
-        drawn_from: Number of networks from which whole training configurations were sampled; 0 if all are used.
+        left_out: Excluded measure -> reason.
+        dropped: Number of networks excluded because of a non-finite number.
+        drawn_from: Number of networks from which training configurations were sampled; 0 if all are used.
     """
 
     _kind, _keys = "a leaderboard", frozenset({"correction"})
@@ -144,15 +146,14 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     drawn_from: int
 
     def row(self, measure: str) -> LeaderboardRow:
-        """The row of one measure, named with or without its prefix "m."."""
-        result = {row.measure: row for row in self} | {row.measure.removeprefix("m."): row for row in self}
-        return result[measure]
+        """Return the row of one measure, with or without the prefix "m." of its name."""
+        return {row.measure.removeprefix("m."): row for row in self}[measure.removeprefix("m.")]
 
     @property
     def trusted(self) -> list[LeaderboardRow]:
         """Measures with evidence beyond the hyperparameters, the strongest first."""
-        result = [row for row in self if row.role == "measure" and row.verdict == EVIDENCE]
-        return sorted(result, key=lambda row: -abs(row.partial.value))
+        trusted = [row for row in self if row.role == "measure" and row.verdict == EVIDENCE]
+        return sorted(trusted, key=lambda row: -abs(row.partial.value))
 
     @property
     def verdict(self) -> tuple[str, ...]:
@@ -160,23 +161,21 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         measures, trusted = [row for row in self if row.role == "measure"], self.trusted
         sentences = [f"None of {len(measures)} measures predicts the gap beyond the hyperparameters."]
         if trusted:
-            what = f"measures predict the gap beyond the hyperparameters: {_named(trusted)}."
-            sentences = [f"{len(trusted)} of {len(measures)} {what}"]
-        along = [row for row in measures if row.verdict != EVIDENCE and row.kendall.significant]
-        along.sort(key=lambda row: -abs(row.kendall.value))
-        if along:
-            sentences.append(f"Correlated with the gap, but not beyond the hyperparameters: {_named(along)}.")
-        able = [row for row in measures if row.r_squared.significant and row.r_squared.value > 0]
-        if able:
-            best = max(able, key=lambda row: row.r_squared.value)
-            sentences.append(
-                f"Where the hyperparameters are not known, {_named([best])} predicts best: R2 "
-                f"{best.r_squared.value:.2f}."
-            )
+            names = f"measures predict the gap beyond the hyperparameters: {_list_names(trusted)}."
+            sentences = [f"{len(trusted)} of {len(measures)} {names}"]
+        confounded = [row for row in measures if row.verdict != EVIDENCE and row.kendall.significant]
+        confounded.sort(key=lambda row: -abs(row.kendall.value))
+        if confounded:
+            sentences.append(f"Correlated with the gap, but not beyond the hyperparameters: {_list_names(confounded)}.")
+        predictive = [row for row in measures if row.r_squared.significant and row.r_squared.value > 0]
+        if predictive:
+            best = max(predictive, key=lambda row: row.r_squared.value)
+            name, r_squared = _list_names([best]), best.r_squared.value
+            sentences.append(f"If the hyperparameters are not known, {name} predicts best: R2 {r_squared:.2f}.")
         size = next((row for row in self if row.role == "size"), None)
         if size is None:
             return (*sentences, "The table has no size (parameter_count) to compare with.")
-        message = f"Size alone has R2 {size.r_squared.value:.2f} on training configurations held out"
+        message = f"Size alone has R2 {size.r_squared.value:.2f} on held-out training configurations"
         better = sum(row.r_squared.value > size.r_squared.value for row in trusted)
         return (*sentences, f"{message}; {better} of the {len(trusted)} have more." if trusted else f"{message}.")
 
@@ -206,7 +205,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
                 "PGDL": row.competition,
                 "R2": row.r_squared.value,
             }
-            for name, row in zip(shortened([row.measure for row in ordered], longest_name), ordered, strict=True)
+            for name, row in zip(shorten_names([row.measure for row in ordered], longest_name), ordered, strict=True)
         ]
         return pandas.DataFrame(rows).set_index("measure")
 
@@ -229,7 +228,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         return pandas.DataFrame(rows).dropna(axis="columns", how="all").set_index("measure")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return rows, verdict and what the networks are as JSON-serializable values."""
+        """Return rows, verdict and attributes as JSON-serializable values."""
         correction = "Westfall-Young single-step max-T over all rows"
         return {"verdict": list(self.verdict), "correction": correction, **super().to_dict()}
 
@@ -242,38 +241,33 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             values: dict[str, Any] = {**row, **scores, **numbers}
             rows.append(LeaderboardRow(**values))
         names = ("source", "networks", "recipes", "hyperparameters", "left_out", "dropped")
-        facts = {name: content[name] for name in names} | {"drawn_from": content.get("drawn_from", 0)}
-        facts["hyperparameters"] = tuple(facts["hyperparameters"])
-        return cls(rows, **facts)
+        attributes = {name: content[name] for name in names} | {"drawn_from": content.get("drawn_from", 0)}
+        return cls(rows, **(attributes | {"hyperparameters": tuple(content["hyperparameters"])}))
 
     @property
     def facts(self) -> str:
         """Describe the networks in one line."""
         dropped = f", {self.dropped} skipped" if self.dropped else ""
-        recipes = (
-            f"{self.recipes} training configurations"
-            if self.recipes < self.networks
-            else "a training configuration each"
-        )
-        drawn = f" sampled from {self.drawn_from:,}" if self.drawn_from else ""
-        return f"{self.networks} networks{drawn}, {recipes}, {len(self.hyperparameters)} hyperparameters{dropped}"
+        sampled = f" sampled from {self.drawn_from:,}" if self.drawn_from else ""
+        counts = f"{self.recipes} training configurations, {len(self.hyperparameters)} hyperparameters"
+        return f"{self.networks} networks{sampled}, {counts}{dropped}"
 
     def table(self, rows: int | None = None, columns: int = 80) -> str:
         """Return the summary as text, with names cut to fit.
 
         Args:
-            rows: Rows to show, baselines first; None shows all.
-            columns: Width in letters, 80 at least.
+            rows: Number of rows to show, baselines first; None shows all.
+            columns: Width in characters, at least 80.
         """
-        shown = self.summary(LONGEST_NAME + max(0, columns - 80)).head(len(self) if rows is None else rows)
-        return shown.to_string(
+        summary = self.summary(LONGEST_NAME + max(0, columns - 80)).head(len(self) if rows is None else rows)
+        return summary.to_string(
             float_format="{:.2f}".format, formatters={"p": "{:.3f}".format}, index_names=False, na_rep="-"
         )
 
     def __repr__(self) -> str:
         more = len(self) - MAX_ROWS
-        rest = [f"... and {more} more rows: .table(), .to_pandas()"] if more > 0 else []
-        return "\n".join([*self.verdict[:2], self.table(MAX_ROWS), *rest])
+        note = [f"... and {more} more rows: .table(), .to_pandas()"] if more > 0 else []
+        return "\n".join([*self.verdict[:2], self.table(MAX_ROWS), *note])
 
     def _repr_html_(self) -> str:
         return to_html(self, (*self.verdict, self.facts), self.summary())
@@ -288,6 +282,6 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             ends = [[max(0.0, score.value - score.low)], [max(0.0, score.high - score.value)]]
             face = colour if row.verdict == EVIDENCE else "white"
             axes.errorbar(score.value, position, xerr=ends, fmt="o", color=colour, markerfacecolor=face)
-        axes.set_yticks(range(len(rows)), shortened([row.measure for row in rows]), fontsize=8)
+        axes.set_yticks(range(len(rows)), shorten_names([row.measure for row in rows]), fontsize=8)
         axes.set_xlabel("correlation with the gap given the hyperparameters (filled: evidence)")
         return axes

@@ -27,28 +27,25 @@ MAX_MISSING = 0.1
 
 @dataclass(frozen=True)
 class NetworkTable:
-    """Networks with finite gaps and measures, and which column is what."""
+    """Networks with finite gaps and measures, and the roles of their columns."""
 
     rows: pandas.DataFrame
     measures: tuple[str, ...]
-    hyperparameters: tuple[str, ...]  # those that vary, without seeds
+    hyperparameters: tuple[str, ...]  # varying ones, without seeds
     baseline: str | None  # column of the parameter count
-    left_out: dict[str, str]  # measure -> why it is not among `measures`
-    dropped: int  # networks that were excluded because a number is not finite
+    left_out: dict[str, str]  # excluded measure -> reason
+    dropped: int  # number of networks excluded because of a non-finite number
     source: str
-    sampled_from: int = 0  # networks from which the rows were sampled; 0 if they are all
+    sampled_from: int = 0  # number of networks from which the rows were sampled; 0 for all
 
-    def sampled(self, most: int | None, seed: int = 0) -> NetworkTable:
-        """Return a random sample of training configurations with at most `most` networks."""
-        if most is None or len(self.rows) <= most:
+    def sample(self, max_networks: int | None, seed: int = 0) -> NetworkTable:
+        """Return at most `max_networks` rows, a random sample of whole training configurations."""
+        if max_networks is None or len(self.rows) <= max_networks:
             return self
-        rows = self.rows.iloc[
-            sample_configurations(configuration_ids(self.rows, list(self.hyperparameters)), most, seed)
-        ]
-        settings = [name for name in self.hyperparameters if rows[name].nunique(dropna=False) > 1]
-        return replace(
-            self, rows=rows.reset_index(drop=True), hyperparameters=tuple(settings), sampled_from=len(self.rows)
-        )
+        clusters = configuration_ids(self.rows, list(self.hyperparameters))
+        rows = self.rows.iloc[sample_configurations(clusters, max_networks, seed)].reset_index(drop=True)
+        varied = tuple(name for name in self.hyperparameters if rows[name].nunique(dropna=False) > 1)
+        return replace(self, rows=rows, hyperparameters=varied, sampled_from=len(self.rows))
 
 
 def read_csv_table(path: Path) -> pandas.DataFrame:
@@ -65,7 +62,7 @@ def read_csv_table(path: Path) -> pandas.DataFrame:
 
 
 def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
-    """Return the columns of the measures: readings if it is the table of a pool, else m.NAME."""
+    """Return the columns of the measures: the readings of a pool's table, else m.NAME."""
     columns = [str(name) for name in table.columns]
     if "gap_kind" in columns:
         from gapscope.measures.registry import list_measures
@@ -77,7 +74,7 @@ def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
     if not names:
         raise InvalidInput(
             f"{where} must have measures, columns named m.NAME, in addition to gap and hp.NAME; it has "
-            f"{', '.join(columns)[:200]}. Rename its columns, or pass measures=[...]."
+            f"{', '.join(columns)[:80]}. Rename its columns, or pass measures=[...]."
         )
     return names
 
@@ -95,13 +92,13 @@ def network_table(
     Args:
         source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME` and `m.NAME`; a pool, its
             folder, or its table.
-        measures: Columns of the measures; None takes all (`m.*`; the readings of a pool).
-        hyperparameters: Columns of the hyperparameters; None takes all that vary (`hp.*`; the settings of a pool).
-        baseline: Column of the size; None takes `parameter_count` or `m.vc_dim` where there is one.
+        measures: Columns of the measures; None uses all (`m.*`, or the readings of a pool).
+        hyperparameters: Columns of the hyperparameters; None uses all that vary (`hp.*`, or the settings of a pool).
+        baseline: Column of the size; None uses `parameter_count` or `m.vc_dim`, if there is one.
 
     Raises:
-        UnreadableFile: There is no such file or pool, or it is no table.
-        InvalidInput: A column is missing, or holds something else than numbers.
+        UnreadableFile: There is no such file or pool, or the file is no table.
+        InvalidInput: A column is missing, or contains other values than numbers.
     """
     import pandas
 
@@ -109,18 +106,18 @@ def network_table(
 
     if isinstance(source, str | Path) and Path(source).is_dir():
         source = open_pool(source)
-    where, known = "the table", measures
+    where = "the table"
     if isinstance(source, Pool):
-        records = source.index()
-        table, where = records.table(), f"pool {source.folder}"
-        if known is None:
-            known = [name for name in records.readings() if table[name].nunique() > 1]
+        index = source.index()
+        table, where = index.table(), f"pool {source.folder}"
+        if measures is None:
+            measures = [name for name in index.readings() if table[name].nunique() > 1]
     elif isinstance(source, str | Path):
         table, where = read_csv_table(Path(source)), str(source)
     else:
         table = source
-    # the names of all measures, whose import loads torch, are read only if needed
-    names = list(_measures_of(table, where) if known is None else known)
+    # only `_measures_of` imports the registry of measures, which loads torch
+    names = list(_measures_of(table, where) if measures is None else measures)
     size = baseline or next((name for name in SIZES if name in table.columns), None)
     if size is not None and size not in names:
         names.append(size)

@@ -1,7 +1,7 @@
 r"""Scores of a measure that are sums over pairs of networks.
 
-Kendall's tau, granulated tau and conditional mutual information are computed for many resamples at once: a resample is
-a weight of each pair, a permutation another column of signs, and the sums of all are a few matrix products.
+Kendall's tau, granulated tau and conditional mutual information are computed for many resamples and permutations at
+once: a resample weighs the pairs, a permutation is another column of signs, and all sums are matrix products.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 Array = numpy.ndarray
 PAIRED = ("kendall", "granulated", "mutual_information")
-NOTHING = 1e-6
-# a table of n log n is four times as fast as the logarithm
+# relative rounding error of an entropy that is zero
+ENTROPY_TOLERANCE = 1e-6
+# looking up n log n in a table is four times as fast as computing it
 MAX_LOOKUPS = 1_000_000
 
 
@@ -46,16 +47,16 @@ def _nlogn(counts: Int[Array, ...]) -> Float[Array, ...]:
     return counts * numpy.log2(numpy.maximum(counts, 1))
 
 
-def _mean_of_known(values: Float[Array, "g d"]) -> Float[Array, " d"]:
-    known = numpy.isfinite(values)
-    total = numpy.where(known, values, 0.0).sum(0)
-    return numpy.where(known.any(0), total / numpy.maximum(known.sum(0), 1), numpy.nan)
+def _finite_mean(values: Float[Array, "g d"]) -> Float[Array, " d"]:
+    finite = numpy.isfinite(values)
+    total = numpy.where(finite, values, 0.0).sum(0)
+    return numpy.where(finite.any(0), total / numpy.maximum(finite.sum(0), 1), numpy.nan)
 
 
 def _ranks(values: Float[Array, "n d"]) -> Array:
     """Return dense ranks of each column (the values themselves if some are NaN).
 
-    All pairs of networks are read from them, and two bytes per number are read several times as fast as eight.
+    The comparison of all pairs is several times as fast with two bytes per number as with eight.
     """
     if numpy.isnan(values).any():
         return values
@@ -69,44 +70,52 @@ def _product(matrix: csr_array, values: Float[Array, "p d"]) -> Float[Array, "c 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Weights of pairs by kind (two configurations and the gap's sign) and resample."""
+    """Weights of pairs by kind (both configurations and the gap's sign) and resample."""
 
     above: Float[Array, "k d"]  # of pairs in which the measure of the first network is larger
-    below: Float[Array, "k d"]  # in which it is smaller
-    every: Float[Array, "k e"]  # of all pairs; one column if they are equal in all resamples
+    below: Float[Array, "k d"]  # of pairs in which it is smaller
+    every: Float[Array, "k e"]  # of all pairs; one column if it is equal in all resamples
     sign: Float[Array, "k 1"]  # of the difference in the gap
 
     def for_tau(self) -> tuple[Array, Array, Array]:
-        """Agreement, pairs that differ in the measure, pairs that differ in the gap."""
+        """Return the summands of tau-b: agreement, and pairs untied in the measure and in the gap."""
+        # tau-b = sum sign(d measure) sign(d gap) / sqrt(#untied in the measure * #untied in the gap)
         agree, untied = self.sign * (self.above - self.below), self.above + self.below
         return agree, untied, numpy.broadcast_to(self.every * numpy.abs(self.sign), agree.shape)
 
 
 @dataclass(frozen=True)
 class _Groups:
-    """Pairs in which only one hyperparameter (and the seed) may differ, by the other settings."""
+    """Groups of pairs that agree in all hyperparameters except one."""
 
     sums: csr_array  # from kinds of pairs to sums over each group
     count: int
-    differ: Float[Array, "k 1"]  # in which kinds the hyperparameter differs
+    differ: Float[Array, "k 1"]  # 1 for kinds in which that hyperparameter differs
 
 
 @dataclass(frozen=True)
 class _Cells:
-    """Cell and sign of the gap difference of each kind of pair."""
+    """Sums of kinds of pairs over cells: what the two networks have in some hyperparameters.
 
-    kept: csr_array
-    turned: csr_array
-    diagonal: Array  # cells in which both networks share all settings: each pair counts in both directions there
+    The cells (a, b) and (b, a) have mirrored counts. So each pair is sorted to a <= b, which reverses the signs of
+    gap and measure of the pairs in `reversed_sums`.
+    """
+
+    sums: csr_array  # from kinds of pairs to [2 * cell + (gap is larger)]
+    reversed_sums: csr_array
+    diagonal: Array  # True for cells (a, a)
 
     def counts(self, pairs: _Counts) -> Array:
-        """Pairs by cell, sign of the gap, sign of the measure (above, below, equal) and draw."""
-        over = _product(self.kept, pairs.above) + _product(self.turned, pairs.below)
-        under = _product(self.kept, pairs.below) + _product(self.turned, pairs.above)
-        same = numpy.broadcast_to(_product(self.kept, pairs.every) + _product(self.turned, pairs.every), over.shape)
-        counts = numpy.stack([over, under, same - over - under], axis=1)
-        # integers: products of the counts of two networks
+        """Count pairs by cell, gap sign, measure sign (above, below, equal) and resample."""
+        over = _product(self.sums, pairs.above) + _product(self.reversed_sums, pairs.below)
+        under = _product(self.sums, pairs.below) + _product(self.reversed_sums, pairs.above)
+        every = numpy.broadcast_to(
+            _product(self.sums, pairs.every) + _product(self.reversed_sums, pairs.every), over.shape
+        )
+        counts = numpy.stack([over, under, every - over - under], axis=1)
+        # [cells * gap sign, measure sign, resamples] -> [cells, 2, 3, resamples]; products of counts are integers
         counts = counts.reshape(-1, 2, 3, counts.shape[-1]).astype(numpy.int64)
+        # ordered pairs: (a, b) stands for (b, a), too; (a, a) contains each pair and its mirror image
         diagonal = counts[self.diagonal]
         counts *= 2
         counts[self.diagonal] = diagonal + diagonal[:, ::-1][:, :, [1, 0, 2]]
@@ -122,65 +131,66 @@ def _indicator(rows: Int[Array, " p"], columns: Int[Array, " p"], shape: tuple[i
 class PairedScores:
     r"""Scores over pairs of the networks of one table.
 
-    All depend on pairs only through sums over those of the same two training configurations and the same sign of the
-    gap, which are far fewer where training configurations have several seeds.
+    All scores depend on pairs only through sums over kinds: pairs of the same two training configurations with the same
+    sign of the gap. With several seeds per configuration, kinds are far fewer than pairs.
 
-    "granulated" is the mean over hyperparameters of the mean tau-b of the groups in which that hyperparameter alone
-    varies; a group in which measure or gap is constant has no tau and is dropped. "mutual_information" is
+    "granulated" is the mean over hyperparameters of the mean tau-b of the groups in which only that hyperparameter
+    varies; groups in which measure or gap is constant have no tau and are dropped. "mutual_information" is
     $\min_S I(V_\mu; V_g \mid U_S) / H(V_g \mid U_S)$ over pairs with different gaps, with $V_\mu$, $V_g$ the signs of
-    the differences, ties of the measure a third value, and $U_S$ what both networks have in up to two hyperparameters
-    S: 0 if the measure adds nothing to S, 1 if it decides every pair.
+    the differences, ties of the measure as a third value, and $U_S$ the values of both networks in up to two
+    hyperparameters S: 0 if the measure adds nothing to S, 1 if it decides every pair.
 
     Jiang et al., "Fantastic generalization measures and where to find them", 2020, eq. 5, 6 and 8 to 11.
     """
 
     def __init__(self, table: pandas.DataFrame, target: str, hyperparameters: Sequence[str]) -> None:
         gap = table[target].to_numpy(dtype=float)
-        recipe = configuration_ids(table, hyperparameters) if hyperparameters else numpy.zeros(len(table), dtype=int)
+        cluster = configuration_ids(table, hyperparameters) if hyperparameters else numpy.zeros(len(table), dtype=int)
         first, second = numpy.triu_indices(len(table), 1)
-        ordered, count = recipe[first] <= recipe[second], int(recipe.max()) + 1
-        self.first, self.second = numpy.where(ordered, first, second), numpy.where(ordered, second, first)
+        is_sorted, count = cluster[first] <= cluster[second], int(cluster.max()) + 1
+        self.first, self.second = numpy.where(is_sorted, first, second), numpy.where(is_sorted, second, first)
         sign = numpy.sign(gap[self.first] - gap[self.second]).astype(int)
-        keys = (recipe[self.first] * count + recipe[self.second]) * 3 + sign + 1
+        # kind = (first configuration, second configuration, sign + 1) in mixed radix (count, count, 3)
+        keys = (cluster[self.first] * count + cluster[self.second]) * 3 + sign + 1
         kinds, kind = numpy.unique(keys, return_inverse=True)
         order = numpy.argsort(kind, kind="stable")
         self.first, self.second, kind = self.first[order], self.second[order], kind[order]
         pairs = numpy.arange(len(kind))
-        # None if every kind has one pair: nothing to sum
+        # None if every kind has one pair, so that there is nothing to sum
         self._sums = None if len(kinds) == len(kind) else _indicator(kind, pairs, (len(kinds), len(kind)))
         self._resampled: tuple[Array, Array, Array] | None = None
         self._sign = (kinds % 3 - 1).astype(numpy.float32)[:, None]
-        # training configurations of the first and second network of each kind, and one network per configuration, which
-        # shows its hyperparameters
+        # training configurations of the first and second network of each kind, and the settings of each configuration
         self._one, self._other = numpy.divmod(kinds // 3, count)
-        shown = table.iloc[numpy.unique(recipe, return_index=True)[1]]
-        codes = {name: numpy.unique(as_texts(shown[name]), return_inverse=True)[1] for name in hyperparameters}
-        self._groups = [self._grouped(shown, name, hyperparameters, codes[name]) for name in hyperparameters]
+        settings = table.iloc[numpy.unique(cluster, return_index=True)[1]]
+        codes = {name: numpy.unique(as_texts(settings[name]), return_inverse=True)[1] for name in hyperparameters}
+        self._groups = [self._make_groups(settings, name, hyperparameters, codes[name]) for name in hyperparameters]
         subsets = [subset for size in (0, 1, 2) for subset in combinations(hyperparameters, size)]
-        self._cells = [self._cell([codes[name] for name in subset], count) for subset in subsets]
+        self._cells = [self._make_cells([codes[name] for name in subset], count) for subset in subsets]
 
-    def _grouped(
-        self, table: pandas.DataFrame, name: str, hyperparameters: Sequence[str], own: Int[Array, " c"]
+    def _make_groups(
+        self, table: pandas.DataFrame, name: str, hyperparameters: Sequence[str], codes: Int[Array, " c"]
     ) -> _Groups:
         others = [other for other in hyperparameters if other != name]
         shared = configuration_ids(table, others) if others else numpy.zeros(len(table), dtype=int)
         inside = numpy.flatnonzero(shared[self._one] == shared[self._other])
         group = numpy.unique(shared[self._one[inside]], return_inverse=True)[1]
-        differ = (own[self._one] != own[self._other]).astype(numpy.float32)[:, None]
+        differ = (codes[self._one] != codes[self._other]).astype(numpy.float32)[:, None]
         count = int(group.max(initial=-1)) + 1
         return _Groups(_indicator(group, inside, (count, len(self._one))), count, differ)
 
-    def _cell(self, codes: Sequence[Int[Array, " c"]], count: int) -> _Cells:
+    def _make_cells(self, codes: Sequence[Int[Array, " c"]], count: int) -> _Cells:
+        # the values of each configuration in these hyperparameters as one number, in mixed radix
         number = numpy.zeros(count, dtype=int)
         for code in codes:
             number = number * (int(code.max()) + 1) + code
         a, b, size = number[self._one], number[self._other], int(number.max()) + 1
-        turned, sign = a > b, self._sign[:, 0]
+        is_reversed, sign = a > b, self._sign[:, 0]
         values, cell = numpy.unique(numpy.minimum(a, b) * size + numpy.maximum(a, b), return_inverse=True)
-        row, shape = 2 * cell + ((sign > 0) != turned), (2 * len(values), len(cell))
-        chosen = (numpy.flatnonzero((sign != 0) & part) for part in (~turned, turned))
-        kept, other = (_indicator(row[part], part, shape) for part in chosen)
-        return _Cells(kept, other, values // size == values % size)
+        row, shape = 2 * cell + ((sign > 0) != is_reversed), (2 * len(values), len(cell))
+        kinds = (numpy.flatnonzero((sign != 0) & mask) for mask in (~is_reversed, is_reversed))
+        sums, reversed_sums = (_indicator(row[part], part, shape) for part in kinds)
+        return _Cells(sums, reversed_sums, values // size == values % size)
 
     def of(
         self, values: Float[Array, "n d"], weights: Float[Array, "b n"] | None = None, *, only: Sequence[str] = PAIRED
@@ -234,24 +244,26 @@ class PairedScores:
 
     def _granulated(self, counts: _Counts) -> Float[Array, " d"]:
         by_name: list[Float[Array, " d"]] = [
-            _mean_of_known(numpy.where(varied, taus, numpy.nan)) for taus, varied in self._group_taus(counts)
+            _finite_mean(numpy.where(varied, taus, numpy.nan)) for taus, varied in self._group_taus(counts)
         ]
-        return _mean_of_known(numpy.stack(by_name)) if by_name else numpy.full(len(counts.above.T), numpy.nan)
+        return _finite_mean(numpy.stack(by_name)) if by_name else numpy.full(len(counts.above.T), numpy.nan)
 
     def count_groups(self, values: Float[Array, " n"]) -> tuple[int, int]:
         """Return the number of groups with a tau, and of those that are dropped."""
         taus = self._group_taus(self._counts(values[:, None], None))
-        known = [numpy.isfinite(tau[varied]) for tau, varied in taus]
-        return sum(int(each.sum()) for each in known), sum(int((~each).sum()) for each in known)
+        finite = [numpy.isfinite(tau[varied]) for tau, varied in taus]
+        return sum(int(each.sum()) for each in finite), sum(int((~each).sum()) for each in finite)
 
     def _information(self, counts: _Counts) -> Float[Array, " d"]:
         least = numpy.full(counts.above.shape[1], numpy.inf)
         for cells in self._cells:
+            # N H(X | cell) = sum over cells of n log n minus sum over (cell, x) of n log n, with N pairs in all
             table = cells.counts(counts)
             rows, total = _nlogn(table.sum(2)).sum((0, 1)), _nlogn(table.sum((1, 2))).sum(0)
             joint, columns = _nlogn(table).sum((0, 1, 2)), _nlogn(table.sum(1)).sum((0, 1))
+            # N H(gap | cell), and N I(measure; gap | cell) = N [H(gap | .) + H(measure | .) - H(gap, measure | .)]
             unknown, shared = total - rows, total - rows - columns + joint
-            defined = unknown > NOTHING * numpy.maximum(total, 1.0)
+            defined = unknown > ENTROPY_TOLERANCE * numpy.maximum(total, 1.0)
             fraction = shared / numpy.where(defined, unknown, 1.0)
             least = numpy.minimum(least, numpy.where(defined, fraction, numpy.inf))
         return numpy.where(numpy.isfinite(least), numpy.clip(least, 0.0, 1.0), numpy.nan)
@@ -262,7 +274,7 @@ def _kendall(counts: _Counts) -> Float[Array, " d"]:
 
 
 def _entropy(counts: Float[Array, "cells k"], slack: float = 0.0) -> Float[Array, " cells"]:
-    """Entropy in bits of each row of counts."""
+    """Return the entropy in bits of each row of counts."""
     p = counts / counts.sum(1, keepdims=True)
     return -(p * numpy.log2(numpy.where(p + slack > 0, p + slack, 1.0))).sum(1)
 
@@ -270,8 +282,8 @@ def _entropy(counts: Float[Array, "cells k"], slack: float = 0.0) -> Float[Array
 def competition_score(table: pandas.DataFrame, measure: str, target: str, hyperparameters: Sequence[str]) -> float:
     """Return the score of the 2020 competition (NaN below two hyperparameters).
 
-    It conditions on two hyperparameters only, every cell weighs the same, and self-pairs and ties count as "not
-    larger". Hence it changes when the measure is negated. The competition reports 100 times this value.
+    It conditions on exactly two hyperparameters, gives every cell the same weight, and counts ties and pairs of a
+    network with itself as "not larger", so it changes if the measure is negated. The competition reports 100 times it.
 
     Jiang et al., "NeurIPS 2020 competition: Predicting generalization in deep learning", 2020.
     """
@@ -280,11 +292,12 @@ def competition_score(table: pandas.DataFrame, measure: str, target: str, hyperp
     larger, wider = (x[first] > x[second]).astype(int), (y[first] > y[second]).astype(int)
     values = [numpy.inf]
     for names in combinations(hyperparameters, 2):
-        # pairs of networks by the values that both have
+        # a cell per pair of values of the two hyperparameters: [cell, gap larger, measure larger]
         cell = configuration_ids(table, names)
         cell = numpy.unique(cell[first] * len(cell) + cell[second], return_inverse=True)[1]
         counts = numpy.zeros((int(cell.max()) + 1, 2, 2))
         numpy.add.at(counts, (cell, wider, larger), 1.0)
+        # I(gap; measure) = H(gap) + H(measure) - H(gap, measure) per cell
         information = _entropy(counts.sum(2)) + _entropy(counts.sum(1)) - _entropy(counts.reshape(-1, 4))
         # the competition adds 1e-12 inside the logarithm of this entropy only
         values.append(float(information.mean() / _entropy(counts.sum(2), slack=1e-12).mean()))
@@ -300,8 +313,8 @@ def sign_errors(
     \qquad w = \Big(\max\big(0,\, 1 - 2 e^{-2 n (|\Delta g|/2)^2}\big)^2 - \tfrac12\Big)_+$$
 
     summed over all pairs of networks (seeds) of the two configurations. The weight is a Hoeffding bound: it excludes
-    pairs whose gaps may differ only because the test set of n samples is finite (None weighs all alike). Environments
-    without weight are dropped. Rows hold the numbers of the two configurations and the error.
+    pairs whose gaps may differ only because the test set of n samples is finite (`n_test` None: equal weights).
+    Environments without weight are dropped. Rows are (first configuration, second configuration, error).
 
     Dziugaite et al., "In search of robust measures of generalization", 2020, section 4 and appendix B.
     """
@@ -315,9 +328,9 @@ def sign_errors(
         gaps, values = y[ones][:, None] - y[others], x[ones][:, None] - x[others]
         weights = numpy.ones_like(gaps)
         if n_test is not None:
-            sure = numpy.maximum(0.0, 1 - 2 * numpy.exp(-2 * n_test * (numpy.abs(gaps) / 2) ** 2)) ** 2
-            weights = numpy.maximum(0.0, sure - 0.5)
+            confidence = numpy.maximum(0.0, 1 - 2 * numpy.exp(-2 * n_test * (numpy.abs(gaps) / 2) ** 2)) ** 2
+            weights = numpy.maximum(0.0, confidence - 0.5)
         if weights.any():
-            wrong = (1 - numpy.sign(values) * numpy.sign(gaps)) / 2
-            errors.append((a, b, float((weights * wrong).sum() / weights.sum())))
+            sign_error = (1 - numpy.sign(values) * numpy.sign(gaps)) / 2
+            errors.append((a, b, float((weights * sign_error).sum() / weights.sum())))
     return numpy.array(errors).reshape(-1, 3)

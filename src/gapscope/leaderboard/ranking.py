@@ -25,58 +25,59 @@ if TYPE_CHECKING:
 
 Array = numpy.ndarray
 RANDOM = "a random measure"
-# sums over pairs of networks are expensive: fewer permutations and resamples
-PAIRED_DRAWS = 200
+# maximum number of permutations and of resamples for sums over pairs of networks, which are expensive
+MAX_PAIRED = 200
 ONE_SIDED = ("mutual_information", "r_squared")
-# a score without p-value, and its values under permutations
+# a score without p-value, and its values under the permutations
 Scored = tuple[Score, numpy.ndarray]
 
 
 def explain_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: Sequence[str]) -> str:
     """Return why a measure is a mere function of hyperparameters ("" if it is not).
 
-    Measures of trained networks with different seeds or settings never agree exactly; numbers computed from the
-    settings do.
+    Measures of networks trained with different seeds never agree exactly; numbers computed from the settings do.
 
     >>> import pandas
     >>> table = pandas.DataFrame({"width": [1, 1, 2, 2], "rate": [1, 2, 1, 2], "count": [5, 5, 9, 9]})
     >>> explain_by_settings(table, "count", ["width", "rate"])
     'it is fixed by the hyperparameters: it never changes with rate alone'
     """
-    values, recipe = table[measure].to_numpy(dtype=float), configuration_ids(table, hyperparameters)
+    values, clusters = table[measure].to_numpy(dtype=float), configuration_ids(table, hyperparameters)
     if numpy.ptp(values) == 0:
         return "it is the same in all networks"
-    if len(set(recipe)) < len(recipe):
-        return "" if _varies(values, recipe) else "it is fixed by the hyperparameters: all seeds have the same"
-    ignored = [
-        name
-        for name in hyperparameters
-        if len(others := configuration_ids(table, [other for other in hyperparameters if other != name]))
-        > len(set(others))
-        and len(hyperparameters) > 1
-        and not _varies(values, others)
-    ]
+    if _has_repeats(clusters):
+        return "" if _varies(values, clusters) else "it is fixed by the hyperparameters: all seeds have the same"
+    ignored: list[str] = []
+    for name in hyperparameters if len(hyperparameters) > 1 else ():
+        groups = configuration_ids(table, [other for other in hyperparameters if other != name])
+        if _has_repeats(groups) and not _varies(values, groups):
+            ignored.append(name)
     return f"it is fixed by the hyperparameters: it never changes with {' or '.join(ignored)} alone" if ignored else ""
+
+
+def _has_repeats(groups: Int[Array, " n"]) -> bool:
+    return len(set(groups.tolist())) < len(groups)
 
 
 def _varies(values: Float[Array, " n"], groups: Int[Array, " n"]) -> bool:
     return any(numpy.ptp(values[groups == number]) > 0 for number in set(groups.tolist()))
 
 
-def _corrected(scored: Sequence[Scored], *, two_sided: bool) -> list[Score]:
-    """Add p-values by the largest of all measures under each permutation: single-step max-T."""
+def _add_p_values(scored: Sequence[Scored], *, two_sided: bool) -> list[Score]:
+    """Add p-values from the largest score of all measures per permutation (single-step max-T)."""
     table = numpy.stack([numpy.nan_to_num(permuted, nan=-numpy.inf) for _, permuted in scored])
     largest = (numpy.where(numpy.isfinite(table), numpy.abs(table), -numpy.inf) if two_sided else table).max(0)
     scores: list[Score] = []
     for score, _ in scored:
         size = abs(score.value) if two_sided else score.value
-        beyond = float((1 + (largest >= size - 1e-12).sum()) / (1 + len(largest)))
-        scores.append(replace(score, p=1.0 if numpy.isnan(size) else beyond))
+        # the observed order counts as one of the permutations
+        p = float((1 + (largest >= size - 1e-12).sum()) / (1 + len(largest)))
+        scores.append(replace(score, p=1.0 if numpy.isnan(size) else p))
     return scores
 
 
 class _LeaderboardContext:
-    """Common parts of the measures of one table: configurations, permutations, resamples."""
+    """Training configurations, permutations and resamples shared by all measures of a table."""
 
     def __init__(self, table: NetworkTable, target: str, n_permutations: int, n_bootstrap: int, seed: int) -> None:
         self.table, self.target = table, target
@@ -90,7 +91,7 @@ class _LeaderboardContext:
         self.orders = numpy.array(list(permutations(self.clusters, n_permutations, seed)))
         self.resamples = bootstrap_weights(self.n_configurations, n_bootstrap, seed)
         self.weights = self.resamples[:, self.clusters]
-        self.paired_weights = self.weights[:PAIRED_DRAWS]
+        self.paired_weights = self.weights[:MAX_PAIRED]
         self.pairs = PairedScores(table.rows, target, self.settings)
         self.associations = PartialAssociations(
             table.rows, target, self.settings, self.clusters, list(self.orders), self.weights
@@ -104,17 +105,17 @@ class _LeaderboardContext:
 
     def paired(self, values: Float[Array, " n"], names: Sequence[str] = PAIRED) -> dict[str, Scored]:
         """Return scores over pairs, by name."""
-        plain = self.pairs.of(values[:, None], only=names)
+        observed = self.pairs.of(values[:, None], only=names)
         resampled = self.pairs.of(values[:, None], self.paired_weights, only=names)
-        permuted = self.pairs.of(values[self.orders[:PAIRED_DRAWS]].T, only=names)
+        permuted = self.pairs.of(values[self.orders[:MAX_PAIRED]].T, only=names)
         scored: dict[str, Scored] = {}
         for name in names:
-            value, draws = float(plain[name][0]), resampled[name]
-            if name == "mutual_information":  # biased upwards: the interval is shifted back
-                low, high = percentile_interval(draws - numpy.nanmean(draws) + value, 0.95)
+            value, resamples = float(observed[name][0]), resampled[name]
+            if name == "mutual_information":  # resamples are biased upwards: shift their mean to the value
+                low, high = percentile_interval(resamples - numpy.nanmean(resamples) + value, 0.95)
                 scored[name] = Score.of(value, (max(low, 0.0), high)), permuted[name]
             else:
-                scored[name] = Score.of(value, percentile_interval(draws, 0.95)), permuted[name]
+                scored[name] = Score.of(value, percentile_interval(resamples, 0.95)), permuted[name]
         return scored
 
     def signs(self, name: str, tau: float, n_test: int | None) -> tuple[Score, Float[Array, " e"]]:
@@ -123,6 +124,7 @@ class _LeaderboardContext:
         first, second, errors = sign_errors(directed, name, self.target, self.settings, n_test).T
         if not len(errors):
             return Score(value=numpy.nan), errors
+        # a resample weighs a pair of configurations by the product of their counts
         weights = self.resamples[:, first.astype(int)] * self.resamples[:, second.astype(int)]
         with numpy.errstate(invalid="ignore", divide="ignore"):
             resampled = weights @ errors / weights.sum(1)
@@ -172,16 +174,16 @@ def verdicts(
     seed: int = 0,
     most_networks: int | None = None,
 ) -> dict[str, Verdict]:
-    """Return the verdicts of `rank_measures` and their scores by measure, many times as fast.
+    """Return only the verdicts of `rank_measures`, by measure (the random one is `RANDOM`).
 
-    The random measure, named `RANDOM`, is included. Parameters are those of `rank_measures`.
+    This is many times as fast. Parameters are those of `rank_measures`.
     """
     table = network_table(source, measures=measures, hyperparameters=hyperparameters, target=target)
-    context = _LeaderboardContext(table.sampled(most_networks, seed), target, n_permutations, n_bootstrap, seed)
+    context = _LeaderboardContext(table.sample(most_networks, seed), target, n_permutations, n_bootstrap, seed)
     columns = [context.values(name) for name in context.names]
-    kendalls = _corrected([context.paired(values, ("kendall",))["kendall"] for values in columns], two_sided=True)
+    kendalls = _add_p_values([context.paired(values, ("kendall",))["kendall"] for values in columns], two_sided=True)
     associations = [context.associations.of(values) for values in columns]
-    partials = _corrected([(each.score, each.permuted) for each in associations], two_sided=True)
+    partials = _add_p_values([(each.score, each.permuted) for each in associations], two_sided=True)
     result: dict[str, Verdict] = {}
     for name, partial, kendall in zip(context.names, partials, kendalls, strict=True):
         verdict, why = context.verdict(name, partial, kendall)
@@ -206,25 +208,25 @@ def rank_measures(
 ) -> Leaderboard:
     """Rank measures by their association with known gaps, beyond the hyperparameters.
 
-    All protocols are reported side by side. Networks of one training configuration (equal in all hyperparameters, seeds
-    aside) stay together in every resample and permutation. P-values are corrected over all rows by the largest
-    statistic of each permutation (Westfall and Young 1993, single-step max-T), protocol by protocol. "evidence" rests
-    on the partial association given the hyperparameters at 5 %; a measure that is fixed by hyperparameters, or that
-    orders the networks as the gap itself does, gets none. Baselines are the parameter count and a random measure.
-    Measures that were fitted to these gaps cannot be detected: do not pass any.
+    Networks of one training configuration (equal in all hyperparameters except seeds) stay together in every resample
+    and permutation. P-values are corrected over all rows by the largest statistic per permutation (Westfall and Young
+    1993, single-step max-T), separately per score. The verdict is "evidence" if the partial correlation given the
+    hyperparameters is significant at 5 %, unless the hyperparameters determine the measure or it orders the networks
+    like the gap itself. Baselines are the parameter count and a random measure. Do not pass measures that were fitted
+    to these gaps; they cannot be detected.
 
     Args:
         source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME`, `m.NAME`; a pool, its
-            folder or its table; None takes the 96 networks of the 2020 competition from the data root.
-        measures: Columns of the measures; None takes all.
-        baseline: Column of the size; None takes `parameter_count` or `m.vc_dim` where there is one.
-        n_test: Test samples behind each gap, for the sign errors; None weighs all pairs alike.
-        n_permutations: Permutations behind the p-values, 200 at most of them for scores over pairs.
-        n_bootstrap: Resamples of training configurations behind the intervals, at most 200 for scores over pairs.
-        most_networks: Maximum number of networks; of more, whole training configurations are sampled. None uses all.
-            Time and memory grow with the square of the number of networks.
-        data_root: Data root; None searches the usual places.
-        on_measure: Called after each measure with its name, how many are done and of how many.
+            folder or its table; None uses the 96 networks of the 2020 competition from the data root.
+        measures: Columns of the measures; None uses all.
+        baseline: Column of the size; None uses `parameter_count` or `m.vc_dim`, if there is one.
+        n_test: Number of test samples per gap, for the sign errors; None gives all pairs the same weight.
+        n_permutations: Permutations for p-values, at most 200 for scores over pairs.
+        n_bootstrap: Resamples of training configurations for intervals, at most 200 for scores over pairs.
+        most_networks: Maximum number of networks; above it, whole training configurations are sampled. None uses all.
+            Time and memory grow with its square.
+        data_root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache.
+        on_measure: Called after each measure with its name, the number of finished measures and their total.
 
     Raises:
         InvalidInput: A column is missing, or there are fewer than three networks.
@@ -253,8 +255,10 @@ def rank_measures(
         source = pgdl_networks(data_root)
     table = network_table(source, measures=measures, hyperparameters=hyperparameters, target=target, baseline=baseline)
     if len(table.rows) < 3:
-        raise InvalidInput(f"A leaderboard needs three networks at least; {table.source} has {len(table.rows)}.")
-    context = _LeaderboardContext(table.sampled(most_networks, seed), target, n_permutations, n_bootstrap, seed)
+        raise InvalidInput(
+            f"A leaderboard needs at least three networks; {table.source} has {len(table.rows)}. Add networks."
+        )
+    context = _LeaderboardContext(table.sample(most_networks, seed), target, n_permutations, n_bootstrap, seed)
     scored: dict[str, list[Scored]] = {key: [] for key in (*PAIRED, "r_squared", "partial")}
     maes: list[Score] = []
     explained: list[float] = []
@@ -273,7 +277,9 @@ def rank_measures(
         explained.append(association.explained)
         if on_measure is not None:
             on_measure(name, number, len(context.names))
-    scores = {key: _corrected(pairs, two_sided=key not in ONE_SIDED) for key, pairs in scored.items()} | {"mae": maes}
+    scores = {key: _add_p_values(pairs, two_sided=key not in ONE_SIDED) for key, pairs in scored.items()} | {
+        "mae": maes
+    }
     rows = [
         _row(context, name, {key: each[i] for key, each in scores.items()}, explained=explained[i], n_test=n_test)
         for i, name in enumerate(context.names)

@@ -112,7 +112,10 @@ def _correlation_sentences(view: PoolView, best: str, by_reading: Mapping[str, V
     if not evidence:
         return [message, "No measure predicts the gap better than the hyperparameters alone."]
     titles, more = "; ".join(view.titles[name] for name in evidence[:3]), len(evidence) - 3
-    return [message, f"Also at equal hyperparameters: {titles}{f'; and {more} more' if more > 0 else ''}."]
+    return [
+        message,
+        f"Correlated with the gap at equal hyperparameters: {titles}{f'; and {more} more' if more > 0 else ''}.",
+    ]
 
 
 def verdict(
