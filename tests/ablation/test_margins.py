@@ -63,12 +63,12 @@ def test_layers_that_do_not_reach_the_outputs() -> None:
             return self.head(x + self.side(x).detach())
 
     samples = Samples(noise(5, 4), torch.arange(5) % 3)
-    with pytest.raises(NotMeasurable, match=r"margin at layer 'side' needs outputs that depend on that layer"):
+    with pytest.raises(NotMeasurable, match="no gradient at layer 'side'"):
         boundary_distances(initialized(Detached), samples, ["input", "side"], epsilon=0.0, chunk_size=5)
     tokens = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 3))
     words = Samples(torch.tensor([[0, 1], [2, 4]]), torch.tensor([0, 1]))
     for layers in (["input", "0"], ["input"]):
-        with pytest.raises(NotMeasurable, match="token ids as inputs need layers= without 'input'"):
+        with pytest.raises(NotMeasurable, match="for token ids as inputs without 'input'"):
             boundary_distances(tokens, words, layers, epsilon=0.0, chunk_size=5)
     assert boundary_distances(tokens, words, ["0"], epsilon=0.0, chunk_size=5)[0].shape == (1, 2)
 

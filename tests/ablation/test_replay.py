@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import Untraceable, initialized, noise
-from gapscope.ablation.replay import passed_calls, patch_forwards
+from gapscope.ablation.replay import patch_forwards, record_calls_before
 from gapscope.ablation.split import HookedSplit, ReplayedSplit, SplitNetwork, split_at
 from gapscope.base.errors import NotMeasurable
 
@@ -66,7 +66,7 @@ def test_networks_of_transformers_are_cut_and_nothing_stays_changed(name: str) -
     split = split_at(network, x, layer, axis)
     assert isinstance(split, ReplayedSplit)
     source = split.activations(x)
-    with passed_calls(network, split.module[layer]) as calls:
+    with record_calls_before(network, split.module[layer]) as calls:
         network(x)
     first = next(module for module, _ in calls if next(module.parameters(), None) is not None)
     handle = next(first.children(), first).register_forward_hook(lambda *_: computed.append("first"))
@@ -217,7 +217,7 @@ class Chooses(nn.Module):
 def test_other_modules_for_other_samples_are_refused() -> None:
     split = split_at(initialized(Chooses), noise(3, 6), "cut", None)
     assert isinstance(split, ReplayedSplit)
-    with pytest.raises(NotMeasurable, match="the same modules before layer 'cut' for all samples"):
+    with pytest.raises(NotMeasurable, match="different modules before layer 'cut' for different samples"):
         split.activations(noise(3, 6) + 100)
 
 

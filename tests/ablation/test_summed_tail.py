@@ -145,7 +145,7 @@ def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.Mo
     assert isinstance(tail, SeparableTail)
     masked = MaskedTail(split, None).predictions(source, ranking)
     assert torch.equal(tail.predictions(source, ranking), masked)
-    monkeypatch.setattr("gapscope.ablation.tails.doubtful", lambda outputs, tolerance: outputs[:, 0].isnan())
+    monkeypatch.setattr("gapscope.ablation.tails.are_close", lambda outputs, tolerance: outputs[:, 0].isnan())
     assert not torch.equal(tail.predictions(source, ranking), masked), "the case shows nothing"
 
 

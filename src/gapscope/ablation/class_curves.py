@@ -49,12 +49,13 @@ def turning_points(curves: Float[Tensor, "c n"], n_classes: int) -> Int[Tensor, 
 def reversed_turning_points(curves: Float[Tensor, "c n"]) -> Int[Tensor, " c"]:
     r"""Return the number of removed units with the largest accuracy in reverse order, eq. 3.
 
-    $\arg\max_{n < M} E_r(n)$, the last of several. With every unit removed the network predicts one constant class, for
-    which E(M) is 1: that is no turning point.
+    $\arg\max_{n < M} E_r(n)$, the last of several. Without any unit the network predicts one constant class, for which
+    E(M) is 1: that is no turning point.
 
     >>> reversed_turning_points(torch.tensor([[0.9, 1.0, 1.0, 1.0]])).tolist()
     [2]
     """
+    # argmax returns the first maximum: of the reversed curve n = M-1..0 this is the last
     return curves.shape[1] - 2 - curves[:, :-1].flip(1).argmax(1)
 
 
@@ -117,16 +118,16 @@ def class_curves(
 def default_layers(network: nn.Module, x: Tensor) -> list[str]:
     """Return "input" and up to three hidden layers, at depths H/3, 2H/3 and H of H.
 
-    A hidden layer is what a convolution or linear layer other than the last returns, behind its normalization if a
-    module with "norm" in its name takes it directly; layers that are called twice are passed over.
+    A hidden layer is the output of a convolution or linear layer other than the last, or of the module with "norm" in
+    its name that takes this output directly. Layers that are called twice are skipped.
     """
-    made = record_module_calls(network, x)
-    weighted = [call for call in made if isinstance(call.module, Weighted)][:-1]
+    calls = record_module_calls(network, x)
+    weighted = [call for call in calls if isinstance(call.module, Weighted)][:-1]
     hidden = []
     for layer in weighted:
-        norms = [c for c in made if c.input is layer.output and "norm" in kind(type(c.module).__name__)]
+        norms = [c for c in calls if c.input is layer.output and "norm" in kind(type(c.module).__name__)]
         hidden.append(norms[0].name if norms else layer.name)
-    names = [call.name for call in made]
+    names = [call.name for call in calls]
     hidden = [name for name in hidden if names.count(name) == 1]
     depths = {math.ceil(len(hidden) * third / 3) for third in (1, 2, 3)} - {0}
     return ["input", *(hidden[depth - 1] for depth in sorted(depths))]
@@ -144,22 +145,23 @@ def boundary_distances(
     chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
     moments = {name: ChannelMoments() for name in layers}
 
-    def of(part: slice) -> Tensor:
+    def distances_of(part: slice) -> Tensor:
         x = prepare_inputs(network, samples.inputs[part])
         x = x.detach().requires_grad_(x.is_floating_point())
-        with capture_outputs(modules) as seen:
+        with capture_outputs(modules) as captured:
             outputs = checked_outputs(network(x.clone()), len(x))  # a network may change its input in place
-        seen["input"] = x
+        captured["input"] = x
+        # f_y - max_c f_c over the classes c other than y; divided by its gradient norm it is a distance, to first order
         targets = prepare_inputs(network, samples.targets[part])[:, None]  # type: ignore[index]
         difference = outputs.gather(1, targets)[:, 0] - outputs.scatter(1, targets, -torch.inf).amax(1)
-        gradients = _gradients(difference, {name: seen.get(name) for name in layers})
+        gradients = _gradients(difference, {name: captured.get(name) for name in layers})
         squares = torch.stack([gradient.double().flatten(1).square().sum(1) for gradient in gradients])
         for name in layers:
-            moments[name].update(seen[name].flatten(1))
+            moments[name].update(captured[name].flatten(1))
         return (difference.detach().double() / (epsilon + squares).sqrt()).cpu()
 
     distances = compute_distributed(
-        len(samples), lambda stretch: torch.cat([of(p) for p in slices_of(stretch, chunk_size)], 1), dim=1
+        len(samples), lambda stretch: torch.cat([distances_of(p) for p in slices_of(stretch, chunk_size)], 1), dim=1
     )
     if (among := processes(len(samples))) is not None:
         for name in layers:
@@ -176,8 +178,8 @@ def _gradients(difference: Float[Tensor, " n"], taps: dict[str, Tensor | None]) 
     for name in taps:
         if by_layer.get(name) is None:
             raise NotMeasurable(
-                f"A margin at layer '{name}' needs outputs that depend on that layer differentiably; they do not. "
-                "Name other layers (token ids as inputs need layers= without 'input')."
+                f"The outputs have no gradient at layer '{name}'; a margin needs one. Name other layers (for token ids "
+                "as inputs without 'input')."
             )
     return [gradient for gradient in by_layer.values() if gradient is not None]
 

@@ -1,4 +1,4 @@
-"""Layers with units, and the graph of what follows them."""
+"""Traced graph of a network, its subgraphs, and the default layer for ablation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRACING = threading.Lock()
 
 
 class _Root(nn.Module):
-    """Wrapper that calls the network with its inputs only, so that defaults stay."""
+    """Wrapper that calls the network with its inputs only, so that other arguments keep their defaults."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class _Root(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Tracer into modules with children, which records the node that each call returned."""
+    """Tracer into modules with children, which records the returned node of each call."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -59,8 +59,8 @@ class _Tracer(fx.Tracer):
 class TracedGraph:
     """Operations of one forward pass.
 
-    The names of `graph` refer to `root`. `returned` has the operations that the calls of each module returned, `names`
-    the name of each module in the network.
+    The names of `graph` refer to `root`. `returned` has the result of each call of a module, `names` the name of each
+    module in the network.
     """
 
     root: nn.Module
@@ -155,28 +155,16 @@ def crossing(traced: TracedGraph, site: fx.Node) -> list[fx.Node]:
     ]
 
 
-class Subgraph:
-    """Subset of a network's operations, interpreted in order.
-
-    A GraphModule would do the same by generated code, which torch caches forever, some kilobytes per subgraph.
-    """
-
-    def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
-        self._interpreter = fx.Interpreter(root, graph=graph)
-        self._interpreter.extra_traceback = False
-
-    def __call__(self, *values: Any) -> Any:
-        """Return what the graph returns for these inputs."""
-        return self._interpreter.run(*values)
+Subgraph = Callable[..., Any]
+"""Subset of a network's operations as a function of its inputs, which returns a tuple."""
 
 
 def extract_subgraph(
     traced: TracedGraph, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
 ) -> tuple[Subgraph, list[bool]]:
-    """Cut the operations from `inputs` to `outputs` out of a traced network.
+    """Return the operations from `inputs` to `outputs`, and for each input whether they use it.
 
-    The subgraph takes a value for each input that it uses, and returns those of `outputs` as a tuple. Returned too:
-    which inputs it uses.
+    The subgraph takes a value for each input that it uses, and returns those of `outputs`.
     """
     needed = ancestors(outputs, stop=inputs)
     graph = fx.Graph()
@@ -185,7 +173,10 @@ def extract_subgraph(
         if node in needed and node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))
-    return Subgraph(traced.root, graph), [node in needed for node in inputs]
+    # interpreted: torch caches the generated code of a GraphModule forever, some kilobytes per subgraph
+    interpreter = fx.Interpreter(traced.root, graph=graph)
+    interpreter.extra_traceback = False
+    return interpreter.run, [node in needed for node in inputs]
 
 
 _CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
@@ -216,29 +207,29 @@ def _weighted(traced: TracedGraph) -> list[fx.Node]:
 
 def default_module(network: nn.Module, x: Tensor) -> str:
     """Return the default ablation module of an untraceable network, by call order."""
-    # functional activations are missed, and a sigmoid, which might be a gate, is none
-    made = record_module_calls(network, x[:1])
-    *hidden, _ = [i for i, call in enumerate(made) if isinstance(call.module, Weighted)] or [0]
-    last = next((i for i in reversed(hidden) if not isinstance(made[i].module, nn.Linear)), max(hidden, default=-1))
-    behind = takewhile(lambda call: not isinstance(call.module, Weighted), made[last + 1 :])
+    # functional activations are not visible here, and a sigmoid might be a gate
+    calls = record_module_calls(network, x[:1])
+    *hidden, _ = [i for i, call in enumerate(calls) if isinstance(call.module, Weighted)] or [0]
+    last = next((i for i in reversed(hidden) if not isinstance(calls[i].module, nn.Linear)), max(hidden, default=-1))
+    behind = takewhile(lambda call: not isinstance(call.module, Weighted), calls[last + 1 :])
     for call in behind if hidden else ():
         if kind(type(call.module).__name__).removesuffix("activation") in ACTIVATIONS - _GATES:
             return call.name
     raise NotMeasurable(
-        "The layer to ablate could not be found by itself: the network's forward cannot be traced, and no activation "
-        "module is called behind its last hidden layer; pass layers= with the name of the module whose units are meant."
+        "The layer to ablate is ambiguous: the network's forward cannot be traced, and no activation module is called "
+        "after its last hidden layer. Pass layers= with the name of the module whose units are to be ablated."
     )
 
 
 def default_site(traced: TracedGraph) -> fx.Node:
     """Return the activation of the last convolution, or else of the last hidden layer."""
-    # The last convolution or linear layer of all is the network's head and no hidden layer. The activation is the first
-    # one behind the layer, past normalization, pooling, dropout and residual sums, before the next layer with weights:
-    # in a residual network the activation after the last sum. A sigmoid that only multiplies something is a gate.
+    # The last layer with weights is the network's head and no hidden layer. The activation is the first one after the
+    # hidden layer (past normalization, pooling, dropout and residual sums) and before the next layer with weights: in a
+    # residual network the activation after the last sum. A sigmoid that only multiplies other values is a gate.
     *hidden, _ = _weighted(traced) or [traced.input]
     if not hidden:
         raise NotMeasurable(
-            "Unit ablation needs a hidden layer before the network's last layer; found none. "
+            "Unit ablation needs a hidden layer before the network's last layer; there is none. "
             "Pass layers= with the name of the module whose units are to be ablated."
         )
     convolutions = [node for node in hidden if _kind(traced, node) in _CONVOLUTIONS]
@@ -248,17 +239,17 @@ def default_site(traced: TracedGraph) -> fx.Node:
         if node in behind and _is_activation(traced, node):
             return node
     raise NotMeasurable(
-        f"No activation follows the last hidden layer '{traced.label(last)}' before the next layer with weights, so it "
-        f"is ambiguous which units are meant; pass layers= with a module's name (layers='{traced.label(last)}' ablates "
-        "what that layer returns)."
+        f"The units to ablate are ambiguous: no activation follows the last hidden layer '{traced.label(last)}' before "
+        f"the next layer with weights. Pass layers= with a module's name (layers='{traced.label(last)}' ablates its "
+        "outputs)."
     )
 
 
 def unit_axis_behind(traced: TracedGraph, site: fx.Node, dimensions: int) -> int | None:
     """Return the unit axis of an output with `dimensions` dimensions, None if ambiguous.
 
-    It is the last one behind a linear layer, and the first after the samples behind a convolution whose output has
-    that many dimensions, samples included. (Tokens behind a convolution may have either.)
+    It is the last axis after a linear layer, and axis 1 after a convolution whose output has that many dimensions,
+    including that of the samples. (Tokens after a convolution may have either.)
     """
     kinds = [_kind(traced, node) for node in _weighted(traced) if node in ancestors([site])]
     if dimensions == 2 or kinds[-1:] == [f"conv{dimensions - 2}d"]:

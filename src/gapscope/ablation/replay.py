@@ -1,7 +1,7 @@
 """Partial forward passes: replay cached outputs up to one layer, compute the rest.
 
-This needs no trace of the network. Only the code of modules around the layer, between calls of other modules,
-runs again.
+This needs no trace of the network. Only the code of modules around the layer runs again, between calls of other
+modules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 Call = tuple[nn.Module, Any]
-"""A module, and what one call of it returned."""
+"""A module, and the output of one call of it."""
 
 
 @contextmanager
@@ -25,12 +25,12 @@ def patch_forwards(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterato
     """Replace the `forward` of modules in the body (hooks stay)."""
     with ExitStack() as stack:
         for module, function in functions.items():
-            stack.callback(_put_back, module, vars(module).get("forward"))
+            stack.callback(_restore, module, vars(module).get("forward"))
             module.forward = function
         yield
 
 
-def _put_back(module: nn.Module, forward: Any) -> None:
+def _restore(module: nn.Module, forward: Any) -> None:
     if forward is None:
         del module.forward
     else:
@@ -38,16 +38,17 @@ def _put_back(module: nn.Module, forward: Any) -> None:
 
 
 @contextmanager
-def passed_calls(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
+def record_calls_before(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
     """Record the outermost module calls that end before that of a layer in a forward pass.
 
-    They are the calls that the code around the layer makes before it: those are made again when this code runs again,
-    while all that happened within them is not. What they returned is copied, for what follows may change it in place.
+    These are the calls by the code around the layer, which are repeated when this code runs again; calls within them
+    are not. Their outputs are copied, because later code may change them in place.
 
-    `layer` is a module that is called once. The list is filled by the pass that runs in the body.
+    `layer` is a module that is called once. The pass in the body fills the list.
     """
-    passed: list[Call] = []
-    # for every call that continues, the calls that ended directly within it; the first is what surrounds the network
+    earlier: list[Call] = []
+    # for every call that has not ended, the calls that ended directly within it; the first is for code around the
+    # network
     within: list[list[Call]] = [[]]
 
     def recorded(module: nn.Module) -> Callable[..., Any]:
@@ -61,7 +62,7 @@ def passed_calls(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
             finally:
                 within.pop()
             if module is layer:
-                passed.extend(ended for calls in within for ended in calls)
+                earlier.extend(entry for entries in within for entry in entries)
             else:
                 within[-1].append((module, tree_map_only(Tensor, Tensor.clone, output)))
             return output
@@ -70,7 +71,7 @@ def passed_calls(network: nn.Module, layer: nn.Module) -> Iterator[list[Call]]:
 
     modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
     with patch_forwards({module: recorded(module) for module in modules}):
-        yield passed
+        yield earlier
 
 
 def replay_forwards(calls: Sequence[Call]) -> dict[nn.Module, Callable[..., Any]]:
@@ -101,7 +102,7 @@ class ReadRecorder(TorchDispatchMode):
         self._storages: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note the tensors that an operation takes."""
+        """Record the tensors that an operation reads."""
         self._storages |= {_storage(item) for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)}
         return func(*args, **(kwargs or {}))
 

@@ -1,4 +1,4 @@
-"""Networks cut at one layer: its activations, and the outputs for changed activations."""
+"""Networks split at one layer: its activations, and the outputs for changed activations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gapscope.ablation.layers import (
     trace,
     unit_axis_behind,
 )
-from gapscope.ablation.replay import ReadRecorder, passed_calls, patch_forwards, replay_forwards
+from gapscope.ablation.replay import ReadRecorder, patch_forwards, record_calls_before, replay_forwards
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import capture_outputs, module_named, named_modules
@@ -32,13 +32,12 @@ from gapscope.inspection.outputs import checked_outputs
 
 @dataclass(frozen=True)
 class Activations:
-    """Activations of the cut layer, with other values that the rest of the network needs."""
+    """Activations of the split layer, with other values that the rest of the network needs."""
 
     values: Float[Tensor, "s ..."]
-    # Values that reach the network's outputs past the layer. Each holds "rows" (one per sample), "unread" rows (only
-    # their shape is read; stored for one sample), a "count" or "size" (the number of samples, alone or leading a shape)
-    # or a "constant".
-    context: tuple[Any, ...]
+    context: tuple[Any, ...]  # values that bypass the layer on their way to the network's outputs
+    # Kind of each: "rows" (one per sample), "unread" (rows of which only the shape is read; stored for one sample),
+    # "count" or "size" (the number of samples, alone or leading a shape) or "constant".
     kinds: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -70,11 +69,11 @@ def _kind(one: Any, two: Any) -> str:
         return "size"
     if torch.equal(one, two) if isinstance(one, Tensor) else one == two:
         return "constant"
-    raise NotMeasurable("A value that reaches the outputs past the layer does not follow the number of samples.")
+    raise NotMeasurable("A value that bypasses the layer must be constant or have one row per sample; it is neither.")
 
 
 def _checked(label: str, values: Any, n: int) -> Tensor:
-    """Return a layer's output [n, units, ...] (others raise NotMeasurable)."""
+    """Return a layer's output, or raise NotMeasurable unless it is a tensor [n, units, ...]."""
     if not isinstance(values, Tensor) or values.ndim < 2 or len(values) != n or not values.is_floating_point():
         got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise NotMeasurable(
@@ -99,10 +98,7 @@ def _checked_axis(label: str, values: Tensor, axis: int | None) -> int:
 
 
 class SplitNetwork(ABC):
-    """A network cut at one layer.
-
-    `unit_axis` is the axis of the layer's output that counts its units.
-    """
+    """Network split at one layer, whose units are axis `unit_axis` of its output."""
 
     label: str
     unit_axis: int
@@ -129,14 +125,14 @@ class SplitNetwork(ABC):
         return values.movedim(self.unit_axis, 1).flatten(2) if values.ndim > 2 else values.unsqueeze(-1)
 
     def masked(self, values: Tensor, active: Bool[Tensor, "r m"]) -> Tensor:
-        """Return the values multiplied by 1 for the active units and 0 for the others."""
+        """Return the values, multiplied by 0 for inactive units."""
         shape = [len(values)] + [1] * (values.ndim - 1)
         shape[self.unit_axis] = active.shape[1]
         return values * active.view(shape).to(values.dtype)
 
 
 class HookedSplit(SplitNetwork):
-    """Cut by replacing a module's output: the whole network runs. Fits every network."""
+    """Split by replacing a module's output: the whole network runs. Works for every network."""
 
     def __init__(self, network: nn.Module, layer: str, unit_axis: int) -> None:
         self.network, self.label, self.unit_axis = network, layer, unit_axis
@@ -144,13 +140,13 @@ class HookedSplit(SplitNetwork):
 
     @override
     def activations(self, x: Tensor) -> Activations:
-        with capture_outputs(self.module) as seen:
+        with capture_outputs(self.module) as captured:
             self.network(x)
-        if self.label not in seen:
+        if self.label not in captured:
             raise NotMeasurable(
                 f"Layer '{self.label}' must take part in the forward pass; it was not called. Name another layer."
             )
-        return Activations(_checked(self.label, seen[self.label], len(x)), (x,), ("rows",))
+        return Activations(_checked(self.label, captured[self.label], len(x)), (x,), ("rows",))
 
     @override
     def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
@@ -160,12 +156,13 @@ class HookedSplit(SplitNetwork):
 
 
 class ReplayedSplit(HookedSplit):
-    """Cut by replaying outputs of earlier modules. Fits most untraceable networks."""
+    """Split by replaying outputs of earlier modules. Works for most untraceable networks."""
 
     def __init__(self, network: nn.Module, layer: str, unit_axis: int, x: Tensor) -> None:
         super().__init__(network, layer, unit_axis)
-        _, one, self.modules, self.structure = self._passed(x[:1])
-        values, two, *_ = self._passed(x[:1].expand(2, *x.shape[1:]).clone())
+        # context values of one sample, and of the same sample twice: their shapes show how they scale
+        _, one, self.modules, self.structure = self._record(x[:1])
+        values, two, *_ = self._record(x[:1].expand(2, *x.shape[1:]).clone())
         with ReadRecorder() as read:
             self._outputs(values, two)
 
@@ -175,20 +172,20 @@ class ReplayedSplit(HookedSplit):
 
         self.kinds = tuple(kind(a, b) for a, b in zip(one, two, strict=True))
 
-    def _passed(self, x: Tensor) -> tuple[Tensor, list[Any], Any, Any]:
+    def _record(self, x: Tensor) -> tuple[Tensor, list[Any], Any, Any]:
         """Return the layer's output, the context (inputs, earlier outputs), modules, structure."""
-        with passed_calls(self.network, self.module[self.label]) as calls:
+        with record_calls_before(self.network, self.module[self.label]) as calls:
             source = super().activations(x)
         values, structure = tree_flatten([output for _, output in calls])
         return source.values, [x, *values], [module for module, _ in calls], structure
 
     @override
     def activations(self, x: Tensor) -> Activations:
-        values, context, modules, structure = self._passed(x)
+        values, context, modules, structure = self._record(x)
         if modules != self.modules or structure != self.structure:
             raise NotMeasurable(
-                f"A network must call the same modules before layer '{self.label}' for all samples, for ablation "
-                "groups them again; it does not."
+                f"The network calls different modules before layer '{self.label}' for different samples; ablation "
+                "needs the same calls for all. Name an earlier layer."
             )
         context = [v[:1].clone() if kind == "unread" else v for v, kind in zip(context, self.kinds, strict=True)]
         return Activations(values, tuple(context), self.kinds)
@@ -198,26 +195,27 @@ class ReplayedSplit(HookedSplit):
         return self._outputs(values, source.context_rows(samples, [True] * len(self.kinds)))
 
     def _outputs(self, values: Tensor, context: list[Any]) -> Float[Tensor, "r k"]:
-        x, *before = context
-        calls = zip(self.modules, tree_unflatten(before, self.structure), strict=True)
+        x, *earlier_outputs = context
+        calls = zip(self.modules, tree_unflatten(earlier_outputs, self.structure), strict=True)
         functions = replay_forwards(list(calls)) | {self.module[self.label]: lambda *_, **__: values}
         with patch_forwards(functions), capture_outputs(self.module, replacement=values):
             return checked_outputs(self.network(x), len(values))
 
 
 class TracedSplit(SplitNetwork):
-    """Cut of the traced operations: only operations behind the layer run again."""
+    """Split of the traced operations: only operations after the layer run again."""
 
     def __init__(self, traced: TracedGraph, site: fx.Node, label: str, unit_axis: int | None, x: Tensor) -> None:
         self.traced, self.site, self.label = traced, site, label
         self.crossing = crossing(traced, site)
         self.head, _ = extract_subgraph(traced, [traced.input], [site, *self.crossing])
         self.tail, (_, *self.uses) = extract_subgraph(traced, [site, *self.crossing], [traced.output])
+        # context values of one sample, and of the same sample twice: their shapes show how they scale
         values, *one = self.head(x[:1])
         _, *two = self.head(x[:1].expand(2, *x.shape[1:]))
         self.kinds = tuple(_kind(a, b) for a, b in zip(one, two, strict=True))
-        plain = unit_axis_behind(traced, site, _checked(self.label, values, 1).ndim)
-        self.unit_axis = _checked_axis(self.label, values, plain if unit_axis is None else unit_axis)
+        default = unit_axis_behind(traced, site, _checked(self.label, values, 1).ndim)
+        self.unit_axis = _checked_axis(self.label, values, default if unit_axis is None else unit_axis)
 
     @override
     def activations(self, x: Tensor) -> Activations:
@@ -232,20 +230,21 @@ class TracedSplit(SplitNetwork):
 
 def _same_outputs(network: nn.Module, split: SplitNetwork, x: Tensor) -> bool:
     """Return whether the split reproduces the network's outputs (with masked units)."""
+    # samples in another number and order than in the recorded pass, the second and third with half of their units
     source, samples = split.activations(x), torch.tensor([0, 0, len(x) - 1], device=x.device)
-    values, whole = source.values[samples], None
+    values, hooked = source.values[samples], None
     if split.label in named_modules(network):
         active = torch.ones(3, values.shape[split.unit_axis], dtype=torch.bool, device=x.device)
         active[1:, ::2] = False
         values = split.masked(values, active)
-        whole = HookedSplit(network, split.label, split.unit_axis)
-    # Run the split first, because a whole pass would leave state in the modules that the split could reuse. Clone,
-    # because the network may change the values in place.
-    ours = split.outputs(values.clone(), source, samples)
+        hooked = HookedSplit(network, split.label, split.unit_axis)
+    # The split runs first: a pass of the whole network may leave state in the modules that the split would use. The
+    # values are cloned, because the network may change them in place.
+    outputs = split.outputs(values.clone(), source, samples)
     unsplit = Activations(source.values, (x,), ("rows",))
-    expected = network(x[samples]) if whole is None else whole.outputs(values, unsplit, samples)
+    expected = network(x[samples]) if hooked is None else hooked.outputs(values, unsplit, samples)
     tolerance = torch.finfo(expected.dtype).eps ** 0.5 * expected.abs().max()
-    return bool(((ours - expected).abs() <= tolerance).all())
+    return bool(((outputs - expected).abs() <= tolerance).all())
 
 
 def _hooked_split(network: nn.Module, label: str, unit_axis: int | None, x: Tensor) -> HookedSplit:
@@ -255,20 +254,20 @@ def _hooked_split(network: nn.Module, label: str, unit_axis: int | None, x: Tens
     try:
         replayed = ReplayedSplit(network, label, split.unit_axis, x)
         return replayed if _same_outputs(network, replayed, x) else split
-    except Exception:  # user code: modules may return or cache anything; then the whole network runs
+    except Exception:  # user code: modules may return or cache anything
         return split
 
 
 def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | None) -> SplitNetwork:
-    """Cut a network at a layer.
+    """Split a network at a layer.
 
     Args:
         layer: Name of a module, or label of an operation of the traced network; None for the default layer.
-        unit_axis: Axis of the layer's output that counts its units; None finds it.
+        unit_axis: Axis of the units in the layer's output; None derives it from the layers before.
 
     Returns:
-        The cut that reproduces the network's outputs: of the traced operations, else by replaying outputs of modules
-        before the layer, else by replacing the module's output in a whole pass.
+        The fastest split that reproduces the network's outputs: of the traced operations, else by replaying outputs of
+        modules before the layer, else by replacing the module's output in a pass of the whole network.
 
     Raises:
         InvalidInput: There is no such layer, or no such axis.
@@ -287,5 +286,5 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
             if _same_outputs(network, split, x):
                 return split
         except (RuntimeError, GapscopeError):
-            pass  # sizes baked into the trace, or an ambiguous axis: the hooked cut below works or raises
+            pass  # sizes are constants of the trace, or the axis is ambiguous: the split below works or raises
     return _hooked_split(network, label, unit_axis, x)

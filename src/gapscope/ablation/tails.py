@@ -22,9 +22,9 @@ class States:
     r"""Distinct ablation states of S samples with M ranked units, and the state per step.
 
     A sample with k active units has k + 1 states "the first i active units of the ranking are removed" (i = 0..k) and
-    k - 1 further ones "only the first j active units are left" (j = 1..k-1); nothing and everything removed are the
-    same in both orders. All states of a sample are adjacent, in this order. `active` states whether a ranked unit
-    changes anything for a sample.
+    k - 1 further ones "only the first j active units remain" (j = 1..k-1); no and all units removed are the same state
+    in both orders. All states of a sample are adjacent, in this order. `active[s, m]` is True if the ranked unit m
+    changes any output of sample s.
 
     >>> states = States(torch.tensor([[True, False, True]]))
     >>> states.total, states.steps[0].tolist(), states.steps[1].tolist()
@@ -32,17 +32,18 @@ class States:
     """
 
     def __init__(self, active: Bool[Tensor, "s m"]) -> None:
-        removed = torch.nn.functional.pad(active.long().cumsum(1), (1, 0))  # active units among the first n
+        # removed[s, n]: active units among the first n ranked ones, for n = 0..M
+        removed = torch.nn.functional.pad(active.long().cumsum(1), (1, 0))
         self.counts: Int[Tensor, " s"] = removed[:, -1]
         sizes = (2 * self.counts).clamp(min=1)
         self.total = int(sizes.sum())
         self.position: Int[Tensor, "s m"] = removed[:, :-1]
         self.offsets: Int[Tensor, " s"] = sizes.cumsum(0) - sizes
         self.sample_of: Int[Tensor, " t"] = torch.repeat_interleave(sizes)
-        # After n steps of the reverse order the first M - n ranked units are left, removed[M - n] of them active. All
-        # of these left is state 0, none is state k, j of them is state k + j.
-        left, count = removed.flip(1), self.counts[:, None]
-        reverse = torch.where(left == count, 0, torch.where(left == 0, count, count + left))
+        # After n steps of the reverse order the first M - n ranked units remain, j = removed[M - n] of them active:
+        # this is state 0 for j = k, state k for j = 0, and else state k + j.
+        remaining, count = removed.flip(1), self.counts[:, None]
+        reverse = torch.where(remaining == count, 0, torch.where(remaining == 0, count, count + remaining))
         self.steps: Int[Tensor, "2 s n"] = torch.stack([removed, reverse]) + self.offsets[:, None]
 
     def mask(self, states: Int[Tensor, " r"]) -> Bool[Tensor, "r m"]:
@@ -50,17 +51,17 @@ class States:
         samples = self.sample_of[states]
         local = (states - self.offsets[samples])[:, None]
         count, position = self.counts[samples][:, None], self.position[samples]
-        # `position` counts the active units ranked before a unit: without the first i it is left from position i on, in
-        # state k + j it is left below position j.
+        # `position` is the number of active units ranked before a unit. Without the first i active units those from
+        # position i on remain; in state k + j those before position j.
         return torch.where(local <= count, position >= local, position < local - count)
 
 
-# Bytes of masked activations per pass: more do not fit the caches of a CPU and make nothing faster.
+# Bytes of masked activations per pass: more exceed the caches of a CPU and are no faster.
 PASS_BYTES = 2**28
 TIE_ULPS = 64
 
 
-def doubtful(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, " r"]:
+def are_close(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, " r"]:
     """Return whether the two largest outputs are within `tolerance` of the largest magnitude."""
     if outputs.shape[1] == 1:
         return torch.zeros(len(outputs), dtype=torch.bool, device=outputs.device)
@@ -70,23 +71,23 @@ def doubtful(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, " 
 
 def predict_with_ties(outputs: Float[Tensor, "r k"]) -> Int[Tensor, "2 r"]:
     """Return predicted classes, and 1 for rows whose two largest outputs tie up to rounding."""
-    ties = doubtful(outputs, TIE_ULPS * torch.finfo(outputs.dtype).eps)
+    ties = are_close(outputs, TIE_ULPS * torch.finfo(outputs.dtype).eps)
     return torch.stack([outputs.argmax(1), ties.long()])
 
 
 class TailEvaluator(ABC):
     """Evaluator of all ablations of one layer.
 
-    The last bits of a network's outputs depend on the number of rows per batch. Where the largest two outputs agree up
+    The last bits of a network's outputs depend on the number of rows per batch. If the largest two outputs are equal up
     to 64 units of rounding, the prediction is therefore computed in a batch of all samples with the same number of
-    removed units, as a plain loop would have it.
+    removed units, as in a loop over these numbers.
     """
 
     def __init__(self, split: SplitNetwork, chunk_size: int | None) -> None:
         self.split, self.chunk_size = split, chunk_size
 
     def rows_of(self, one_row: Callable[[], Any], device: torch.device) -> int:
-        """Return the number of rows per pass if each row costs what `one_row` does."""
+        """Return the number of rows per pass if one row needs the memory of `one_row`."""
         return rows_per_pass(self.chunk_size, one_row, device, bytes_at_most=PASS_BYTES)
 
     def predictions(self, source: Activations, ranking: Int[Tensor, " m"]) -> Int[Tensor, "2 s n"]:
@@ -94,9 +95,9 @@ class TailEvaluator(ABC):
 
         Units are removed in the order of `ranking`, and in the reverse order.
         """
-        states, predicted, tied = self._evaluated(source, ranking)
-        # A tied state is computed again in the batch of the step at which it is entered, and of no later one at which
-        # it still holds: the last bits of a prediction depend on that batch.
+        states, predicted, tied = self._evaluate(source, ranking)
+        # Consecutive steps may have the same state (an inactive unit is removed). A tied state is computed again in the
+        # batch of the first of these steps only, on which the last bits of its prediction depend.
         entered = tied[states.steps]
         entered[..., 1:] &= states.steps[..., 1:] != states.steps[..., :-1]
         for order, n in entered.any(1).nonzero().tolist():
@@ -106,55 +107,56 @@ class TailEvaluator(ABC):
         return predicted[states.steps]
 
     @abstractmethod
-    def _evaluated(
+    def _evaluate(
         self, source: Activations, ranking: Int[Tensor, " m"]
     ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
-        """Return the distinct states, the predicted class in each, and whether outputs tie."""
+        """Return the distinct states, the predicted class in each, and whether its outputs tie."""
 
     def _loop_step(self, source: Activations, order: Int[Tensor, " m"], n: int) -> Int[Tensor, " s"]:
         """Return the predictions after removing the first n units, as one batch if it fits."""
         remaining = torch.ones(len(order), dtype=torch.bool, device=order.device)
         remaining[order[:n]] = False
 
-        def predicted(samples: Tensor) -> Tensor:
+        def predict(samples: Tensor) -> Tensor:
             values = self.split.masked(source.values[samples], remaining.expand(len(samples), -1))
             return self.split.outputs(values, source, samples).argmax(1)
 
-        every = torch.arange(len(source), device=order.device)
-        rows = self.rows_of(lambda: predicted(every[:1]), every.device)
-        return torch.cat([predicted(every[part]) for part in slices(len(source), rows)])
+        samples = torch.arange(len(source), device=order.device)
+        rows = self.rows_of(lambda: predict(samples[:1]), samples.device)
+        return torch.cat([predict(samples[part]) for part in slices(len(source), rows)])
 
 
 class MaskedTail(TailEvaluator):
     """General evaluator: every distinct state is one row of a large batch."""
 
-    def _evaluated(
+    def _evaluate(
         self, source: Activations, ranking: Int[Tensor, " m"]
     ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
         active = (self.split.flatten_positions(source.values) != 0).any(2)
         states, rank = States(active[:, ranking]), ranking.argsort()
 
-        def evaluated(chunk: Tensor) -> Tensor:
+        def predict(chunk: Tensor) -> Tensor:
             samples = states.sample_of[chunk]
+            # the mask is in the order of the ranking: [:, rank] reorders it to that of the units
             values = self.split.masked(source.values[samples], states.mask(chunk)[:, rank])
             return predict_with_ties(self.split.outputs(values, source, samples))
 
         every = torch.arange(states.total, device=ranking.device)
-        rows = self.rows_of(lambda: evaluated(every[:1]), every.device)
+        rows = self.rows_of(lambda: predict(every[:1]), every.device)
 
-        def of(stretch: slice) -> Tensor:
-            return torch.cat([evaluated(every[part]) for part in slices_of(stretch, rows)], 1)
+        def predict_range(stretch: slice) -> Tensor:
+            return torch.cat([predict(every[part]) for part in slices_of(stretch, rows)], 1)
 
-        predicted, tied = compute_distributed(states.total, of, dim=1)
+        predicted, tied = compute_distributed(states.total, predict_range, dim=1)
         return states, predicted, tied.bool()
 
 
 @dataclass(frozen=True)
 class LinearCut:
-    """Rest of a network as a map of individual units, one linear layer, and anything behind.
+    """Rest of a network as a map of individual units, one linear layer, and all operations after it.
 
-    `uses` and `rest_uses` state which context values the pieces take. `rest` is None if the linear layer's output is
-    the network's.
+    `uses` and `rest_uses` are True for the context values that the pieces take. `rest` is None if the linear layer's
+    output is the network's.
     """
 
     features: Subgraph
@@ -177,11 +179,12 @@ class LinearCut:
 def linear_cut(split: TracedSplit) -> LinearCut | None:
     """Return the rest, cut at the first linear layer through which all paths pass, if any.
 
-    `separates_units` checks whether the map before the linear layer treats each unit separately.
+    The map before the linear layer may still mix units, see `separates_units`.
     """
     traced, context = split.traced, split.crossing
     behind = descendants([split.site]) & ancestors([traced.output])
     ordered = [node for node in traced.graph.nodes if node in behind]
+    # All paths pass through node i if no later node uses an earlier one.
     for i, node in enumerate(ordered[1:], start=1):
         linear, before = traced.module(node), set(ordered[:i])
         if type(linear) is nn.Linear and not any(before & set(later.all_input_nodes) for later in ordered[i + 1 :]):
@@ -198,10 +201,10 @@ def linear_cut(split: TracedSplit) -> LinearCut | None:
 def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) -> bool:
     """Return whether the linear layer's inputs h treat each unit separately.
 
-    $h(m z)_u = m_u h(z)_u + (1 - m_u) h(0)_u$: every entry must belong to one unit, the units one after another, and
-    masking units must leave the entries of the others as they are, bit by bit. Pooling, flattening, activations, batch
-    normalization and residual sums do; layer normalization does not. Tested with random masks, on the activations of a
-    few samples and on random ones.
+    $h(m z)_u = m_u h(z)_u + (1 - m_u) h(0)_u$ for masks m: the entries of h are ordered by unit, and masking a unit
+    changes no bit of the entries of other units. This holds for pooling, flattening, activations, batch normalization
+    and residual sums, not for layer normalization. Tested with random masks, on the activations of a few samples and on
+    random ones.
     """
     generator = torch.Generator().manual_seed(0)
     samples = torch.arange(len(source), device=source.values.device)
@@ -211,35 +214,35 @@ def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) ->
         features = cut.features_of(values.clone(), source, samples)  # it may change them in place
         if features.ndim != 2 or features.shape[1] % units:
             return False
-        resting = cut.features_of(torch.zeros_like(values), source, samples)
+        baseline = cut.features_of(torch.zeros_like(values), source, samples)  # h(0)
         active = (torch.rand(len(values), units, generator=generator) < 0.5).to(values.device)
         masked = cut.features_of(split.masked(values, active), source, samples)
-        expected = torch.where(active.repeat_interleave(features.shape[1] // units, 1), features, resting)
+        expected = torch.where(active.repeat_interleave(features.shape[1] // units, 1), features, baseline)
         if not torch.equal(masked, expected):
             return False
     return True
 
 
 class SeparableTail(TailEvaluator):
-    r"""Fast evaluator: the linear layer's outputs are sums over the remaining units.
+    r"""Fast evaluator: the linear layer's outputs are running sums over the remaining units.
 
-    With $\delta_u = h(z)_u - h(0)_u$ they are $W h(0) + b + \sum_{u\ \text{left}} W_u \delta_u$; in ranked order these
-    are sums from the end for one order and sums from the start for the other, accumulated in float64. They round
-    otherwise than a masked forward pass, so that nearly equal outputs might change places: wherever the largest two
+    With $\delta_u = h(z)_u - h(0)_u$ they are $W h(0) + b + \sum_u m_u W_u \delta_u$. In ranked order these are sums
+    from the end for one order of removal and from the start for the other, accumulated in float64. They round
+    differently from a masked forward pass, so that nearly equal outputs might be interchanged: if the largest two
     differ by less than $\sqrt\epsilon$ of the largest magnitude ($\epsilon$ of the network's floating-point type), the
-    row is computed again by the masked forward pass. `separates_units` holds for `cut`.
+    row is computed again by the masked forward pass. `cut` must satisfy `separates_units`.
     """
 
     def __init__(self, split: SplitNetwork, cut: LinearCut, chunk_size: int | None) -> None:
         super().__init__(split, chunk_size)
         self.cut = cut
-        self.weights = cut.linear.weight.T.contiguous()  # (f, h)
+        self.weights = cut.linear.weight.T.contiguous()  # [features, H]
 
-    def _evaluated(
+    def _evaluate(
         self, source: Activations, ranking: Int[Tensor, " m"]
     ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
         ablation = _Ablation(self, source, ranking)
-        predicted, tied = ablation.evaluated()
+        predicted, tied = ablation.evaluate()
         return ablation.states, predicted, tied.bool()
 
 
@@ -253,96 +256,97 @@ class _Ablation:
         def features(samples: Tensor) -> tuple[Tensor, Tensor]:
             values = source.values[samples]
             both = (values, torch.zeros_like(values))
-            there, resting = (self.cut.features_of(v, source, samples).unflatten(1, (units, -1)) for v in both)
-            return there, resting
+            of_values, of_zero = (self.cut.features_of(v, source, samples).unflatten(1, (units, -1)) for v in both)
+            return of_values, of_zero
 
         rows = tail.rows_of(lambda: features(every[:1]), every.device)
-        parts = [features(every[part]) for part in slices(len(every), rows)]
-        self.features: Float[Tensor, "s m p"] = torch.cat([there for there, _ in parts])
-        self.resting: Float[Tensor, "s m p"] = torch.cat([resting for _, resting in parts])
-        # A unit whose features equal those for zero input changes nothing when it is removed: it has no state.
-        self.active = (self.features != self.resting).any(2)[:, ranking]
+        of_values, of_zero = zip(*(features(every[part]) for part in slices(len(every), rows)), strict=True)
+        self.features: Float[Tensor, "s m p"] = torch.cat(of_values)  # h(z), P entries per unit
+        self.baseline: Float[Tensor, "s m p"] = torch.cat(of_zero)  # h(0)
+        # delta_u = h(z)_u - h(0)_u = 0 for a unit whose removal changes nothing: no state depends on it
+        self.active = (self.features != self.baseline).any(2)[:, ranking]
         self.states = States(self.active)
         self.weights: Float[Tensor, "m p h"] = tail.weights.unflatten(0, (units, -1))
         self.tolerance = torch.finfo(self.features.dtype).eps ** 0.5
         self.rows = tail.rows_of(lambda: self._masked_forward(every[:1]), every.device)
 
-    def evaluated(self) -> Int[Tensor, "2 t"]:
+    def evaluate(self) -> Int[Tensor, "2 t"]:
         """Return for every state the predicted class, and whether the largest two outputs tie."""
         active, hidden = int(self.states.counts.max()), self.weights.shape[2]
-        # of each active unit: its weights, its term, a row of either running sum, and about as many rows chosen
-        bytes_a_sample = 6 * self.features.element_size() * max(1, active) * hidden
+        # per active unit: its weights, its term, a row of either running sum, and about as many indexed rows
+        sample_bytes = 6 * self.features.element_size() * max(1, active) * hidden
         budget = memory_budget(self.features.device, PASS_BYTES)
-        group = self.tail.chunk_size or max(1, budget // bytes_a_sample)
+        group = self.tail.chunk_size or max(1, budget // sample_bytes)
 
-        def of(stretch: slice) -> Tensor:
-            return torch.cat([self._group(part, active) for part in slices_of(stretch, group)], 1)
+        def evaluate_range(stretch: slice) -> Tensor:
+            return torch.cat([self._evaluate_group(part, active) for part in slices_of(stretch, group)], 1)
 
-        states = (2 * self.states.counts).clamp(min=1)
-        return compute_distributed(len(self.source), of, dim=1, length=lambda stretch: int(states[stretch].sum()))
+        n_states = (2 * self.states.counts).clamp(min=1)
+        return compute_distributed(
+            len(self.source), evaluate_range, dim=1, length=lambda stretch: int(n_states[stretch].sum())
+        )
 
-    def _group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
-        """Return what `evaluated` does, for all states of a few samples."""
+    def _evaluate_group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
+        """Evaluate all states of a few samples."""
         last = samples.stop - 1
-        # States of a sample are adjacent, k + 1 and k - 1 of them (one if k = 0); so are those of consecutive samples.
+        # A sample has max(1, 2 k) adjacent states, so that those of consecutive samples are one range.
         stop = self.states.offsets[last] + (2 * self.states.counts[last]).clamp(min=1)
         states = torch.arange(int(self.states.offsets[samples.start]), int(stop), device=self.ranking.device)
         of = self.states.sample_of[states]
         local, count = states - self.states.offsets[of], self.states.counts[of]
-        # Rows of `_sums`: i for "without the first i active units", active + j for "with the first j".
+        # Rows of `_sums`: i for "without the first i active units", active + j for "only the first j" (state k + j).
         row = torch.where(local <= count, local, active + local - count)
         hidden = self._sums(samples, active)[row, of - samples.start]
 
-        def evaluated(part: slice) -> Tensor:
-            outputs = self.cut.outputs_of(hidden[part], self.source, of[part])
-            return self._settled(outputs, states[part])
-
-        return torch.cat([evaluated(part) for part in slices(len(states), self.rows)], 1)
+        parts = slices(len(states), self.rows)
+        return torch.cat([self._predict(hidden[part], of[part], states[part]) for part in parts], 1)
 
     def _sums(self, samples: slice, active: int) -> Float[Tensor, "n g h"]:
         """Return the linear layer's outputs without the first i active units, then with only j."""
-        # Active units first, each group in the order of the ranking. A sample with fewer active units than `active` is
-        # filled up with others, whose terms are zero and leave the running sums as they are.
+        # A stable sort puts the active units first, in the order of the ranking. A sample with fewer than `active` of
+        # them also gets inactive units, whose terms are 0 and do not change the running sums.
         first = (~self.active[samples]).long().argsort(dim=1, stable=True)[:, :active]
         terms = self._terms(samples, self.ranking[first])
-        nothing = self.cut.linear(self.resting[samples].flatten(1))
-        table = nothing.expand(2 * active + 1, *nothing.shape).clone()
-        # additions one by one: torch's cumsum along a strided axis takes several times as long on a CPU
-        total = nothing.to(torch.float64, copy=True)
+        baseline = self.cut.linear(self.baseline[samples].flatten(1))  # W h(0) + b
+        table = baseline.expand(2 * active + 1, *baseline.shape).clone()
+        # Row i is the sum of terms i, i + 1, ... and row active + j that of terms 0..j-1; row `active` has none. Added
+        # one by one, because torch's cumsum along a strided axis takes several times as long on a CPU.
+        total = baseline.to(torch.float64, copy=True)
         for step in reversed(range(active)):
             table[step] = total.add_(terms[:, step])
-        total.copy_(nothing)
+        total.copy_(baseline)
         for step in range(active):
             table[active + 1 + step] = total.add_(terms[:, step])
         return table
 
     def _terms(self, samples: slice, units: Int[Tensor, "g a"]) -> Float[Tensor, "g a h"]:
-        """Return what each of these units adds to the linear layer's outputs."""
-        # W h(m z) = W h(0) + sum over the units left of W_u (h(z)_u - h(0)_u), with W_u the P columns of W that
-        # belong to unit u: [m, g, p] @ [m, p, h].
-        delta = self.features[samples] - self.resting[samples]
+        """Return the terms W_u delta_u of these units in the linear layer's outputs."""
+        # W h(m z) = W h(0) + sum_u m_u W_u (h(z)_u - h(0)_u), where W_u has the P columns of W for unit u: one product
+        # per unit, [M, G, P] @ [M, P, H]. With P = 1 it is a multiplication by a number.
+        delta = self.features[samples] - self.baseline[samples]
         if delta.shape[2] == 1:
             return self.weights[units, 0] * delta.squeeze(2).gather(1, units).unsqueeze(2)
-        every = torch.bmm(delta.transpose(0, 1), self.weights)  # (m, g, h)
+        every = torch.bmm(delta.transpose(0, 1), self.weights)  # [M, G, H]
         return every.transpose(0, 1).gather(1, units.unsqueeze(2).expand(-1, -1, every.shape[2]))
 
-    def _settled(self, outputs: Float[Tensor, "r k"], states: Int[Tensor, " r"]) -> Int[Tensor, "2 r"]:
+    def _predict(self, hidden: Tensor, samples: Int[Tensor, " r"], states: Int[Tensor, " r"]) -> Int[Tensor, "2 r"]:
         """Return predicted classes and ties, from the masked forward pass for close outputs."""
-        close = doubtful(outputs, self.tolerance).nonzero()[:, 0]
-        settled = torch.stack([outputs.argmax(1), torch.zeros_like(states)])
+        outputs = self.cut.outputs_of(hidden, self.source, samples)
+        result = torch.stack([outputs.argmax(1), torch.zeros_like(states)])
+        close = are_close(outputs, self.tolerance).nonzero()[:, 0]
         for part in slices(len(close), self.rows):
-            settled[:, close[part]] = self._masked_forward(states[close[part]])
-        return settled
+            result[:, close[part]] = self._masked_forward(states[close[part]])
+        return result
 
     def _masked_forward(self, states: Int[Tensor, " r"]) -> Int[Tensor, "2 r"]:
         samples = self.states.sample_of[states]
         active = self.states.mask(states)[:, self.ranking.argsort()].unsqueeze(2)
-        features = torch.where(active, self.features[samples], self.resting[samples]).flatten(1)
+        features = torch.where(active, self.features[samples], self.baseline[samples]).flatten(1)
         return predict_with_ties(self.cut.outputs_of(self.cut.linear(features), self.source, samples))
 
 
 def choose_tail(split: SplitNetwork, x: Tensor, chunk_size: int | None) -> TailEvaluator:
-    """Return the fastest exact evaluator: sums over ranked units if possible, else masks."""
+    """Return the fastest exact evaluator: running sums over units if possible, else masks."""
     cut = linear_cut(split) if isinstance(split, TracedSplit) else None
     if cut is not None and separates_units(split, cut, split.activations(x[:2])):
         return SeparableTail(split, cut, chunk_size)
