@@ -21,8 +21,8 @@ from gapscope.results.records import Record
 from gapscope.training.loop import train
 from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.szolnoky2022 import bench, curves, protocol, tables
-from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, plane, watch
-from gapscope_studies.szolnoky2022.setups import FIVE_METHODS, METHODS, ROBUST_LOSSES, make
+from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, monitor_run, plane
+from gapscope_studies.szolnoky2022.setups import FIVE_METHODS, METHODS, ROBUST_LOSSES, make_setup
 from smoke_studies import SmokeStudy
 
 SETUPS = (
@@ -50,12 +50,12 @@ def setting(study: SmokeStudy) -> RunSettings:
 @pytest.mark.parametrize("name", SETUPS)
 @pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
 def test_every_method_is_tuned_with_the_same_budget(name: str, scale: str) -> None:
-    setup = make(at(scale), name)
+    setup = make_setup(at(scale), name)
     assert setup.methods[0].name == "Unregularised"
     for method in setup.methods[1:]:
         strengths = method.strengths(setup.n_strengths)
         assert len(set(strengths)) == setup.n_strengths and list(strengths) == sorted(strengths)
-        specs = [method.applied(setup.base, strength) for strength in strengths]
+        specs = [method.apply(setup.base, strength) for strength in strengths]
         assert len({spec.id for spec in specs}) == setup.n_strengths
         assert {spec.training.epochs for spec in specs} == {setup.base.training.epochs}
         assert all(spec.data == setup.base.data for spec in specs)
@@ -63,18 +63,18 @@ def test_every_method_is_tuned_with_the_same_budget(name: str, scale: str) -> No
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_table_1_has_the_papers_setting(scale: str) -> None:
-    setup = make(at(scale), "lenet5")
+    setup = make_setup(at(scale), "lenet5")
     data = setup.base.data
     assert (data.name, data.train_size, data.blur_severity) == ("mnist", 3000, 1)
     assert not data.label_noise_may_keep_class
     assert setup.base.network.name == "lenet5" and not setup.base.network.options
     assert (setup.base.training.optimizer, setup.base.training.momentum) == ("sgd", 0.0)
-    assert tuple(setup.colours) == tuple(tables.printed(1)["method"].unique()) == FIVE_METHODS
+    assert tuple(setup.colours) == tuple(tables.read_printed(1)["method"].unique()) == FIVE_METHODS
 
 
 def test_runs_differ_in_data_and_weights_and_tuning_has_data_of_its_own(setting: RunSettings) -> None:
     for name in SETUPS:
-        setup = make(setting, name)
+        setup = make_setup(setting, name)
         first, second = (prepared(setup.with_seed(seed), None)[0].train for seed in (0, 1))
         assert not torch.equal(first.inputs, second.inputs)
         assert setup.with_seed(0).seed != setup.with_seed(1).seed
@@ -82,7 +82,7 @@ def test_runs_differ_in_data_and_weights_and_tuning_has_data_of_its_own(setting:
 
 
 def test_held_out_samples_are_training_samples_with_their_wrong_labels(setting: RunSettings) -> None:
-    spec = make(setting, "lenet5").with_seed(3).replace({"data.label_noise": 0.9, "training.epochs": 2})
+    spec = make_setup(setting, "lenet5").with_seed(3).replace({"data.label_noise": 0.9, "training.epochs": 2})
     problem, _ = prepared(spec, None)
     generator = torch.Generator().manual_seed(derive_seed(3, "folds"))
     order = torch.randperm(len(problem.train), generator=generator)
@@ -95,9 +95,10 @@ def test_held_out_samples_are_training_samples_with_their_wrong_labels(setting: 
 
 def test_the_same_networks_stand_in_table_and_bench() -> None:
     # (the bench of LeNet-5 was cut for time to sizes that Table 1 does not have)
-    setup = make(at("small"), "fully_connected")
+    setup = make_setup(at("small"), "fully_connected")
     in_bench = {setup.base.replace(scenario).id for scenario in bench.bench_scenarios(setup)}
-    in_table = {setup.base.replace({"data.label_noise": noise}).id for noise in tables.printed(1)["noise"].unique()}
+    noises = tables.read_printed(1)["noise"].unique()
+    in_table = {setup.base.replace({"data.label_noise": noise}).id for noise in noises}
     assert in_table <= in_bench
 
 
@@ -109,7 +110,7 @@ def test_the_share_of_scenarios_in_which_mgs_is_best_is_counted_for_each_seed() 
 
 def test_the_paper_has_143_scenarios() -> None:
     there = at("paper")
-    result = bench.bench_scenarios(make(there, "lenet5"))
+    result = bench.bench_scenarios(make_setup(there, "lenet5"))
     assert len(result) == 143
     assert {"data.label_noise": 0.6, "data.train_size": 3000} in result
 
@@ -117,7 +118,7 @@ def test_the_paper_has_143_scenarios() -> None:
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_each_variable_changes_alone_and_to_both_sides(scale: str) -> None:
     there = at(scale)
-    setup = make(there, "lenet5")
+    setup = make_setup(there, "lenet5")
     for variable, changes in bench.variations(there, setup).items():
         specs = [setup.base.replace(change) for change in changes]
         paths = {path for change in changes for path in change}
@@ -144,7 +145,7 @@ def made_up(finals: dict[str, list[float]], noise: float = 0.6, best: float = 1.
 
 
 def test_a_diverged_network_is_at_chance() -> None:
-    setup = make(at("smoke"), "lenet5")
+    setup = make_setup(at("smoke"), "lenet5")
     for curve, status in (([25.0, 50.0], "finished"), ([25.0, 10.0], "diverged"), ([10.0], "diverged")):
         ended = record([value / 100 for value in curve[: len(curve) - (status == "diverged")]], status)
         row = protocol.scenario_row(setup, "MGS", setup.base, ended)
@@ -153,8 +154,8 @@ def test_a_diverged_network_is_at_chance() -> None:
 
 
 def test_the_papers_figures_stand_beside_ours() -> None:
-    ours = tables.means(made_up({"Unregularised": [36.0, 38.0], "MGS": [88.0, 88.0]}))
-    table = tables.beside_the_paper(ours, tables.printed(1))
+    ours = tables.mean_table(made_up({"Unregularised": [36.0, 38.0], "MGS": [88.0, 88.0]}))
+    table = tables.compare_with_paper(ours, tables.read_printed(1))
     assert table["source"].to_list() == ["ours", "paper"]
     assert table["Unregularised"].to_list() == ["37.0 ± 1.4 (38.0)", "37.3 ± 2.9 (73.7)"]
     assert table["MGS"].to_list() == ["88.0 ± 0.0 (89.0)", "88.4 ± 1.4 (89.1)"]
@@ -169,8 +170,8 @@ FLAT = [10.0, 50.0, *[88.0] * 18]
 
 
 def claims_of(table: pandas.DataFrame) -> dict[str, Any]:
-    setup = make(at("small"), "lenet5")
-    result = tables.table_claims(setup, "Table 1", table, tables.printed(1), "per cent", math.nan)
+    setup = make_setup(at("small"), "lenet5")
+    result = tables.table_claims(setup, "Table 1", table, tables.read_printed(1), "per cent", math.nan)
     return {claim.statement.split(" labels ")[1]: claim for claim in result}
 
 
@@ -202,7 +203,7 @@ def test_losses_made_for_wrong_labels_are_rivals_of_ours_not_of_the_paper() -> N
 def test_the_chosen_strength_has_the_best_held_out_score(study: SmokeStudy, setting: RunSettings) -> None:
     study.content("tuning")
     for name in ("lenet5", "keypoints_fully_connected"):
-        setup = make(setting, name)
+        setup = make_setup(setting, name)
         table = protocol.tune(setting, setup)
         chosen = protocol.chosen_strengths(table)
         assert set(chosen) == {method.name for method in setup.methods}
@@ -213,11 +214,11 @@ def test_the_chosen_strength_has_the_best_held_out_score(study: SmokeStudy, sett
 
 
 def test_a_strength_at_which_a_fold_diverged_is_the_worst() -> None:
-    setup = make(at("smoke"), "lenet5")
+    setup = make_setup(at("smoke"), "lenet5")
     fine, bad = {"status": "finished", "accuracy": 0.5}, {"status": "diverged"}
     assert protocol.tuning_row(setup, "MGS", 0.1, [fine, bad])["held-out accuracy"] == 0.0
     assert protocol.tuning_row(setup, "MGS", 0.1, [fine, fine])["held-out accuracy"] == 50.0
-    losses = make(at("smoke"), "keypoints_lenet5")
+    losses = make_setup(at("smoke"), "keypoints_lenet5")
     assert protocol.tuning_row(losses, "MGS", 0.1, [bad])["held-out loss"] == math.inf
 
 
@@ -230,7 +231,7 @@ def test_only_methods_that_were_not_tuned_before_are_tuned(monkeypatch: pytest.M
                                  for method, value in tried])  # fmt: skip
 
     monkeypatch.setattr(protocol, "_tune_missing", tune)
-    table = protocol.tune(at("small"), make(at("small"), "lenet5", *ROBUST_LOSSES))
+    table = protocol.tune(at("small"), make_setup(at("small"), "lenet5", *ROBUST_LOSSES))
     assert set(tuned_now) == {*ROBUST_LOSSES} - {
         *pandas.read_csv(Path(protocol.__file__).with_name("tuned.csv"), comment="#")["method"]
     }
@@ -239,7 +240,7 @@ def test_only_methods_that_were_not_tuned_before_are_tuned(monkeypatch: pytest.M
 
 
 def test_the_constant_prediction_is_the_variance_of_the_targets(setting: RunSettings) -> None:
-    setup = make(setting, "keypoints_fully_connected")
+    setup = make_setup(setting, "keypoints_fully_connected")
     problem, _ = prepared(setup.with_seed(0).replace({"data.target_noise": 0.0}), None)
     targets = problem.train.targets
     assert targets is not None and problem.test.targets is not None
@@ -252,8 +253,8 @@ def test_the_constant_prediction_is_the_variance_of_the_targets(setting: RunSett
 
 
 def test_watching_measures_the_network_that_training_gives(setting: RunSettings) -> None:
-    spec = make(setting, "circles").with_seed(0).replace({"training.epochs": 4})
-    results = watch(spec, 2, 100, None)
+    spec = make_setup(setting, "circles").with_seed(0).replace({"training.epochs": 4})
+    results = monitor_run(spec, 2, 100, None)
     assert [row["epoch"] for row in results["rows"]] == [0, 2, 4]
     problem, _ = prepared(spec, None)
     network = network_from_spec(spec, problem)
@@ -267,13 +268,14 @@ def test_watching_measures_the_network_that_training_gives(setting: RunSettings)
 
 
 def test_masks_are_watched_where_there_is_dropout(setting: RunSettings) -> None:
-    setup = make(setting, "alexnet")
-    spec = METHODS["Dropout"].applied(setup.with_seed(0), 0.7).replace({"training.epochs": 1})
-    rows = watch(spec, 1, 16, None)["rows"]
+    setup = make_setup(setting, "alexnet")
+    spec = METHODS["Dropout"].apply(setup.with_seed(0), 0.7).replace({"training.epochs": 1})
+    rows = monitor_run(spec, 1, 16, None)["rows"]
     assert all(row["masked_logdet"] != row["logdet"] for row in rows)
-    assert "masked_logdet" not in watch(setup.with_seed(0).replace({"training.epochs": 1}), 1, 16, None)["rows"][0]
+    without = monitor_run(setup.with_seed(0).replace({"training.epochs": 1}), 1, 16, None)
+    assert "masked_logdet" not in without["rows"][0]
     made = [("Dropout", seed, value) for seed in range(2) for value in (1.0, -math.inf, -math.inf)]
-    assert curves.gaps(pandas.DataFrame(made, columns=["method", "seed", "masked_logdet"])) == [2.0, 2.0]
+    assert curves.count_gaps(pandas.DataFrame(made, columns=["method", "seed", "masked_logdet"])) == [2.0, 2.0]
 
 
 def recordings(finals: dict[str, tuple[float, float]]) -> pandas.DataFrame:
@@ -292,17 +294,17 @@ def recordings(finals: dict[str, tuple[float, float]]) -> pandas.DataFrame:
 
 def test_ends_summary_and_correlation_by_hand() -> None:
     table = recordings({"Unregularised": (1000.0, 40.0), "Weight": (100.0, 60.0), "MGS": (10.0, 90.0)})
-    result = curves.ends(table)
+    result = curves.last_recordings(table)
     assert len(result) == 6 and result["best"].to_list() == [95.0] * 6
     assert result["growth"][0] == pytest.approx(math.log(1000))
-    rows = curves.summary(result).set_index("method")
+    rows = curves.mean_table(result).set_index("method")
     assert rows.loc["MGS", "tr K / nC"] == pytest.approx(10 * math.sqrt(1.01))
-    claim = curves.rank_claim("Fig. 3", make(at("smoke"), "circles"), result[result["seed"] == 0])
+    claim = curves.rank_claim("Fig. 3", make_setup(at("smoke"), "circles"), result[result["seed"] == 0])
     assert claim.value == pytest.approx(-1) and claim.low <= claim.high
 
 
 def test_a_diverged_run_counts_as_guessing_and_has_no_kernel(tmp_path: Path) -> None:
-    setup = make(at("smoke", tmp_path), "circles")
+    setup = make_setup(at("smoke", tmp_path), "circles")
     seen = {"epoch": 0, "trace": 2.0, "logdet": 1.0}, {"epoch": 2, "trace": 3.0, "logdet": 1.5, "test_accuracy": 0.6}
     rows = protocol.fill_recordings({"status": "diverged", "rows": seen}, setup, 2)
     assert [row["epoch"] for row in rows] == [0, 2, 4, 6]
@@ -313,8 +315,8 @@ def test_a_diverged_run_counts_as_guessing_and_has_no_kernel(tmp_path: Path) -> 
     table = recordings({"Unregularised": (1000.0, 40.0), "Weight": (100.0, 60.0), "MGS": (10.0, 90.0)})
     there = (table["method"] == "MGS") & (table["seed"] == 0) & (table["epoch"] == 4)
     table.loc[there, ["diverged", "test_accuracy", "trace", "logdet"]] = [True, 10.0, math.nan, math.nan]
-    result = curves.ends(table)
-    summary = curves.summary(result).set_index("method")
+    result = curves.last_recordings(table)
+    summary = curves.mean_table(result).set_index("method")
     assert summary.loc["MGS", "final"] == pytest.approx((10 + 90 * 1.01) / 2)
     assert summary.loc["MGS", "tr K / nC"] == pytest.approx(10.1)
     assert summary.loc["MGS", "diverged"] == 1
@@ -345,8 +347,8 @@ def test_the_true_model_of_two_circles_is_the_bayes_classifier() -> None:
 
 
 def test_alignment_of_the_watched_kernel_is_that_of_its_dense_definition(setting: RunSettings) -> None:
-    spec = make(setting, "circles").with_seed(0).replace({"training.epochs": 2})
-    rows = watch(spec, 2, 100, None)["rows"]
+    spec = make_setup(setting, "circles").with_seed(0).replace({"training.epochs": 2})
+    rows = monitor_run(spec, 2, 100, None)["rows"]
     problem, _ = prepared(spec, None)
     network, x, y = network_from_spec(spec, problem), problem.train.inputs, problem.train.targets
     assert y is not None
@@ -360,4 +362,4 @@ def test_alignment_of_the_watched_kernel_is_that_of_its_dense_definition(setting
     a, b = centre @ kernel @ centre, centre @ same @ centre
     assert rows[0]["alignment"] == pytest.approx(float((a * b).sum() / (a.norm() * b.norm())), rel=1e-4)
     table = pandas.DataFrame(rows).assign(method="Weight", seed=0, diverged=False)
-    assert curves.ends(table)["alignment"].to_list() == [rows[-1]["alignment"] - rows[0]["alignment"]]
+    assert curves.last_recordings(table)["alignment"].to_list() == [rows[-1]["alignment"] - rows[0]["alignment"]]

@@ -5,32 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pandas
+
 from gapscope_studies.kit.claims import REGULARIZED, Claim, claim
 from gapscope_studies.kit.plots import heat_map, panels, points, set_labels
 from gapscope_studies.kit.statistics import Interval
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
-from gapscope_studies.szolnoky2022.setups import Setup, make, sizes
-from gapscope_studies.szolnoky2022.tables import arms_of, means, with_tuning
+from gapscope_studies.szolnoky2022.setups import Setup, make_setup, read_sizes
+from gapscope_studies.szolnoky2022.tables import arms_of, mean_table, with_tuning
 
 QUANTILES = (0.1, 0.5, 0.9)
 
 
 def best_share(finals: Table) -> list[float]:
-    """Return the fraction of scenarios in which MGS ends best, for each seed.
-
-    A row is a scenario and seed, a column a method.
-    """
+    """Return the fraction of scenarios (rows, by seed) in which MGS ends best, for each seed."""
     return (finals.idxmax(axis=1) == "MGS").groupby(level="seed").mean().to_list()
 
 
-def quantiles(tables: Mapping[str, Table]) -> Table:
-    """Return 10, 50 and 90 % quantiles of final accuracy by variable and method.
-
-    They are over the values of the variable and their runs.
-    """
-    import pandas
-
+def quantile_table(tables: Mapping[str, Table]) -> Table:
+    """Return 10, 50 and 90 % quantiles of final accuracy by variable and method."""
     return pandas.DataFrame(
         {"variable": variable, "method": method}
         | {f"{100 * q:.0f} %": float(group["final"].quantile(q)) for q in QUANTILES}
@@ -40,10 +34,7 @@ def quantiles(tables: Mapping[str, Table]) -> Table:
 
 
 def bench_scenarios(setup: Setup) -> list[dict[str, Any]]:
-    """Return every noise level with every training size.
-
-    These hold the noise levels of Table 1, whose networks are shared.
-    """
+    """Return every noise level with every training size; Table 1 shares networks with them."""
     return [
         {"data.label_noise": noise, "data.train_size": size}
         for size in setup.bench_sizes
@@ -52,12 +43,11 @@ def bench_scenarios(setup: Setup) -> list[dict[str, Any]]:
 
 
 def bench(setting: RunSettings, *, name: str) -> Outcome:
-    """Final accuracy of every method, its strength frozen, over noise and training size."""
-    setup, count = make(setting, name), sizes(setting)["common"]["bench_runs"]
+    """Return final accuracies of every method over noise and training size."""
+    setup, count = make_setup(setting, name), read_sizes(setting)["common"]["bench_runs"]
     tuning = protocol.tune(setting, setup)
-    strengths = protocol.chosen_strengths(tuning)
-    table, specs = protocol.scenario_runs(setting, setup, strengths, bench_scenarios(setup), count)
-    result = means(table, "noise", "size")
+    table, specs = protocol.run_scenarios(setting, setup, tuning, bench_scenarios(setup), count)
+    result = mean_table(table, "noise", "size")
     wide: Any = result.pivot(index=["noise", "size"], columns="method", values="final")[list(setup.colours)]
     figure, axes = panels(len(setup.methods), width=2.4, height=2.4)
     for axis, method in zip(axes, setup.methods, strict=True):
@@ -86,11 +76,8 @@ def bench(setting: RunSettings, *, name: str) -> Outcome:
 
 
 def variations(setting: RunSettings, setup: Setup) -> dict[str, list[dict[str, Any]]]:
-    """Return scenarios by variable in which it alone differs from the middle scenario.
-
-    They lie to both sides, and the middle one is included.
-    """
-    base, common = setup.base, sizes(setting)["common"]
+    """Return scenarios by variable: it alone differs, to both sides, and the middle one."""
+    base, common = setup.base, read_sizes(setting)["common"]
 
     def scaled(path: str, value: Any) -> list[dict[str, Any]]:
         return [{path: factor * value if isinstance(value, float) else max(1, round(factor * value))}
@@ -106,21 +93,18 @@ def variations(setting: RunSettings, setup: Setup) -> dict[str, list[dict[str, A
 
 
 def robustness(setting: RunSettings) -> Outcome:
-    """Compare final accuracies when one training variable is changed (Fig. 5).
-
-    Every method is tuned in the middle scenario.
-    """
-    common = sizes(setting)["common"]
-    setup, count = make(setting, common["robustness"]), common["bench_runs"]
+    """Compare final accuracies when one training variable is changed (Fig. 5)."""
+    common = read_sizes(setting)["common"]
+    setup, count = make_setup(setting, common["robustness"]), common["bench_runs"]
     tuning = protocol.tune(setting, setup)
-    changes, strengths = variations(setting, setup), protocol.chosen_strengths(tuning)
+    changes = variations(setting, setup)
     every = [scenario for scenarios in changes.values() for scenario in scenarios]
-    _, specs = protocol.scenario_runs(setting, setup, strengths, every, count)  # all at once, then by variable
+    _, specs = protocol.run_scenarios(setting, setup, tuning, every, count)  # all at once, then by variable
     tables = {
-        variable: protocol.scenario_runs(setting, setup, strengths, scenarios, count)[0]
+        variable: protocol.run_scenarios(setting, setup, tuning, scenarios, count)[0]
         for variable, scenarios in changes.items()
     }
-    result = quantiles(tables)
+    result = quantile_table(tables)
     figure, axes = panels(len(tables), width=3.2, height=2.4)
     for axis, (variable, rows) in zip(axes, result.groupby("variable", sort=False), strict=True):
         points(axis, {row["method"]: Interval(row["50 %"], row["10 %"], row["90 %"], 0) for _, row in rows.iterrows()})
@@ -130,16 +114,13 @@ def robustness(setting: RunSettings) -> Outcome:
     return with_tuning(
         setting, setup, tuning, specs, {"data": "MNIST, 3,000 training images", "network": "LeNet-5"},
         numbers={"quantiles": result.to_dict("records"), "runs": runs},
-        claims=[each for variable, table in tables.items() for each in _robust(setup, variable, table)],
+        claims=[each for variable, table in tables.items() for each in _robustness_claims(setup, variable, table)],
         tables={"Quantiles of final test accuracy in per cent": result}, figures={"quantiles": figure},
     )  # fmt: skip
 
 
-def _robust(setup: Setup, variable: str, table: Table) -> list[Claim]:
-    """Return claims on median and spread of MGS against the best other method, per seed.
-
-    The networks of a seed share their data.
-    """
+def _robustness_claims(setup: Setup, variable: str, table: Table) -> list[Claim]:
+    """Return claims on median and spread of MGS against the best other method, per seed."""
     guard: dict[str, Any] = {"compared": arms_of(setup, table), **REGULARIZED}
     by_seed: Any = table.groupby(["seed", "method"])["final"]
     medians, spread = by_seed.median().unstack(), (by_seed.quantile(0.9) - by_seed.quantile(0.1)).unstack()

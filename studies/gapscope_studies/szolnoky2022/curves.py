@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
+import pandas
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy import stats
 from scipy.special import i0e
 
 from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.claims import REGULARIZED, Claim, claim, relation
 from gapscope_studies.kit.plots import legend, lines, panels, set_labels
+from gapscope_studies.kit.runs import differences
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, plane
-from gapscope_studies.szolnoky2022.setups import Setup, make
+from gapscope_studies.szolnoky2022.setups import Setup, make_setup
 from gapscope_studies.szolnoky2022.tables import DROP, arms_of, with_tuning
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 PANELS = {"test_accuracy": "test accuracy (%)", "trace": "log10 of tr K / nC", "logdet": "log det K"}
-SERIES = ("curve", "loss curve")  # columns of `ends` that hold lists
+SERIES = ("curve", "loss curve")  # columns of `last_recordings` that hold lists
 
 
-def ends(table: Table) -> Table:
+def last_recordings(table: Table) -> Table:
     """Return a row per run: end, training, and growth of log tr K and of the alignment of K."""
-    import pandas
-
     rows = []
     for (method, seed), run in table.groupby(["method", "seed"], sort=False):
         run = run.sort_values("epoch")
@@ -51,11 +49,8 @@ def ends(table: Table) -> Table:
     return pandas.DataFrame(rows)
 
 
-def summary(runs: Table) -> Table:
-    """Return means over the runs of each method.
-
-    Traces are averaged geometrically, kernels over runs where their numbers are finite.
-    """
+def mean_table(runs: Table) -> Table:
+    """Return means over the runs of each method; geometric for traces, of finite kernels."""
     groups = runs.assign(
         trace=numpy.log(runs["trace"]), logdet=runs["logdet"].where(numpy.isfinite(runs["logdet"]))
     ).groupby("method", sort=False)
@@ -71,40 +66,36 @@ def summary(runs: Table) -> Table:
 
 
 def spearman(x: numpy.ndarray, y: numpy.ndarray) -> float:
-    """Rank correlation, NaN where one is constant."""
+    """Return the rank correlation, NaN where one is constant."""
     if (x == x[0]).all() or (y == y[0]).all():
         return math.nan
     result: Any = stats.spearmanr(x, y)
     return float(result.statistic)
 
 
-def beyond_unregularized(
+def difference_claims(
     source: str, setup: Setup, runs: Table, column: str, says: str, quantity: str, **more: Any
 ) -> list[Claim]:
-    """Return a claim per method that a number differs from that without regularization.
-
-    The number is larger, or smaller, seed by seed.
-    """
-    wide = runs.pivot(index="seed", columns="method", values=column)
+    """Return claims that methods differ from the unregularized one, by seed."""
     # a run that diverged has no growth, its pair no value
     return [
-        claim(source, says.format(name), quantity.format(name), (wide[name] - wide["Unregularised"]).dropna(),
+        claim(source, says.format(name), quantity.format(name),
+              differences(runs, name, "Unregularised", column).dropna(),
               compared=arms_of(setup, runs, name, "Unregularised"), **REGULARIZED, **more)
         for name in list(setup.colours)[1:]
     ]  # fmt: skip
 
 
 def growth_claims(source: str, setup: Setup, runs: Table) -> list[Claim]:
-    """That every method slows the growth of the trace."""
+    """Return claims that every method slows the growth of the trace."""
     quantity = "growth of log tr K under {} minus unregularized"
-    return beyond_unregularized(source, setup, runs, "growth", "{} slows the growth of tr K", quantity, below=0.0)
+    return difference_claims(source, setup, runs, "growth", "{} slows the growth of tr K", quantity, below=0.0)
 
 
 def rank_claim(source: str, setup: Setup, runs: Table) -> Claim:
-    """Return the claim that a lower final trace goes with a higher accuracy.
+    """Return the claim that a lower final trace goes with a higher accuracy, over methods.
 
-    Methods are resampled, and their runs stay together. A run that diverged counts: its accuracy is that of guessing,
-    and its trace the largest.
+    A run that diverged counts: its accuracy is that of guessing, and its trace the largest.
     """
     return relation(
         source, "a lower trace goes with a higher test accuracy", "Spearman of final trace and final accuracy",
@@ -113,14 +104,13 @@ def rank_claim(source: str, setup: Setup, runs: Table) -> Claim:
     )  # fmt: skip
 
 
-def bend(epochs: Any, accuracy: Any, trace: Any) -> float:
+def slope_change(epochs: Any, accuracy: Any, trace: Any) -> float:
     """Return the slope of log tr K around the peak of test accuracy, minus that after it.
 
-    Slopes are per epoch. The peak is that of the mean over five recordings, "around" is those five; NaN where fewer
-    than five come after.
+    The peak is that of the mean over five recordings, "around" is those five; NaN where fewer than five come after.
 
     >>> flat_then_steep = [1.0, 2.0, 4.0, 4.0, 4.0, 4.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]
-    >>> round(bend(range(12), [0, 1, 2, 3, 5, 3, 2, 1, 0, 0, 0, 0], flat_then_steep) / math.log(2), 6)
+    >>> round(slope_change(range(12), [0, 1, 2, 3, 5, 3, 2, 1, 0, 0, 0, 0], flat_then_steep) / math.log(2), 6)
     -1.0
     """
     x, y = numpy.asarray(epochs, dtype=float), numpy.log(numpy.asarray(trace, dtype=float))
@@ -132,33 +122,28 @@ def bend(epochs: Any, accuracy: Any, trace: Any) -> float:
 
 
 def plateau_claims(source: str, setup: Setup, table: Table, runs: Table) -> list[Claim]:
-    """Return claims that tr K hardly grows at the peak of test accuracy, and grows after it.
-
-    They are those of Sec. 3.
-    """
+    """Return claims that tr K levels off at the peak of test accuracy (Sec. 3)."""
     claims = []
     for name in ("Unregularised", "Weight"):
-        series = [run.sort_values("epoch").iloc[1:] for _, run in table[table["method"] == name].groupby("seed")]
-        bends = [bend(run["epoch"], run["test_accuracy"], run["trace"]) for run in series if not run["diverged"].any()]
+        groups = table[(table["method"] == name) & (table["epoch"] > 0)].sort_values("epoch").groupby("seed")
+        slopes = [slope_change(run["epoch"], run["test_accuracy"], run["trace"])
+                  for _, run in groups if not run["diverged"].any()]  # fmt: skip
         claims.append(
             claim(source, f"tr K levels off when the test accuracy peaks ({name})",
-                  "slope of log tr K an epoch at the peak minus after it", [b for b in bends if not math.isnan(b)],
+                  "slope of log tr K an epoch at the peak minus after it", numpy.array(slopes)[~numpy.isnan(slopes)],
                   below=0.0, compared=arms_of(setup, runs, name))
         )  # fmt: skip
     return claims
 
 
-def gaps(table: Table) -> list[float]:
-    """Recordings of each dropout network at which its kernel, the masks on, is singular."""
+def count_gaps(table: Table) -> list[float]:
+    """Count the recordings of each dropout network at which its masked kernel is singular."""
     recordings = table[table["method"] == "Dropout"].groupby("seed")["masked_logdet"]
     return recordings.agg(lambda values: float((values == -math.inf).sum())).to_list()
 
 
 def draw_curves(setup: Setup, table: Table, columns: Sequence[str]) -> Figure:
-    """Plot the mean of the runs that did not diverge, one line per method, with their range.
-
-    A singular kernel leaves a gap.
-    """
+    """Plot the mean of runs that did not diverge, by method; a singular kernel leaves a gap."""
     figure, axes = panels(len(columns), height=3.2)
     values = table.assign(trace=numpy.log10(table["trace"]))
     epochs = sorted(table["epoch"].unique())
@@ -174,24 +159,24 @@ def draw_curves(setup: Setup, table: Table, columns: Sequence[str]) -> Figure:
 
 
 def metrics_along_training(setting: RunSettings, *, name: str, source: str, paper: dict[str, str]) -> Outcome:
-    """Watch every method, tuned once, in the middle scenario (Figs. 3 and 4)."""
-    setup = make(setting, name)
+    """Monitor every method, tuned once, in the middle scenario (Figs. 3 and 4)."""
+    setup = make_setup(setting, name)
     tuning = protocol.tune(setting, setup)
-    table, _, specs = protocol.watch_methods(setting, setup, protocol.chosen_strengths(tuning))
-    runs = ends(table)
+    table, _, specs = protocol.monitor_methods(setting, setup, tuning)
+    runs = last_recordings(table)
     mine = runs[runs["method"] == "MGS"]
     claims = [
         *growth_claims(source, setup, runs), rank_claim(source, setup, runs),
         claim(source, f"MGS ends within {DROP:g} points of its best recording", "best minus final accuracy of MGS",
               mine["best"] - mine["final"], below=DROP, compared=arms_of(setup, runs, "MGS")),
         claim(source, "the determinant of the dropout network has gaps", "singular recordings with masks on",
-              gaps(table), above=0.0, compared=arms_of(setup, runs, "Dropout")),
+              count_gaps(table), above=0.0, compared=arms_of(setup, runs, "Dropout")),
         *plateau_claims(source, setup, table, runs),
     ]  # fmt: skip
     return with_tuning(
         setting, setup, tuning, specs, paper,
         numbers={"ends": runs.drop(columns=[*SERIES]).to_dict("records"), "recordings": table.to_dict("records")},
-        claims=claims, tables={"Ends of training, means over runs": summary(runs)},
+        claims=claims, tables={"Ends of training, means over runs": mean_table(runs)},
         figures={"curves": draw_curves(setup, table, list(PANELS))},
     )  # fmt: skip
 
@@ -216,22 +201,19 @@ def true_model(factor: float, noise: float) -> tuple[numpy.ndarray, numpy.ndarra
 
 
 def disagreement(probabilities: Sequence[float] | numpy.ndarray, factor: float, noise: float) -> float:
-    """Return the fraction of the data that a network classifies unlike the true model.
-
-    It is computed on the points of `plane`.
-    """
+    """Return the fraction of the data that a network classifies unlike the true model."""
     inside, weight = true_model(factor, noise)
     return float(weight[(numpy.asarray(probabilities) > 0.5) != inside].sum())
 
 
 def _circles(setup: Setup) -> tuple[float, float]:
-    """Radius of the inner circle and noise of the data."""
+    """Return radius of the inner circle and noise of the data."""
     options = setup.base.data.options
     return float(options.get("factor", 0.5)), float(options.get("noise", 0.2))
 
 
 def _draw(axis: Axes, values: Sequence[float], setting: RunSettings, setup: Setup) -> None:
-    """One decision boundary with the data. Dashed: that of the true model."""
+    """Plot one decision boundary with the data; that of the true model is dashed."""
     samples = prepared(setup.with_seed(0), setting.data_root)[0].train
     side = numpy.linspace(-HALF_WIDTH, HALF_WIDTH, POINTS)
     axis.contourf(side, side, numpy.reshape(values, (POINTS, POINTS)), levels=[0, 0.5, 1],
@@ -245,7 +227,7 @@ def _draw(axis: Axes, values: Sequence[float], setting: RunSettings, setup: Setu
 
 
 def draw_boundaries(setting: RunSettings, setup: Setup, planes: Mapping[tuple[str, int], Sequence[float]]) -> Figure:
-    """Decision boundary of every method's first run."""
+    """Plot the decision boundary of every method's first run."""
     figure, axes = panels(len(setup.methods), width=1.75, height=2.0)
     for axis, method in zip(axes, setup.methods, strict=True):
         if (method.name, 0) in planes:
@@ -255,27 +237,26 @@ def draw_boundaries(setting: RunSettings, setup: Setup, planes: Mapping[tuple[st
 
 
 def figure_2(setting: RunSettings) -> Outcome:
-    """Every method, both MGS penalties among them, on two noisy circles."""
-    setup = make(setting, "circles")
+    """Compare every method, both MGS penalties among them, on two noisy circles."""
+    setup = make_setup(setting, "circles")
     tuning = protocol.tune(setting, setup)
-    table, planes, specs = protocol.watch_methods(setting, setup, protocol.chosen_strengths(tuning))
-    runs = ends(table)
+    table, planes, specs = protocol.monitor_methods(setting, setup, tuning)
+    runs = last_recordings(table)
     apart = {key: disagreement(values, *_circles(setup)) for key, values in planes.items()}
     runs["boundary"] = [apart.get((row.method, row.seed), math.nan) for row in runs.itertuples()]
-    finals, growth = (runs.pivot(index="seed", columns="method", values=name) for name in ("final", "growth"))
     known = runs.dropna(subset=["trace", "boundary"])
     claims = [
         *growth_claims("Fig. 2", setup, runs), rank_claim("Fig. 2", setup, runs),
         *(claim("Fig. 2", f"{name} generalizes better than no regularization", f"points of {name} over unregularized",
-                finals[name] - finals["Unregularised"], above=0.0, compared=arms_of(setup, runs, name))
-          for name in finals if name != "Unregularised"),
+                differences(runs, name, "Unregularised", "final"), above=0.0, compared=arms_of(setup, runs, name))
+          for name in sorted(setup.colours) if name != "Unregularised"),
         claim("Fig. 2", "the penalties on trace and determinant differ subtly",
               "growth of log tr K under the penalty on the determinant minus on the trace",
-              growth["MGS (log det)"] - growth["MGS"], above=-math.log(2), below=math.log(2),
+              differences(runs, "MGS (log det)", "MGS", "growth"), above=-math.log(2), below=math.log(2),
               compared=arms_of(setup, runs, "MGS (log det)", "MGS"), **REGULARIZED),
-        *beyond_unregularized("Fig. 2", setup, runs, "boundary",
-                              "the decision boundary of {} is nearer to the true model",
-                              "share of the data classified unlike the true model, {} minus unregularized", below=0.0),
+        *difference_claims("Fig. 2", setup, runs, "boundary",
+                           "the decision boundary of {} is nearer to the true model",
+                           "share of the data classified unlike the true model, {} minus unregularized", below=0.0),
         relation("Fig. 2", "boundaries are nearer to the true model where the trace is lower",
                  "Spearman of final trace and share classified unlike the true model", spearman, known["trace"],
                  known["boundary"], clusters=known["method"].to_list(), above=0.0, unit="methods",
@@ -288,7 +269,7 @@ def figure_2(setting: RunSettings) -> Outcome:
     return with_tuning(
         setting, setup, tuning, specs, {"data": "two noisy circles", "network": "fully connected, tanh"},
         numbers={"ends": runs.drop(columns=[*SERIES]).to_dict("records")},
-        claims=claims, tables={"Ends of training, means over runs": summary(runs)},
+        claims=claims, tables={"Ends of training, means over runs": mean_table(runs)},
         figures={"boundaries": draw_boundaries(setting, setup, planes),
                  "metrics": draw_curves(setup, table, ["trace", "logdet"])},
     )  # fmt: skip

@@ -16,10 +16,7 @@ N, CLASSES, ROUNDING = 12, 10, 1e-8
 
 
 def _jacobian(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Return gradients of every output by all weights, float64 [n * classes, weights].
-
-    They come from plain autograd.
-    """
+    """Return gradients of every output by all weights, float64 [n * classes, weights]."""
     weights = list(network.parameters())
     rows = [
         torch.cat([part.flatten() for part in torch.autograd.grad(output, weights, retain_graph=True)])

@@ -2,7 +2,7 @@
 
 Tuning is a cross-validation on training samples with their wrong labels as they are. Test labels never chose a
 strength; epochs, the learning rate, sizes and the ranges of strengths were set by hand, and changed after first results
-on test labels had been seen.
+on test labels.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pandas
 import torch
 from torch import nn
 
@@ -34,7 +35,7 @@ TUNING_SEED = 1000
 # log det K is that of the n x n kernel, summed over outputs; the trace is a mean over samples and outputs
 OPTIONS = {"ntk_trace": {"reduction": "mean"}, "ntk_logdet": {"outputs": "traced"}}
 HALF_WIDTH, POINTS = 2.0, 61
-KEPT = ("epoch", "test_accuracy", "train_loss", "train_accuracy")  # of a row of the training's history
+HISTORY = ("epoch", "test_accuracy", "train_loss", "train_accuracy")  # of a row of the training's history
 Scenario = Mapping[str, Any]
 
 
@@ -42,10 +43,7 @@ Scenario = Mapping[str, Any]
 
 
 def held_out_scores(spec: RunSpec, fold: int, folds: int, data_root: str | None) -> dict[str, Any]:
-    """Train without one fold of the (corrupted) training samples, and score on that fold.
-
-    The samples are dealt to the folds at random. A network that diverged has a status and no scores.
-    """
+    """Train without one random fold of the (corrupted) training samples, and score on it."""
     problem, _ = prepared(spec, data_root)
     generator = torch.Generator().manual_seed(derive_seed(spec.data.seed, "folds"))
     parts = list(torch.randperm(len(problem.train), generator=generator).tensor_split(folds))
@@ -56,10 +54,7 @@ def held_out_scores(spec: RunSpec, fold: int, folds: int, data_root: str | None)
 
 
 def tuning_row(setup: Setup, method: str, strength: float, folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one tuning row: the mean score over folds, the worst where one diverged.
-
-    Scores are in per cent, or losses.
-    """
+    """Return the mean score over folds (per cent or loss), the worst where one diverged."""
     factor = 100 if setup.metric == "accuracy" else 1
     values = [factor * item[setup.metric] for item in folds if item["status"] == "finished"]
     diverged = len(folds) - len(values)
@@ -76,11 +71,8 @@ def tuning_row(setup: Setup, method: str, strength: float, folds: Sequence[Mappi
 def tune(setting: RunSettings, setup: Setup) -> Table:
     """Tune every strength of every method in the middle scenario by held-out scores.
 
-    `chosen` marks the selected strengths. What `tuned.csv` has of the same base network, method and strength is not
-    tuned again.
+    `chosen` marks the selected strengths. What `tuned.csv` has of the same base network, method and strength is reused.
     """
-    import pandas
-
     base, column = setup.with_seed(TUNING_SEED), f"held-out {setup.metric}"
     trials = [(method, strength) for method in setup.methods for strength in method.strengths(setup.n_strengths)]
     stored: Table = pandas.read_csv(Path(__file__).with_name("tuned.csv"), comment="#")
@@ -97,12 +89,10 @@ def tune(setting: RunSettings, setup: Setup) -> Table:
 
 
 def _tune_missing(setting: RunSettings, setup: Setup, base: RunSpec, trials: Sequence[tuple[Method, float]]) -> Table:
-    import pandas
-
     jobs: dict[str, Any] = {}
     rows = []
     for method, strength in trials:
-        spec = method.applied(base, strength)
+        spec = method.apply(base, strength)
         names = [f"{spec.id}-{fold}-of-{setup.folds}" for fold in range(setup.folds_scored)]
         jobs |= {name: partial(held_out_scores, spec, fold, setup.folds, setting.data_root)
                  for fold, name in enumerate(names)}  # fmt: skip
@@ -113,7 +103,7 @@ def _tune_missing(setting: RunSettings, setup: Setup, base: RunSpec, trials: Seq
 
 
 def chosen_strengths(table: Table) -> dict[str, float]:
-    """Method -> the strength of its best held-out score (the smallest of equals)."""
+    """Return the strength of the best held-out score by method (the smallest of equals)."""
     return table[table["chosen"]].set_index("method")["strength"].astype(float).to_dict()
 
 
@@ -121,10 +111,7 @@ def chosen_strengths(table: Table) -> dict[str, float]:
 
 
 def scenario_row(setup: Setup, method: str, spec: RunSpec, record: Record) -> dict[str, Any]:
-    """Return scenario, method, seed, final and best test metric, and curve of one network.
-
-    Accuracies are in per cent. A diverged network is at chance from then on.
-    """
+    """Return scenario, method, seed, final and best test metric, and curve of one network."""
     factor = 100.0 if setup.metric == "accuracy" else 1.0
     curve = [factor * float(row[f"test_{setup.metric}"]) for row in record.history]
     curve += [setup.chance] * (record.status != "finished")
@@ -146,17 +133,16 @@ def scenario_row(setup: Setup, method: str, spec: RunSpec, record: Record) -> di
     }
 
 
-def scenario_runs(
-    setting: RunSettings, setup: Setup, strengths: Mapping[str, float], scenarios: Sequence[Scenario], runs: int
+def run_scenarios(
+    setting: RunSettings, setup: Setup, tuning: Table, scenarios: Sequence[Scenario], runs: int
 ) -> tuple[Table, list[RunSpec]]:
     """Run every method in every scenario with frozen strengths, and return rows of networks.
 
-    A scenario is what differs from the middle one.
+    A scenario holds what differs from the middle one.
     """
-    import pandas
-
+    strengths = chosen_strengths(tuning)
     planned = [
-        (method.name, method.applied(setup.with_seed(seed).replace(scenario), strengths[method.name]))
+        (method.name, method.apply(setup.with_seed(seed).replace(scenario), strengths[method.name]))
         for seed in range(runs)
         for scenario in scenarios
         for method in setup.methods
@@ -168,10 +154,7 @@ def scenario_runs(
 
 
 def constant_prediction_loss(setting: RunSettings, setup: Setup) -> float:
-    """Return the test loss of the mean training target, averaged over runs without noise.
-
-    Any network must beat it.
-    """
+    """Return the test loss of the mean training target, averaged over runs without noise."""
     losses = []
     for seed in range(setup.runs):
         problem, _ = prepared(setup.with_seed(seed).replace({"data.target_noise": 0.0}), setting.data_root)
@@ -185,18 +168,18 @@ def constant_prediction_loss(setting: RunSettings, setup: Setup) -> float:
 
 
 def plane() -> torch.Tensor:
-    """Points [61 * 61, 2] of a square around two circles, row by row."""
+    """Return points [61 * 61, 2] of a square around two circles, row by row."""
     axis = torch.linspace(-HALF_WIDTH, HALF_WIDTH, POINTS)
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     return torch.stack([x, y], 2).flatten(0, 1)
 
 
-def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> dict[str, Any]:
+def monitor_run(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> dict[str, Any]:
     """Train a network, and read its kernel at the start and after every `every`-th epoch.
 
-    Returns its status and `rows`, one per recording: trace is tr K / nC, masked_logdet that of a network with dropout
-    with its masks on; for inputs of two numbers also alignment, that of the kernel with the kernel of the labels, and
-    `plane`, the final probabilities (of class 1, to three digits) on the plane.
+    Return its status and `rows`, one per recording: trace is tr K / nC, masked_logdet that of a network with its
+    dropout masks on. For inputs of two numbers also alignment, that of the kernel with the kernel of the labels, and
+    `plane`, the final probabilities of class 1 on the plane, to three digits.
     """
     problem, _ = prepared(spec, data_root)
     network = network_from_spec(spec, problem)
@@ -213,7 +196,7 @@ def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> d
         if row["epoch"] % every:
             return
         readings = monitor.observe(network, row["epoch"])
-        result = {name: row[name] for name in KEPT if name in row}
+        result = {name: row[name] for name in HISTORY if name in row}
         result |= {"trace": readings["ntk_trace"], "logdet": readings["ntk_logdet"]}
         if flat:
             assert problem.train.targets is not None
@@ -235,7 +218,7 @@ def watch(spec: RunSpec, every: int, n_samples: int, data_root: str | None) -> d
 
 
 def fill_recordings(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict[str, Any]]:
-    """The recordings of a run, with those that it did not live to see. Accuracies in per cent."""
+    """Return the recordings of a run, with those after it diverged; accuracies in per cent."""
     rows: list[dict[str, Any]] = [{column: float(value) for column, value in row.items()} for row in content["rows"]]
     for row in rows:
         for column in ("test_accuracy", "train_accuracy"):
@@ -247,22 +230,21 @@ def fill_recordings(content: Mapping[str, Any], setup: Setup, every: int) -> lis
     return rows
 
 
-def watch_methods(
-    setting: RunSettings, setup: Setup, strengths: Mapping[str, float]
+def monitor_methods(
+    setting: RunSettings, setup: Setup, tuning: Table
 ) -> tuple[Table, dict[tuple[str, int], list[float]], list[RunSpec]]:
-    """Watch every method in the middle scenario, with the strengths as they were frozen.
+    """Monitor every method in the middle scenario with its frozen strength.
 
-    Returns one row per recording, final probabilities on the plane by method and seed, and the specs.
+    Return one row per recording, final probabilities on the plane by method and seed, and the specs.
     """
-    import pandas
-
     every, n_samples = setup.watched["every"], setup.watched["n_samples"]
+    strengths = chosen_strengths(tuning)
     names, jobs, specs = {}, {}, []
     for method in setup.methods:
         for seed in range(setup.runs):
-            specs.append(method.applied(setup.with_seed(seed), strengths[method.name]))
+            specs.append(method.apply(setup.with_seed(seed), strengths[method.name]))
             names[method.name, seed] = name = f"{specs[-1].id}-{every}-{n_samples}"
-            jobs[name] = partial(watch, specs[-1], every, n_samples, setting.data_root)
+            jobs[name] = partial(monitor_run, specs[-1], every, n_samples, setting.data_root)
     result = setting.cached("watched", jobs)
     rows = [
         {"method": method, "seed": seed, "diverged": False} | row

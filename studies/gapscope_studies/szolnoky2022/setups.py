@@ -23,7 +23,7 @@ class Method:
     """One regularizer with one setting, its strength, tuned between `low` and `high`.
 
     The strength is that of a `penalty` (its name and options) or the value of the setting `path`; `fixed` are settings
-    that come with it, and a `cyclical` learning rate rises and falls twice in a training.
+    that come with it. A `cyclical` learning rate rises and falls twice in a run.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Method:
         spaced = numpy.geomspace if self.logarithmic else numpy.linspace
         return tuple(float(f"{value:.2g}") for value in spaced(self.low, self.high, n))
 
-    def applied(self, spec: RunSpec, strength: float) -> RunSpec:
+    def apply(self, spec: RunSpec, strength: float) -> RunSpec:
         """Return the spec of the same network trained by this method."""
         changes = dict(self.fixed)
         if self.path:
@@ -103,44 +103,41 @@ class Setup:
 
     @property
     def lower_is_better(self) -> bool:
-        """Direction of the metric: True for a loss."""
+        """Whether the metric is a loss."""
         return self.metric == "loss"
 
     @property
     def colours(self) -> dict[str, str]:
-        """Method -> its colour."""
+        """Colour by method."""
         return {method.name: method.colour for method in self.methods}
 
     def with_seed(self, seed: int) -> RunSpec:
-        """The base with other training samples, corruption, initial weights and order of samples."""
+        """Return the base with other training samples, corruption, initial weights and order."""
         changes: dict[str, Any] = {"seed": seed, "data.seed": seed}
         if self.base.data.name == "two_circles":  # resampled from a seed of its own
             changes["data.options.seed"] = seed
         return self.base.replace(changes)
 
 
-def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Both tables. Where both have a value, the second's."""
-    both = {key: _merged(first[key], second[key]) for key in first.keys() & second.keys()
+def _merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both tables merged; the second's values have priority."""
+    both = {key: _merge(first[key], second[key]) for key in first.keys() & second.keys()
             if isinstance(second[key], dict)}  # fmt: skip
     return {**first, **second, **both}
 
 
-def sizes(setting: RunSettings) -> Any:
+def read_sizes(setting: RunSettings) -> Any:
     """Return what `setups.toml` and `<scale>.toml` hold together."""
-    return _merged(tomllib.loads(Path(__file__).with_name("setups.toml").read_text("utf-8")), setting.read(__file__))
+    return _merge(tomllib.loads(Path(__file__).with_name("setups.toml").read_text("utf-8")), setting.read(__file__))
 
 
-def make(setting: RunSettings, name: str, *more: str, printed: bool = False) -> Setup:
-    """Return the setup of this name at this scale, with `more` methods.
-
-    With `printed` it has the budget of the printed tables.
-    """
-    every = sizes(setting)
+def make_setup(setting: RunSettings, name: str, *more: str, printed: bool = False) -> Setup:
+    """Return a setup at this scale, with `more` methods or the budget of `printed` tables."""
+    every = read_sizes(setting)
     content, common = dict(every[name]), every["common"]
     larger = content.pop("printed", {})
     if printed:
-        content = _merged(content, larger)
+        content = _merge(content, larger)
     base = RunSpec.from_dict({table: content.pop(table, {}) for table in ("data", "network", "training")})
     ranges, names = content.pop("ranges", {}), (*FIVE_METHODS, *content.pop("also", ()), *more)
     methods = tuple(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas
+from matplotlib.figure import Figure
 
 from gapscope.base.specs import RunSpec
 from gapscope_studies.kit.claims import ABOVE_CHANCE, REGULARIZED, Claim, ComparisonArm, claim, downsample_curve
@@ -13,28 +16,20 @@ from gapscope_studies.kit.plots import legend, lines, panels, set_labels
 from gapscope_studies.kit.pool import outcome
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
-from gapscope_studies.szolnoky2022.setups import ROBUST_LOSSES, Setup, make
+from gapscope_studies.szolnoky2022.setups import ROBUST_LOSSES, Setup, make_setup
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-# the largest drop of MGS from its best epoch, in points of accuracy, and the noise at which it is judged
-DROP, JUDGED = 4.0, 0.6
+# the largest drop of MGS from its best epoch, in points of accuracy, and the noise at which it is compared
+DROP, DROP_NOISE = 4.0, 0.6
 
 
-def printed(number: int) -> Table:
-    """One of the paper's tables in the form of `means`: one row a noise level and method."""
-    import pandas
-
+def read_printed(number: int) -> Table:
+    """Return one of the paper's tables in the form of `mean_table`."""
     rows: Table = pandas.read_csv(Path(__file__).with_name("paper.csv"))
     return rows[rows["table"] == number].drop(columns="table").reset_index(drop=True)
 
 
-def means(table: Table, *by: str) -> Table:
-    """Return mean and deviation of the final metric and mean of the best, sorted by noise.
-
-    A row is a scenario and method.
-    """
+def mean_table(table: Table, *by: str) -> Table:
+    """Return mean and deviation of the final metric and mean of the best, sorted by noise."""
     groups = table.groupby([*(by or ("noise",)), "method"], sort=False)
     result = groups.agg(
         final=("final", "mean"), sd=("final", "std"), best=("best", "mean"), diverged=("diverged", "sum")
@@ -42,12 +37,8 @@ def means(table: Table, *by: str) -> Table:
     return result.reset_index().sort_values("noise", kind="stable", ignore_index=True)
 
 
-def beside_the_paper(ours: Table, paper: Table | None) -> Table:
-    """Return a table of results by noise level, source (ours or paper) and method.
-
-    A cell is final ± standard deviation (best), and what diverged.
-    """
-    import pandas
+def compare_with_paper(ours: Table, paper: Table | None) -> Table:
+    """Return results by noise and source; a cell is final ± deviation (best), diverged runs."""
 
     def cell(row: Any) -> str:
         spread = "" if math.isnan(row.sd) else f" ± {row.sd:.1f}"
@@ -66,10 +57,7 @@ def beside_the_paper(ours: Table, paper: Table | None) -> Table:
 
 
 def arm_of(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonArm:
-    """Return the training fit of the networks of one method, by accuracy or by saved loss.
-
-    Losses count by what they save of `constant`.
-    """
+    """Return one method's training fit, by accuracy or by the loss saved of `constant`."""
     finished, failed = rows[~rows["diverged"]], ""
     if not setup.lower_is_better and "size" in rows:  # scenarios in which the median run learned nothing
         reached = rows.groupby(["noise", "size"])["train_accuracy"].median()
@@ -90,7 +78,7 @@ def arm_of(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonA
 
 
 def arms_of(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...]:
-    """Return how well the networks of these methods learned, of all without names."""
+    """Return the training fit of the networks of these methods, or of all."""
     groups = {str(name): group for name, group in table.groupby("method", sort=False)}
     return tuple(arm_of(setup, groups[name]) for name in names or groups)
 
@@ -98,9 +86,8 @@ def arms_of(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...
 def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: str, constant: float) -> list[Claim]:
     """Return claims per noise level that MGS ends above the unregularized network.
 
-    Where the paper has it so, MGS ends above all others: above their final metric, and above their best epochs.
-    `theirs` is the paper's table. That it ends above losses made for wrong labels, which the paper does not have, is a
-    claim of ours.
+    Where the paper has it so, MGS also ends above all others, at their end and at their best epochs. That it ends above
+    losses made for wrong labels, which the paper does not have, is a claim of ours.
     """
     sign = -1 if setup.lower_is_better else 1
     claims = []
@@ -131,7 +118,7 @@ def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: s
                 gain(says, max(rows.values(), key=lambda each, by=column: sign * each[by].mean()), column)
         for other in robust:
             gain(f"better than {other['method'].iloc[0]}", other, ours=True)
-        if noise == JUDGED:
+        if noise == DROP_NOISE:
             claims.append(claim(source, f"{at} MGS ends within {DROP:g} points of its own best epoch",
                                 "best minus final accuracy of MGS", mine["best"] - mine["final"], below=DROP,
                                 compared=(arm_of(setup, mine),)))  # fmt: skip
@@ -162,10 +149,7 @@ def with_tuning(
 
 
 def curves_figure(setup: Setup, table: Table, label: str) -> Figure:
-    """Plot the test metric along training, one panel per noise level (Figs. A.2 and A.3).
-
-    Bands are the range over runs.
-    """
+    """Plot the test metric along training, one panel per noise level (Figs. A.2 and A.3)."""
     noises = sorted(table["noise"].unique())
     figure, axes = panels(len(noises), width=2.6, height=2.9)
     for axis, noise in zip(axes, noises, strict=True):
@@ -182,23 +166,24 @@ def paper_table(
     setting: RunSettings, *, name: str, number: int, source: str, unit: str, paper: Mapping[str, str],
     same_network: bool = True, also: Sequence[str] = (), long: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Final and best test metric of every method at every level of noise.
+    """Compare final and best test metric of every method at every level of noise.
 
     `same_network` where it is that of the paper; `also` are more methods; `long` trains for longer, with the strengths
-    that were tuned in the shorter training.
+    that were tuned in shorter training.
     """
-    setup, theirs = make(setting, name, *also, printed=True), printed(number)
+    setup, theirs = make_setup(setting, name, *also, printed=True), read_printed(number)
     tuning = protocol.tune(setting, setup)
     path = "data.target_noise" if setup.lower_is_better else "data.label_noise"
     noises, changes = setup.printed_noises, {}
     if long:
         noises = setup.long["noises"]
         changes = {"training.epochs": setup.long["times"] * setup.base.training.epochs}
-    # the level at which a reproduction is judged is trained first
-    levels = sorted((noise for noise in theirs["noise"].unique() if noise in noises), key=lambda noise: noise != JUDGED)
+    # the level at which drops are compared is trained first
+    levels = [noise for noise in theirs["noise"].unique() if noise in noises]
+    levels.sort(key=lambda noise: noise != DROP_NOISE)
     scenarios = [{path: float(noise), **changes} for noise in levels]
-    table, specs = protocol.scenario_runs(setting, setup, protocol.chosen_strengths(tuning), scenarios, setup.runs)
-    result = means(table)
+    table, specs = protocol.run_scenarios(setting, setup, tuning, scenarios, setup.runs)
+    result = mean_table(table)
     numbers: dict[str, Any] = {
         "means": result.to_dict("records"),
         "runs": table.drop(columns=["curve", "loss curve"]).to_dict("records"),
@@ -210,14 +195,14 @@ def paper_table(
         setting, setup, tuning, specs, paper, numbers=numbers,
         claims=table_claims(setup, source, table, theirs, unit, constant),
         tables={f"Test {setup.metric} in {unit}: final ± standard deviation (best epoch)":
-                beside_the_paper(result, theirs if same_network else None)},
+                compare_with_paper(result, theirs if same_network else None)},
         figures={"curves": curves_figure(setup, table, f"test {setup.metric} ({unit})")},
     )  # fmt: skip
 
 
 def tuning_part(setting: RunSettings) -> Outcome:
-    """The tuning of Table 1: held-out score of every strength of every method."""
-    setup = make(setting, "lenet5", *ROBUST_LOSSES)
+    """Return the tuning of Table 1: held-out scores of every strength of every method."""
+    setup = make_setup(setting, "lenet5", *ROBUST_LOSSES)
     table = protocol.tune(setting, setup)
     column = f"held-out {setup.metric}"
     methods = [method for method in setup.methods if method.low != method.high]
