@@ -19,22 +19,15 @@ from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order,
 from gapscope.batch_norm.replace import KINDS, replace_batch_norm
 
 
-@pytest.mark.parametrize("kind", ["batch", "population", "ghost"])
-@pytest.mark.parametrize("make", [plain, Residual])
-def test_kinds_with_the_same_state_give_identical_outputs(kind: str, make: Any) -> None:
-    network, x = warmed_up(make().double()), images(9).inputs
-    replaced: Any = replace_batch_norm(network, kind)
-    assert torch.equal(replaced(x), network(x))
-    assert list(replaced.state_dict()) == list(network.state_dict())
-    replaced.load_state_dict(network.state_dict())
-
-
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "batch norm" in case.has])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_keeps_what_whole_networks_compute(name: str, kind: str) -> None:
+def test_every_kind_keeps_the_outputs_of_networks(name: str, kind: str) -> None:
     network, samples = CASES[name].make(5, dtype=torch.float64)
     replaced = replace_batch_norm(network, kind, inputs=samples.inputs)
     torch.testing.assert_close(replaced(samples.inputs), network(samples.inputs))
+    if kind in ("batch", "population", "ghost"):
+        assert torch.equal(replaced(samples.inputs), network(samples.inputs))
+        assert list(replaced.state_dict()) == list(network.state_dict())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -82,9 +75,6 @@ def test_modes_options_and_frozen_parameters_are_carried_over() -> None:
     assert isinstance(replaced[1], GhostBatchNorm2d) and replaced[1].ghost_size == 4
     assert replaced[1].training and not replaced[4].training and type(replaced[8]) is nn.BatchNorm1d
     assert not replaced[1].weight.requires_grad and replaced[1].bias.requires_grad
-
-
-def test_a_network_that_is_one_layer() -> None:
     assert isinstance(replace_batch_norm(nn.BatchNorm1d(2), "mean_only"), MeanOnlyBatchNorm1d)
 
 

@@ -28,6 +28,7 @@ def test_digits_contain_every_sample_of_scikit_learn_once() -> None:
     pixels, _ = load_digits(return_X_y=True)
     original = torch.as_tensor(pixels, dtype=torch.float32)
     assert sorted(both.tolist()) == sorted(original.tolist())
+    assert problem.train.inputs.dtype == torch.float32 and float(problem.train.inputs.max()) == 1
 
 
 def test_the_split_of_digits_is_stratified_and_fixed() -> None:
@@ -37,8 +38,6 @@ def test_the_split_of_digits_is_stratified_and_fixed() -> None:
     expected = counts * 500 / 1797
     assert ((torch.bincount(problem.test.targets) - expected).abs() < 1).all()
     assert problem.test.targets[:10].tolist() == [4, 8, 8, 3, 9, 0, 6, 3, 9, 8]
-    assert problem.train.inputs.dtype == torch.float32
-    assert float(problem.train.inputs.max()) == 1
 
 
 def radii(samples: Samples, label: int) -> torch.Tensor:
@@ -104,34 +103,28 @@ def test_sizes_and_published_statistics(
     assert float(targets.max()) == pytest.approx(high, rel=1e-6)
 
 
-def test_inputs_are_standardized_on_the_training_rows_alone(data_root: Path) -> None:
-    problem = load_table(CONCRETE, data_root)
-    train = problem.train.inputs.double()
-    assert train.mean(0).abs().max() < 1e-6
-    assert (train.std(0, correction=0) - 1).abs().max() < 1e-6
-    assert problem.test.inputs.double().mean(0).abs().max() > 1e-3
-
-
-def test_raw_inputs_on_request_from_the_same_rows(data_root: Path) -> None:
+def test_inputs_are_standardized_on_the_training_rows_unless_raw(data_root: Path) -> None:
     raw, standard = (load_table(CONCRETE, data_root, standardize=choice) for choice in (False, True))
     both = torch.cat((raw.train.inputs, raw.test.inputs)).double()
     assert float(both[:, 0].mean()) == pytest.approx(281.167864, abs=1e-5)
     rebuilt = standard.test.inputs * raw.train.inputs.std(0, correction=0) + raw.train.inputs.mean(0)
     assert torch.allclose(rebuilt, raw.test.inputs, rtol=1e-3, atol=1e-2)
+    train = standard.train.inputs.double()
+    assert train.mean(0).abs().max() < 1e-6 and (train.std(0, correction=0) - 1).abs().max() < 1e-6
 
 
 def test_both_forms_of_the_boston_table_hold_the_same_numbers(data_root: Path, tmp_path: Path) -> None:
     (tmp_path / "boston-housing").mkdir()
     shutil.copyfile(data_root / "boston_housing" / "housing.data", tmp_path / "boston-housing" / "housing.data")
-    plain, csv = load_table(BOSTON_HOUSING, tmp_path), load_table(BOSTON_HOUSING, data_root)
-    assert torch.equal(plain.train.inputs, csv.train.inputs)
-    assert torch.equal(all_targets(plain), all_targets(csv))
+    text, csv = load_table(BOSTON_HOUSING, tmp_path), load_table(BOSTON_HOUSING, data_root)
+    assert torch.equal(text.train.inputs, csv.train.inputs)
+    assert torch.equal(all_targets(text), all_targets(csv))
 
 
 def test_a_constant_column_becomes_zero(tmp_path: Path) -> None:
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "toy.csv").write_text("a,b,y\n" + "".join(f"{i},7,{i}\n" for i in range(10)))
-    toy = RegressionTable(FileLayout("toy", ("toy",), {"table": ("toy.csv",)}), "a,b,y")
-    problem = load_table(toy, tmp_path)
+    layout = FileLayout("toy", ("toy",), {"table": ("toy.csv",)})
+    problem = load_table(RegressionTable(layout, "a,b,y"), tmp_path)
     assert problem.train.inputs[:, 1].tolist() == [0.0] * 7
     assert problem.train.inputs[:, 0].std() > 0

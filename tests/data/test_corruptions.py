@@ -124,13 +124,10 @@ def test_chunks_do_not_change_the_order_of_images(monkeypatch: pytest.MonkeyPatc
     assert torch.equal(motion_blur(images, 3, seeded(1)), in_one_chunk)
 
 
-def test_the_settings_are_those_of_mnist_c_from_28_pixels_up() -> None:
+def test_blur_settings_are_those_of_mnist_c_and_smaller_below_28_pixels() -> None:
     assert SEVERITIES == ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))
     assert [blur_settings(severity, 28) for severity in range(1, 6)] == list(SEVERITIES)
     assert blur_settings(5, 96) == (20, 15)
-
-
-def test_small_images_get_a_small_kernel_that_never_leaves_them() -> None:
     assert [blur_settings(severity, 8)[0] for severity in range(1, 6)] == [3] * 5
     assert [blur_settings(severity, 8)[1] for severity in range(1, 6)] == [s * 8 / 28 for _, s in SEVERITIES]
     for side in range(1, 28):

@@ -82,7 +82,7 @@ def test_the_official_files_arrive_complete(mnist: Server, official: Path, tmp_p
         assert steps == sorted(steps)
 
 
-def test_broken_downloads_are_retried_twice(mnist: Server, official: Path, tmp_path: Path) -> None:
+def test_interrupted_downloads_are_retried_twice(mnist: Server, official: Path, tmp_path: Path) -> None:
     name = "train-images-idx3-ubyte.gz"
     mnist.break_after = [40_000, 0, 70_000]
     with pytest.raises(GapscopeError, match=f"{mnist.url}/{name}"):

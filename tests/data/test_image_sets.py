@@ -73,17 +73,13 @@ def test_cifar100_coarse_labels_group_the_fine_ones(data_root: Path) -> None:
         image_sets.cifar100(data_root, labels="fin")
 
 
-def unpacked(source: Path, target: Path) -> None:
-    target.write_bytes(gzip.decompress(source.read_bytes()))
-
-
 def test_all_five_cifar_batches_are_joined_in_order(data_root: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     content = gzip.decompress((data_root / "cifar10" / "data_batch_1.bin.gz").read_bytes())
     for i in range(5):
         (folder / f"data_batch_{i + 1}.bin").write_bytes(content[i * 30_730 : (i + 1) * 30_730])
-    unpacked(data_root / "cifar10" / "test_batch.bin.gz", folder / "test_batch.bin")
+    shutil.copyfile(data_root / "cifar10" / "test_batch.bin.gz", folder / "test_batch.bin.gz")
     problem, original = image_sets.cifar10(tmp_path), image_sets.cifar10(data_root)
     assert torch.equal(problem.train.inputs, original.train.inputs[:50])
     (folder / "data_batch_3.bin").unlink()
@@ -91,17 +87,13 @@ def test_all_five_cifar_batches_are_joined_in_order(data_root: Path, tmp_path: P
         image_sets.cifar10(tmp_path)
 
 
-def mnist_copy(data_root: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "mnist"
-    folder.mkdir()
-    for split in ("train", "t10k"):
-        shutil.copy(data_root / "mnist" / "t10k-images-idx3-ubyte.gz", folder / f"{split}-images-idx3-ubyte.gz")
-        shutil.copy(data_root / "mnist" / "t10k-labels-idx1-ubyte.gz", folder / f"{split}-labels-idx1-ubyte.gz")
-    return folder
-
-
 def test_labels_must_exist_and_match_the_images(data_root: Path, tmp_path: Path) -> None:
-    path = mnist_copy(data_root, tmp_path) / "train-labels-idx1-ubyte.gz"
+    (tmp_path / "mnist").mkdir()
+    for kind in ("images-idx3", "labels-idx1"):
+        for split in ("train", "t10k"):
+            source = data_root / "mnist" / f"t10k-{kind}-ubyte.gz"
+            shutil.copyfile(source, tmp_path / "mnist" / f"{split}-{kind}-ubyte.gz")
+    path = tmp_path / "mnist" / "train-labels-idx1-ubyte.gz"
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:-1] + b"\x0a"))
     with pytest.raises(UnreadableFile, match="must hold labels 0 to 9; it holds 10"):
         image_sets.mnist(tmp_path)

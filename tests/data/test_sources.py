@@ -9,6 +9,9 @@ from gapscope.base.errors import DataNotFound, InvalidInput
 from gapscope.data.catalogue import SOURCES, check_dataset_options, dataset_names, fetch, find_dataset, load_dataset
 from loopback import serving, stated_as_official
 
+# some are shorter here, an image folder has any size, and facial keypoints need an account
+INCOMPLETE = ("fashion_mnist", "cifar10", "cifar100", "image_folder", "facial_keypoints")
+
 
 def test_every_data_set_has_its_name() -> None:
     names = "digits two_circles mnist fashion_mnist cifar10 cifar100 boston_housing california_housing concrete"
@@ -24,22 +27,13 @@ def test_every_problem_agrees_with_its_source(data_root: Path, name: str) -> Non
         return
     problem = load_dataset(name, root=data_root)
     assert (problem.name, problem.task) == (name, SOURCES[name].task)
+    assert name in INCOMPLETE or SOURCES[name].sizes == f"{len(problem.train):,} + {len(problem.test):,}"
     for samples in (problem.train, problem.test):
         assert samples.inputs.dtype == torch.float32
         if samples.inputs.ndim == 4:
             assert float(samples.inputs.min()) >= 0 and float(samples.inputs.max()) <= 1
         assert samples.targets is not None
         assert samples.targets.dtype == (torch.int64 if problem.task == "classification" else torch.float32)
-
-
-@pytest.mark.parametrize(
-    # some are shorter here, an image folder has any size, and facial keypoints need an account
-    "name",
-    sorted({*dataset_names()} - {"fashion_mnist", "cifar10", "cifar100", "image_folder", "facial_keypoints"}),
-)
-def test_stated_sizes_are_those_of_the_files(data_root: Path, name: str) -> None:
-    problem = load_dataset(name, root=data_root)
-    assert SOURCES[name].sizes == f"{len(problem.train):,} + {len(problem.test):,}"
 
 
 def test_options_reach_the_data_set(data_root: Path) -> None:
@@ -52,11 +46,7 @@ def test_options_reach_the_data_set(data_root: Path) -> None:
     ("name", "options", "message"),
     [
         ("minst", {}, "Name of a data set must be one of 'digits'.* got 'minst'. Did you mean 'mnist'"),
-        (
-            "two_circles",
-            {"nose": 0.1},
-            "no option 'nose'; options: n, factor, noise, test_size, seed. Did you mean 'noise'",
-        ),
+        ("two_circles", {"nose": 0.1}, "'nose'; options: n, factor, noise, test_size, seed. Did you mean 'noise'"),
         ("digits", {"seed": 1}, "'digits' has no option 'seed'; options: none"),
         ("two_circles", {"n": "10"}, r"Option 'n' of data set 'two_circles' must be of type int; got '10' \(str\)"),
         ("two_circles", {"n": 1.5}, "must be of type int; got 1.5"),

@@ -112,8 +112,15 @@ def _shapes(network: nn.Module) -> dict[str, torch.Size]:
     return {key: value.shape for key, value in network.state_dict().items()}
 
 
-@pytest.mark.parametrize(("name", "option"), [pair for pair in OPTIONS if pair[1] not in SWITCHES])
+@pytest.mark.parametrize(("name", "option"), OPTIONS)
 def test_every_option_changes_the_network(name: str, option: str) -> None:
+    if option in SWITCHES:
+        kinds = (nn.MaxPool2d,) if option == "max_pool" else (nn.BatchNorm1d, nn.BatchNorm2d)
+        for switch in (True, False):
+            network = _build(name, **{option: switch})
+            assert network(_inputs(name)).shape == (4, 3)
+            assert any(isinstance(module, kinds) for module in network.modules()) is switch
+        return
     value = OTHER[option]
     default, changed = _build(name), _build(name, **{option: value})
     assert changed(_inputs(name)).shape == (4, 3)
@@ -126,15 +133,6 @@ def test_every_option_changes_the_network(name: str, option: str) -> None:
         assert not any(isinstance(module, nn.ReLU) for module in changed.modules())
     else:
         assert _shapes(default) != _shapes(changed)
-
-
-@pytest.mark.parametrize(("name", "option"), [pair for pair in OPTIONS if pair[1] in SWITCHES])
-def test_every_switch_adds_its_layers(name: str, option: str) -> None:
-    kinds = (nn.MaxPool2d,) if option == "max_pool" else (nn.BatchNorm1d, nn.BatchNorm2d)
-    for switch in (True, False):
-        network = _build(name, **{option: switch})
-        assert network(_inputs(name)).shape == (4, 3)
-        assert any(isinstance(module, kinds) for module in network.modules()) is switch
 
 
 @pytest.mark.parametrize("name", [name for name, option in OPTIONS if option == "width_multiplier"])
@@ -175,19 +173,13 @@ def test_default_dtype_is_respected() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-def test_padding_of_a_sequence_classifier_is_masked() -> None:
-    network = LogitsOnly(bert_classifier().eval(), padding=0)
-    torch.testing.assert_close(network(torch.tensor([[5, 6, 7]])), network(torch.tensor([[5, 6, 7, 0, 0]])))
-
-
-def test_images_get_no_mask() -> None:
+def test_logits_only_masks_padding_of_sequences() -> None:
     class ImageClassifier(nn.Module):
         def forward(self, pixel_values: Tensor) -> Any:
             return SimpleNamespace(logits=pixel_values.flatten(1))
 
+    network = LogitsOnly(bert_classifier().eval(), padding=0)
+    torch.testing.assert_close(network(torch.tensor([[5, 6, 7]])), network(torch.tensor([[5, 6, 7, 0, 0]])))
     assert torch.equal(LogitsOnly(ImageClassifier(), padding=0)(torch.zeros(2, 1, 2)), torch.zeros(2, 2))
-
-
-def test_a_model_without_logits_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="must return an object with `logits`; Linear returned Tensor"):
         LogitsOnly(nn.Linear(2, 2))(torch.zeros(1, 2))

@@ -106,18 +106,6 @@ def test_fully_connected_against_a_product_of_matrices() -> None:
     torch.testing.assert_close(network(x), expected, rtol=0, atol=1e-14)
 
 
-def test_lenet_against_the_functional_form() -> None:
-    network = build("lenet5", MNIST).double()
-    p = dict(network.named_parameters())
-    x = torch.randn(3, 1, 28, 28, dtype=torch.float64)
-    h = functional.max_pool2d(functional.conv2d(x, p["conv1.weight"], p["conv1.bias"], padding=2).relu(), 2)
-    h = functional.max_pool2d(functional.conv2d(h, p["conv2.weight"], p["conv2.bias"]).relu(), 2).flatten(1)
-    for name in ("fc1", "fc2"):
-        h = functional.linear(h, p[f"{name}.weight"], p[f"{name}.bias"]).relu()
-    expected = functional.linear(h, p["output.weight"], p["output.bias"])
-    torch.testing.assert_close(network(x), expected, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "strides"),
     [

@@ -36,22 +36,16 @@ def test_gold(settings: dict[str, Any], expected: dict[int, tuple[float, ...]]) 
 
 
 @pytest.mark.parametrize("student", ["relu", "linear"])
-def test_flow_equals_the_squared_form(student: Student) -> None:
-    """Eq. 9: the flows of gamma^2, R L and L^2 follow from those of gamma, R and L."""
+def test_flow_equals_the_flow_of_products(student: Student) -> None:
     gamma, overlap, length, rate, zeta = 0.7, 0.4, 1.3, 0.6, 0.2
     i1, i2, i3 = order_parameter_integrals(gamma, overlap, student=student)
     flow = order_parameter_flow(gamma, overlap, length, learning_rate=rate, student=student, zeta=zeta)
+    # eq. 9: the flows of gamma^2, R L and L^2 follow from those of gamma, R and L
     assert 2 * gamma * flow.gamma == pytest.approx(2 * rate * i1 - 2 * rate * zeta * gamma**2)
-    turned = rate * gamma / length * i3 - rate * overlap / length * i1
-    assert overlap * flow.length + length * flow.overlap == pytest.approx(turned)
+    product_flow = rate * gamma / length * i3 - rate * overlap / length * i1
+    assert overlap * flow.length + length * flow.overlap == pytest.approx(product_flow)
     assert 2 * length * flow.length == pytest.approx(rate**2 * gamma**2 / length**2 * i2)
-
-
-@pytest.mark.parametrize("student", ["relu", "linear"])
-def test_sgd_flow_equals_that_of_the_inner_products(student: Student) -> None:
-    """From w += eta delta x: d(gamma R)/dt = eta I3, d(gamma^2)/dt = 2 eta I1 + eta^2 I2."""
-    gamma, overlap, rate = 0.7, 0.4, 0.6
-    i1, i2, i3 = order_parameter_integrals(gamma, overlap, student=student)
+    # SGD, from w += eta delta x: d(gamma R)/dt = eta I3, d(gamma^2)/dt = 2 eta I1 + eta^2 I2
     flow = order_parameter_flow(gamma, overlap, method="sgd", learning_rate=rate, student=student)
     assert overlap * flow.gamma + gamma * flow.overlap == pytest.approx(rate * i3)
     assert 2 * gamma * flow.gamma == pytest.approx(2 * rate * i1 + rate**2 * i2)

@@ -156,22 +156,14 @@ def pairs(n: int, d: int, noise_std: float, seed: int = 0) -> tuple[np.ndarray, 
     return rng.random((n, d)), noise_std * rng.normal(size=(n, d))
 
 
-def simulated(x, noise, layers, n_outputs, n_networks, seed=0):
+def simulated(x, noise, layers, n_outputs, n_networks):
     """Variance and second moment over pairs of the mean output's shift, one per network."""
-    rng = np.random.default_rng(seed)
-    widths = [layer.fan_in for layer in layers] + [n_outputs]
-    variances, moments = [], []
-    for _ in range(n_networks):
-        h = np.concatenate([x, x + noise])
-        for i, layer in enumerate(layers):
-            if i:
-                h = np.maximum(h, 0)
-            weight = np.sqrt(layer.weights) * rng.normal(size=(widths[i], widths[i + 1]))
-            h = h @ weight + np.sqrt(layer.biases) * rng.normal(size=widths[i + 1])
-        shift = (h[len(x) :] - h[: len(x)]).mean(1)
-        variances.append(shift.var())
-        moments.append(np.square(shift).mean())
-    return np.array(variances), np.array(moments)
+    weight_std = {layer.fan_in: layer.weights**0.5 for layer in layers}
+    widths, bias_std = [*(layer.fan_in for layer in layers), n_outputs], layers[0].biases ** 0.5
+    networks = list(random_networks(n_networks, widths, weight_std=weight_std.get, bias_std=bias_std))
+    before, after = (outputs_of(networks, torch.from_numpy(inputs)) for inputs in (x, x + noise))
+    shifts = (after - before).mean(2)
+    return shifts.var(1, unbiased=False).numpy(), shifts.square().mean(1).numpy()
 
 
 @pytest.mark.parametrize(

@@ -135,13 +135,10 @@ def test_weight_norm_with_decay_is_ridge_regression(alpha: float) -> None:
     exact = least_squares_students(task, zeta=0.25).weights
     result = train_students(task, method="weight_norm", epochs=2000, anneal=False, zeta=0.25).weights
     assert np.linalg.norm(result - exact) < 1e-12 * np.linalg.norm(exact)
-
-
-def test_batches_do_not_change_where_weight_norm_ends() -> None:
-    task = _task(2.0, 40)
-    exact = least_squares_students(task, zeta=0.25).weights
-    batched = train_students(task, method="weight_norm", zeta=0.25, epochs=1000, batch_size=16, generator=_seeded())
-    np.testing.assert_allclose(batched.weights, exact, atol=0.03)
+    if alpha == 2.0:  # also in batches
+        options: dict[str, Any] = {"epochs": 1000, "batch_size": 16, "generator": _seeded()}
+        in_batches = train_students(task, method="weight_norm", zeta=0.25, **options).weights
+        np.testing.assert_allclose(in_batches, exact, atol=0.03)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 3.0])

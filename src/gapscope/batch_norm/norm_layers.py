@@ -22,17 +22,17 @@ BATCH_NORMS = (*BATCH_KINDS, *POPULATION_KINDS, *GHOST_KINDS)
 Subclasses are excluded: they may do more (apply an activation, for example)."""
 
 
-def select_layers(known: dict[str, Any], names: Sequence[str] | None, what: str) -> dict[str, Any]:
+def select_layers(candidates: dict[str, Any], names: Sequence[str] | None, kind: str) -> dict[str, Any]:
     """Return the layers of these names, or all (at least one)."""
     for name in names or ():
-        if name not in known:
-            available = ", ".join(map(repr, known)) or "it has none"
+        if name not in candidates:
+            available = ", ".join(map(repr, candidates)) or "it has none"
             raise InvalidInput(
-                f"layers must name {what} of the network: {available}; got {name!r}.{did_you_mean(name, known)}"
+                f"layers must name {kind} of the network: {available}; got {name!r}.{did_you_mean(name, candidates)}"
             )
-    if not known or (names is not None and not names):
-        raise NotMeasurable(f"The network must hold {what}; it holds none, or none was named.")
-    return known if names is None else {name: known[name] for name in names}
+    if not candidates or (names is not None and not names):
+        raise NotMeasurable(f"The network must hold {kind}; it holds none, or none was named.")
+    return candidates if names is None else {name: candidates[name] for name in names}
 
 
 def batch_norm_layers(

@@ -79,7 +79,7 @@ def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
 
 
 def _carry_state(old: Any, new: Any, kind: str, absorbed: Tensor | None) -> None:
-    """Give `new` the evaluation function of `old`, without a scale that its feeder has absorbed."""
+    """Give `new` the evaluation function of `old`, except a scale absorbed by its feeder."""
     scale, shift = _evaluation_function(old)
     state: dict[str, Tensor | None] = {
         "weight": old.weight, "bias": old.bias, "running_mean": old.running_mean, "running_var": old.running_var,

@@ -1,6 +1,6 @@
 """Data sets by name, with their readers and origins.
 
-Studies add data sets: those in the attribute `data_sets` of the objects that the entry points `gapscope.studies` name.
+Studies add theirs by the attribute `data_sets` of the objects that the entry points `gapscope.studies` name.
 """
 
 from __future__ import annotations
@@ -166,10 +166,10 @@ def _source(name: str) -> Source:
 
 def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise InvalidInput for unknown data sets and options, or options of the wrong type."""
-    known = _source(name).options
-    check_known(f"Data set '{name}'", options, known)
+    defaults = _source(name).options
+    check_known(f"Data set '{name}'", options, defaults)
     for option, value in options.items():
-        coerce(f"Option {option!r} of data set '{name}'", value, type(known[option]))
+        coerce(f"Option {option!r} of data set '{name}'", value, type(defaults[option]))
 
 
 def find_dataset(name: str, *, root: str | Path | None = None) -> str:

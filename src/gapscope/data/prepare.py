@@ -21,7 +21,7 @@ from gapscope.data import corruptions
 from gapscope.data.catalogue import load_dataset
 from gapscope.data.problem import Problem
 
-Facts = dict[str, Any]
+Metadata = dict[str, Any]
 
 
 def pack_mask(mask: Bool[Tensor, " n"]) -> str:
@@ -79,7 +79,7 @@ def _training_subset(spec: DataSpec, problem: Problem) -> Samples:
     return corruptions.balanced_subset(problem.train, size, problem.n_outputs, generator)
 
 
-def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem, Facts]:
+def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem, Metadata]:
     """Return the problem of `spec`, and JSON values that describe data and corruption.
 
     The steps are: sample the subsets, blur training images, replace training labels, add noise to training targets,
@@ -91,8 +91,8 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         The problem, and metadata: "train" and "test" (`available` and `used` samples) and, if applied, "motion_blur",
         "label_noise" (`wrong` labels and their `wrong_mask`, see `unpack_mask`), "target_noise", "center_targets".
 
-    >>> problem, facts = prepare(DataSpec(train_size=100, label_noise=0.3))
-    >>> len(problem.train), facts["label_noise"]["wrong"], len(unpack_mask(facts["label_noise"]["wrong_mask"]))
+    >>> problem, metadata = prepare(DataSpec(train_size=100, label_noise=0.3))
+    >>> len(problem.train), metadata["label_noise"]["wrong"], len(unpack_mask(metadata["label_noise"]["wrong_mask"]))
     (100, 30, 30)
     """
     problem = load_dataset(spec.name, root=root, **spec.options)
@@ -100,14 +100,14 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
     train, test = _training_subset(spec, problem), problem.test
     if spec.test_size is not None:
         test = corruptions.subset(test, spec.test_size, make_generator(spec.seed, "test subset"))
-    facts: Facts = {
+    metadata: Metadata = {
         "train": {"available": len(problem.train), "used": len(train), "balanced": spec.balanced},
         "test": {"available": len(problem.test), "used": len(test)},
     }
     if spec.blur_severity:
         blurred = corruptions.motion_blur(train.inputs, spec.blur_severity, make_generator(spec.seed, "motion blur"))
         radius, sigma = corruptions.blur_settings(spec.blur_severity, min(train.inputs.shape[-2:]))
-        facts["motion_blur"] = {
+        metadata["motion_blur"] = {
             "severity": spec.blur_severity, "radius": radius, "sigma": sigma, "images": len(train),
         }  # fmt: skip
         train = replace(train, inputs=blurred)
@@ -119,7 +119,7 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
             train.targets, rate, problem.n_outputs, generator, may_keep_class=may_keep
         )
         wrong = noisy != train.targets
-        facts["label_noise"] = {
+        metadata["label_noise"] = {
             "rate": rate, "may_keep_class": may_keep, "drawn_again": round(rate * len(train)),
             "wrong": int(wrong.sum()), "wrong_mask": pack_mask(wrong),
         }  # fmt: skip
@@ -128,12 +128,12 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         assert train.targets is not None
         generator = make_generator(spec.seed, "target noise")
         train = replace(train, targets=corruptions.add_target_noise(train.targets, spec.target_noise, generator))
-        facts["target_noise"] = {"std": spec.target_noise, "samples": len(train)}
+        metadata["target_noise"] = {"std": spec.target_noise, "samples": len(train)}
     if spec.center_targets:
         assert train.targets is not None and test.targets is not None
         mean = train.targets.mean(0)
         train, test = replace(train, targets=train.targets - mean), replace(test, targets=test.targets - mean)
-        facts["center_targets"] = {"mean": mean.tolist()}
+        metadata["center_targets"] = {"mean": mean.tolist()}
     if spec.pixels_averaged > 1:
         train, test = (replace(s, inputs=F.avg_pool2d(s.inputs, spec.pixels_averaged)) for s in (train, test))
-    return replace(problem, train=train, test=test), facts
+    return replace(problem, train=train, test=test), metadata

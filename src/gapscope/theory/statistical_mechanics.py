@@ -104,7 +104,7 @@ def order_parameter_integrals(
 
 
 def generalization_error(gamma: ArrayLike, overlap: ArrayLike, *, student: Student = "linear") -> Numbers:
-    r"""Compute the mean squared error of a student on fresh noise-free outputs of a linear teacher.
+    r"""Compute the mean squared error on fresh noise-free outputs of a linear teacher.
 
     $$\epsilon(\gamma, R) = E_x[(w^{*\top} x - g(\tilde w^\top x))^2] = 1 + h\gamma^2 - 2h\gamma R$$
 

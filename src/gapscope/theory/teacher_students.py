@@ -27,9 +27,9 @@ class TeacherTask:
 
 @dataclass(frozen=True, eq=False)
 class StudentWeights:
-    """Students as effective weight vectors w with output g(w^T x), one vector and one teacher each.
+    """Students as effective weight vectors w with output g(w^T x).
 
-    Checkpoints, if any, are the leading axis.
+    Each student has one vector and one teacher. Checkpoints, if any, are the leading axis.
     """
 
     weights: Float[np.ndarray, "*checkpoints k n"]

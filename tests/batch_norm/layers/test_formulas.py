@@ -28,22 +28,19 @@ def values(*shape: int) -> Tensor:
     return 1 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_mean_and_variance_far_from_zero(dtype: torch.dtype) -> None:
-    h = values(50, 3, 7).to(dtype) + 1000
-    same, mean, variance = with_mean_and_variance(h, dtype)
+@pytest.mark.parametrize(
+    ("dtype", "sum_dtype", "offset"),
+    [(torch.float32, torch.float32, 1000), (torch.float64, torch.float64, 1000), (torch.bfloat16, torch.float32, 0)],
+)
+def test_mean_and_variance(dtype: torch.dtype, sum_dtype: torch.dtype, offset: int) -> None:
+    """Also far from zero; half precision is summed in single precision."""
+    h = values(64, 3, 8, 8).to(dtype) + offset
+    same, mean, variance = with_mean_and_variance(h, sum_dtype)
     assert torch.equal(same, h)
-    torch.testing.assert_close(mean, h.double().mean((0, 2)).to(dtype))
-    torch.testing.assert_close(with_mean(h, dtype)[1], mean)
-    torch.testing.assert_close(variance, h.double().var((0, 2), unbiased=False).to(dtype), rtol=1e-4, atol=0)
-
-
-def test_half_precision_is_summed_in_single() -> None:
-    h = values(64, 3, 8, 8).bfloat16()
-    _, mean, variance = with_mean_and_variance(h, torch.float32)
-    assert mean.dtype == variance.dtype == with_mean(h, torch.float32)[1].dtype == torch.float32
-    torch.testing.assert_close(mean, h.double().mean((0, 2, 3)).float())
-    torch.testing.assert_close(variance, h.double().var((0, 2, 3), unbiased=False).float())
+    torch.testing.assert_close(mean, h.double().mean((0, 2, 3)).to(sum_dtype))
+    torch.testing.assert_close(with_mean(h, sum_dtype)[1], mean)
+    expected = h.double().var((0, 2, 3), unbiased=False).to(sum_dtype)
+    torch.testing.assert_close(variance, expected, rtol=1e-4 if offset else None, atol=0 if offset else None)
 
 
 def with_affine(layer: Any) -> tuple[Any, Tensor, Tensor]:

@@ -59,15 +59,15 @@ class DropoutLoss:
         seed: int = 0,
         chunk_size: int | None = None,
     ) -> None:
-        known = named_modules(network)
+        modules = named_modules(network)
         for name in layers:
-            if name not in known or not name:
+            if name not in modules or not name:
                 raise InvalidInput(
-                    f"dropout_before must name layers of the network; got {name!r}.{did_you_mean(name, known)}"
+                    f"dropout_before must name layers of the network; got {name!r}.{did_you_mean(name, modules)}"
                 )
         check_range("draws", draws, 1)
         self.network, self.samples, self.targets = network, samples, require_targets(samples.targets)
-        self.layers = {name: known[name] for name in layers}
+        self.layers = {name: modules[name] for name in layers}
         self.draws, self.seed = draws, seed
         with inspection_mode(network):
             self.chunk_size = samples_per_pass(network, samples.inputs, chunk_size)

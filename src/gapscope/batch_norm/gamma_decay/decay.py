@@ -105,18 +105,18 @@ def gamma_decay(
 ) -> GammaDecay:
     r"""Compute the regularization zeta_i gamma_i^2 of batch norm, in units of the loss.
 
-    Batch statistics $\mu_B = \mu_P + \sigma_P a$, $\sigma_B = \sigma_P (1+s)$ move every channel's output as
-    $\gamma \to \gamma(1-s)$, $\beta \to \beta - \gamma a$, the same at all positions. To order 1/M the mean loss rises
-    by $\sum_i \zeta_i \gamma_i^2$ and a part linear in gamma:
+    Batch statistics $\mu_B = \mu_P + \sigma_P a$, $\sigma_B = \sigma_P (1+s)$ act as $\gamma \to \gamma(1-s)$, $\beta
+    \to \beta - \gamma a$, equally at all positions. To order 1/M the mean loss rises by $\sum_i \zeta_i \gamma_i^2$ and
+    a part linear in gamma:
     $$\zeta_i = \tfrac12 [v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}] + c H_{\gamma\beta}.$$
-    $v_\mu = \mathrm{Var}(a)$, $v_\sigma = \mathrm{Var}(s)$, $c = \mathrm{Cov}(a, s)$ are estimated from samples: for
-    fully connected layers they are $1/M$, $(\rho+2)/4M$ and skewness/2M with the excess kurtosis $\rho$. H are second
-    derivatives of the loss, averaged over samples. Running statistics serve as population statistics (see
-    `refresh_population`). $\gamma_i^2$ is the variance of the layer's output over the data, which the paper's eq. 4
-    replaces by $a\lVert w\rVert^2$, the same for white inputs. The paper's theorem 1 is `covariance="diagonal",
-    curvature="squared_score"` without c and without the part linear in gamma; its $v_\mu = 1/M$ is one or two orders of
-    magnitude too large in convolutions. Cost: one pass over the data, forward and (1 + K) backward for K outputs, or
-    (1 + draws).
+    H are second derivatives of the loss, averaged over samples; $v_\mu = \mathrm{Var}(a)$, $v_\sigma =
+    \mathrm{Var}(s)$, $c = \mathrm{Cov}(a, s)$ are estimated from samples (fully connected: $1/M$, $(\rho+2)/4M$ and
+    skewness/2M with the excess kurtosis $\rho$). Running statistics serve as population statistics, see
+    `refresh_population`. The paper's theorem 1 is `covariance="diagonal", curvature="squared_score"` without c and the
+    linear part; its $v_\mu = 1/M$ is one or two orders of magnitude too large in convolutions. Its eq. 4 replaces
+    $\gamma_i^2$, the variance of the layer's output, by $a\lVert w\rVert^2$, which is the same for white inputs.
+
+    Cost: one forward and (1 + K) backward passes over the data for K outputs, or (1 + draws).
 
     Reference: Luo et al. 2019, theorem 1 and appendix C.4, corrected as stated here.
 

@@ -85,9 +85,8 @@ def quadratic(gamma: Tensor, rate: Tensor) -> Tensor:
 
 
 def _total(estimates: list[Estimate]) -> Estimate:
-    errors = [estimate.standard_error for estimate in estimates]
-    known = [error for error in errors if error is not None]
-    return Estimate(sum(estimates), sum(error**2 for error in known) ** 0.5 if known else None)
+    errors = [estimate.standard_error for estimate in estimates if estimate.standard_error is not None]
+    return Estimate(sum(estimates), sum(error**2 for error in errors) ** 0.5 if errors else None)
 
 
 class GammaDecay(Mapping[str, LayerDecay], Result):
