@@ -72,7 +72,7 @@ def more_data(faulty: bool) -> Case:
 
 def signal(faulty: bool) -> Case:
     network = mlp()
-    return Case(faults.badly_initialized(network, generator()) if faulty else network, blobs())
+    return Case(faults.rescale_weights(network, generator()) if faulty else network, blobs())
 
 
 def indistinguishable(faulty: bool) -> Case:
@@ -83,12 +83,12 @@ def indistinguishable(faulty: bool) -> Case:
 def statistics(faulty: bool) -> Case:
     network, data = mlp(batch_norm=True), blobs()
     options = trained(network, data)
-    return Case(faults.with_stale_statistics(network) if faulty else network, data, options)
+    return Case(faults.age_statistics(network) if faulty else network, data, options)
 
 
 def gain(faulty: bool) -> Case:
     network, data = mlp(), blobs()
-    return Case(faults.bottleneck(network, data[0], generator()) if faulty else network, data)
+    return Case(faults.add_bottleneck(network, data[0], generator()) if faulty else network, data)
 
 
 def memorization(faulty: bool) -> Case:
@@ -118,7 +118,7 @@ def overfitting(faulty: bool) -> Case:
 def dead_units(faulty: bool) -> Case:
     network, data = mlp(), blobs()
     options = trained(network, data)
-    return Case(faults.with_dead_units(network, generator()) if faulty else network, data, options)
+    return Case(faults.switch_off_units(network, generator()) if faulty else network, data, options)
 
 
 def sensitivity(faulty: bool) -> Case:
@@ -128,11 +128,11 @@ def sensitivity(faulty: bool) -> Case:
 
 
 CASES: dict[str, Callable[[bool], Case]] = {
-    "GS101": on_data(lambda data: faults.duplicates(data, generator(), exact=False)),
+    "GS101": on_data(lambda data: faults.add_duplicates(data, generator(), exact=False)),
     "GS102": on_data(lambda data: (data[0], gs.data.inject_label_noise(data[1], 0.2, 4, generator()))),
     "GS103": more_data,
-    "GS104": on_data(lambda data: faults.imbalanced(data, generator())),
-    "GS105": on_data(lambda data: faults.unscaled(data, generator())),
+    "GS104": on_data(lambda data: faults.thin_out_class(data, generator())),
+    "GS105": on_data(lambda data: faults.unscale(data, generator())),
     "GS201": signal,
     "GS202": indistinguishable,
     "GS203": statistics,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from gapscope_studies.kit.data import shift_labels
 from gapscope_studies.labels import cells, confident_learning
 from gapscope_studies.labels.summary import coverage, differences, rankings, reliability, scores
 from gapscope_studies.labels.targets import plant
@@ -36,7 +37,7 @@ def test_each_kind_of_noise_has_its_rate() -> None:
         samples, wrong, n_classes = cells.make_cell("digits", kind, 0.1, 7)
         assert n_classes == 10 and len(samples) == 600 and float(wrong.double().mean()) == pytest.approx(0.1, abs=0.05)
     labels = torch.arange(50) % 5
-    noisy = cells.pair_wise(labels, 0.2, 5, torch.Generator().manual_seed(0))
+    noisy = shift_labels(labels, 0.2, 5, torch.Generator().manual_seed(0))
     assert int((noisy != labels).sum()) == 10 and set(((noisy - labels) % 5).tolist()) == {0, 1}
 
 

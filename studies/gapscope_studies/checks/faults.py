@@ -1,10 +1,11 @@
-"""Data sets, network families, and faults that are planted in them."""
+"""Data sets, network families, and faults to plant in them."""
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,14 +51,10 @@ class Wiggly(nn.Module):
 
 
 def draw(name: str, seed: int, n: int = N) -> tuple[Data, Data]:
-    """Return disjoint training and test samples of a data set.
-
-    Images have at most 16 x 16 pixels. Tables have terciles as classes.
-    """
-    loaded = gs.load_dataset(name)
-    x = torch.cat([loaded.train.inputs, loaded.test.inputs])
-    assert loaded.train.targets is not None and loaded.test.targets is not None
-    y = torch.cat([loaded.train.targets, loaded.test.targets]).flatten()
+    """Return disjoint samples: images of at most 16 x 16 pixels, or tables with three classes."""
+    problem: Any = gs.load_dataset(name)
+    x = torch.cat([problem.train.inputs, problem.test.inputs])
+    y = torch.cat([problem.train.targets, problem.test.targets]).flatten()
     rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[: n + N_TEST]
     if name in TABLES:
         y = torch.bucketize(y, torch.quantile(y.double(), torch.tensor([1 / 3, 2 / 3], dtype=torch.double)).to(y))
@@ -91,8 +88,8 @@ def build(family: str, data: Data, seed: int) -> nn.Module:
     return nn.Sequential(OrderedDict([*layers, ("output", nn.Linear(features, classes))]))
 
 
-def duplicates(data: Data, generator: torch.Generator, *, exact: bool) -> Data:
-    """5 to 20 % of the samples again, exactly or with noise of 1 % of the spread."""
+def add_duplicates(data: Data, generator: torch.Generator, *, exact: bool) -> Data:
+    """Repeat 5 to 20 % of the samples, exactly or with noise of 1 % of the spread."""
     x, y = data
     k = int(len(x) * (0.05 + 0.15 * float(torch.rand((), generator=generator))))
     rows = torch.randperm(len(x), generator=generator)[:k]
@@ -102,15 +99,15 @@ def duplicates(data: Data, generator: torch.Generator, *, exact: bool) -> Data:
     return torch.cat([x, copies]), torch.cat([y, y[rows]])
 
 
-def flipped(data: Data, generator: torch.Generator) -> Data:
-    """Labels of which 10, 20 or 30 % are replaced by another class."""
+def flip_labels(data: Data, generator: torch.Generator) -> Data:
+    """Replace 10, 20 or 30 % of the labels by another class."""
     rate = (0.1, 0.2, 0.3)[int(torch.randint(3, (), generator=generator))]
     x, y = data
     return x, gs.data.inject_label_noise(y, rate, int(y.max()) + 1, generator)
 
 
-def imbalanced(data: Data, generator: torch.Generator) -> Data:
-    """One class with a tenth of its samples."""
+def thin_out_class(data: Data, generator: torch.Generator) -> Data:
+    """Remove nine tenths of the samples of one class."""
     x, y = data
     rare = int(torch.randint(int(y.max()) + 1, (), generator=generator))
     members = torch.nonzero(y == rare).flatten()
@@ -119,8 +116,8 @@ def imbalanced(data: Data, generator: torch.Generator) -> Data:
     return x[keep], y[keep]
 
 
-def unscaled(data: Data, generator: torch.Generator) -> Data:
-    """Return data with one column times 1,000, or images with raw pixels of 0 to 255."""
+def unscale(data: Data, generator: torch.Generator) -> Data:
+    """Multiply one column by 1,000, or scale the pixels of images to 0 to 255."""
     x, y = data
     x = x.clone()
     if x.ndim == 2:
@@ -129,11 +126,8 @@ def unscaled(data: Data, generator: torch.Generator) -> Data:
     return (x - x.min()) / (x.max() - x.min()) * 255, y
 
 
-def badly_initialized(network: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Return a network with weights ten times or a tenth as large.
-
-    With batch norm the last layer alone is changed, by the factor 100 or 1/1,000.
-    """
+def rescale_weights(network: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Multiply the weights by 10 or 0.1 (with batch norm those of the last layer by 100 or 0.001)."""
     network = copy.deepcopy(network)
     large = bool(torch.rand((), generator=generator) < 0.5)
     normalized = any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules())
@@ -145,8 +139,8 @@ def badly_initialized(network: nn.Module, generator: torch.Generator) -> nn.Modu
     return network
 
 
-def bottleneck(network: nn.Module, x: Tensor, generator: torch.Generator) -> nn.Module:
-    """Network after a random projection of the inputs to one dimension."""
+def add_bottleneck(network: nn.Module, x: Tensor, generator: torch.Generator) -> nn.Module:
+    """Project the inputs of a network to one dimension."""
     d = x[0].numel()
     down, up = nn.Linear(d, 1, bias=False), nn.Linear(1, d, bias=False)
     with torch.no_grad():
@@ -155,23 +149,20 @@ def bottleneck(network: nn.Module, x: Tensor, generator: torch.Generator) -> nn.
     return nn.Sequential(nn.Flatten(), down, up, nn.Unflatten(1, x.shape[1:]), copy.deepcopy(network))
 
 
-def with_dead_units(network: nn.Module, generator: torch.Generator) -> nn.Module:
-    """The network with 30 % of the units before its ReLU layers switched off."""
-    network = copy.deepcopy(network)
-    before: nn.Module | None = None
+def switch_off_units(network: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Switch off 30 % of the units before the ReLU layers of a network."""
+    network, bias = copy.deepcopy(network), None
     for module in network.modules():
-        if isinstance(module, nn.ReLU) and before is not None:
-            bias = before.bias
-            assert isinstance(bias, Tensor)
+        if isinstance(module, nn.ReLU) and bias is not None:
             with torch.no_grad():
                 bias[torch.rand(len(bias), generator=generator) < 0.3] = -1e4
         if isinstance(module, nn.Linear | nn.Conv2d | nn.BatchNorm1d | nn.BatchNorm2d):
-            before = module
+            bias = module.bias
     return network
 
 
-def with_stale_statistics(network: nn.Module) -> nn.Module:
-    """The network with running statistics of batch norm half way to their initial values."""
+def age_statistics(network: nn.Module) -> nn.Module:
+    """Move the running statistics of batch norm half way to their initial values."""
     network = copy.deepcopy(network)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):

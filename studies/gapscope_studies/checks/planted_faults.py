@@ -2,8 +2,8 @@
 
     python -m gapscope_studies.checks.planted_faults results/checks/planted_faults.json --scale small
 
-Thresholds are chosen on the scale "development" (seeds 0 and 1) and fixed before the draws with seeds from 1,001.
-Every unit of work is a file: a run that was stopped resumes.
+Thresholds were chosen on the scale "development" (seeds 0 and 1) and fixed before seeds from 1,001 were sampled.
+Results are cached per unit, from which a stopped run resumes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gapscope_studies.checks.faults import FAMILIES, IMAGES, TABLES, Data, build
 from gapscope_studies.checks.summary import summarize
 from gapscope_studies.kit.provenance import commit
 
-# The first seed and the number of seeds: thresholds are chosen on the first scale, and judged on the second.
+# scale -> first seed, number of seeds
 SCALES = {"development": (0, 2), "small": (1001, 10)}
 TRAINED = gs.TrainingSpec(epochs=30, learning_rate=0.05, momentum=0.9)
 SHORT = gs.TrainingSpec(epochs=10, learning_rate=0.001)
@@ -47,7 +47,7 @@ def _repeats(data: Data) -> bool:
 
 
 def _logistic_disagreement(data: Data) -> bool:
-    """Return whether five-fold logistic regression gives 10 % of labels a probability < 0.1."""
+    """Return whether 10 % of labels have a probability < 0.1 by five-fold logistic regression."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import KFold, cross_val_predict
 
@@ -61,10 +61,7 @@ def _logistic_disagreement(data: Data) -> bool:
 
 
 def _falls(history: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the mean training loss of the last epochs still falls by a tenth.
-
-    Compared are the last fifth of the epochs and the fifth before.
-    """
+    """Return whether the training loss falls by a tenth between the last fifths of the epochs."""
     losses = [row["train_loss"] for row in history]
     k = max(2, len(losses) // 5)
     return sum(losses[-k:]) < 0.9 * sum(losses[-2 * k : -k])
@@ -76,42 +73,42 @@ def _case(code: str, kind: str, is_fault: bool, result: Any, baseline: bool | No
 
 
 def _both(code: str, clean: Any, network: nn.Module, data: Data, **options: Any) -> Iterator[dict[str, Any]]:
-    """A case without the fault, and one with it."""
+    """Yield a case without the fault and one with it."""
     yield _case(code, "planted", False, clean)
     yield _case(code, "planted", True, gs.check(network, data, only=[code], **options))
 
 
 def data_cases(family: str, train: Data, seed: int) -> Iterator[dict[str, Any]]:
-    """Faults of the data, seen by an untrained network."""
+    """Yield faults of the data, checked with an untrained network."""
     generator, network = torch.Generator().manual_seed(seed), build(family, train, seed)
-    repeated = faults.duplicates(train, generator, exact=seed % 2 == 0)
+    repeated = faults.add_duplicates(train, generator, exact=seed % 2 == 0)
     for code, faulty, baseline in (
         ("GS101", repeated, _repeats),
-        ("GS102", faults.flipped(train, generator), _logistic_disagreement),
+        ("GS102", faults.flip_labels(train, generator), _logistic_disagreement),
     ):
         for data in (train, faulty):
             yield _case(code, "planted", data is faulty, gs.check(network, data, only=[code]), baseline(data))
-    for code, plant in (("GS104", faults.imbalanced), ("GS105", faults.unscaled)):
+    for code, plant in (("GS104", faults.thin_out_class), ("GS105", faults.unscale)):
         yield from _both(code, gs.check(network, train, only=[code]), network, plant(train, generator))
 
 
 def untrained_cases(family: str, train: Data, seed: int) -> Iterator[dict[str, Any]]:
-    """Faults of the network before training."""
+    """Yield faults of the network before training."""
     generator, network = torch.Generator().manual_seed(seed), build(family, train, seed)
     clean = gs.check(network, train, only=["GS201", "GS202", "GS204"], time_budget=None)
-    yield from _both("GS201", clean, faults.badly_initialized(network, generator), train)
+    yield from _both("GS201", clean, faults.rescale_weights(network, generator), train)
     if family == "batch norm":  # it removes the offset, so that nothing would be planted
         yield _case("GS202", "planted", False, clean)
     else:
         yield from _both("GS202", clean, network, (train[0] + 100 * train[0].std(), train[1]))
-    yield from _both("GS204", clean, faults.bottleneck(network, train[0], generator), train, time_budget=None)
+    yield from _both("GS204", clean, faults.add_bottleneck(network, train[0], generator), train, time_budget=None)
 
 
 def trained_cases(family: str, train: Data, more: Data, test: Data, seed: int) -> Iterator[dict[str, Any]]:
-    """Faults of the training run and of the trained network."""
+    """Yield faults of the training run and of the trained network."""
     generator = torch.Generator().manual_seed(seed)
     for kind, spec in (("trained", TRAINED), ("short", SHORT), ("noisy", TRAINED)):
-        data = faults.flipped(train, generator) if kind == "noisy" else train
+        data = faults.flip_labels(train, generator) if kind == "noisy" else train
         network = build(family, train, seed)
         initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         monitor = None
@@ -129,11 +126,11 @@ def trained_cases(family: str, train: Data, more: Data, test: Data, seed: int) -
             yield _case("GS301", kind, kind == "noisy", result)
         if kind == "trained":
             options: dict[str, Any] = {"initial_state": initial, "batch_size": 50, "time_budget": None}
-            yield from _both("GS403", result, faults.with_dead_units(network, generator), data, **options)
+            yield from _both("GS403", result, faults.switch_off_units(network, generator), data, **options)
             wiggly = faults.Wiggly(network, data[0], generator)
             yield from _both("GS404", result, wiggly, data, history=({"epoch": 1},))
             if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules()):
-                yield from _both("GS203", result, faults.with_stale_statistics(network), data, **options)
+                yield from _both("GS203", result, faults.age_statistics(network), data, **options)
             forecast = gs.check(network, data, only=["GS103"])
             bigger = build(family, more, seed)
             gs.train(bigger, more, spec, seed=seed)
@@ -145,28 +142,25 @@ def trained_cases(family: str, train: Data, more: Data, test: Data, seed: int) -
 def _worse_than_possible(
     kind: str, network: nn.Module, data: Data, test: Data, result: Any
 ) -> Iterator[dict[str, Any]]:
-    """Yield cases of gap and accuracy, with the truth from test samples.
-
-    The baseline is a hold-out of test samples, a tenth as many as there are training samples.
-    """
-    n, accuracy, fitted = len(data[0]) // 10, _accuracy(network, test), _accuracy(network, data)
+    """Yield faults of gap and accuracy, with a small hold-out as the baseline."""
+    n, accuracy, train_accuracy = len(data[0]) // 10, _accuracy(network, test), _accuracy(network, data)
     hold_out = _accuracy(network, (test[0][:n], test[1][:n]))
-    gap = fitted - accuracy
+    gap = train_accuracy - accuracy
     if gap >= 0.15 or gap <= 0.05:
-        yield _case("GS402", kind, gap >= 0.15, result, fitted - hold_out >= max(0.03, 0.1 * hold_out))
+        yield _case("GS402", kind, gap >= 0.15, result, train_accuracy - hold_out >= max(0.03, 0.1 * hold_out))
     best = max(row.score for row in gs.forecast_accuracy(None, data).rows)
     if accuracy <= best - 0.05 or accuracy >= best - 0.01:
         yield _case("GS401", kind, accuracy <= best - 0.05, result, hold_out <= best - 0.05)
 
 
 def units(scale: str) -> Iterator[tuple[int, str, str]]:
-    """Seed, data set and family of every unit of work, one seed of everything first."""
+    """Return seed, data set and family of every unit, seed by seed."""
     first, number = SCALES[scale]
     return itertools.product(range(first, first + number), IMAGES + TABLES, FAMILIES)
 
 
 def run_unit(seed: int, name: str, family: str, n: int = faults.N) -> dict[str, Any]:
-    """All cases of one unit, and its CPU seconds."""
+    """Return all cases of one unit with their CPU seconds."""
     start = time.process_time()
     more, test = draw(name, seed, 2 * n)
     train = (more[0][:n], more[1][:n])
@@ -181,7 +175,7 @@ def run_unit(seed: int, name: str, family: str, n: int = faults.N) -> dict[str, 
 
 
 def main() -> None:
-    """Run what is missing, and write the summary."""
+    """Run the missing units, and write the summary of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path)
     parser.add_argument("--scale", choices=sorted(SCALES), default="small")

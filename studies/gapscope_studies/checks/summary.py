@@ -9,11 +9,7 @@ BAR_HITS, BAR_FALSE_ALARMS, MIN_CASES = 0.8, 0.1, 60
 
 
 def wilson(successes: int, n: int) -> list[float] | None:
-    """Return a rate and its 95 % Wilson interval, or None without cases.
-
-    >>> [round(value, 3) for value in wilson(8, 10)]
-    [0.8, 0.49, 0.943]
-    """
+    """Return a rate with its 95 % Wilson interval, or None without cases."""
     if n == 0:
         return None
     rate, z = successes / n, 1.96
@@ -45,7 +41,7 @@ def summarize(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for code in sorted({case["code"] for case in cases}):
         of_code = [case for case in cases if case["code"] == code]
         rates = _rates(of_code)
-        # a fault without an answer is not found, but a clean case without an answer is no evidence of silence
+        # a fault without an answer counts as missed; a clean case without an answer is no evidence of silence
         hits, alarms = rates["hits"], rates["false alarms of answered"]
         enough = rates["faults"] >= MIN_CASES and rates["answered clean"] >= MIN_CASES
         passed = hits is not None and alarms is not None and hits[0] >= BAR_HITS and alarms[0] <= BAR_FALSE_ALARMS

@@ -28,7 +28,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.prediction.correlations import kendall_tau
 from gapscope.prediction.ranking_result import instantiate
-from gapscope_studies.expected_accuracy.pretrained_networks import NETWORKS, build_pretrained, normalized
+from gapscope_studies.expected_accuracy.pretrained_networks import NETWORKS, build_pretrained, normalize
 from gapscope_studies.expected_accuracy.rows import (
     error_claim,
     hash_of,
@@ -77,7 +77,7 @@ def target_images(target: str, n: int, seed: int, root: str | None) -> tuple[Sam
         assert y is not None
         if x.shape[1] == 1:
             x = torch.nn.functional.pad(x, (2, 2, 2, 2)).expand(-1, 3, -1, -1)
-        return Samples(normalized(_blurred(x) if target.endswith("blurred") else x), y[rows])
+        return Samples(normalize(_blurred(x) if target.endswith("blurred") else x), y[rows])
 
     return prepare(pool, order[:n]), prepare(problem.test, test)
 

@@ -75,7 +75,7 @@ def _trained_here(name: str, options: dict[str, Any], root: str | None, folder: 
     if not path.exists():
         train = gs.load_dataset("cifar10", root=root).train
         assert train.targets is not None
-        data = normalized(train.inputs[:IMAGES]), train.targets[:IMAGES]
+        data = normalize(train.inputs[:IMAGES]), train.targets[:IMAGES]
         spec = gs.TrainingSpec(epochs=EPOCHS, batch_size=64, optimizer="adam", learning_rate=1e-3)
         gs.train(network, data, spec, seed=0)
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def _trained_here(name: str, options: dict[str, Any], root: str | None, folder: 
     return network.eval()
 
 
-def normalized(x: Tensor) -> Tensor:
+def normalize(x: Tensor) -> Tensor:
     """Return RGB images in [0, 1] as the pretrained networks take them."""
     return (x - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
 

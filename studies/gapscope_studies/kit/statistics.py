@@ -37,6 +37,11 @@ class Interval:
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
+def to_list(interval: Interval) -> list[float]:
+    """Return value, low and high."""
+    return [interval.value, interval.low, interval.high]
+
+
 def widening(units: int) -> float:
     """Return the factor that widens bootstrap percentile intervals of fewer than ten units.
 

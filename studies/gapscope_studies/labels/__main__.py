@@ -3,8 +3,8 @@
     pip install cleanlab  # for targets alone
     python -m gapscope_studies.labels small results/labels/ranking.json
 
-The file is `ranking` for "small", `own` for "final", else named as what is run. Every finished cell of these two and of
-"targets" is a file of its own: a run that was stopped resumes.
+The file is `ranking` for "small", `own` for "final", else named as what is run. The cells of these two and of "targets"
+are cached, from which a stopped run resumes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gapscope_studies.labels import noise_rates, ranking, summary, targets
 
 
 def main() -> None:
-    """Run what is missing, and write the summary of all."""
+    """Run the missing cells, and write the summary of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=(*ranking.SCALES, "targets", "hard_clean", "embeddings"))
     parser.add_argument("out", type=Path)

@@ -1,4 +1,4 @@
-"""Data sets with planted label errors: which samples, which network, which kind of noise."""
+"""Data sets with planted label errors: samples, network and kind of noise."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.randomness import derive_seed
 from gapscope.data import inject_label_noise, load_dataset
+from gapscope_studies.kit.data import shift_labels
 
 KINDS = ("symmetric", "pair-wise", "instance-dependent", "class-similar")
 RATES = (0.05, 0.1, 0.2)
 WIDE: tuple[str, dict[str, Any]] = ("fully_connected", {"n_hidden": 2, "width": 128})
-# name -> where the samples come from, how many are used, and the network that is trained on them
+# name -> source of the samples, their number, and the network that is trained on them
 IMAGES: dict[str, tuple[str, int, tuple[str, dict[str, Any]]]] = {
     "digits": ("digits", 600, WIDE),
     "MNIST": ("mnist", 600, WIDE),
@@ -51,19 +52,10 @@ def clean_samples(name: str, generator: torch.Generator) -> tuple[Tensor, Tensor
     return x[rows], y[rows].long()
 
 
-def pair_wise(labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
-    """Change a fraction of the labels to the next class."""
-    rows = torch.randperm(len(labels), generator=generator)[: round(rate * len(labels))]
-    noisy = labels.clone()
-    noisy[rows] = (labels[rows] + 1) % n_classes
-    return noisy
-
-
 def instance_dependent(x: Tensor, labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
-    """Corrupt labels with a probability per sample, by a random linear map of the sample.
+    """Corrupt labels to classes that depend on the sample (Xia et al. 2020, arXiv:2006.07836).
 
-    The map gives the preferred class. After Xia et al. 2020 (arXiv:2006.07836): probabilities are normal about the
-    rate, clipped to [0, 1].
+    Probabilities are normal about the rate, clipped to [0, 1]; odds of the classes are a random linear map.
     """
     x = x.flatten(1)
     x = (x - x.mean(0)) / (x.std(0) + 1e-6) / x.shape[1] ** 0.5
@@ -75,10 +67,7 @@ def instance_dependent(x: Tensor, labels: Tensor, rate: float, n_classes: int, g
 
 
 def class_similar(x: Tensor, labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
-    """Corrupt a fraction of the labels by the confusions of a nearest-neighbour classifier.
-
-    Odds are the off-diagonal counts of its five-fold confusion matrix on clean labels, plus 0.1.
-    """
+    """Corrupt labels with odds of a nearest-neighbour classifier's confusions, plus 0.1."""
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.neighbors import KNeighborsClassifier
 
@@ -94,22 +83,19 @@ def class_similar(x: Tensor, labels: Tensor, rate: float, n_classes: int, genera
 
 
 def make_cell(name: str, kind: str, rate: float, seed: int) -> tuple[gs.Samples, Tensor, int]:
-    """Samples with noisy labels, which labels are wrong, and the number of classes."""
+    """Return samples with noisy labels, a mask of the wrong ones, and the number of classes."""
     generator = torch.Generator().manual_seed(derive_seed(seed, f"{name} {kind} {rate}"))
     x, y = clean_samples(name, generator)
-    n_classes = int(y.max()) + 1
-    if kind == "symmetric":
-        noisy = inject_label_noise(y, rate, n_classes, generator)
-    elif kind == "pair-wise":
-        noisy = pair_wise(y, rate, n_classes, generator)
+    noise, n_classes = (rate, int(y.max()) + 1, generator), int(y.max()) + 1
+    if kind in ("symmetric", "pair-wise"):
+        noisy = (inject_label_noise if kind == "symmetric" else shift_labels)(y, *noise)
     else:
-        plant = instance_dependent if kind == "instance-dependent" else class_similar
-        noisy = plant(x, y, rate, n_classes, generator)
+        noisy = (instance_dependent if kind == "instance-dependent" else class_similar)(x, y, *noise)
     return gs.Samples(x, noisy), noisy != y, n_classes
 
 
 def make_network(name: str, samples: gs.Samples, n_classes: int, seed: int) -> nn.Module:
-    """The untrained network of a data set."""
+    """Build the untrained network of a data set."""
     network, options = DATASETS[name][2]
     generator = torch.Generator().manual_seed(derive_seed(seed, "initial weights"))
     shape = tuple(samples.inputs.shape[1:])

@@ -16,23 +16,19 @@ Ints = NDArray[np.int64]
 
 
 def self_confidence(labels: Ints, probabilities: Floats) -> Floats:
-    """Probability of the given label."""
+    """Return the probability of the given label."""
     return probabilities[np.arange(len(labels)), labels]
 
 
 def normalized_margin(labels: Ints, probabilities: Floats) -> Floats:
-    """Probability of the given label less the largest other one, mapped to [0, 1]."""
+    """Return the probability of the given label minus the largest other one, mapped to [0, 1]."""
     rest = probabilities.copy()
     rest[np.arange(len(labels)), labels] = -np.inf
     return (self_confidence(labels, probabilities) - rest.max(1) + 1) / 2
 
 
 def confident_joint(labels: Ints, probabilities: Floats) -> Floats:
-    """Return calibrated counts [i, j] of samples with label i and true label j (eq. 3).
-
-    Rows sum to the label counts. Samples that reach no threshold (eq. 2) are not counted; a class without labels has
-    none.
-    """
+    """Return calibrated counts [i, j] of samples with label i and true label j (eq. 3)."""
     n_classes = probabilities.shape[1]
     means = [probabilities[labels == j, j].mean() if (labels == j).any() else np.inf for j in range(n_classes)]
     reached = probabilities >= np.array(means) - 1e-6
@@ -44,7 +40,7 @@ def confident_joint(labels: Ints, probabilities: Floats) -> Floats:
 
 
 def prune_by_noise_rate(labels: Ints, probabilities: Floats, min_per_class: int = 5) -> NDArray[np.bool_]:
-    """Return the samples that pruning by noise rate removes (at least five per label stay)."""
+    """Return a mask of the samples that pruning by noise rate removes."""
     joint, pruned = confident_joint(labels, probabilities), np.zeros(len(labels), dtype=bool)
     for i in range(len(joint)):
         members = np.flatnonzero(labels == i)

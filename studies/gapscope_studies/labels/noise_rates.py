@@ -1,8 +1,7 @@
 """Coverage of label noise rates on clean but hard data, known rates, and photographs.
 
-The rule (`gapscope.labels.results`, `gapscope.labels.noise_rate`) was chosen on other draws, with seeds 0 to 2 and
-501 to 504; the draws of `hard_clean` have the seeds 200 to 239. `embeddings` are those of a ResNet-20 that was trained
-on the training images of CIFAR-10, so that errors are planted into test images, which it has not seen.
+The rule of `gapscope.labels` was chosen on data with the seeds 0 to 2 and 501 to 504, and is evaluated here on others.
+The embeddings are those of a ResNet-20 trained on CIFAR-10, for errors in the test images.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import NotMeasurable
-from gapscope_studies.expected_accuracy.pretrained_networks import build_pretrained, normalized
-from gapscope_studies.labels.cells import pair_wise
+from gapscope_studies.expected_accuracy.pretrained_networks import build_pretrained, normalize
+from gapscope_studies.kit.data import shift_labels
 from gapscope_studies.labels.summary import scores, suspicion_of
 
 N = 400
@@ -39,8 +38,8 @@ def estimate(data: Any, truth: float, **options: Any) -> dict[str, Any]:
     return {"answered": True, "rate": noise.rate, "low": noise.low, "high": noise.high, "covered": covered}
 
 
-def draw(name: str, seed: int) -> tuple[Tensor, Tensor]:
-    """One clean data set of 400 samples."""
+def sample_clean(name: str, seed: int) -> tuple[Tensor, Tensor]:
+    """Sample a clean data set of 400 samples."""
     rng = np.random.default_rng(seed)
     if name in ("digits", "cifar10", "fashion_mnist"):
         train = gs.load_dataset(name).train
@@ -66,46 +65,45 @@ def draw(name: str, seed: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(x, dtype=torch.float32), torch.as_tensor(np.asarray(y).astype(int))
 
 
-def row(name: str, classes: int, rate: float, seeds: range) -> dict[str, Any]:
-    """Counts over draws."""
-    answers = []
+def count_answers(name: str, classes: int, rate: float, seeds: range) -> dict[str, Any]:
+    """Count abstentions and covered rates over seeds."""
+    estimates = []
     for seed in seeds:
-        x, clean = draw(name, seed)
+        x, clean = sample_clean(name, seed)
         y = gs.data.inject_label_noise(clean, rate, classes, torch.Generator().manual_seed(seed))
-        answers.append(estimate((x, y), float((y != clean).double().mean()), seed=seed))
-    answered = [one for one in answers if one["answered"]]
+        estimates.append(estimate((x, y), float((y != clean).double().mean()), seed=seed))
+    answers = [row for row in estimates if row["answered"]]
     return {
         "data": name,
         "injected": rate,
-        "draws": len(answers),
-        "abstained": len(answers) - len(answered),
-        "covered": sum(one["covered"] for one in answered),
-        "mean rate": float(np.mean([one["rate"] for one in answered])) if answered else None,
+        "draws": len(estimates),
+        "abstained": len(estimates) - len(answers),
+        "covered": sum(row["covered"] for row in answers),
+        "mean rate": float(np.mean([row["rate"] for row in answers])) if answers else None,
     }
 
 
 def hard_clean() -> dict[str, Any]:
-    """Counts over draws of hard, clean data, and of data with known rates."""
+    """Count answers on hard, clean data, and on data with known rates."""
     start = time.process_time()
-    hard = [row(name, classes, 0.0, range(200, 240)) for name, classes in HARD.items()]
-    known = [row(name, classes, rate, range(200, 210)) for name, classes in KNOWN.items() for rate in RATES]
-    good = sum(one["abstained"] + one["covered"] for one in hard)
-    answered = sum(one["draws"] - one["abstained"] for one in known)
+    hard = [count_answers(name, classes, 0.0, range(200, 240)) for name, classes in HARD.items()]
+    known = [count_answers(name, classes, rate, range(200, 210)) for name, classes in KNOWN.items() for rate in RATES]
     return {
         "cpu_seconds": time.process_time() - start,
         "samples": N,
         "hard": hard,
         "known": known,
-        "zero_inside_or_abstained": [good, sum(one["draws"] for one in hard)],
-        "covered_of_known": [sum(one["covered"] for one in known), answered],
-    }
+        "zero_inside_or_abstained": [
+            sum(row["abstained"] + row["covered"] for row in hard), sum(row["draws"] for row in hard)
+        ],
+        "covered_of_known": [
+            sum(row["covered"] for row in known), sum(row["draws"] - row["abstained"] for row in known)
+        ],
+    }  # fmt: skip
 
 
 def embeddings() -> dict[str, Any]:
-    """Estimate label noise in CIFAR-10 test images from a pretrained network's features.
-
-    Each draw of errors is estimated from pooled features.
-    """
+    """Estimate noise in labels of CIFAR-10 test images from features of a pretrained network."""
     network, test, rows = build_pretrained("ResNet-20", None, Path()), gs.load_dataset("cifar10").test, []
     network.linear = nn.Identity()
     assert test.targets is not None
@@ -114,10 +112,10 @@ def embeddings() -> dict[str, Any]:
         picks = torch.randperm(len(test), generator=generator)[:N_EMBEDDED]
         y = test.targets[picks]
         with torch.no_grad():
-            features = network(normalized(test.inputs[picks]))
+            features = network(normalize(test.inputs[picks]))
         for rate in RATES_EMBEDDED:
             for kind in ("symmetric", "pair-wise")[: 1 if rate == 0 else 2]:
-                plant = gs.data.inject_label_noise if kind == "symmetric" else pair_wise
+                plant = gs.data.inject_label_noise if kind == "symmetric" else shift_labels
                 noisy = plant(y, rate, 10, generator)
                 wrong = noisy != y
                 truth = float(wrong.double().mean())
@@ -125,11 +123,11 @@ def embeddings() -> dict[str, Any]:
                 ranking = scores(suspicion_of(issues, N_EMBEDDED), wrong.numpy()) if rate else {}
                 answer = estimate(None, truth, features=features, labels=noisy)
                 rows.append({"kind": kind, "seed": seed, "wrong": truth} | ranking | answer)
-    answered, ranked = ([one for one in rows if one.get(key)] for key in ("answered", "auroc"))
+    answers = [row for row in rows if row["answered"]]
     return {
         "draws": len(rows),
-        "answered": len(answered),
-        "covered": sum(one["covered"] for one in answered),
-        "mean AUROC": float(np.mean([one["auroc"] for one in ranked])),
+        "answered": len(answers),
+        "covered": sum(row["covered"] for row in answers),
+        "mean AUROC": float(np.mean([row["auroc"] for row in rows if row.get("auroc")])),
         "rows": rows,
     }

@@ -1,4 +1,4 @@
-"""Scores of rankings, with tables of means, paired differences, reliability and coverage."""
+"""Scores of rankings: means, paired differences, reliability and coverage."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pandas
 from numpy.typing import NDArray
 
 from gapscope.labels.results import LabelIssues
-from gapscope_studies.kit.statistics import Interval, bootstrap, mean
+from gapscope_studies.kit.statistics import bootstrap, mean, to_list
 from gapscope_studies.kit.study import Table
 
 METRICS = ("auroc", "average_precision", "precision_at_errors")
-# our method, the baseline it is compared with
-PAIRS = (
+PAIRS = (  # our method and its baseline
     ("no network", "cleanlab, RBF"),
     ("no network", "cleanlab, five folds"),
     ("untrained network", "no network"),
@@ -35,10 +34,7 @@ def suspicion_of(issues: LabelIssues, n: int) -> NDArray[np.float64]:
 
 
 def scores(suspicion: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, float]:
-    """Return AUROC, average precision, and precision among the first m for m errors.
-
-    Samples with NaN are ignored.
-    """
+    """Return AUROC, average precision, and precision among the first m for m errors (no NaN)."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     known = ~np.isnan(suspicion)
@@ -52,7 +48,7 @@ def scores(suspicion: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str
 
 
 def flatten(cells: Sequence[dict[str, Any]]) -> Table:
-    """One row per cell and method."""
+    """Return one row per cell and method."""
     return pandas.DataFrame(
         {**cell, **answer, "cell": number, "method": method}  # cells of old runs have answers with a "method"
         for number, cell in enumerate(cells)
@@ -60,52 +56,40 @@ def flatten(cells: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-def _ends(interval: Interval) -> list[float]:
-    return [interval.value, interval.low, interval.high]
-
-
 def rankings(cells: Sequence[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
-    """Return mean scores per method (and value of `by`), with intervals over data sets.
-
-    A single data set has no interval.
-    """
+    """Return mean scores per method (and value of `by`), with intervals over several data sets."""
     rows = []
     for key, part in flatten(cells).groupby([*by, "method"], sort=False):
         row: dict[str, Any] = dict(zip((*by, "method"), key, strict=True)) | {"cells": len(part)}
         for metric in METRICS:
             several = part["data"].nunique() > 1
-            row[metric] = _ends(mean(part[metric], [*part["data"]])) if several else float(part[metric].mean())
+            row[metric] = to_list(mean(part[metric], [*part["data"]])) if several else float(part[metric].mean())
         rows.append(row | {"cpu_seconds": float(part["seconds"].median())})
     return rows
 
 
 def differences(cells: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str]] = PAIRS) -> list[dict[str, Any]]:
-    """Paired differences of scores between two methods, with 95 % intervals over data sets."""
+    """Return paired differences of scores between two methods, with intervals over data sets."""
     wide = flatten(cells).pivot(index=["cell", "data"], columns="method", values=[*METRICS])
     methods, rows = set(wide.columns.get_level_values("method")), []
-    for own, other in pairs:
-        if not {own, other} <= methods:
-            continue
-        row: dict[str, Any] = {"method": own, "minus": other}
-        for metric in METRICS:
-            values = (wide[metric][own] - wide[metric][other]).dropna()
-            row[metric] = _ends(mean(values, [*values.index.get_level_values("data")]))
-            row[f"{metric}, ahead"] = f"{(values > 0).sum()} of {len(values)}"
-        rows.append(row)
+    for method, baseline in pairs:
+        if {method, baseline} <= methods:
+            row: dict[str, Any] = {"method": method, "minus": baseline}
+            for metric in METRICS:
+                values = (wide[metric][method] - wide[metric][baseline]).dropna()
+                row[metric] = to_list(mean(values, [*values.index.get_level_values("data")]))
+                row[f"{metric}, ahead"] = f"{(values > 0).sum()} of {len(values)}"
+            rows.append(row)
     return rows
 
 
 def reliability(cells: Sequence[dict[str, Any]], method: str, bound: bool) -> list[dict[str, Any]]:
-    """Return expected and observed precision of the default list and of cuts by precision.
-
-    Of the cells whose rate is an upper bound only, or of the others.
-    """
-    answers = [cell for cell in cells if cell["methods"].get(method, {}).get("bound") is bound]
-    part = flatten([{**cell, "methods": {method: cell["methods"][method]}} for cell in answers])
-    rows = []
-    for k, name in enumerate(("default", "0.5", "0.6", "0.7", "0.8", "0.9") if answers else ()):
-        cuts = [[default, *others][k] for default, others in zip(part["cut"], part["cuts"], strict=True)]
-        table: Table = pandas.DataFrame(cuts, columns=["flagged", "expected", "wrong"]).assign(data=[*part["data"]])
+    """Return expected and observed precision per cut, of cells with an upper bound or without."""
+    frame = flatten(cells)
+    frame, rows = frame[(frame["method"] == method) & (frame["bound"] == bound)], []
+    for k, name in enumerate(("default", "0.5", "0.6", "0.7", "0.8", "0.9") if len(frame) else ()):
+        cuts = [[default, *by_precision][k] for default, by_precision in zip(frame["cut"], frame["cuts"], strict=True)]
+        table: Table = pandas.DataFrame(cuts, columns=["flagged", "expected", "wrong"]).assign(data=[*frame["data"]])
         table = table[table["flagged"] > 0]
         flagged, expected, wrong = table[["flagged", "expected", "wrong"]].to_numpy(float).T
 
@@ -117,14 +101,14 @@ def reliability(cells: Sequence[dict[str, Any]], method: str, bound: bool) -> li
                 "method": method, "rate": "upper bound" if bound else "estimate", "cut": name, "lists": len(table),
                 "flagged": int(flagged.sum()),
                 "expected": float((flagged * expected).sum() / flagged.sum()) if len(table) else None,
-                "observed": _ends(bootstrap(observed, len(table), [*table["data"]]).within(0.0, 1.0)),
+                "observed": to_list(bootstrap(observed, len(table), [*table["data"]]).within(0.0, 1.0)),
             }
         )  # fmt: skip
     return rows
 
 
 def coverage(cells: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]]:
-    """Return answers, 90 % coverage and mean error of the rate, per data set and overall."""
+    """Return answers, 90 % coverage and mean error of the rate, per data set and in all."""
     frame = flatten(cells)
     frame, rows = frame[frame["method"] == method], []
     for data, part in [*frame.groupby("data", sort=False), ("all", frame)]:
@@ -141,12 +125,12 @@ def coverage(cells: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any
 
 
 def summarize(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """All tables."""
-    own = [name for name in ("no network", "untrained network", "one training") if name in cells[0]["methods"]]
+    """Return all tables."""
+    ours = [name for name in ("no network", "untrained network", "one training") if name in cells[0]["methods"]]
     return {
         "overall": rankings(cells),
         "by_data": rankings(cells, "data"),
         "differences": differences(cells),
-        "reliability": [row for name in own for bound in (False, True) for row in reliability(cells, name, bound)],
-        "coverage": [row for name in own for row in coverage(cells, name)],
+        "reliability": [row for name in ours for bound in (False, True) for row in reliability(cells, name, bound)],
+        "coverage": [row for name in ours for row in coverage(cells, name)],
     }

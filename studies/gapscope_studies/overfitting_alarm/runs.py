@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -158,7 +158,7 @@ class _Recorder:
 
     def __init__(self, case: Case, problem: Problem) -> None:
         self.case, self.problem = case, problem
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def time(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function, and add its CPU seconds."""
@@ -284,10 +284,10 @@ def runs(setting: RunSettings, plan: Sequence[Case]) -> list[Run]:
     for case in plan:
         answer = answers[case.id]
         if "diverged" not in answer:
-            columns = (
+            columns, split, with_canaries = (
                 {name: [float(value) for value in values] for name, values in answer[network].items()}
                 for network in ("columns", "split", "with_canaries")
             )
             tensors, _ = load_tensors(paths[case.id])
-            result.append(Run(case, *columns, tensors, answer["seconds"], answer.get("date", "")))
+            result.append(Run(case, columns, split, with_canaries, tensors, answer["seconds"], answer.get("date", "")))
     return result
