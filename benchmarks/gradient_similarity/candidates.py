@@ -105,7 +105,6 @@ def trace(work: Work) -> dict[str, Candidate]:
         "gapscope exact": lambda: ntk_trace(network, x),
         "gapscope class probe": lambda: probe(probe="class"),
         "gapscope random signs": lambda: probe(probe="rademacher"),
-        "batch-sum probe (Hutchinson)": lambda: probe(probe="batch_sum"),
         "torch.func exact": by_torch_func,
     }
 

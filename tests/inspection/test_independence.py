@@ -23,7 +23,7 @@ from gradients.reference import Wrapped
 LABELS = torch.arange(8) % 2
 MEASURES: dict[str, Callable[[nn.Module, Tensor], Any]] = {
     "ntk_trace": ntk_trace,
-    "ntk_trace by a probe of the batch": lambda network, x: ntk_trace(network, x, method="probe", probe="batch_sum"),
+    "ntk_trace by a probe": lambda network, x: ntk_trace(network, x, method="probe"),
     "ntk_logdet": ntk_logdet,
     "empirical_ntk": empirical_ntk,
     "input_jacobian_norm": input_jacobian_norm,

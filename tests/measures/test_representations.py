@@ -20,14 +20,13 @@ from gapscope.measures.representations import (
 from gapscope.measures.robustness import (
     PENALTIES,
     augmentation_robustness,
-    cropped,
-    edges,
-    erased,
-    flipped,
+    change_saturation,
+    crop,
+    detect_edges,
+    erase,
+    flip,
     in_unit_range,
     mixup_robustness,
-    saturated,
-    six_draws,
 )
 
 DOUBLE = torch.float64
@@ -133,7 +132,7 @@ def test_penalties_of_a_network_that_a_flip_turns_round() -> None:
     x[:, :, :, :4] = 1.0  # white and grey: saturation changes nothing; the crop and brightness keep the side
     result = augmentation_robustness(LeftIsBright(), x)
     # flip 6, flip and saturation 12, always; edges lie in the middle, erasing takes some of the left half away
-    draws = six_draws(6, torch.Generator().manual_seed(0))
+    draws = torch.rand(6, 6, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     network, total = LeftIsBright(), 0.0
     before = network(x).softmax(1).max(1)
     for transform, penalty in PENALTIES.items():
@@ -147,9 +146,9 @@ def test_penalties_of_a_network_that_a_flip_turns_round() -> None:
 
 def test_each_transformation_does_what_it_says() -> None:
     x = torch.rand(40, 3, 10, 10)
-    draws = six_draws(40, torch.Generator().manual_seed(1))
-    assert torch.equal(flipped(x, draws)[..., 0], x[..., 9])
-    changed = saturated(x, draws)
+    draws = torch.rand(40, 6, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+    assert torch.equal(flip(x, draws)[..., 0], x[..., 9])
+    changed = change_saturation(x, draws)
     torch.testing.assert_close(changed.amax(1), x.amax(1))  # the value stays
 
     def saturation(images: Tensor) -> Tensor:
@@ -158,9 +157,9 @@ def test_each_transformation_does_what_it_says() -> None:
     factor = (0.6 + draws[:, 0, None, None].float()).expand(40, 10, 10)
     torch.testing.assert_close(saturation(changed), (saturation(x) * factor).clamp_max(1), rtol=1e-4, atol=1e-5)
     ramp = torch.arange(10.0).expand(2, 1, 10, 10)
-    assert edges(ramp, draws[:2])[0, 0, 4, 4] == 8 / 4 + 0.5
-    torch.testing.assert_close(cropped(torch.ones(2, 3, 32, 32), draws[:2]), torch.ones(2, 3, 32, 32))
-    blanked = erased(x + 1, draws)
+    assert detect_edges(ramp, draws[:2])[0, 0, 4, 4] == 8 / 4 + 0.5
+    torch.testing.assert_close(crop(torch.ones(2, 3, 32, 32), draws[:2]), torch.ones(2, 3, 32, 32))
+    blanked = erase(x + 1, draws)
     zero = (blanked == 0).all(1)
     assert bool(((blanked == 0) | (blanked == x + 1)).all())
     for image in zero:  # one rectangle each

@@ -92,13 +92,13 @@ def test_noise_in_units_of_the_weights() -> None:
 
 def test_measures_of_one_stream_search_once(monkeypatch: pytest.MonkeyPatch) -> None:
     network, x, y = margin_classifier(0.5)
-    searches, noisy = [], pacbayes._noisy
+    searches, noisy = [], pacbayes._perturb
 
     def counted(*args: object, **options: object) -> object:
         searches.append(1)
         return noisy(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pacbayes, "_noisy", counted)
+    monkeypatch.setattr(pacbayes, "_perturb", counted)
     pacbayes_flatness(network, x, y, generator=torch.Generator().manual_seed(3))
     once = len(searches)
     with memo_scope():
@@ -110,13 +110,13 @@ def test_measures_of_one_stream_search_once(monkeypatch: pytest.MonkeyPatch) -> 
 def test_draws_that_cannot_matter_are_spared(monkeypatch: pytest.MonkeyPatch) -> None:
     """At most deviations the accuracy is lost after a few draws, whatever the others would show."""
     network, x, y = margin_classifier(0.02)
-    drawn, noisy = [], pacbayes._noisy
+    drawn, noisy = [], pacbayes._perturb
 
     def counted(*args: object, **options: object) -> object:
         drawn.append(1)
         return noisy(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pacbayes, "_noisy", counted)
+    monkeypatch.setattr(pacbayes, "_perturb", counted)
     result, spared = pacbayes_flatness(network, x, y, draws=50), len(drawn)
     monkeypatch.setattr(pacbayes, "_certainly_exceeds", lambda *args: False)
     assert pacbayes_flatness(network, x, y, draws=50) == result

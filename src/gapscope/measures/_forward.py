@@ -74,36 +74,28 @@ class ForwardPass:
         return class_logits(self.outputs)
 
 
-def last_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module] | None:
-    """Return name and module of the last linear or convolutional layer that is called."""
-    made = [
-        call
-        for call in record_module_calls(network, prepare_inputs(network, x[:1]))
-        if isinstance(call.module, Weighted)
-    ]
-    return (made[-1].name, made[-1].module) if made else None
-
-
 @memoize
 def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> ForwardPass:
     """Run a network once in evaluation mode, and return outputs and last-layer features."""
-    seen: list[Tensor] = []
+    head_inputs: list[Tensor] = []
 
-    def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen.append(inputs[0])
+    def store_inputs(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        head_inputs.append(inputs[0])
 
     outputs, features = [], []
     with measurement_mode(network) as network, torch.no_grad():
         x = prepare_inputs(network, x)
-        last = last_layer(network, x)
-        with forward_hooks({} if last is None else dict([last]), keep, before=True):
+        calls = [call for call in record_module_calls(network, x[:1]) if isinstance(call.module, Weighted)]
+        head = {calls[-1].name: calls[-1].module} if calls else {}
+        with forward_hooks(head, store_inputs, before=True):
             for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
-                seen.clear()
+                head_inputs.clear()
                 outputs.append(checked_outputs(network(x[part]), part.stop - part.start).double().cpu())
-                if seen and len(seen[-1]) == len(outputs[-1]):
-                    features.append(seen[-1].double().flatten(1).cpu())
-    whole = torch.cat(features) if len(features) == len(outputs) else None
-    return ForwardPass(torch.cat(outputs), whole, None if last is None else last[1])
+                # a layer whose first dimension is not the samples has no features
+                if head_inputs and len(head_inputs[-1]) == len(outputs[-1]):
+                    features.append(head_inputs[-1].double().flatten(1).cpu())
+    all_features = torch.cat(features) if len(features) == len(outputs) else None
+    return ForwardPass(torch.cat(outputs), all_features, next(iter(head.values()), None))
 
 
 def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:
@@ -113,8 +105,7 @@ def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:
         raise NotMeasurable(
             "The network has 1 output; a margin needs at least 2 classes. Give it one output per class."
         )
-    right = logits.gather(1, y[:, None])
-    return right[:, 0] - logits.scatter(1, y[:, None], -torch.inf).amax(1)
+    return logits.gather(1, y[:, None])[:, 0] - logits.scatter(1, y[:, None], -torch.inf).amax(1)
 
 
 def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
@@ -128,11 +119,11 @@ def low_margin(margins: Float[Tensor, " n"]) -> float:
     return margins.kthvalue(max(1, len(margins) // 10)).values.item()
 
 
-def features_of(found: ForwardPass, measure: str) -> Float[Tensor, "n d"]:
+def features_of(result: ForwardPass, measure: str) -> Float[Tensor, "n d"]:
     """Return the features of the last hidden layer, or raise NotMeasurable."""
-    if found.features is None:
+    if result.features is None:
         raise NotMeasurable(
             f"{measure} needs one input of the last linear or convolutional layer per sample; this network has "
             "no such layer that keeps the samples in its first dimension."
         )
-    return found.features
+    return result.features

@@ -39,10 +39,10 @@ def trainable(network: nn.Module) -> list[nn.Parameter]:
 
 @contextmanager
 def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn.Parameter]]:
-    """Substitute the trainable weights in the body (yields the new leaves)."""
+    """Substitute values for the trainable weights in the body (yields them as leaf tensors)."""
     parameters = trainable(network)
     leaves = [nn.Parameter(value) for value in values]
-    with ParameterSubstitution(zip(parameters, leaves, strict=True)) as stand_in, stand_in.install(network):
+    with ParameterSubstitution(zip(parameters, leaves, strict=True)) as substitution, substitution.install(network):
         yield leaves
 
 
@@ -51,22 +51,16 @@ def loss_and_gradient(
 ) -> tuple[float, list[Tensor]]:
     """Return the mean loss over samples (in float64) and its gradient by the leaves."""
     assert samples.targets is not None
-    total, sums = 0.0, [torch.zeros_like(leaf) for leaf in leaves]
+    mean_loss, mean_gradient = 0.0, [torch.zeros_like(leaf) for leaf in leaves]
     for part in slices(len(samples), chunk_size):
-        share = (part.stop - part.start) / len(samples)
+        fraction = (part.stop - part.start) / len(samples)
         outputs = checked_outputs(network(samples.inputs[part].clone()), part.stop - part.start)
-        loss = share * default_loss(outputs, samples.targets[part])
-        for whole, gradient in zip(sums, torch.autograd.grad(loss, leaves, materialize_grads=True), strict=True):
-            whole += gradient
-        total += loss.item()
-    return total, sums
-
-
-def mean_loss(network: nn.Module, samples: Samples, chunk_size: int) -> float:
-    """Return the mean loss over samples, in float64."""
-    assert samples.targets is not None
-    outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size)
-    return default_loss(outputs.double(), samples.targets).item()
+        loss = fraction * default_loss(outputs, samples.targets[part])
+        gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        for total, gradient in zip(mean_gradient, gradients, strict=True):
+            total += gradient
+        mean_loss += loss.item()
+    return mean_loss, mean_gradient
 
 
 def norm_of(tensors: Sequence[Tensor]) -> float:
@@ -75,7 +69,7 @@ def norm_of(tensors: Sequence[Tensor]) -> float:
 
 
 def samples_on_device(network: nn.Module, x: Tensor, y: Tensor) -> Samples:
-    """Move inputs and targets to the network's device. Targets keep their type, which the loss converts."""
+    """Return inputs and targets on the network's device; the loss converts the type of targets."""
     targets = y.clone() if y.is_inference() else y.detach()
     inputs = prepare_inputs(network, x)
     return Samples(inputs, targets.to(inputs.device))
@@ -90,32 +84,37 @@ def loss_rise(
     move: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]],
     chunk_size: int | None,
 ) -> float:
-    """Return the largest rise of the loss along projected gradient ascent in the weights."""
+    """Return the largest rise of the loss along projected gradient ascent in the weights.
+
+    Args:
+        move: Function of deviations from the weights, the weights and the gradient; returns the next deviations.
+    """
     with measurement_mode(network) as network:
-        own = [parameter.detach() for parameter in trainable(network)]
+        weights = [parameter.detach() for parameter in trainable(network)]
         samples = samples_on_device(network, x, y)
         size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
-        deviations: Sequence[Tensor] = [torch.zeros_like(value) for value in own]
+        deviations: Sequence[Tensor] = [torch.zeros_like(value) for value in weights]
         losses = []
         for step in range(steps + 1):
-            values = [value + deviation for value, deviation in zip(own, deviations, strict=True)]
+            values = [value + deviation for value, deviation in zip(weights, deviations, strict=True)]
             with at_weights(network, values) as leaves:
-                if step == steps:
-                    losses.append(mean_loss(network, samples, size))
+                if step == steps:  # the last point needs no gradient
+                    outputs = network_outputs(network, samples.inputs, chunk_size=size).double()
+                    losses.append(default_loss(outputs, samples.targets).item())  # type: ignore[arg-type]
                     break
                 loss, gradient = loss_and_gradient(network, samples, size, leaves)
             losses.append(loss)
-            deviations = move(deviations, own, gradient)
+            deviations = move(deviations, weights, gradient)
     return max(losses) - losses[0]
 
 
-# largest number of per-sample gradients in memory
-_AT_ONCE = 256
+# samples per pass; limits the memory for their gradients
+_MAX_SAMPLES_PER_PASS = 256
 
 
 @memoize
 def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None) -> Sequence[Tensor]:
-    """Return the gradient of the mean loss by the trainable weights: one real tensor each."""
+    """Return the gradient of the mean loss, one real tensor per trainable weight."""
     with measurement_mode(network) as network:
         samples = samples_on_device(network, x, y)
         size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
@@ -142,6 +141,10 @@ def sample_square_norms(
         assert targets is not None
         check_sample_independence(network, inputs)
         size = samples_per_pass(
-            network, inputs, chunk_size, one_pass=lambda first: norms(first, targets[: len(first)]), at_most=_AT_ONCE
+            network,
+            inputs,
+            chunk_size,
+            one_pass=lambda first: norms(first, targets[: len(first)]),
+            at_most=_MAX_SAMPLES_PER_PASS,
         )
         return torch.cat([norms(inputs[part], targets[part]) for part in slices(len(inputs), size)])

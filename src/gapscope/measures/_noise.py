@@ -21,11 +21,11 @@ from gapscope.measures._forward import FloatInputs, Labels
 
 Space = Literal["logits", "probabilities"]
 SPACES = ("logits", "probabilities")
-# Purpose of the draws. Inputs are hardly ever drawn from this stream: noise that repeats them would only rescale them.
+# a stream of its own: noise that repeats the random numbers of generated inputs would only rescale them
 NOISE = "input noise"
-# So many samples share the sizes of their noise, where a sample has at least so many entries: see `InputNoise`.
-_SHARED, _ENTRIES = 8, 256
-_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+# number of samples that share noise magnitudes, if a sample has at least so many entries (see `InputNoise`)
+_N_SHARING, _MIN_ENTRIES = 8, 256
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def continuous_inputs(network: nn.Module, x: Tensor) -> Tensor:
@@ -40,44 +40,46 @@ def continuous_inputs(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def in_space(outputs: Tensor, space: Space) -> Tensor:
-    """Return raw outputs as they are, or as probabilities."""
+    """Return raw outputs unchanged, or as probabilities."""
     return outputs.softmax(1) if space == "probabilities" else outputs
 
 
 class InputNoise:
     r"""Standard normal noise in the shape of the inputs, cheap to sample.
 
-    Sampling normal numbers can take longer than a forward pass; signs cost next to nothing. So eight samples in a
-    row share the sizes |z| of their noise, where they have 256 entries or more, and each has its own signs: alone,
-    every sample's noise is normal, with independent entries, and between samples entries are uncorrelated. So is what
-    a linear map w makes of them; squares of that have the correlation $\sum_j w_j^4 / (\sum_j w_j^2)^2$ between the
-    eight, the inverse of the number of entries by which the output moves. It enlarges the variance of a mean of squares
-    over samples by 7 times as much: by 3 % for 256 equal weights.
+    Sampling normal numbers can take longer than a forward pass; random signs cost almost nothing. Eight consecutive
+    samples of 256 entries or more therefore share the magnitudes |z| of their noise, and each has its own signs. The
+    noise of one sample is normal with independent entries. Between samples entries are uncorrelated, as are linear
+    functions $w \cdot z$. Squares of these have the correlation $\sum_j w_j^4 / (\sum_j w_j^2)^2$ within the eight, the
+    inverse of the effective number of entries; the variance of a mean of squares over samples grows by 7 times this
+    correlation, 3 % for 256 equal weights.
     """
 
     def __init__(self, x: FloatInputs, source: torch.Generator) -> None:
         self._shape, entries, device = x.shape, x[0].numel(), source.device
-        self._shared = _SHARED if entries >= _ENTRIES else 1
-        groups = -(-len(x) // self._shared)
-        self._sizes = torch.randn(groups, 1, entries, generator=source, device=device, dtype=x.dtype)
-        if self._shared > 1:
-            whole = -(-entries * x.element_size() // 8)
-            words = torch.empty(groups, 1, whole, dtype=torch.int64, device=device).random_(
+        self._n_sharing = _N_SHARING if entries >= _MIN_ENTRIES else 1
+        groups = -(-len(x) // self._n_sharing)
+        self._magnitudes = torch.randn(groups, 1, entries, generator=source, device=device, dtype=x.dtype)
+        if self._n_sharing > 1:
+            # one integer of the width of x.dtype per entry: its highest eight bits are the signs of eight samples
+            n_words = -(-entries * x.element_size() // 8)
+            words = torch.empty(groups, 1, n_words, dtype=torch.int64, device=device).random_(
                 -(2**63), None, generator=source
             )
-            self._bits = words.view(_WORDS[x.element_size()])[..., :entries]
+            self._bits = words.view(_INTEGERS[x.element_size()])[..., :entries]
 
     def __getitem__(self, part: slice) -> Float[Tensor, "m ..."]:
-        """Return the noise of some samples in a row, in memory of its own."""
-        first, last = part.start // self._shared, -(-part.stop // self._shared)
-        sizes = self._sizes[first:last]
-        if self._shared > 1:
-            shifts = torch.arange(self._shared, dtype=self._bits.dtype, device=sizes.device)[:, None]
-            signs = (self._bits[first:last] << shifts).view(sizes.dtype)  # (groups, shared, entries)
-            sizes = torch.copysign(sizes, signs)
+        """Return the noise of consecutive samples, in memory of its own."""
+        first, last = part.start // self._n_sharing, -(-part.stop // self._n_sharing)
+        noise = self._magnitudes[first:last]
+        if self._n_sharing > 1:
+            # a shift by k makes bit k from the left the sign bit of a floating-point number
+            shifts = torch.arange(self._n_sharing, dtype=self._bits.dtype, device=noise.device)[:, None]
+            signs = (self._bits[first:last] << shifts).view(noise.dtype)  # [groups, samples per group, entries]
+            noise = torch.copysign(noise, signs)
         else:
-            sizes = sizes.clone()
-        rows = sizes.flatten(0, 1)[part.start - first * self._shared :][: part.stop - part.start]
+            noise = noise.clone()
+        rows = noise.flatten(0, 1)[part.start - first * self._n_sharing :][: part.stop - part.start]
         return rows.view(-1, *self._shape[1:])
 
 
@@ -91,22 +93,22 @@ def output_shifts(
     generator: torch.Generator | None,
     chunk_size: int | None,
 ) -> Iterator[Float[Tensor, "n k"]]:
-    """Yield f(x + noise) - f(x) for one draw of noise after the other, in float64 on the CPU.
+    """Yield f(x + noise) - f(x) per noise sample, in float64 on the CPU.
 
-    The noise of a draw does not depend on `chunk_size`; see `InputNoise`.
+    The noise does not depend on `chunk_size`; see `InputNoise`.
     """
     chunk_size = samples_per_pass(network, x, chunk_size, at_most=256)
 
-    def outputs(noise: InputNoise | None = None) -> Tensor:
-        def of(stretch: slice) -> Tensor:
-            return torch.cat([network_outputs_of(part, noise) for part in slices_of(stretch, chunk_size)])
-
-        return in_space(compute_distributed(len(x), of).cpu().double(), space)
-
     @torch.no_grad()
-    def network_outputs_of(part: slice, noise: InputNoise | None) -> Tensor:
+    def outputs_of_pass(part: slice, noise: InputNoise | None) -> Tensor:
         rows = x[part] if noise is None else x[part].add(noise[part].to(x.device), alpha=noise_std)
         return checked_outputs(network(rows), len(rows))
+
+    def outputs(noise: InputNoise | None = None) -> Tensor:
+        def outputs_of_process(rows: slice) -> Tensor:
+            return torch.cat([outputs_of_pass(part, noise) for part in slices_of(rows, chunk_size)])
+
+        return in_space(compute_distributed(len(x), outputs_of_process).cpu().double(), space)
 
     source = resolve_generator(generator, NOISE, x.device)
     clean = outputs()
@@ -119,9 +121,9 @@ STREAM = "mixup"
 
 
 def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Tensor, " n"]:
-    """Return a partner of the same class for each sample: a random cyclic order per class.
+    """Return a partner of the same class for each sample, the next one in a random cyclic order.
 
-    A sample that is the only one of its class is its own partner.
+    The only sample of a class is its own partner.
     """
     source = resolve_generator(generator, STREAM)
     y = y.cpu()
@@ -134,7 +136,7 @@ def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Ten
 
 
 def random_groups(n: int, size: int, generator: torch.Generator | None, purpose: str) -> list[Int[Tensor, " m"]]:
-    """Return random groups of `size` of n samples, without the incomplete one."""
+    """Return random groups of `size` out of n samples, without an incomplete one."""
     order = torch.arange(n)
     if n > size:
         order = torch.randperm(n, generator=resolve_generator(generator, purpose))

@@ -22,11 +22,11 @@ class LayerWeight:
 
     name: str
     parameter: Tensor
-    # scale of the following batch norm, one per row; 1 where there is none
+    # scale of the following batch norm, one per row; 1 if there is none
     scale: Tensor | float = 1.0
     initial: Tensor | None = None
     initial_scale: Tensor | float = 1.0
-    # the convolution or linear layer to which it belongs, and the size of a convolution's input without its channels
+    # its convolution or linear layer, and the spatial size of a convolution's input
     module: nn.Module | None = None
     positions: tuple[int, ...] = ()
 
@@ -43,37 +43,19 @@ class LayerWeight:
     @property
     def difference(self) -> Float[Tensor, "o i"]:
         """The weight minus its initial value, as a matrix."""
-        assert self.initial is not None  # measures that look at it ask for the initial weights
+        assert self.initial is not None  # needs `initial_state` in `layer_weights`
         return (self.weight - as_real(self.initial).double() * self.initial_scale).flatten(1)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Use of a parameter: its layer, and the batch norm after that layer."""
-
-    call: ModuleCall | None = None
-    norm: ModuleCall | None = None
-
-    def scale(self, state: Mapping[str, Tensor], n_dims: int) -> Tensor | float:
-        if self.norm is None:
-            return 1.0
-        module, name = self.norm.module, self.norm.name
-        assert isinstance(module, _BatchNorm)
-        deviation = (state[f"{name}.running_var"].double() + module.eps).sqrt()
-        gamma = state[f"{name}.weight"].double() if module.affine else torch.ones_like(deviation)
-        return (gamma / deviation).reshape(-1, *[1] * (n_dims - 1))
-
-
-def _places(network: nn.Module, x: Tensor) -> dict[int, _Place]:
-    """Return where each weight is used, by its identity, from a forward pass of one sample."""
-    made = record_module_calls(network, x)
-    norms = [call for call in made if isinstance(call.module, _BatchNorm) and call.module.running_var is not None]
-    result: dict[int, _Place] = {}
-    for call in made:
-        if isinstance(call.module, Weighted):
-            norm = next((other for other in norms if other.input is call.output), None)
-            result.setdefault(id(call.module.weight), _Place(call, norm))
-    return result
+def _batch_norm_scale(norm: ModuleCall | None, state: Mapping[str, Tensor], n_dims: int) -> Tensor | float:
+    """Return gamma / sqrt(variance + eps), one per row of the weight before the batch norm."""
+    if norm is None:
+        return 1.0
+    module = norm.module
+    assert isinstance(module, _BatchNorm)
+    deviation = (state[f"{norm.name}.running_var"].double() + module.eps).sqrt()
+    gamma = state[f"{norm.name}.weight"].double() if module.affine else torch.ones_like(deviation)
+    return (gamma / deviation).reshape(-1, *[1] * (n_dims - 1))
 
 
 def initial_value(initial_state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
@@ -93,33 +75,38 @@ def layer_weights(
 ) -> Sequence[LayerWeight]:
     """Return all trainable weights of two or more dimensions, each once, in parameter order.
 
-    A batch norm that takes the output of a convolution or linear layer directly scales its rows, as it does in
-    evaluation mode.
+    A batch norm directly after a convolution or linear layer scales its rows, as in evaluation mode.
 
     Raises:
         NotMeasurable: There is no such weight.
     """
     with measurement_mode(network) as network:
-        places = _places(network, prepare_inputs(network, x[:1]))
+        calls = record_module_calls(network, prepare_inputs(network, x[:1]))
+        norms = [call for call in calls if isinstance(call.module, _BatchNorm) and call.module.running_var is not None]
+        users: dict[int, ModuleCall] = {}
+        for call in calls:
+            if isinstance(call.module, Weighted):
+                users.setdefault(id(call.module.weight), call)
         state = {name: tensor.detach() for name, tensor in network.state_dict(keep_vars=True).items()}
-        before = None
+        initial: dict[str, Tensor] = {}
         if initial_state is not None:
-            before = {name: initial_value(initial_state, name, own) for name, own in state.items()}
+            initial = {name: initial_value(initial_state, name, value) for name, value in state.items()}
         result = []
         for name, parameter in network.named_parameters():
             if not parameter.requires_grad or parameter.ndim < 2:
                 continue
-            place, like = places.get(id(parameter), _Place()), as_real(parameter)
-            linear = place.call is None or isinstance(place.call.module, nn.Linear)
+            user, n_dims = users.get(id(parameter)), as_real(parameter).ndim
+            norm = next((each for each in norms if user is not None and each.input is user.output), None)
+            is_linear = user is None or isinstance(user.module, nn.Linear)
             result.append(
                 LayerWeight(
                     name,
                     state[name],
-                    place.scale(state, like.ndim),
-                    None if before is None else before[name],
-                    1.0 if before is None else place.scale(before, like.ndim),
-                    None if place.call is None else place.call.module,
-                    () if linear else tuple(place.call.input.shape[2 - parameter.ndim :]),  # type: ignore[union-attr]
+                    _batch_norm_scale(norm, state, n_dims),
+                    initial.get(name),
+                    _batch_norm_scale(norm, initial, n_dims) if initial else 1.0,
+                    None if user is None else user.module,
+                    () if is_linear else tuple(user.input.shape[2 - parameter.ndim :]),  # type: ignore[union-attr]
                 )
             )
     if not result:

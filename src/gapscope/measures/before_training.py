@@ -33,7 +33,7 @@ _register = partial(register_measure, cost_class="backward", default=False)
 
 
 @_register(
-    title="first-order change of the loss if single weights are removed (SNIP)",
+    title="first-order change of the loss on removal of single weights (SNIP)",
     numbers=ScalarInfo("nats (cross-entropy) or squared target units (regression)", "none", "sum over weights"),
     sampling=Sampling("whole", 256, lambda k: 4),
     reference="Lee, Ajanthan and Torr 2019 (arXiv:1810.02340), eq. 5; Abdelfattah et al. 2021, eq. 1",
@@ -41,8 +41,8 @@ _register = partial(register_measure, cost_class="backward", default=False)
 def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
     r"""Compute the connection sensitivity (SNIP) (exact).
 
-    $\sum_w | w \, \partial L / \partial w |$. The sum is over all trainable weights of two or more dimensions. To first
-    order each term is the change of the mean loss if that weight is removed.
+    $\sum_w | w \, \partial L / \partial w |$ over all trainable weights of two or more dimensions. To first order each
+    term is the change of the mean loss if that weight is removed.
     """
     gradients = mean_gradient(network, x, y, chunk_size=chunk_size)
     total = 0.0
@@ -53,7 +53,7 @@ def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_s
 
 
 @_register(
-    title="size of the gradient of the loss",
+    title="norm of the loss gradient",
     numbers={
         "whole": ScalarInfo("loss / weight units", "none", "L2 norm over all trainable parameters"),
         "sum": ScalarInfo("loss / weight units", "none", "sum over matrices of their Frobenius norms"),
@@ -73,8 +73,8 @@ def gradient_norm(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int 
     return Scalars({"whole": norm_of(gradient), "sum": sum(layers, 0.0)})
 
 
-def correlation_score(rows: Float[Tensor, "n d"]) -> float:
-    r"""Return $-\frac1n \sum_i [\log(v_i + k) + 1 / (v_i + k)]$ for the rows' correlations."""
+def _correlation_score(rows: Float[Tensor, "n d"]) -> float:
+    r"""Return $-\frac1n \sum_i [\log(v_i + k) + 1 / (v_i + k)]$ for eigenvalues v of the rows' correlations."""
     centred = rows.double() - rows.double().mean(1, keepdim=True)
     unit = torch.nn.functional.normalize(centred, dim=1, eps=1e-300)
     eigenvalues = torch.linalg.eigvalsh((unit @ unit.mT).fill_diagonal_(1.0)).clamp_min(0) + 1e-5
@@ -82,7 +82,7 @@ def correlation_score(rows: Float[Tensor, "n d"]) -> float:
 
 
 @_register(
-    title="how differently the samples' outputs depend on their inputs",
+    title="decorrelation of the samples' input gradients",
     numbers=ScalarInfo("1", "none", "mean over eigenvalues, and over groups of samples"),
     sampling=Sampling("own", 256, lambda k: 4),
     stream="Jacobian groups",
@@ -100,9 +100,9 @@ def jacobian_covariance(
 
     $-\frac1n \sum_i [\log(v_i + k) + (v_i + k)^{-1}]$, k = 1e-5, for the eigenvalues v of the correlation matrix of the
     rows $\partial \sum_c f_c(x_i) / \partial x_i$ of n samples. The largest value is -1, if all rows are uncorrelated;
-    it is very negative if rows repeat. A row that is constant over the input, such as zero, counts as uncorrelated. The
-    papers report n times this for one mini-batch. Here it is the mean over random groups of `group_size` samples, with
-    a standard error from their spread (None for a single group).
+    it is very negative if rows repeat. A constant row, such as zero, counts as uncorrelated. The papers report n times
+    this for one mini-batch; this is the mean over random groups of `group_size` samples, with a standard error from
+    their spread (None for a single group).
 
     Args:
         group_size: Samples n of one correlation matrix.
@@ -113,19 +113,19 @@ def jacobian_covariance(
         x = continuous_inputs(network, x)
         check_sample_independence(network, x[:64])
 
-        def rows(part: Tensor) -> Tensor:
+        def input_gradients(part: Tensor) -> Tensor:
             part = part.detach().requires_grad_()
             outputs = checked_outputs(network(part.clone()), len(part))
             return input_gradient(network, outputs.sum(), part, create_graph=False).flatten(1).cpu()
 
-        size = samples_per_pass(network, x, chunk_size, one_pass=rows, at_most=BACKWARD_CHUNK_SIZE)
-        gradients = torch.cat([rows(x[part]) for part in slices(len(x), size)])
+        size = samples_per_pass(network, x, chunk_size, one_pass=input_gradients, at_most=BACKWARD_CHUNK_SIZE)
+        gradients = torch.cat([input_gradients(x[part]) for part in slices(len(x), size)])
     groups = random_groups(len(x), group_size, generator, "Jacobian groups")
-    return mean_with_error(torch.tensor([correlation_score(gradients[part]) for part in groups], dtype=torch.float64))
+    return mean_with_error(torch.tensor([_correlation_score(gradients[part]) for part in groups], dtype=torch.float64))
 
 
 @_register(
-    title="flow through all weights, without data",
+    title="data-free flow through all weights (SynFlow)",
     numbers=ScalarInfo("nats", "none", "log of the sum over weights"),
     cost_class="weights",
     reference="Tanaka et al. 2020 (arXiv:2006.05467), eq. 2; Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2",
@@ -133,20 +133,20 @@ def jacobian_covariance(
 def synaptic_flow(network: nn.Module, x: Inputs) -> Estimate:
     r"""Compute the synaptic flow, in nats (exact).
 
-    $\log \sum_w | w \, \partial R / \partial w |$. R is the sum of the outputs for an input of ones if every parameter
-    is replaced by its absolute value, and batch norm by the absolute value of its linear map in evaluation mode. The
-    sum is over trainable weights of two or more dimensions; with L linear layers without biases and ReLU it is L R. The
-    papers report the sum itself; its logarithm has the same order and does not overflow. Only the shape of x matters.
+    $\log \sum_w | w \, \partial R / \partial w |$ over trainable weights of two or more dimensions. R is the sum of the
+    outputs for an input of ones, with every parameter replaced by its absolute value and batch norm by the absolute
+    value of its linear map in evaluation mode. For L linear layers without biases and ReLU the sum is L R. The papers
+    report the sum itself; its logarithm has the same order and does not overflow. Only the shape of x matters.
 
     Raises:
-        NotMeasurable: Inputs are token ids, or nothing flows.
+        NotMeasurable: Inputs are token ids, or the flow is 0.
     """
     weights = [parameter for parameter in network.parameters() if parameter.requires_grad and parameter.ndim >= 2]
-    with with_powered_weights(network, x, 1) as seen:
-        leaves = [seen.stand_in[weight] for weight in weights]
+    with with_powered_weights(network, x, 1) as powered:
+        leaves = [powered.substitution[weight] for weight in weights]
         if not leaves:
             raise NotMeasurable("Got no trainable weight of two dimensions or more; synaptic flow needs one.")
-        total = seen.sum_for_ones(tuple(x.shape[1:]))
+        total = powered.sum_for_ones(tuple(x.shape[1:]))
         gradients = torch.autograd.grad(total, leaves, materialize_grads=True)
         flow = sum((leaf * gradient).abs().sum().item() for leaf, gradient in zip(leaves, gradients, strict=True))
     if not flow > 0:

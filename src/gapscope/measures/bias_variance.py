@@ -65,9 +65,9 @@ def bias_variance(
               \underbrace{\lVert E_r F_r(x) - y \rVert^2}_{\mathrm{bias}} +
               \underbrace{\textstyle\sum_k \mathrm{Var}_r F_r^k(x)}_{\mathrm{variance}}
 
-    Each averaged over samples and summed over outputs (Forouzesh, Salehi and Thiran 2021, eq. 4-6). The runs differ
-    in what training leaves to chance, initialization and order of the samples, on one fixed training set. Exact for
-    these R runs, whose number moves variance / (R - 1) into the bias. For a classifier pass probabilities.
+    Each term is averaged over samples and summed over outputs (Forouzesh, Salehi and Thiran 2021, eq. 4-6). The runs
+    differ in initialization and order of the samples, on one fixed training set. Exact for these R runs; a finite R
+    moves variance / (R - 1) into the bias. For a classifier pass probabilities.
 
     Args:
         predictions: Predictions of every run.
@@ -78,11 +78,11 @@ def bias_variance(
     (4.0, 1.0, 5.0)
     """
     runs = _predictions(predictions)
-    goal = _targets(targets, runs)
+    y = _targets(targets, runs)
     mean = runs.mean(0)
-    bias = (mean - goal).square().sum(1).mean().item()
+    bias = (mean - y).square().sum(1).mean().item()
     variance = (runs - mean).square().sum(2).mean().item()
-    mse = (runs - goal).square().sum(2).mean().item()
+    mse = (runs - y).square().sum(2).mean().item()
     return BiasVariance(bias, variance, mse, len(runs))
 
 
@@ -92,10 +92,9 @@ def approximate_cross_entropy(
 ) -> float:
     r"""Approximate the cross-entropy (nats) by the mean of $\lVert F - y \rVert / \sqrt2$.
 
-    Forouzesh, Salehi and Thiran 2021, eq. 3. With two classes it is $1 - p$ where the cross-entropy is $-\log p$, p
-    being the probability of the right class: equal to first order at $p \to 1$, with error $(1 - p)^2 / 2$. It never
-    exceeds 1 while the cross-entropy of a confidently wrong prediction has no bound, so it fails where a network is
-    sure and wrong: at p = 1e-4 it gives 1 for 9.2.
+    Forouzesh, Salehi and Thiran 2021, eq. 3. With two classes it is $1 - p$ in place of $-\log p$ for the probability p
+    of the correct class: equal to first order at $p \to 1$, with error $(1 - p)^2 / 2$. It never exceeds 1, so it fails
+    for confidently wrong predictions: at p = 1e-4 it is 1 in place of 9.2.
 
     Args:
         predictions: Probabilities of every run.

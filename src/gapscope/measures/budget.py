@@ -17,22 +17,23 @@ from gapscope.measures.registry import Measure, Sampling
 from gapscope.results.progress import progress
 
 DEFAULT_SECONDS = 60.0
-# trials are spared where a rough reckoning in forward passes stays below this part of the budget
+# no trials if a rough estimate in forward passes is below this fraction of the budget
 SKIP_TRIAL_BELOW = 0.2
 RESERVE_FRACTION = 0.2
+# samples of the first trial; it is repeated with GROWTH times as many, within LARGER_TRIAL_FRACTION of the budget,
+# while the cost per sample falls below CHEAPER times the previous one
 TRIAL = 10
-# a trial continues with so many times as many samples, within this part of the budget, while a sample becomes cheaper
-MORE, CHEAPER, PART_OF_LARGER = 4, 0.8, 0.01
-# more outputs than these are never differentiated one by one unless asked for by name
+GROWTH, CHEAPER, LARGER_TRIAL_FRACTION = 4, 0.8, 0.01
+# with more outputs than this, one backward pass per output needs an explicit request
 MANY_OUTPUTS = 4096
 # largest fraction of the budget for one measure whose cost grows faster than the number of samples
-PART_OF_ONE = 0.1
+SUPERLINEAR_FRACTION = 0.1
 ASK_FOR_IT = "Pass a larger budget, or name it"
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Part of a budget for one measure.
+    """Samples and options of one measure within a budget.
 
     Attributes:
         n: Number of samples.
@@ -47,9 +48,13 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Plan:
-    """Allocation of every measure by name, and reasons of those that failed in the trial.
+    """Allocations of measures within a budget.
 
-    `total` is the number of all samples, `seconds` the estimated duration, NaN if it is certainly short.
+    Attributes:
+        shares: Allocation of each measure by name.
+        total: Number of all samples.
+        failed: Reasons of measures that failed in the trial or do not fit the budget, by name.
+        seconds: Estimated duration; NaN if it is certainly short.
     """
 
     shares: Mapping[str, Allocation]
@@ -58,44 +63,45 @@ class Plan:
     seconds: float = math.nan
 
     def __str__(self) -> str:
-        text = f"about {self.seconds:.0f} s on {self.total:,} samples"
-        parts = [
+        reduced = [
             f"{name} on {share.n:,}{' by probes' if share.options else ''}"
             for name, share in self.shares.items()
             if share.n < self.total or share.options
         ]
-        return text + (f"; to keep the budget, {', '.join(parts)}" if parts else "")
+        suffix = f"; to keep the budget, {', '.join(reduced)}" if reduced else ""
+        return f"about {self.seconds:.0f} s on {self.total:,} samples{suffix}"
 
 
-# passes over the samples of a part by kind: "whole" evaluates its groups a second time for the standard error
-_GROUPED = {"mean": 1, "sum": 1, "own": 1, "whole": 2}
+# passes over a subset by kind of sampling: "whole" evaluates groups in addition, for the standard error
+_PASSES = {"mean": 1, "sum": 1, "own": 1, "whole": 2}
 Evaluate = Callable[[Measure, Ready, Allocation], Any]
 
 
 def _seconds(run: Callable[[Ready], Any], ready: Ready, n: int) -> float:
-    """Return the seconds of a run on n samples spread over all."""
+    """Return the seconds of a run on n evenly spaced samples."""
     total = len(ready.samples)
-    part = ready.with_samples(ready.samples.subset(torch.arange(min(n, total)) * (total // min(n, total))))
+    n = min(n, total)
+    subset = ready.with_samples(ready.samples.subset(torch.arange(n) * (total // n)))
     start = time.perf_counter()
-    run(part)
+    run(subset)
     return time.perf_counter() - start
 
 
 class _Cost(NamedTuple):
-    """Seconds paid once (cached work), and seconds per sample."""
+    """Fixed seconds (work that is cached), and seconds per sample."""
 
     once: float
     per_sample: float
 
 
 def _trial(run: Callable[[Ready], Any], ready: Ready, allowed: float) -> _Cost:
-    """Return the cost from two trials on a few samples, and on more while samples get cheaper."""
-    # two parts of equal size: what is cached for a part of the samples is not computed again
+    """Return the cost from trials on few samples, and on more while the cost per sample falls."""
+    # the second trial on the same samples does not repeat cached work
     n, first, again = TRIAL, _seconds(run, ready, TRIAL), _seconds(run, ready, TRIAL)
     once, per_sample = max(0.0, first - again), again / TRIAL
     # a pass of a recurrent network takes as long for ten samples as for a hundred
-    while MORE * n <= len(ready.samples) and once + 2 * MORE * n * per_sample <= allowed:
-        n *= MORE
+    while GROWTH * n <= len(ready.samples) and once + 2 * GROWTH * n * per_sample <= allowed:
+        n *= GROWTH
         _seconds(run, ready, n)
         before, per_sample = per_sample, min(per_sample, _seconds(run, ready, n) / n)
         if per_sample > CHEAPER * before:
@@ -116,7 +122,7 @@ def _one_pass(part: Ready) -> None:
 
 
 def _fewer(n: int) -> int:
-    """Return the next power of two below n, so that passes and groups have equal sizes."""
+    """Return the largest power of two below n, so that passes and groups have equal sizes."""
     return 1 << max(0, (n - 1).bit_length() - 1)
 
 
@@ -124,10 +130,10 @@ def _fit_to_budget(costs: Mapping[str, float], fewest: Mapping[str, int], total:
     """Halve the samples of the most expensive measure until all fit the budget."""
     counts = dict.fromkeys(costs, total)
     while sum(costs[name] * n for name, n in counts.items()) > budget:
-        able = [name for name, n in counts.items() if _fewer(n) >= fewest[name]]
-        if not able:
+        reducible = [name for name, n in counts.items() if _fewer(n) >= fewest[name]]
+        if not reducible:
             break
-        most_expensive = max(able, key=lambda name: costs[name] * counts[name])
+        most_expensive = max(reducible, key=lambda name: costs[name] * counts[name])
         counts[most_expensive] = _fewer(counts[most_expensive])
     return counts
 
@@ -145,19 +151,14 @@ def plan_budget(
 ) -> Plan:
     """Choose the number of samples and the method of each measure under a time budget.
 
-    Measures with options of the caller's own, and those without `sampling`, are evaluated on all samples as they are.
-    Dispensable ones that would not fit on the fewest samples either are omitted before a trial, which would cost as
-    much.
+    Measures with options from the caller, and those without `sampling`, are evaluated on all samples with these
+    options. Dispensable ones that would not fit even on the fewest samples are omitted without a trial.
 
     Args:
-        items: The measures.
-        ready: The network and all samples.
-        evaluate: Evaluates one measure.
-        budget: Seconds; None evaluates everything on all samples.
-        options: Measure name -> the caller's options.
-        repeats: Measure name -> number of evaluations on all samples; None for one.
+        budget: Seconds; None for all measures on all samples.
+        repeats: Measure name -> number of evaluations on all samples; 1 by default.
         dispensable: Names of measures that may be omitted.
-        shown: Whether to show a bar during the trials, if they last over two seconds.
+        shown: Whether to show a progress bar if the trials last over two seconds.
 
     Raises:
         InvalidInput: The budget is not positive.
@@ -168,20 +169,21 @@ def plan_budget(
         return Plan(shares, total)
     if not budget > 0:
         raise InvalidInput(f"budget must be a positive number of seconds, or None; got {budget}.")
-    start, forward = time.perf_counter(), _trial(_one_pass, ready, PART_OF_LARGER * budget).per_sample
+    start, forward = time.perf_counter(), _trial(_one_pass, ready, LARGER_TRIAL_FRACTION * budget).per_sample
     samplings = {item.name: item.sampling for item in items if item.sampling is not None}
-    times = {name: repeats.get(name, 1.0) for name in samplings}
+    counts = {name: repeats.get(name, 1.0) for name in samplings}
+    # seconds per sample of one evaluation, and of all evaluations on the fewest samples
     rough = {name: forward * sampling.passes(ready.n_outputs) for name, sampling in samplings.items()}
-    if total < 2 * TRIAL or sum(rough[name] * times[name] for name in rough) * total < SKIP_TRIAL_BELOW * budget:
+    if total < 2 * TRIAL or sum(rough[name] * counts[name] for name in rough) * total < SKIP_TRIAL_BELOW * budget:
         return Plan(shares, total)
-    least = {
-        name: rough[name] * times[name] * min(total, sampling.fewest) * _GROUPED[sampling.kind]
+    minimum = {
+        name: rough[name] * counts[name] * min(total, sampling.fewest) * _PASSES[sampling.kind]
         for name, sampling in samplings.items()
     }
-    failed = _over_budget(least, budget, [name for name in dispensable if name not in options])
+    failed = _over_budget(minimum, budget, [name for name in dispensable if name not in options])
     costs: dict[str, float] = {}
     once = 0.0
-    with progress("trying what it costs", len(samplings), shown=shown) as bar:
+    with progress("estimating the cost", len(samplings), shown=shown) as bar:
         for item in items:
             if item.sampling is None:
                 continue
@@ -191,36 +193,36 @@ def plan_budget(
                 continue
             try:
                 cost, shares[item.name] = _cheapest(item, item.sampling, ready, budget, evaluate)
-            except NotMeasurable:  # perhaps of these few samples only: none of them may be right
+            except NotMeasurable:  # perhaps only for these few samples, such as if none is classified correctly
                 cost = _Cost(0.0, rough[item.name])
             except Exception as error:  # other errors would also occur on all samples
                 failed[item.name] = reason(error)
                 continue
-            costs[item.name] = times[item.name] * cost.per_sample
-            once += cost.once  # once more, for passes of another size
+            costs[item.name] = counts[item.name] * cost.per_sample
+            once += cost.once  # paid again, for passes of another size
     for item in items:
         if item.name in dispensable and item.cost_class == "superlinear" and item.name not in options:
-            failed |= _superlinear_over_budget(item, ready, forward, PART_OF_ONE * budget, evaluate)
-    left = max((1 - RESERVE_FRACTION) * (budget - once - (time.perf_counter() - start)), 0.05 * budget)
+            failed |= _superlinear_over_budget(item, ready, forward, SUPERLINEAR_FRACTION * budget, evaluate)
+    remaining = max((1 - RESERVE_FRACTION) * (budget - once - (time.perf_counter() - start)), 0.05 * budget)
     fewest = {name: sampling.fewest for name, sampling in samplings.items()}
-    for name, n in _fit_to_budget(costs, fewest, total, left).items():
+    for name, n in _fit_to_budget(costs, fewest, total, remaining).items():
         shares[name] = replace(shares[name], n=n, seconds=n * costs[name])
     seconds = once + sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     return Plan({name: share for name, share in shares.items() if name not in failed}, total, failed, seconds)
 
 
-def _over_budget(least: Mapping[str, float], budget: float, dispensable: Collection[str]) -> dict[str, str]:
-    """Return the dispensable measures over budget even on the fewest samples, with reasons."""
+def _over_budget(minimum: Mapping[str, float], budget: float, dispensable: Collection[str]) -> dict[str, str]:
+    """Return reasons of dispensable measures that exceed the budget with their minimum seconds."""
     failed: dict[str, str] = {}
-    together = 0.0
-    for name in sorted(least, key=least.__getitem__):
-        if name in dispensable and together + least[name] > budget:
+    total = 0.0
+    for name in sorted(minimum, key=minimum.__getitem__):
+        if name in dispensable and total + minimum[name] > budget:
             failed[name] = (
                 f"omitted to keep the budget of {budget:.3g} s: on the smallest informative subset it takes "
-                f"about {least[name]:.2g} s, in addition to cheaper measures. {ASK_FOR_IT}"
+                f"about {minimum[name]:.2g} s, in addition to cheaper measures. {ASK_FOR_IT}"
             )
         else:
-            together += least[name]
+            total += minimum[name]
     return failed
 
 
@@ -230,14 +232,14 @@ def _superlinear_over_budget(
     """Return the reason if a superlinear measure exceeds its allowance, by name."""
     total, n = len(ready.samples), TRIAL
     # at least one backward pass per output, each about two forward passes
-    least = 2 * forward * ready.n_outputs * total
-    if least > allowed:
-        return {item.name: f"omitted to keep the budget: it takes at least {least:.2g} s. {ASK_FOR_IT}"}
-    # Double n until a cubic extrapolation fits the allowance (measure) or a linear one exceeds it (omit).
+    minimum = 2 * forward * ready.n_outputs * total
+    if minimum > allowed:
+        return {item.name: f"omitted to keep the budget: it takes at least {minimum:.2g} s. {ASK_FOR_IT}"}
+    # double n until a cubic extrapolation fits the allowance (measure) or a linear one exceeds it (omit)
     while n < total:
         try:
             seconds = _seconds(lambda part: evaluate(item, part, Allocation(len(part.samples))), ready, n)
-        except GapscopeError:  # perhaps of these few samples only
+        except GapscopeError:  # perhaps only for these few samples
             seconds = 0.0
         except Exception as error:  # other errors would also occur on all samples
             return {item.name: reason(error)}
@@ -256,17 +258,17 @@ def _cheapest(
     item: Measure, sampling: Sampling, ready: Ready, budget: float, evaluate: Evaluate
 ) -> tuple[_Cost, Allocation]:
     """Return the cost of the exact measure, or of its probes if the exact one is too slow."""
-    total, allowed = len(ready.samples), PART_OF_LARGER * budget
+    total, allowed = len(ready.samples), LARGER_TRIAL_FRACTION * budget
     if not sampling.probe:
         if item.name == "input_jacobian_norm" and ready.n_outputs > MANY_OUTPUTS:
             raise InvalidInput(
-                f"it needs one backward pass an output, here {ready.n_outputs:,}; name it with "
+                f"it needs one backward pass per output, here {ready.n_outputs:,}; name it with "
                 "options={'input_jacobian_norm': {'squared': True, 'method': 'probe'}}"
             )
         cost = _trial_of(item, ready, evaluate, allowed)
-        return _Cost(cost.once, _GROUPED[sampling.kind] * cost.per_sample), Allocation(total)
+        return _Cost(cost.once, _PASSES[sampling.kind] * cost.per_sample), Allocation(total)
     by_probe = _trial_of(item, ready, evaluate, allowed, sampling.probe)
-    # an exact one costs about a probe per output; it is tried only where it may well fit
+    # exact evaluation costs about one probe per output; it is tried only if it is likely to fit
     if by_probe.per_sample * total * min(4, ready.n_outputs) < budget and ready.n_outputs <= MANY_OUTPUTS:
         exact = _trial_of(item, ready, evaluate, allowed)
         if exact.per_sample * total < budget / 2:

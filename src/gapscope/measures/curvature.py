@@ -39,8 +39,8 @@ STREAM = "Hessian probes"
 _register = partial(register_measure, cost_class="many", default=False)
 
 
-def _sampled(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[Tensor, " n"]:
-    """Sample one class per sample from the softmax (argmax of outputs plus Gumbel noise)."""
+def _sample_classes(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[Tensor, " n"]:
+    """Sample one class per sample from the softmax: the argmax of outputs plus Gumbel noise."""
     uniform = torch.rand(outputs.shape, generator=generator, device=generator.device, dtype=torch.float64)
     noise = -torch.log(-torch.log(uniform.clamp(min=1e-300)))
     return (outputs.double() + noise.to(outputs.device)).argmax(1)
@@ -62,15 +62,15 @@ def fisher_trace(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the trace of the empirical Fisher information with the given labels (exact).
+    r"""Compute the trace of the empirical Fisher information with the labels in the data (exact).
 
-    $\frac1n \sum_i \lVert \nabla_\theta \ell_i \rVert^2$. Neither per-sample gradients nor Jacobians are formed, so
-    that the cost does not grow with the number of outputs.
+    $\frac1n \sum_i \lVert \nabla_\theta \ell_i \rVert^2$. Neither per-sample gradients nor Jacobians are formed; the
+    cost does not grow with the number of outputs.
 
-    With `labels="sampled"` one class per sample is sampled from the prediction. This gives an unbiased estimate of the
-    trace of the Fisher information itself, $\frac1n \sum_i E_{y \sim p(y|x_i)} \lVert \nabla_\theta \log p(y|x_i)
-    \rVert^2$ (Kunstner et al. 2019, eq. 3); y is then not used. Its standard error is the spread among the samples,
-    which is too large rather than too small (NaN for one sample).
+    With `labels="sampled"` y is not used and one class per sample is sampled from the prediction: an unbiased estimate
+    of the trace of the Fisher information itself, $\frac1n \sum_i E_{y \sim p(y|x_i)} \lVert \nabla_\theta \log
+    p(y|x_i) \rVert^2$ (Kunstner et al. 2019, eq. 3). Its standard error is the spread among the samples, a conservative
+    estimate (NaN for one sample).
 
     Args:
         labels: "given", or "sampled" for classes sampled from the prediction.
@@ -85,7 +85,9 @@ def fisher_trace(
         return Estimate(sample_square_norms(network, x, y, chunk_size=chunk_size).mean().item())
     with measurement_mode(network) as measured:
         outputs = network_outputs(measured, prepare_inputs(measured, x), chunk_size=chunk_size)
-    norms = sample_square_norms(network, x, _sampled(outputs, resolve_generator(generator)), chunk_size=chunk_size)
+    norms = sample_square_norms(
+        network, x, _sample_classes(outputs, resolve_generator(generator)), chunk_size=chunk_size
+    )
     return Estimate(float(norms.mean()), float(norms.std()) / len(norms) ** 0.5)
 
 
@@ -100,9 +102,9 @@ class Hessian:
         self.device, self.dtype = parameters[0].device, as_real(parameters[0].detach()).dtype
 
     def matvec(self, vectors: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
-        """Return Hessian-vector products, sharing all backward passes but the last."""
+        """Return Hessian-vector products; they share all backward passes except the last."""
         with measurement_mode(self.network) as network, differentiable_kernels(network.modules()):
-            # recreated, since a vector from a caller's inference mode cannot be differentiated
+            # cloned: tensors created in a caller's inference mode cannot be differentiated
             directions = [self._pieces(vector.clone()) for vector in vectors]
             x, y, parameters = prepare_inputs(network, self.x), prepare_inputs(network, self.y), trainable(network)
             total = torch.zeros_like(vectors)
@@ -112,7 +114,7 @@ class Hessian:
                 gradient = whole_gradient(loss, parameters, create_graph=True)
                 return torch.stack([_derivative(gradient, direction, parameters) for direction in directions])
 
-            # measured once: every product does the same work
+            # measured once, since every product does the same work
             self.chunk_size = samples_per_pass(
                 network,
                 x,
@@ -128,8 +130,8 @@ class Hessian:
         """Return vectors of random signs, scaled to length 1."""
         source = resolve_generator(generator, STREAM)
         seeds = torch.randint(2**62, (count,), generator=source, device=source.device).tolist()
-        sources = [torch.Generator().manual_seed(seed) for seed in seeds]
-        signs = torch.stack([torch.randint(0, 2, (self.size,), generator=each) * 2 - 1 for each in sources])
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        signs = torch.stack([torch.randint(0, 2, (self.size,), generator=each) * 2 - 1 for each in generators])
         return signs.to(self.device, self.dtype) / self.size**0.5
 
     def _pieces(self, vector: Tensor) -> list[Tensor]:
@@ -168,13 +170,12 @@ def hessian_top_eigenvalue(
 ) -> Estimate:
     """Compute the largest eigenvalue of the Hessian by Lanczos iteration from a random vector.
 
-    The largest Ritz value after at most `steps` Hessian-vector products, or as soon as its relative change is below
-    `tolerance`. It approaches the eigenvalue from below, faster than power iteration, and finds the largest eigenvalue,
-    not the largest in magnitude. Memory: one vector of the size of the weights per step.
+    The largest Ritz value approaches the largest eigenvalue (not the largest in magnitude) from below, faster than
+    power iteration. Memory: one vector of the size of the weights per step.
 
     Args:
-        steps: Products with the Hessian, at the most.
-        tolerance: Relative change at which it ends.
+        steps: Maximum number of Hessian-vector products.
+        tolerance: Relative change of the Ritz value below which the iteration stops.
     """
     check_range("steps", steps, 1)
     hessian = Hessian(network, x, y, chunk_size)

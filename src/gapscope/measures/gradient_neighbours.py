@@ -23,6 +23,9 @@ class GradientNeighbours:
 
     Attributes:
         neighbours: Indices of the neighbours, the most similar first, [n, k].
+        labels: Labels of all samples.
+        classes: Number of outputs of the network.
+        probabilities: Predicted probabilities of all samples.
         voters: Number of voting neighbours.
     """
 
@@ -40,7 +43,7 @@ class GradientNeighbours:
 
     @property
     def agreement(self) -> float:
-        """Fraction of samples whose label is the one that most of their voters have."""
+        """Fraction of samples whose label is the most frequent one of their voters."""
         return float((self.votes.argmax(1) == self.labels).double().mean())
 
     @property
@@ -59,7 +62,7 @@ def conflict_fraction(at_neighbours: Float[Tensor, "n c"], labels: Int[Tensor, "
 
 
 @register_measure(
-    title="labels of the samples with the most similar gradients",
+    title="label agreement of samples with similar gradients",
     labels=True,
     numbers={
         "agreement": ScalarInfo("fraction of samples", "higher", "mean over samples"),
@@ -81,13 +84,13 @@ def gradient_neighbours(
     r"""Compare each sample's label with those of its nearest neighbours in gradient space.
 
     The similarity is $K_{ij} / \sqrt{K_{ii} K_{jj}}$ for the traced kernel of `empirical_ntk`, in evaluation mode.
-    `agreement` is the held-out accuracy of the vote of the nearest `voters`; `conflict` the fraction of samples whose
-    label is not the one that the network itself finds most probable, on average over the `neighbours`: an estimate
-    from above of the fraction of label errors, before the network memorizes individual samples. Exact up to rounding.
+    `agreement` is the held-out accuracy of a majority vote of the nearest `voters`. `conflict` is the fraction of
+    samples whose label is not the network's top class, by the mean probabilities over the `neighbours`: an upper
+    estimate of the fraction of label errors, before the network memorizes individual samples. Exact up to rounding.
 
     Args:
-        neighbours: Neighbours a sample; fewer than the samples of a class.
-        voters: How many of them vote, the most similar ones.
+        neighbours: Neighbours per sample; fewer than the samples of a class.
+        voters: Number of most similar neighbours that vote.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> gradient_neighbours(nn.Linear(2, 2), x, torch.tensor([0, 0, 1, 0]), neighbours=1).agreement
@@ -106,11 +109,11 @@ def neighbours_from_kernel(
     neighbours: int = 20,
     voters: int = 5,
 ) -> GradientNeighbours:
-    """As `gradient_neighbours`, from `empirical_ntk(network, x, outputs="traced")`."""
+    """Compute `gradient_neighbours` from `empirical_ntk(network, x, outputs="traced")`."""
     check_range("neighbours", neighbours, 1)
     check_range("voters", voters, 1)
-    result = most_similar(kernel, neighbours).cpu()
+    nearest = most_similar(kernel, neighbours).cpu()
     with measurement_mode(network):
         probabilities = network_outputs(network, x).double().softmax(1).cpu()
     check_labels(y, probabilities.shape[1])
-    return GradientNeighbours(result, y.cpu(), probabilities.shape[1], probabilities, min(voters, neighbours))
+    return GradientNeighbours(nearest, y.cpu(), probabilities.shape[1], probabilities, min(voters, neighbours))

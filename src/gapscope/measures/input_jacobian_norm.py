@@ -31,11 +31,12 @@ def squared_products(
 ) -> Float[Tensor, "m n"]:
     r"""Return the squared vector-Jacobian products of every cotangent and sample.
 
-    $\lVert J_i^\top v_{ji} \rVert^2$ for cotangent j and J_i = df/dx at sample i. One forward and m backward passes per
-    chunk. In evaluation mode samples do not mix, so the derivative of the sum over the chunk gives every sample's own
-    product.
+    $\lVert J_i^\top v_{ji} \rVert^2$ for cotangent j and $J_i = \partial f / \partial x$ at sample i, in float64 on the
+    CPU. One forward and m backward passes per chunk: samples are independent in evaluation mode, so the gradient of the
+    sum over a chunk contains the product of every sample.
 
-    Cotangents are one per sample ([m, n, k]) or the same for all samples ([m, 1, k]). Float64, on the CPU.
+    Args:
+        cotangents: One per sample, [m, n, k], or the same for all samples, [m, 1, k].
     """
     m, rows, k = cotangents.shape
     products = torch.zeros(m, len(x), dtype=torch.float64)
@@ -47,9 +48,9 @@ def squared_products(
     for part in slices(len(x), chunk_size):
         inputs = x[part].clone().requires_grad_()
         outputs = in_space(checked_outputs(network(inputs), len(inputs)).double(), space)
-        chosen = (cotangents if rows == 1 else cotangents[:, part]).to(outputs).expand(m, len(inputs), k)
+        weights = (cotangents if rows == 1 else cotangents[:, part]).to(outputs).expand(m, len(inputs), k)
         for j in range(m):
-            gradient = input_gradient(network, outputs, inputs, chosen[j], create_graph=False, retain_graph=j < m - 1)
+            gradient = input_gradient(network, outputs, inputs, weights[j], create_graph=False, retain_graph=j < m - 1)
             products[j, part] = gradient.flatten(1).double().square().sum(1).cpu()
     return products
 
@@ -57,10 +58,10 @@ def squared_products(
 def squared_jacobian_norms(
     network: nn.Module, x: FloatInputs, *, space: Space, chunk_size: int | None
 ) -> Float[Tensor, " n"]:
-    """Return the squared Frobenius norms of all Jacobians by one backward pass per output."""
+    """Return the squared Frobenius norm of every Jacobian, by one backward pass per output."""
     k = number_of_outputs(network, x)
-    one_output_each = torch.eye(k, dtype=torch.float64)[:, None, :]
-    return squared_products(network, x, one_output_each, space=space, chunk_size=chunk_size).sum(0)
+    one_hot = torch.eye(k, dtype=torch.float64)[:, None, :]
+    return squared_products(network, x, one_hot, space=space, chunk_size=chunk_size).sum(0)
 
 
 def random_signs(
@@ -81,7 +82,7 @@ def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
 
 
 @register_measure(
-    title="response of the outputs to small changes of the input",
+    title="response of the outputs to small input changes (input Jacobian)",
     numbers=ScalarInfo(
         "output units / input unit", "lower", "mean over samples of the Frobenius norm over outputs and input entries"
     ),
@@ -102,20 +103,20 @@ def input_jacobian_norm(
 ) -> Estimate:
     r"""Compute the mean norm of the input Jacobian.
 
-    $J = \frac1n \sum_i \lVert \partial f(x_i) / \partial x \rVert_F$. Exact by default (one backward pass per output).
-    With `squared=True`, `method="probe"` estimates the mean squared norm without bias with one backward pass per probe,
-    because $E \lVert J_i^\top v \rVert^2 = \lVert J_i \rVert_F^2$ for random signs v, sampled again for every sample.
-    The standard error is that of the probes given the samples, from their spread within each sample; with a single
-    probe it is the spread over the samples, which is larger.
+    $J = \frac1n \sum_i \lVert \partial f(x_i) / \partial x \rVert_F$, exact by default (one backward pass per output).
+    With `squared=True`, `method="probe"` is an unbiased estimate of the mean squared norm with one backward pass per
+    probe: $E \lVert J_i^\top v \rVert^2 = \lVert J_i \rVert_F^2$ for random signs v, independent per sample. The
+    standard error is that of the probes for fixed samples, from their spread within each sample; with one probe it is
+    the spread over the samples, which is larger.
 
     Args:
         space: "logits" before the softmax, "probabilities" after it (as in the reference).
         squared: Whether to average the squared norm.
         method: "exact", or "probe" together with `squared=True`.
-        draws: Number of draws of the signs, one backward pass each.
+        draws: Number of probes, one backward pass each.
 
     Raises:
-        InvalidInput: A probe of the norm itself is asked for: the root of the estimate is biased (Jensen).
+        InvalidInput: `method="probe"` without `squared=True`: the root of the estimate is biased (Jensen).
 
     >>> layer = nn.Linear(4, 1, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 1.5)

@@ -27,14 +27,14 @@ class KernelLeaveOneOut:
     """Leave-one-out predictions of all samples, with accuracy and errors.
 
     Attributes:
-        predictions: LOO prediction of the targets (one column per class, or a regression target), [n, k], float64.
+        predictions: LOO prediction of the targets (one column per class, or per regression target), [n, k], float64.
         labels: Class labels; None for regression.
-        ridge: The chosen ridge, in units of the mean eigenvalue of the kernel.
-        squared_error: Mean over samples, sum over targets, of the squared held-out residual (of one-hot labels, or in
-            squared units of the regression target).
-        explained: R²: 1 - squared_error / squared error of the leave-one-out mean.
-        effective_dimension: Degrees of freedom of the fit, its intercept's 1 included.
-        largest_leverage: Largest weight of a sample's own target in its fit; near 1 LOO is unreliable.
+        ridge: The selected ridge, in units of the mean eigenvalue of the kernel.
+        squared_error: Mean over samples of the summed squared LOO residuals (of one-hot labels, or in squared units of
+            the regression target).
+        explained: R² = 1 - squared_error / squared error of the leave-one-out mean.
+        effective_dimension: Degrees of freedom of the fit, including 1 for the intercept.
+        largest_leverage: Largest weight of the target of a sample in its own fit; near 1 LOO is unreliable.
     """
 
     predictions: Float[Tensor, "n k"]
@@ -54,20 +54,14 @@ class KernelLeaveOneOut:
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers by name."""
-        accuracy = {} if self.labels is None else {"accuracy": self.accuracy}
-        return accuracy | {
-            "squared_error": self.squared_error,
-            "explained": self.explained,
-            "effective_dimension": self.effective_dimension,
-            "largest_leverage": self.largest_leverage,
-        }
+        return {name: getattr(self, name) for name in _NUMBERS if name != "accuracy" or self.labels is not None}
 
 
 def kernel_alignment(first: Float[Tensor, "n m"], second: Float[Tensor, "n m"]) -> float:
     r"""Compute the alignment (cosine) of two centred kernels (NaN if one is constant).
 
-    $\langle K_c, K'_c \rangle / (\lVert K_c \rVert \lVert K'_c \rVert)$. $K_c$ is K less the means of its rows and of
-    its columns (Cortes, Mohri and Rostamizadeh 2012, definition 4). Both are kernels of the same pairs of samples.
+    $\langle K_c, K'_c \rangle / (\lVert K_c \rVert \lVert K'_c \rVert)$ for kernels of the same pairs of samples, with
+    the means of rows and columns subtracted (Cortes, Mohri and Rostamizadeh 2012, definition 4).
 
     >>> kernel_alignment(torch.eye(3), 2 * torch.eye(3) + 1)
     1.0
@@ -79,16 +73,16 @@ def kernel_alignment(first: Float[Tensor, "n m"], second: Float[Tensor, "n m"]) 
 
 @dataclass(frozen=True)
 class KernelColumns:
-    """Traced kernel between all samples and those at the indices `chosen` (None for all)."""
+    """Traced kernel between all samples and the landmarks with these indices (None for all)."""
 
     values: Float[Tensor, "n m"]
-    chosen: Int[Tensor, " m"] | None
+    landmarks: Int[Tensor, " m"] | None
 
     def spectrum(self) -> Spectrum:
         """Decompose the kernel, or its Nystroem approximation."""
-        if self.chosen is None:
+        if self.landmarks is None:
             return spectrum(self.values)
-        return nystroem_spectrum(self.values, self.values[self.chosen.to(self.values.device)])
+        return nystroem_spectrum(self.values, self.values[self.landmarks.to(self.values.device)])
 
 
 class _CombinedOutputs(nn.Module):
@@ -99,9 +93,9 @@ class _CombinedOutputs(nn.Module):
     def __init__(self, network: nn.Module, n_outputs: int, k: int) -> None:
         super().__init__()
         self.network = network
-        # always the same combinations, so that kernels of several networks can be compared
-        square = torch.randn(n_outputs, n_outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        self.register_buffer("combinations", torch.linalg.qr(square).Q[:, :k] * (n_outputs / k) ** 0.5)
+        # the same combinations for all networks, so that their kernels can be compared
+        normal = torch.randn(n_outputs, n_outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        self.register_buffer("combinations", torch.linalg.qr(normal).Q[:, :k] * (n_outputs / k) ** 0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the combinations, [n, k]."""
@@ -118,9 +112,9 @@ def kernel_columns(
     chunk_size: int | None,
     combinations: int | None = None,
 ) -> KernelColumns:
-    """Compute the traced kernel, with landmarks beyond `max_exact` samples.
+    """Compute the traced kernel; more than `max_exact` samples use landmarks.
 
-    Batch norm layers that still have their initial statistics, as before training, get those of the samples.
+    Batch norm layers with initial statistics, as before training, use those of the samples.
     """
     network = with_data_statistics(network, x)
     if combinations is not None:
@@ -129,8 +123,8 @@ def kernel_columns(
         network = _CombinedOutputs(network, n_outputs, combinations) if combinations < n_outputs else network
     if len(x) <= max_exact:
         return KernelColumns(empirical_ntk(network, x, outputs="traced", chunk_size=chunk_size), None)
-    chosen = torch.randperm(len(x), generator=resolve_generator(generator))[:landmarks].to(x.device)
-    return KernelColumns(empirical_ntk(network, x, x[chosen], outputs="traced", chunk_size=chunk_size), chosen)
+    indices = torch.randperm(len(x), generator=resolve_generator(generator))[:landmarks].to(x.device)
+    return KernelColumns(empirical_ntk(network, x, x[indices], outputs="traced", chunk_size=chunk_size), indices)
 
 
 def kernel_leave_one_out(
@@ -146,30 +140,30 @@ def kernel_leave_one_out(
 ) -> KernelLeaveOneOut:
     r"""Predict every sample by NTK ridge regression fitted to all *other* samples.
 
-    With the traced kernel $K_{ij} = \sum_c \nabla_\theta f_c(x_i) \cdot \nabla_\theta f_c(x_j)$ of the network as it
-    stands (evaluation mode; batch norm layers before training get the statistics of the samples), targets b (one-hot
-    labels, or regression targets) and $\tilde R$ the matrix that maps b to the residuals of kernel ridge regression
-    with a free intercept, the held-out prediction is
+    With the traced kernel $K_{ij} = \sum_c \nabla_\theta f_c(x_i) \cdot \nabla_\theta f_c(x_j)$ of the network at its
+    current weights (evaluation mode; batch norm layers before training use the statistics of the samples), targets b
+    (one-hot labels, or regression targets) and the matrix $\tilde R$ that maps b to the residuals of kernel ridge
+    regression with a free intercept, the LOO prediction is
 
     $$b_i - \frac{(\tilde R b)_i}{\tilde R_{ii}},$$
 
-    exactly what n refits would give, from one decomposition for all ridges (Bachmann, Hofmann and Lucchi 2022,
-    arXiv:2203.03443, for kernels of networks; the identity is older). The ridge is the one of smallest held-out squared
-    error. **At the initial weights** the accuracy estimates, before training, what the trained network will reach on
-    new samples whose labels are as noisy as these; too low where training learns much better features. **At trained
-    weights** the features were fitted to the held-out labels, and the number is too high.
+    exactly that of n refits, from one decomposition for all ridges (Bachmann, Hofmann and Lucchi 2022,
+    arXiv:2203.03443, for kernels of networks; the identity is older). The ridge of smallest LOO squared error is
+    selected. **At the initial weights** the accuracy predicts, before training, the accuracy of the trained network on
+    new samples with the same label noise; it is too low if training learns much better features. **At trained
+    weights** it is too high, because the features were fitted to the held-out labels.
 
     Args:
-        max_exact: Samples up to which the kernel machine is exact (memory: n^2 floats and 3 n^2 float64; at 2,000 about
-            110 MB).
-        landmarks: Samples of the Nystroem approximation of the kernel beyond, sampled at random (memory: n times
-            landmarks); its held-out predictions are again exact.
-        combinations: Number k of random orthonormal combinations of the C outputs that estimate the sum over them
-            without bias, for k / C of the cost (at 4 of 10 the accuracy differed by 0.001 to 0.01); None for all.
+        max_exact: Number of samples up to which the kernel is exact (memory: n^2 floats and 3 n^2 float64; at 2,000
+            about 110 MB).
+        landmarks: Number of random landmarks of the Nystroem approximation for more samples (memory: n times
+            landmarks); LOO predictions are exact for the approximated kernel.
+        combinations: Number k of random orthonormal combinations of the C outputs, an unbiased estimate of the sum over
+            outputs at k / C of the cost (for 4 of 10 the accuracy differed by 0.001 to 0.01); None for all.
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
-    >>> found = kernel_leave_one_out(nn.Linear(1, 2), x, torch.tensor([0, 0, 1, 1]))
-    >>> found.accuracy, found.predictions.argmax(1).tolist()
+    >>> result = kernel_leave_one_out(nn.Linear(1, 2), x, torch.tensor([0, 0, 1, 1]))
+    >>> result.accuracy, result.predictions.argmax(1).tolist()
     (1.0, [0, 0, 1, 1])
     """
     Samples(x, y)  # raises InvalidInput for targets that do not fit
@@ -184,16 +178,11 @@ def _check(x: Tensor, max_exact: int = 1, landmarks: int = 2) -> None:
     check_range("max_exact", max_exact, 1)
     check_range("landmarks", landmarks, 2)
     if len(x) < 3:
-        raise InvalidInput(f"kernel_leave_one_out needs three samples or more; got {len(x)}. Pass more samples.")
+        raise InvalidInput(f"Got {len(x)} samples; kernel_leave_one_out needs at least 3. Pass more samples.")
 
 
-def loo_from_kernel(
-    kernel: Float[Tensor, "n n"],
-    network: nn.Module,
-    x: Inputs,
-    y: Targets,
-) -> KernelLeaveOneOut:
-    """As `kernel_leave_one_out`, from `empirical_ntk(network, x, outputs="traced")`."""
+def loo_from_kernel(kernel: Float[Tensor, "n n"], network: nn.Module, x: Inputs, y: Targets) -> KernelLeaveOneOut:
+    """Compute `kernel_leave_one_out` from `empirical_ntk(network, x, outputs="traced")`."""
     _check(x)
     return _leave_one_out(KernelColumns(kernel, None), network, x, y)
 
@@ -208,7 +197,7 @@ def _leave_one_out(columns: KernelColumns, network: nn.Module, x: Tensor, y: Ten
             n_outputs = network_outputs(network, x[:1]).shape[1]
         targets = torch.nn.functional.one_hot(labels, max(n_outputs, int(y.max()) + 1)).double()
     ridge, result = select_ridge(kernel, targets, RIDGES)
-    # the leave-one-out residuals of the mean are its residuals times n / (n - 1)
+    # LOO residuals of the mean are its residuals times n / (n - 1)
     n = len(targets)
     constant = float(((targets - targets.mean(0)) * n / (n - 1)).square().sum(1).mean())
     return KernelLeaveOneOut(
@@ -222,7 +211,7 @@ def _leave_one_out(columns: KernelColumns, network: nn.Module, x: Tensor, y: Ten
     )
 
 
-_FACTS = {
+_NUMBERS = {
     "accuracy": ScalarInfo("fraction of samples", "higher", "mean over samples"),
     "squared_error": ScalarInfo("squared target", "lower", "mean over samples, sum over targets"),
     "explained": ScalarInfo("fraction of the squared error of the best constant", "higher", "over samples"),
@@ -233,9 +222,9 @@ _FACTS = {
 
 @register_measure(
     "kernel_leave_one_out",
-    title="prediction of each sample from the gradients of all others",
+    title="leave-one-out predictions of NTK ridge regression",
     numbers={
-        **{f"{weights}.{name}": facts for weights in ("initial", "trained") for name, facts in _FACTS.items()},
+        **{f"{weights}.{name}": info for weights in ("initial", "trained") for name, info in _NUMBERS.items()},
         "memorised": ScalarInfo("accuracy or R²", "lower", "trained minus initial"),
         "alignment": ScalarInfo("cosine", "none", "over pairs of samples"),
     },
@@ -254,9 +243,10 @@ def kernel_leave_one_out_at_both_weights(
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Scalars:
-    """Compute `kernel_leave_one_out` at the initial weights and at the given ones.
+    """Compute `kernel_leave_one_out` at the initial weights ("initial") and the current ones ("trained").
 
-    "memorised" is the accuracy (or R²) that the given weights add, "alignment" the cosine of the two centred kernels.
+    "memorised" is the difference of the accuracies (or R²), trained minus initial; "alignment" the cosine of the two
+    centred kernels.
 
     Args:
         max_exact: As for `kernel_leave_one_out`.
@@ -264,21 +254,21 @@ def kernel_leave_one_out_at_both_weights(
     """
     _check(x, max_exact, landmarks)
     with torch.inference_mode(False):
-        before = copy.deepcopy(network)
-        before.load_state_dict(dict(initial_state))
+        untrained = copy.deepcopy(network)
+        untrained.load_state_dict(dict(initial_state))
     # the same landmarks for both
     generator = generator or torch.Generator().manual_seed(0)
     state, columns = generator.get_state(), []
-    for one in (before, network):
+    for each in (untrained, network):
         generator.set_state(state)
-        columns.append(kernel_columns(one, x, max_exact, landmarks, generator, chunk_size))
-    first, second = (_leave_one_out(each, network, x, y).scalars() for each in columns)
-    name = "accuracy" if "accuracy" in first else "explained"
+        columns.append(kernel_columns(each, x, max_exact, landmarks, generator, chunk_size))
+    initial, trained = (_leave_one_out(each, network, x, y).scalars() for each in columns)
+    name = "accuracy" if "accuracy" in initial else "explained"
     return Scalars(
         {
-            **{f"initial.{key}": value for key, value in first.items()},
-            **{f"trained.{key}": value for key, value in second.items()},
-            "memorised": second[name] - first[name],
+            **{f"initial.{key}": value for key, value in initial.items()},
+            **{f"trained.{key}": value for key, value in trained.items()},
+            "memorised": trained[name] - initial[name],
             "alignment": kernel_alignment(columns[0].values, columns[1].values),
         }
     )

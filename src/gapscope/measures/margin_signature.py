@@ -1,4 +1,4 @@
-"""Signature of the normalized margin distribution at the input and at hidden layers."""
+"""Signature of the normalized margin distribution at the input and hidden layers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FEATURES = ("lower_fence", "lower_quartile", "median", "upper_quartile", "upper_fence")
 TAPS = ("input", "h1", "h2", "h3")
-PLACES = ("at the input", "at the first hidden layer", "at the second hidden layer", "at the third hidden layer")
+_LAYER_TITLES = ("at the input", "at the first hidden layer", "at the second hidden layer", "at the third hidden layer")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,8 +36,8 @@ class MarginSignature(Result):
     Attributes:
         layers: Names of the layers, "input" for the network's input.
         signature: The features, one row per layer.
-        margins: The normalized margins from which they come, of the samples that are classified correctly.
-        total_variation: Sum over a layer's coordinates of their variance over all samples.
+        margins: Normalized margins of the correctly classified samples.
+        total_variation: Variance over all samples, summed over the coordinates of a layer.
         n_samples: Number of all samples.
     """
 
@@ -53,8 +53,8 @@ class MarginSignature(Result):
         taps = ["input" if layer == "input" else next(hidden, None) for layer in self.layers]
         if None in taps:
             raise NotMeasurable(
-                f"Readings hold the features of the input and at most 3 hidden layers; got {', '.join(self.layers)}. "
-                "Use the signature itself for others."
+                f"Got layers {', '.join(self.layers)}; readings have names for the input and at most 3 hidden layers. "
+                "Use MarginSignature.signature."
             )
         result = dict(zip(taps, self.signature.tolist(), strict=True))
         missing = [math.nan] * len(FEATURES)
@@ -62,34 +62,35 @@ class MarginSignature(Result):
 
     def missing(self) -> dict[str, str]:
         """Return the reasons of NaN by name."""
-        lacking = TAPS[len(self.layers) :]
         n_hidden = len(self.layers) - 1
-        why = f"the network has {n_hidden or 'no'} hidden layer{'s' if n_hidden > 1 else ''}"
-        return {f"{tap}.{feature}": why for tap in lacking for feature in FEATURES}
+        reason = f"the network has {n_hidden or 'no'} hidden layer{'s' if n_hidden > 1 else ''}"
+        return {f"{tap}.{feature}": reason for tap in TAPS[len(self.layers) :] for feature in FEATURES}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per layer, one column a feature."""
+        """Return one row per layer and one column per feature."""
         import pandas
 
         index = pandas.Index(self.layers, name="layer")
         return pandas.DataFrame(self.signature.tolist(), index=index, columns=list(FEATURES))
 
     def __repr__(self) -> str:
-        right = f"{self.margins.shape[1]} of {self.n_samples} samples classified correctly"
-        return f"MarginSignature({right})\n{self.to_pandas()}"
+        return (
+            f"MarginSignature({self.margins.shape[1]} of {self.n_samples} samples classified correctly)\n"
+            f"{self.to_pandas()}"
+        )
 
 
 @register_measure(
-    title="distance of the samples from the class boundary",
+    title="distances of the samples from the decision boundary",
     labels=True,
     numbers={
         f"{tap}.{feature}": ScalarInfo(
             "log of distance / spread of the layer",
             "higher",
-            "over right samples",
-            f"{where}, {feature.replace('_', ' ')}",
+            "over correctly classified samples",
+            f"{title}, {feature.replace('_', ' ')}",
         )
-        for tap, where in zip(TAPS, PLACES, strict=True)
+        for tap, title in zip(TAPS, _LAYER_TITLES, strict=True)
         for feature in FEATURES
     },
     cost_class="backward",
@@ -113,32 +114,32 @@ def margin_signature(
               \frac{f_y - f_j}{\sqrt{\epsilon + \lVert \nabla_{x^l} (f_y - f_j) \rVert_2^2}}, \qquad
               \nu_l = \sum_c \mathrm{Var}_k[x^l_{k,c}]
 
-    $f$ are logits, j the runner-up class of the label y, $x^l$ the layer's whole output for the sample. $\nu_l$ is the
-    sum over coordinates of their population variance over all samples (Jiang et al.'s released code divides the root by
-    the number of samples as well, which only shifts logarithms). The fraction is the distance to the class boundary to
-    first order, and exact where the rest of the network is linear. Only samples that are classified correctly count.
+    $f$ are logits, j is the runner-up class, $x^l$ the whole output of layer l for a sample. $\nu_l$ sums the
+    population variances of its coordinates over all samples (the released code of Jiang et al. also divides the root by
+    the number of samples, which only shifts logarithms). The fraction is the distance to the decision boundary to first
+    order, exact if the rest of the network is linear. Only correctly classified samples count.
 
-    The features are, of the distribution over samples: the smallest value not below Q1 - 1.5 (Q3 - Q1), Q1, the median,
-    Q3, the largest value not above Q3 + 1.5 (Q3 - Q1); quantiles are interpolated linearly. Larger margins go with a
+    The features of the distribution over samples are the smallest value not below Q1 - 1.5 (Q3 - Q1), Q1, the median,
+    Q3 and the largest value not above Q3 + 1.5 (Q3 - Q1); quantiles are interpolated linearly. Larger margins predict a
     smaller gap.
 
     Args:
-        layers: Names of modules, and "input"; None takes the input and up to three evenly spaced hidden layers, each
-            a convolution's or linear layer's output after its normalization and before its activation.
-        normalize: "total_variation", or "none" for plain distances.
-        log: Whether features are natural logarithms, which predict the gap best in the paper.
-        epsilon: Keeps the root from 0; 0 is allowed.
+        layers: Names of modules, and "input"; None for the input and up to three evenly spaced hidden layers, each the
+            output of a convolution or linear layer after its normalization and before its activation.
+        normalize: "total_variation", or "none" for unnormalized distances.
+        log: Whether to return natural logarithms, which predict the gap best in the paper.
+        epsilon: Constant that keeps the root from 0; 0 is allowed.
 
     Raises:
-        InvalidInput: A layer is named twice, or none is.
+        InvalidInput: `layers` is empty or has a name twice.
         NotMeasurable: No sample is classified correctly, or a layer is constant or has no gradient.
 
     >>> import torch
     >>> network = nn.Linear(1, 2)  # f = (x, -x): the boundary is at 0
     >>> _ = network.weight.data.copy_(torch.tensor([[1.0], [-1.0]])), nn.init.zeros_(network.bias)
     >>> x = torch.tensor([[1.0], [2.0], [3.0]])
-    >>> found = margin_signature(network, x, torch.zeros(3).long(), normalize="none", log=False, epsilon=0.0)
-    >>> found.signature.tolist()
+    >>> result = margin_signature(network, x, torch.zeros(3).long(), normalize="none", log=False, epsilon=0.0)
+    >>> result.signature.tolist()
     [[1.0, 1.5, 2.0, 2.5, 3.0]]
     """
     check_choice("normalize", normalize, ("total_variation", "none"))
@@ -153,28 +154,26 @@ def margin_signature(
                 "The network has 1 output; a margin needs at least 2 classes. Give it one output per class."
             )
         if layers is None:
-            chosen = default_layers(network, prepare_inputs(network, x[:1]))
+            names = default_layers(network, prepare_inputs(network, x[:1]))
         else:
-            chosen = [layers] if isinstance(layers, str) else list(layers)
-        if not chosen or len(set(chosen)) < len(chosen):
-            raise InvalidInput(
-                f"layers must name one or more different layers; got {chosen}. Use None for the default."
-            )
-        distances, variances = boundary_distances(network, samples, chosen, epsilon=epsilon, chunk_size=chunk_size)
+            names = [layers] if isinstance(layers, str) else list(layers)
+        if not names or len(set(names)) < len(names):
+            raise InvalidInput(f"layers must name one or more different layers; got {names}. Use None for the default.")
+        distances, variances = boundary_distances(network, samples, names, epsilon=epsilon, chunk_size=chunk_size)
     variation = torch.stack([variance.sum() for variance in variances])
-    right = distances[:, (distances > 0).all(0)]
-    if right.shape[1] == 0:
-        raise NotMeasurable("Margins are those of samples that are classified correctly; none is. Train the network.")
+    margins = distances[:, (distances > 0).all(0)]
+    if margins.shape[1] == 0:
+        raise NotMeasurable("A margin signature needs correctly classified samples; got none. Train the network.")
     if normalize == "total_variation":
         if bool((variation == 0).any()):
-            constant = chosen[int((variation == 0).nonzero()[0])]
+            constant = names[int((variation == 0).nonzero()[0])]
             raise NotMeasurable(f"Layer '{constant}' must vary over the samples; it is constant. Name other layers.")
-        right = right / variation.sqrt()[:, None]
-    signature = quartile_features(right)
+        margins = margins / variation.sqrt()[:, None]
+    signature = quartile_features(margins)
     return MarginSignature(
-        layers=tuple(chosen),
+        layers=tuple(names),
         signature=signature.log() if log else signature,
-        margins=right,
+        margins=margins,
         total_variation=variation,
         n_samples=len(samples),
     )

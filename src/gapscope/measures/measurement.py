@@ -1,4 +1,4 @@
-"""`measure()`: all measures of a network, and the samples that each is evaluated on."""
+"""`measure()`: evaluation of measures on all samples or, within a time budget, on subsets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import Reading, Readings
 
 GROUPS = 8
-# extremes of a subset are biased inwards by more than their spread
+# extremes of a subset are biased inwards by more than their spread: no standard error
 EXTREMES = "_fence"
 
 
@@ -38,7 +38,7 @@ def interleaved_groups(samples: Samples, groups: int) -> list[Samples]:
 
 @memoize
 def subsample(samples: Samples, n: int, seed: int) -> Samples:
-    """Return n random samples in their order (subsets of one seed are nested)."""
+    """Return n random samples in their original order (subsets with one seed are nested)."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "samples within the budget"))
     order = torch.randperm(len(samples), generator=generator)
     return samples.subset(order[:n].sort().values)
@@ -55,65 +55,65 @@ def evaluate_on_subset(
     seed: int = 0,
 ) -> Readings:
     """Evaluate one measure on its subset, as an estimate for all samples."""
-    total, before = len(ready.samples), ready.initial_for(item, initial_state)
+    total, initial_state = len(ready.samples), ready.initial_for(item, initial_state)
 
-    def take(samples: Samples, purpose: str = "") -> Readings:
-        given = {**share.options, **options}
+    def evaluate(samples: Samples, purpose: str = "") -> Readings:
+        keywords = {**share.options, **options}
         if "generator" in item.options:
             generator = torch.Generator().manual_seed(derive_seed(seed, item.stream + purpose))
-            given.setdefault("generator", generator)
-        return item(ready.network_for(item), samples, initial_state=before, history=history, **given)
+            keywords.setdefault("generator", generator)
+        return item(ready.network_for(item), samples, initial_state=initial_state, history=history, **keywords)
 
     if share.n >= total:
-        readings, note = take(ready.samples), "one probe a sample" if share.options else ""
+        readings, note = evaluate(ready.samples), "one probe per sample" if share.options else ""
     else:
-        part = subsample(ready.samples, share.n, seed)
+        subset = subsample(ready.samples, share.n, seed)
         note = f"{'probes on ' if share.options else ''}{share.n:,} of {total:,} samples"
-        assert item.sampling is not None  # the plan omits no samples otherwise
+        assert item.sampling is not None  # else the plan contains all samples
         match item.sampling.kind:
             case "mean":
-                readings = _mean(take, part, total)
+                readings = _mean(evaluate, subset, total)
             case "whole":
-                readings = _with_group_error(take, part)
+                readings = _with_group_error(evaluate, subset)
             case "sum":
-                factor = total / len(part)
+                factor = total / len(subset)
                 readings = Readings(
-                    replace(one, value=factor * one.value, standard_error=factor * (one.standard_error or 0.0))
-                    for one in take(part)
+                    replace(each, value=factor * each.value, standard_error=factor * (each.standard_error or 0.0))
+                    for each in evaluate(subset)
                 )
             case "own":
-                readings = take(part)
+                readings = evaluate(subset)
     return Readings(replace(reading, note=reading.note or note) for reading in readings)
 
 
-def _mean(take: Callable[..., Readings], part: Samples, total: int) -> Readings:
+def _mean(evaluate: Callable[..., Readings], subset: Samples, total: int) -> Readings:
     """Estimate a mean over samples from group means, with finite-population standard error."""
-    groups = interleaved_groups(part, GROUPS)
-    of_groups = [take(group, f" of group {j}") for j, group in enumerate(groups)]
-    weights = [len(group) / len(part) for group in groups]
+    groups = interleaved_groups(subset, GROUPS)
+    weights = [len(group) / len(subset) for group in groups]
     readings: list[Reading] = []
-    for each in zip(*of_groups, strict=True):
+    for each in zip(*(evaluate(group, f" of group {j}") for j, group in enumerate(groups)), strict=True):
         values = [reading.value for reading in each]
         value = sum(weight * number for weight, number in zip(weights, values, strict=True))
         spread = statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
-        error = math.sqrt(1 - len(part) / total) * spread / math.sqrt(GROUPS)
+        # n of N samples without replacement: the variance of their mean is smaller by 1 - n / N
+        error = math.sqrt(1 - len(subset) / total) * spread / math.sqrt(GROUPS)
         seconds = sum(reading.seconds for reading in each)
         readings.append(replace(each[0], value=value, standard_error=error, seconds=seconds))
     return Readings(readings)
 
 
-def _with_group_error(take: Callable[..., Readings], part: Samples) -> Readings:
+def _with_group_error(evaluate: Callable[..., Readings], subset: Samples) -> Readings:
     """Return the number of the subset, with a standard error from eighths of it."""
-    whole = take(part)
+    of_subset = evaluate(subset)
     try:
-        groups = [take(group) for group in interleaved_groups(part, GROUPS)]
-    except GapscopeError:  # no sample of a group is right, say: the number stands, its error is not known
-        return Readings(replace(reading, standard_error=math.nan) for reading in whole)
+        of_groups = [evaluate(group) for group in interleaved_groups(subset, GROUPS)]
+    except GapscopeError:  # such as no correctly classified sample in a group: the error stays unknown
+        return Readings(replace(reading, standard_error=math.nan) for reading in of_subset)
     readings: list[Reading] = []
-    for reading, *each in zip(whole, *groups, strict=True):
-        known = not reading.number.endswith(EXTREMES)
-        known = known and all(math.isfinite(one.value) for one in (reading, *each))
-        spread = statistics.stdev(group.value for group in each) if known else math.nan
+    for reading, *each in zip(of_subset, *of_groups, strict=True):
+        has_error = not reading.number.endswith(EXTREMES)
+        has_error = has_error and all(math.isfinite(number.value) for number in (reading, *each))
+        spread = statistics.stdev(number.value for number in each) if has_error else math.nan
         readings.append(replace(reading, standard_error=spread / math.sqrt(GROUPS)))
     return Readings(readings)
 
@@ -121,14 +121,14 @@ def _with_group_error(take: Callable[..., Readings], part: Samples) -> Readings:
 STOPPED = "stopped before it was finished"
 ALL = "all"
 SAME_STATE = (
-    "initial_state equals the weights of the network. A state_dict() changes while the network trains: keep a "
-    "copy.deepcopy of it from before training."
+    "initial_state equals the weights of the network. A state_dict() changes during training: pass a copy.deepcopy "
+    "from before training."
 )
 Budget = float | Literal["auto"] | None
 
 
-def _named(names: Sequence[str] | str | None) -> list[Measure] | None:
-    """Return the measures of names (None for "all" and None)."""
+def _measures_by_name(names: Sequence[str] | str | None) -> list[Measure] | None:
+    """Return the measures with these names (None for "all" and None)."""
     names = [names] if isinstance(names, str) else names
     return None if names is None or list(names) == [ALL] else [get_measure(name) for name in names]
 
@@ -136,30 +136,30 @@ def _named(names: Sequence[str] | str | None) -> list[Measure] | None:
 def select_measures(
     names: Sequence[str] | None, samples: Samples, *, has_initial: bool, has_history: bool = False
 ) -> list[Measure]:
-    """Return the named measures (for "all" and None those that the data allow)."""
-    if (named := _named(names)) is not None:
-        return named
+    """Return the measures with these names (for "all" and None those that the data allow)."""
+    if (chosen := _measures_by_name(names)) is not None:
+        return chosen
     known = [item for item in list_measures().values() if item.default or names is not None]
     return [item for item in known if item.applies_to(samples, has_initial=has_initial, has_history=has_history)]
 
 
 def select_applicable(
-    names: Sequence[str] | None, found: Ready, *, has_initial: bool, has_history: bool = False
+    names: Sequence[str] | None, ready: Ready, *, has_initial: bool, has_history: bool = False
 ) -> tuple[list[Measure], dict[str, str]]:
-    """Return the applicable measures, and the reasons of the others."""
-    if (named := _named(names)) is not None:
-        return named, {}
+    """Return the applicable measures, and the reasons of inapplicable ones by name."""
+    if (selected := _measures_by_name(names)) is not None:
+        return selected, {}
     chosen, reasons = [], {}
     for item in list_measures().values():
         missing = ""
         if "initial" in item.needs and not has_initial:
             missing = "needs the weights before training; pass initial_state=, a copy.deepcopy of network.state_dict()"
         elif "history" in item.needs and not has_history:
-            missing = "needs the training history; pass history=, one mapping an epoch with its train_loss"
+            missing = "needs the training history; pass history=, one mapping per epoch with its train_loss"
         if names is None and (missing or not item.default):
             continue
-        if why := missing or found.inapplicable_reason(item):
-            reasons[item.name] = why
+        if missing := missing or ready.inapplicable_reason(item):
+            reasons[item.name] = missing
         else:
             chosen.append(item)
     return chosen, reasons
@@ -190,32 +190,31 @@ def measure(
 ) -> Readings:
     """Measure a network: return readings with direction, units and standard error.
 
-    The network is left exactly as it was: weights, buffers, modes, gradients and all random states. A measure that has
-    no value for this network or these data does not end the others: `readings.unmeasured` says why. Ctrl-C ends the
-    measuring and returns what is finished.
+    The network does not change, nor do its modes, gradients and the global random states. A measure without a value for
+    this network or these data does not stop the others: `readings.unmeasured` has its reason. Ctrl-C returns the
+    finished readings.
 
-    With a budget a short trial shows first what each measure costs. Where all together would exceed it, the trace of
-    the kernel is estimated by probes, and the most expensive measures on random parts of the samples, of some hundred
-    at least; such readings have a standard error and a note. Of "all" those that would not fit even so are omitted.
+    With a time budget short trials first estimate the cost of each measure. If the sum exceeds the budget, the trace of
+    the kernel is estimated by probes, and the most expensive measures on random subsets of at least some hundred
+    samples; such readings have a standard error and a note. Of "all" those that still do not fit are omitted.
 
     Args:
         network: A module that returns raw outputs [n, K] (or [n]), or an object or mapping that holds them as `logits`;
-            outputs with positions (pixels, tokens) where the targets have them too.
+            outputs with positions (pixels, tokens) if the targets have them too.
         data: A pair (x, y), inputs alone, a mapping of inputs with `labels`, Samples, a Dataset or a DataLoader of any
             of these, of tensors, numpy arrays or pandas objects; see `gapscope.base.samples.as_samples`.
-        measures: Names of measures; "all" takes every registered measure that the data allow, None those of them that
-            are taken by default: the four papers' (except ntk_logdet, whose cost grows faster than the number of
-            samples), size, norms, loss and accuracy. Work that several measures need is done once.
-        initial_state: The state dictionary before training, for measures that need it.
-        history: The training history, one mapping an epoch with its `train_loss`, for measures that need it.
+        measures: Names of measures; "all" for every registered measure that the data allow, None for the default ones
+            among them: those of the four papers (except `ntk_logdet`, whose cost grows faster than the number of
+            samples), size, norms, loss and accuracy. Shared work is done once.
+        initial_state: State dictionary before training, for measures that need it.
+        history: Training history, one mapping per epoch with its `train_loss`, for measures that need it.
         options: Measure name -> keyword options of that measure.
-        seed: Seed of the measures that draw noise or probes, and of the choice of samples; each has its own stream.
-        time_budget: Seconds for all measures together; None for exact measures on all samples, whatever they cost.
-            "auto" is 60 where no measures are named or "all" are asked for, and None where they are named, or where
-            several processes measure together (`gapscope.inspection.execution.over_processes`).
-        progress: Whether to show a bar, and before it what it will cost, where it lasts over two seconds on a terminal
-            or in a notebook.
-        strict: Whether the first measure that fails, or Ctrl-C, raises at once.
+        seed: Seed of noise, probes and the choice of samples; each has its own random stream.
+        time_budget: Seconds for all measures together; None for exact measures on all samples at any cost. "auto" is 60
+            for `measures` None or "all", else None; it is None if several processes measure together
+            (`gapscope.inspection.execution.over_processes`).
+        progress: Whether to show the estimated cost and a progress bar if measuring lasts over two seconds.
+        strict: Whether the first measure that fails, or Ctrl-C, raises immediately.
 
     Returns:
         The readings, in the order of the measures.
@@ -227,33 +226,33 @@ def measure(
     """
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
-    result = ready(network, samples)
-    if initial_state is not None and equals_trained_weights(result.bare, initial_state):
-        result = replace(result, notes=(*result.notes, SAME_STATE))
+    subject = ready(network, samples)
+    if initial_state is not None and equals_trained_weights(subject.bare, initial_state):
+        subject = replace(subject, notes=(*subject.notes, SAME_STATE))
     options = options or {}
     chosen, unmeasured = select_applicable(
-        measures, result, has_initial=initial_state is not None, has_history=bool(history)
+        measures, subject, has_initial=initial_state is not None, has_history=bool(history)
     )
     check_options(options, chosen, unmeasured)
-    unnamed = _named(measures) is None
+    has_names = _measures_by_name(measures) is not None
     if time_budget == "auto":
-        time_budget = DEFAULT_SECONDS if unnamed else None
-    if processes_joined():  # what each process finds expensive on its own would part their ways
+        time_budget = None if has_names else DEFAULT_SECONDS
+    if processes_joined():  # processes that time their own trials would choose different subsets
         time_budget = None
     evaluate = partial(evaluate_on_subset, initial_state=initial_state, history=history, seed=seed)
     with eager_mode(), memo_scope():
-        extras = [item.name for item in chosen if unnamed and not item.default]
+        extras = [item.name for item in chosen if not has_names and not item.default]
         plan = plan_budget(
-            chosen, result, evaluate, budget=time_budget, options=options, dispensable=extras, shown=progress
+            chosen, subject, evaluate, budget=time_budget, options=options, dispensable=extras, shown=progress
         )
         if progress and plan.seconds > SHOW_AFTER_SECONDS:
-            notify(f"measuring {type(result.bare).__name__}: {plan}")
-        return _evaluate_all(chosen, result, plan, evaluate, options, unmeasured, strict=strict, shown=progress)
+            notify(f"measuring {type(subject.bare).__name__}: {plan}")
+        return _evaluate_all(chosen, subject, plan, evaluate, options, unmeasured, strict=strict, shown=progress)
 
 
 def _evaluate_all(
     items: Sequence[Measure],
-    found: Ready,
+    subject: Ready,
     plan: Plan,
     evaluate: Callable[..., Readings],
     options: Mapping[str, Mapping[str, Any]],
@@ -262,7 +261,7 @@ def _evaluate_all(
     strict: bool,
     shown: bool,
 ) -> Readings:
-    """Evaluate all measures as planned, recording failures as reasons."""
+    """Evaluate all measures as planned; reasons replace the readings of those that fail."""
     readings: list[Reading] = []
     unmeasured, first_error = {**unmeasured, **plan.failed}, None
     items = [item for item in items if item.name in plan.shares]
@@ -272,20 +271,20 @@ def _evaluate_all(
         for i, item in enumerate(items):
             bar.step(item.name)
             try:
-                if because := found.inapplicable_reason(item):
-                    labels = " Pass y.long() if they are labels." if "regression" in because else ""
-                    raise InvalidInput(f"{item.name} {because}.{labels}")
-                own = options.get(item.name, {})
-                readings.extend(evaluate(item, found, plan.shares[item.name], options=own))
+                if cause := subject.inapplicable_reason(item):
+                    labels = " Pass y.long() if they are labels." if "regression" in cause else ""
+                    raise InvalidInput(f"{item.name} {cause}.{labels}")
+                share = plan.shares[item.name]
+                readings.extend(evaluate(item, subject, share, options=options.get(item.name, {})))
             except KeyboardInterrupt:
                 if strict or not readings:
                     raise
                 notify("stopped: finished measures are returned")
-                unmeasured |= {waiting.name: STOPPED for waiting in items[i:]}
+                unmeasured |= {each.name: STOPPED for each in items[i:]}
                 break
-            except Exception as error:  # whatever a measure raises must not throw away what the others found
-                shape = list(found.samples.inputs.shape)
-                error.add_note(f"while measuring {item.name} of {type(found.bare).__name__} on {shape}")
+            except Exception as error:  # the readings of other measures must survive it
+                shape = list(subject.samples.inputs.shape)
+                error.add_note(f"while measuring {item.name} of {type(subject.bare).__name__} on {shape}")
                 if strict:
                     raise
                 first_error = first_error or error
@@ -293,4 +292,4 @@ def _evaluate_all(
             bar.advance(costs[i])
     if not readings and first_error is not None:
         raise first_error
-    return Readings(readings, unmeasured, found.notes)
+    return Readings(readings, unmeasured, subject.notes)

@@ -36,41 +36,45 @@ def circular_operator_norm(
 ) -> float:
     r"""Compute the operator norm of a convolution with circular padding (exact).
 
-    The largest singular value of the convolution as a map of all `positions`, the size of the input in each dimension
-    (made larger to a multiple of the stride, and to hold the kernel). The Fourier transform over positions makes the
-    operator block diagonal: its singular values are those of the matrices $\hat K(\omega)$ [O, I] of every frequency. A
-    stride s folds $s^{dims}$ frequencies onto one another; their matrices are concatenated and divided by $s^{dims/2}$.
+    The largest singular value of the convolution as a linear map of inputs of size `positions` (enlarged to a multiple
+    of the stride, and to the size of the kernel). The Fourier transform over positions makes the operator block
+    diagonal: its singular values are those of the matrices $\hat K(\omega)$ [O, I] of all frequencies. A stride s folds
+    $s^{dims}$ frequencies onto each other; their matrices are concatenated and divided by $s^{dims/2}$.
 
     >>> round(circular_operator_norm(torch.ones(1, 1, 3), [8]), 12)  # the constant input is tripled
     3.0
     """
     dims = kernel.ndim - 2
     strides, dilations = list(stride or [1] * dims), list(dilation or [1] * dims)
-    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel.shape[2:], strict=True)]
-    sizes = [-(-max(size, span) // step) * step for size, span, step in zip(positions, reach, strides, strict=True)]
-    spread = kernel.new_zeros(*kernel.shape[:2], *reach)
-    spread[(..., *(slice(None, None, d) for d in dilations))] = kernel
-    transformed = torch.fft.fftn(spread, s=sizes, dim=tuple(range(2, 2 + dims)))
+    spans = [d * (k - 1) + 1 for d, k in zip(dilations, kernel.shape[2:], strict=True)]
+    sizes = [-(-max(size, span) // step) * step for size, span, step in zip(positions, spans, strides, strict=True)]
+    dilated = kernel.new_zeros(*kernel.shape[:2], *spans)
+    dilated[(..., *(slice(None, None, d) for d in dilations))] = kernel
+    transformed = torch.fft.fftn(dilated, s=sizes, dim=tuple(range(2, 2 + dims)))
     largest = 0.0
     for block in transformed.chunk(groups):
-        largest = max(largest, _largest(_folded(block, sizes, strides, half=not kernel.is_complex())))
+        matrices = _fold_frequencies(block, sizes, strides, half=not kernel.is_complex())
+        largest = max(largest, _largest_singular_value(matrices))
     return largest
 
 
-def _folded(block: Tensor, sizes: Sequence[int], strides: Sequence[int], *, half: bool) -> Inexact[Tensor, "f o i"]:
+def _fold_frequencies(
+    block: Tensor, sizes: Sequence[int], strides: Sequence[int], *, half: bool
+) -> Inexact[Tensor, "f o i"]:
     """Return the matrices of all output frequencies (or half) from those of the input."""
     dims = len(sizes)
-    # each dimension of frequencies becomes (alias, frequency of the output)
+    # [O, I, sizes...] -> [O, I, alias, output frequency, alias, output frequency, ...]
     pairs = [length for size, step in zip(sizes, strides, strict=True) for length in (step, size // step)]
     split = block.reshape(*block.shape[:2], *pairs)
     aliases, frequencies = [2 + 2 * d for d in range(dims)], [3 + 2 * d for d in range(dims)]
-    if half:  # a real kernel has conjugate matrices at opposite frequencies, up to the order of the aliases
+    if half:  # matrices of a real kernel are conjugate at opposite frequencies, up to the order of aliases
         split = split.narrow(frequencies[-1], 0, split.shape[frequencies[-1]] // 2 + 1)
+    # -> [output frequencies, O, I * aliases]
     matrices = split.permute(*frequencies, 0, 1, *aliases).flatten(dims + 1).flatten(0, dims - 1)
     return matrices / math.prod(strides) ** 0.5
 
 
-def _largest(matrices: Inexact[Tensor, "f o i"]) -> float:
+def _largest_singular_value(matrices: Inexact[Tensor, "f o i"]) -> float:
     if matrices.shape[1] > matrices.shape[2]:
         matrices = matrices.mT
     grams = (matrices[part] @ matrices[part].mH for part in torch.arange(len(matrices)).split(256))
@@ -78,7 +82,7 @@ def _largest(matrices: Inexact[Tensor, "f o i"]) -> float:
 
 
 @_register(
-    title="spectral norms of the layers as operators on whole inputs",
+    title="spectral norms of the layers as linear operators",
     numbers={
         "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
         "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
@@ -132,7 +136,7 @@ def _log_spectral_bound(
 
 
 @_register(
-    title="spectral norms relative to the margin",
+    title="spectral norms of the layers relative to the margin",
     labels=True,
     numbers=ScalarInfo("nats", "lower", "log of a product and a sum over layers, over the squared margin"),
     sampling=Sampling("whole", 256, lambda k: 2),
@@ -162,26 +166,26 @@ def spectral_distance_complexity(
 ) -> Estimate:
     r"""Compute the log spectrally normalized margin bound around the initial weights (exact).
 
-    As `spectral_complexity`, with $\lVert W_l - W_l^0 \rVert_F^2$ in place of $\lVert W_l \rVert_F^2$; batch norm is
-    folded into both.
+    As `spectral_complexity`, with $\lVert W_l - W_l^0 \rVert_F^2$ in place of $\lVert W_l \rVert_F^2$; both include the
+    scale of batch norm.
     """
     squares = [layer.difference.square().sum() for layer in layer_weights(network, x, initial_state)]
     return _log_spectral_bound(network, x, y, squares, chunk_size)
 
 
-# eigenvalues below this part of the largest are rounding
+# eigenvalues below this fraction of the largest are rounding errors
 _ZERO = 1e-12
 
 
 def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
-    r"""Fit a power law: return alpha, x_min and the distance.
+    r"""Fit a power law: return alpha, x_min and the Kolmogorov-Smirnov distance.
 
-    $p(x) \propto x^{-\alpha}$, $x \ge x_{\min}$. For each start among the values the exponent is the one of largest
-    likelihood, $1 + m / \sum \log(x_i / x_{\min})$ over the m values from it on; the start is that of the smallest
-    Kolmogorov-Smirnov distance (Clauset, Shalizi and Newman 2009, eq. 3.1 and 3.9).
+    $p(x) \propto x^{-\alpha}$ for $x \ge x_{\min}$. For each value as $x_{\min}$ the maximum-likelihood exponent is $1
+    + m / \sum \log(x_i / x_{\min})$ over the m values from it on; the start with the smallest Kolmogorov-Smirnov
+    distance is selected (Clauset, Shalizi and Newman 2009, eq. 3.1 and 3.9).
     """
     x = values.double().sort().values
-    n, logs = len(x), values.double().sort().values.log()
+    n, logs = len(x), x.log()
     best = (math.nan, math.nan, math.inf)
     # sum of logarithms from each value on
     tails = logs.flip(0).cumsum(0).flip(0)
@@ -200,7 +204,7 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
 
 
 @_register(
-    title="power-law exponent of the weights' spectra",
+    title="power-law exponent of the weight spectra",
     numbers={
         "alpha": ScalarInfo("exponent", "lower", "mean over layers"),
         "weighted": ScalarInfo(
@@ -211,11 +215,11 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
     reference="Martin, Peng and Mahoney 2021 (arXiv:2002.06716), eq. 5 and 6; Clauset, Shalizi and Newman 2009",
 )
 def power_law_alpha(network: nn.Module, x: Inputs, *, min_eigenvalues: int = 20) -> Scalars:
-    r"""Compute the mean power-law exponents of the layers' spectra, plain and weighted.
+    r"""Compute the mean power-law exponents of the layer spectra, unweighted and weighted.
 
     "alpha" is the mean of the exponents $\alpha_l$ fitted to the eigenvalues of $W_l^\top W_l$ by `power_law_fit`,
     "weighted" that of $\alpha_l \log_{10} \lambda_{\max, l}$. A kernel [O, I, h, w] counts as the matrix [O, I h w]
-    (WeightWatcher joins the spectra of its h w slices); batch norm is folded in. Layers with fewer than
+    (WeightWatcher joins the spectra of its h w slices), with the scale of batch norm. Layers with fewer than
     `min_eigenvalues` positive eigenvalues are omitted.
 
     Args:

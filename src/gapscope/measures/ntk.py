@@ -10,20 +10,11 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.base.samples import slices
-from gapscope.gradients.backward import draw_probe, probe_scale, whole_gradient
-from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
+from gapscope.gradients.backward import draw_probe, probe_scale
 from gapscope.gradients.kernel import check_single_batch, ntk_blocks, with_dtype
 from gapscope.gradients.traces import per_sample_traces
 from gapscope.inspection.independence import check_sample_independence
-from gapscope.inspection.outputs import (
-    as_real,
-    checked_outputs,
-    measurement_mode,
-    network_outputs,
-    prepare_inputs,
-    samples_per_pass,
-)
+from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs
 from gapscope.inspection.substitution import cast_like
 from gapscope.measures._forward import Inputs
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
@@ -45,19 +36,19 @@ def empirical_ntk(
 
     $$K_{nc,md} = \nabla_\theta f_c(x_n) \cdot \nabla_\theta f_d(x_m)$$
 
-    over all trainable weights, for the raw outputs (logits), in evaluation mode unless `mode` says otherwise (Szolnoky
-    et al. 2022, arXiv:2205.12642, Sec. 2.1). "traced" sums over equal outputs, $\sum_c K_{nc,mc}$, without computing
-    the rest. neural-tangents divides its traced kernel by C; here nothing is divided.
+    over all trainable weights, for the raw outputs (logits) (Szolnoky et al. 2022, arXiv:2205.12642, Sec. 2.1).
+    "traced" sums over equal outputs, $\sum_c K_{nc,mc}$, without computing the other entries; neural-tangents also
+    divides its traced kernel by C.
 
     Exact up to rounding. The Jacobian of the whole network is never formed: only derivatives by the outputs of layers
-    are propagated, and each layer's share is contracted in the cheapest exact order.
+    are propagated, and the contribution of each layer is contracted in the cheapest exact order.
 
     Args:
-        x2: Inputs of the columns; None for the rows' own.
+        x2: Inputs of the columns; None for those of the rows.
         outputs: "full" for K [n, C, m, C], or "traced" for [n, m].
-        dtype: Floating-point type in which everything is computed; None for the network's own.
-        mode: "eval", or "train": BatchNorm normalizes by the statistics of x (those of x2 for the columns), which are
-            held fixed in the derivatives, and dropout draws one mask. Then x is one batch, as is x2, run in one pass.
+        dtype: Floating-point type of the computation; None for that of the network.
+        mode: "eval", or "train": batch norm uses the statistics of x (of x2 for the columns) as constants in the
+            derivatives, and dropout samples one mask. Then x is one batch, as is x2, run in one pass.
 
     >>> network = nn.Linear(2, 3)
     >>> x = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
@@ -83,35 +74,18 @@ def empirical_ntk(
         )
 
 
-# Gradients of single outputs that are held at once.
-_GRADIENTS_AT_ONCE = 1024
-
-
-def _batch_sums(network: nn.Module, x: Tensor, probes: Tensor, chunk_size: int | None) -> Tensor:
-    """Squared norm [P, 1] of the gradient of all weighted outputs together, for each probe."""
-    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    chunk_size = samples_per_pass(network, x, chunk_size, one_pass=network, at_most=_GRADIENTS_AT_ONCE)
-    squares, modules = [], dict(network.named_modules())
-    for probe in probes:
-        sums = [torch.zeros_like(as_real(parameter), dtype=torch.float64) for parameter in parameters]
-        for part in slices(len(x), chunk_size):
-            with allow_frozen_stats(modules):
-                outputs = checked_outputs(network(x[part]), part.stop - part.start)
-            with freeze_batch_stats():
-                gradients = whole_gradient(outputs, parameters, probe[part].to(outputs), create_graph=False)
-            for total, gradient in zip(sums, gradients, strict=True):
-                total += gradient
-        squares.append(torch.stack([total.square().sum() for total in sums]).sum())
-    return torch.stack(squares)[:, None]
+# gradients of single outputs per pass; limits the memory
+_MAX_GRADIENTS = 1024
 
 
 def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
-    """Standard error of the sum [P, N] -> mean over probes of the sum over samples."""
+    """Return the standard error of the mean over probes of the sum over samples of values [P, N]."""
     probes, n = values.shape
     if probes > 1:
         return float(values.sum(1).std()) / probes**0.5
     if n > 1:
         return float(values.std()) * n**0.5
+    # the largest possible variance of one number, relative to its square
     bound = n_outputs - 1 if probe == "class" else 2
     return float(values) * bound**0.5
 
@@ -129,8 +103,7 @@ def ntk_trace(
     *,
     method: Literal["exact", "probe"] = "exact",
     draws: int = 1,
-    reduction: Literal["sum", "mean"] = "sum",
-    probe: Literal["class", "rademacher", "batch_sum"] = "class",
+    probe: Literal["class", "rademacher"] = "class",
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
     mode: Literal["eval", "train"] = "eval",
@@ -140,30 +113,27 @@ def ntk_trace(
     $$\mathrm{tr}\, K = \sum_{n=1}^{N} \sum_{c=1}^{C} \lVert \nabla_\theta f_c(x_n) \rVert^2$$
 
     over all trainable weights, for the raw outputs (logits). Lower means more similar gradients. With a bias at the
-    output the mean is at least 1, and exactly 1 for a network whose output does not depend on its input. No Jacobian of
-    the whole network is formed. Probes replace the C backward passes by one each; all are unbiased.
+    output the mean is at least 1, and exactly 1 if the output does not depend on the input. The Jacobian of the whole
+    network is never formed. A probe needs one backward pass in place of C; all probes are unbiased.
 
     Args:
         method: "exact", or "probe" for an estimate with its standard error.
-        draws: Number of draws of the probe, each for all samples at once before anything is computed.
-        reduction: "sum" over samples and outputs, or "mean" (the sum divided by N C).
-        probe: "class" takes one random output of each sample (every output equally often over the samples), times C;
-            "rademacher" random signs, $\sum_n \lVert J_n^\top v_n \rVert^2$; "batch_sum" $\lVert \sum_n J_n^\top v_n
-            \rVert^2$ (Hutchinson), whose cross terms between samples make it far noisier; for comparison.
-        mode: "eval", or "train": BatchNorm normalizes by the statistics of x, which are held fixed in the derivatives,
-            and dropout draws one mask. Then x is one batch and is run in one pass.
+        draws: Number of probes.
+        probe: "class" for one random output per sample (each output equally often), times C; "rademacher" for random
+            signs, $\sum_n \lVert J_n^\top v_n \rVert^2$.
+        mode: "eval", or "train": batch norm uses the statistics of x as constants in the derivatives, and dropout
+            samples one mask. Then x is one batch, run in one pass.
 
     Returns:
-        The trace, in squared output / squared weight. The standard error of probes is the spread among them; with one
-        probe, the spread among samples, which is too large rather than too small; with one probe that gives only one
-        number, the largest possible.
+        The trace, in squared output / squared weight. The standard error is the spread of the probes; for one probe the
+        spread of the samples, a conservative estimate; for one probe with one number the largest possible.
 
     >>> network = nn.Linear(2, 3)
     >>> ntk_trace(network, torch.tensor([[1.0, 2.0]]))  # 3 outputs, each |x|^2 + 1
     18
     """
     check_choice("method", method, ("exact", "probe"))
-    check_choice("reduction", reduction, ("sum", "mean"))
+    check_choice("probe", probe, ("class", "rademacher"))
     check_range("draws", draws, 1)
     check_single_batch(mode, chunk_size)
     with measurement_mode(network, mode=mode) as network:
@@ -172,19 +142,15 @@ def ntk_trace(
         if mode == "eval":
             check_sample_independence(network, x)
         n_outputs = network_outputs(network, x if mode == "train" else x[:1], chunk_size=n).shape[1]
-        scale = 1 / (n * n_outputs) if reduction == "mean" else 1.0
         if method == "exact":
-            at_most = max(1, _GRADIENTS_AT_ONCE // n_outputs)
+            at_most = max(1, _MAX_GRADIENTS // n_outputs)
             traces = per_sample_traces(network, x, None, chunk_size=chunk_size, at_most=at_most)
-            return Estimate(float(traces.sum()) * scale)
+            return Estimate(float(traces.sum()))
         generator = resolve_generator(generator)
         probes = torch.stack([draw_probe(probe, n, n_outputs, generator) for _ in range(draws)]).to(x.device)
-        if probe == "batch_sum":
-            values = _batch_sums(network, x, probes, chunk_size)
-        else:
-            squares = per_sample_traces(network, x, probes, chunk_size=chunk_size, at_most=_GRADIENTS_AT_ONCE)
-            values = squares * probe_scale(probe, n_outputs)
-    return Estimate(float(values.sum(1).mean()) * scale, _standard_error(values, probe, n_outputs) * scale)
+        squares = per_sample_traces(network, x, probes, chunk_size=chunk_size, at_most=_MAX_GRADIENTS)
+    values = squares * probe_scale(probe, n_outputs)
+    return Estimate(float(values.sum(1).mean()), _standard_error(values, probe, n_outputs))
 
 
 class LogDeterminant(Estimate):
@@ -194,7 +160,7 @@ class LogDeterminant(Estimate):
     threshold: float
 
     def __new__(cls, eigenvalues: Float[Tensor, " r"], threshold: float) -> LogDeterminant:
-        """Make the float: -inf where the kernel is numerically singular."""
+        """Create the float: -inf if the kernel is numerically singular."""
         regular = bool(eigenvalues[0] > threshold)
         value = float.__new__(cls, float(eigenvalues.log().sum()) if regular else float("-inf"))
         value.standard_error, value.eigenvalues, value.threshold = None, eigenvalues, threshold
@@ -209,14 +175,14 @@ class LogDeterminant(Estimate):
     def effective_rank(self) -> float:
         r"""Effective rank: exponential of the entropy of the spectrum (Roy and Vetterli 2007).
 
-        $\exp(-\sum_i p_i \log p_i)$ with $p_i = \lambda_i / \sum_j \lambda_j$. Between 1 (one direction holds all) and
-        the number of rows (all directions alike); 0 for the zero kernel.
+        $\exp(-\sum_i p_i \log p_i)$ with $p_i = \lambda_i / \sum_j \lambda_j$, between 1 (one direction) and the number
+        of rows (equal eigenvalues); 0 for the zero kernel.
         """
         positive = self.eigenvalues[self.eigenvalues > self.threshold]
         if len(positive) == 0:
             return 0.0
-        shares = positive / positive.sum()
-        return float(torch.exp(-(shares * shares.log()).sum()))
+        fractions = positive / positive.sum()
+        return float(torch.exp(-(fractions * fractions.log()).sum()))
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers by name."""
@@ -227,7 +193,7 @@ class LogDeterminant(Estimate):
 
 
 @register_measure(
-    title="NTK log determinant: diversity of the samples' gradients",
+    title="NTK log determinant: diversity of the gradients of samples",
     numbers={
         "ntk_logdet": ScalarInfo("nats (log of squared output / squared weight)", "lower", "sum over eigenvalues"),
         "rank": ScalarInfo("eigenvalues", "none", "count"),
@@ -249,15 +215,14 @@ def ntk_logdet(
 ) -> LogDeterminant:
     r"""Compute the log determinant of the neural tangent kernel.
 
-    $\log\det K = \sum_i \log \lambda_i$. K is the kernel of `empirical_ntk`, in evaluation mode. Lower means that fewer
-    independent directions are learned. No jitter is added: where an eigenvalue is not above the rounding errors of K,
-    $R\, \epsilon\, \lambda_{max}$ for R rows and the machine precision of `dtype`, the result is -inf, and its `rank`
-    says how many eigenvalues are.
+    $\log\det K = \sum_i \log \lambda_i$ for the kernel of `empirical_ntk`. Lower means fewer independent directions. No
+    jitter is added: if an eigenvalue does not exceed the rounding errors of K, $R\, \epsilon\, \lambda_{max}$ for R
+    rows and the machine precision of `dtype`, the result is -inf, and `rank` is the number of eigenvalues that do.
 
     Args:
         outputs: "full" for all nC rows, or "traced" for the n x n kernel summed over outputs. The two differ.
-        dtype: Floating-point type in which gradients and kernel are computed; None for the network's own, which is
-            faster and raises the threshold. The factorization is in float64 always.
+        dtype: Floating-point type of gradients and kernel; None for that of the network, which is faster and raises the
+            threshold. The eigenvalues are always computed in float64.
         mode: As for `empirical_ntk`.
 
     >>> network = nn.Linear(2, 1, bias=False)

@@ -32,39 +32,38 @@ def _warn_if_outputs_cancel(mean_output: float, per_output: float, n_outputs: in
     """Warn if the mean output moves far less than independent outputs would."""
     if n_outputs * mean_output < CANCELLATION_BELOW * per_output:
         warnings.warn(
-            f"S measures the mean of the outputs, which hardly changes with the input here: its variance is "
-            f"{mean_output:.2g}, that of a single output {per_output:.2g}. The output layer is centred, or nearly so. "
-            "Use per_output=True.",
+            f"S is the variance of the mean output, here {mean_output:.2g}, far below {per_output:.2g} of a single "
+            "output. The output layer is centred, or nearly so. Use per_output=True.",
             UserWarning,
             stacklevel=4,
         )
 
 
-def _joint_variance(shifts: Float[Tensor, "draws n k"]) -> Estimate:
-    """Return the population variance over draws and samples, averaged over the last axis."""
-    draws, n, _ = shifts.shape
-    if draws * n < 2:
-        raise InvalidInput("A variance needs two noisy samples or more; got one. Pass more inputs or draws=2.")
-    influence = (shifts - shifts.mean((0, 1))).square().mean(2)  # (draws, n)
-    clusters = influence.mean(0) if n > 1 else influence[:, 0]
+def _sampled_sensitivity(shifts: Iterable[Float[Tensor, "n k"]], *, per_output: bool) -> Estimate:
+    """Return the population variance over draws and samples of the mean output, or averaged over outputs."""
+    draws = []
+    for shift in shifts:
+        mean = shift.mean(1, keepdim=True)
+        if not draws and not per_output:
+            _warn_if_outputs_cancel(mean.square().mean().item(), shift.square().mean().item(), shift.shape[1])
+        draws.append(shift if per_output else mean)
+    values = torch.stack(draws)  # [draws, n, k]
+    if values.shape[0] * values.shape[1] < 2:
+        raise InvalidInput("Got one noisy sample; a variance needs at least 2. Pass more inputs or draws=2.")
+    influence = (values - values.mean((0, 1))).square().mean(2)
+    # the draws of one sample are one cluster; those of a single sample are independent
+    clusters = influence.mean(0) if values.shape[1] > 1 else influence[:, 0]
     return Estimate(influence.mean().item(), clusters.std().item() / math.sqrt(len(clusters)))
 
 
-def _sampled(shifts: Iterable[Float[Tensor, "n k"]], *, per_output: bool) -> Estimate:
-    kept = []
-    for shift in shifts:
-        mean = shift.mean(1, keepdim=True)
-        if not kept and not per_output:
-            _warn_if_outputs_cancel(mean.square().mean().item(), shift.square().mean().item(), shift.shape[1])
-        kept.append(shift if per_output else mean)
-    return _joint_variance(torch.stack(kept))
-
-
-def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool, chunk_size: int | None) -> float:
+def _zero_noise_limit(
+    network: nn.Module, x: Tensor, *, space: Space, per_output: bool, chunk_size: int | None
+) -> float:
     """Return the limit of S / noise_std^2 for vanishing noise."""
     k = number_of_outputs(network, x)
     if per_output:
         return squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size).mean().item() / k
+    # one pass for the gradient of the mean output, and one for random signs, whose mean square is that of all outputs
     signs = random_signs(1, len(x), k, None, x.device).double()
     mean = torch.full_like(signs, 1 / k)
     squares = squared_products(network, x, torch.cat([mean, signs]), space=space, chunk_size=chunk_size).mean(1)
@@ -73,7 +72,7 @@ def _zero_noise(network: nn.Module, x: Tensor, *, space: Space, per_output: bool
 
 
 @register_measure(
-    title="shift of the outputs under noise on the input",
+    title="shift of the outputs under input noise",
     numbers=ScalarInfo("squared output units", "lower", "variance over samples and noise of the mean over outputs"),
     cost_class="forward",
     sampling=Sampling("own", 128, lambda k: 2),
@@ -96,24 +95,23 @@ def output_sensitivity(
     .. math:: S = \mathrm{Var}_{x, \varepsilon}\Big[ \frac1K \sum_{k=1}^K \big( f_k(x + \varepsilon) - f_k(x) \big)
               \Big], \qquad \varepsilon \sim N(0, \sigma^2 I)
 
-    The population variance, over samples and draws jointly, of the mean over outputs. The mean of the outputs'
-    variances, `per_output=True`, equals K S for independent output rows, as after random initialization. Probabilities
-    sum to 1, so after the softmax S is 0, and the number is always the per-output form. For the same reason S measures
-    only that direction of the logits which no probability depends on: it is 0 for a last layer with a mean row of 0,
-    and falls in long training by SGD with weight decay. A warning says so when the mean output moves far less than the
-    outputs do.
+    The population variance, over samples and draws jointly, of the mean over outputs. The mean of the variances of the
+    outputs, `per_output=True`, is K S for independent output rows, as after random initialization. Probabilities sum
+    to 1, so after the softmax S is 0 and the per-output form is used. In logits S measures only the direction that no
+    probability depends on: it is 0 for a last layer with a mean row of 0, and falls in long training by SGD with weight
+    decay. A warning is given if the mean output shifts far less than the outputs.
 
     The standard error is that of a variance by the delta method, $\mathrm{sd}_i[\frac1m \sum_d (m_{id} - \bar m)^2] /
-    \sqrt n$, with one cluster per sample. It covers the choice of samples as well as of noise.
+    \sqrt n$, with one cluster per sample. It covers the sampling of inputs as well as of noise.
 
     Args:
         noise_std: Standard deviation of the noise on every input entry.
-        draws: Noise samples per input (the paper's: 1).
+        draws: Noise samples per input (1 in the paper).
         space: "logits", or "probabilities" for the per-output form after the softmax.
-        per_output: Whether to average the outputs' variances instead of taking the variance of their mean.
+        per_output: Whether to average the variances of the outputs in place of the variance of their mean.
         method: "sampled", or "zero_noise" for the exact limit $\sigma^2 \cdot \frac1n \sum_i \lVert \nabla_x \bar
-            f(x_i) \rVert^2$ (per output: $\frac{\sigma^2}{K n} \sum_i \lVert J_i \rVert_F^2$), for noise below about
-            1e-4 of the inputs' size, which float32 rounds away.
+            f(x_i) \rVert^2$ (per output: $\frac{\sigma^2}{K n} \sum_i \lVert J_i \rVert_F^2$), for noise that float32
+            rounds away, below about 1e-4 of the inputs.
 
     >>> layer = nn.Linear(4, 2, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 1.5)
@@ -129,9 +127,9 @@ def output_sensitivity(
         x = continuous_inputs(network, x)
         check_sample_independence(network, x)
         if method == "zero_noise":
-            limit = _zero_noise(network, x, space=space, per_output=per_output, chunk_size=chunk_size)
+            limit = _zero_noise_limit(network, x, space=space, per_output=per_output, chunk_size=chunk_size)
             return Estimate(noise_std**2 * limit)
         shifts = output_shifts(
             network, x, noise_std=noise_std, draws=draws, space=space, generator=generator, chunk_size=chunk_size
         )
-        return _sampled(shifts, per_output=per_output)
+        return _sampled_sensitivity(shifts, per_output=per_output)

@@ -35,7 +35,7 @@ class ErrorDetection(Result):
     Attributes:
         variance: Area for the output variance under input noise.
         max_probability: Area for the complement of the largest predicted probability.
-        difference: `variance` minus `max_probability`; its standard error knows that both saw the same samples.
+        difference: `variance` minus `max_probability`, with the standard error of a paired difference.
         wrong: Number of wrong predictions.
         n: Number of predictions.
     """
@@ -47,7 +47,7 @@ class ErrorDetection(Result):
     n: int
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row for either area and one for their difference, with standard errors."""
+        """Return one row for each area and one for their difference, with standard errors."""
         import pandas
 
         areas = {name: getattr(self, name) for name in ("variance", "max_probability", "difference")}
@@ -64,7 +64,7 @@ def _unbiased_variance(shifts: Iterable[Float[Tensor, "n k"]]) -> Float[Tensor, 
     shape: tuple[int, ...] = ()
     for shift in shifts:
         shape = shift.shape
-        moments.update(shift.reshape(1, -1))  # a draw is one sample whose channels are the outputs of all inputs
+        moments.update(shift.reshape(1, -1))  # one noise sample, with the outputs of all inputs as channels
     return (moments.variance * (moments.count / (moments.count - 1))).view(shape).mean(1)
 
 
@@ -80,18 +80,18 @@ def output_variance(
 ) -> Float[Tensor, " n"]:
     r"""Compute the output variance of every sample under input noise.
 
-    $\frac1K \sum_k \mathrm{Var}_\varepsilon f_k(x + \varepsilon)$. An uncertainty of single predictions that needs no
-    labels: output sensitivity (Forouzesh, Salehi and Thiran 2021, eq. 2 and section III-B) at one input, with the mean
-    over outputs outside the variance. The paper takes raw outputs. As an uncertainty of one input these say next to
-    nothing, because confident and doubtful inputs shift their logits alike (`error_detection` tells how it is for your
-    network); the default is therefore probabilities.
+    $\frac1K \sum_k \mathrm{Var}_\varepsilon f_k(x + \varepsilon)$: a label-free uncertainty of individual predictions.
+    It is output sensitivity (Forouzesh, Salehi and Thiran 2021, eq. 2 and section III-B) at one input, with the mean
+    over outputs outside the variance. The default is probabilities, not the logits of the paper: these are hardly
+    informative, because logits shift as much for confident predictions as for doubtful ones (`error_detection` compares
+    them for your network).
 
-    Estimated: the unbiased variance over `draws`. Its relative standard error for one Gaussian output is
-    $\sqrt{2 / (\mathrm{draws} - 1)}$, and smaller where several outputs move independently.
+    The estimate is the unbiased variance over `draws`. Its relative standard error for one Gaussian output is
+    $\sqrt{2 / (\mathrm{draws} - 1)}$, and smaller if several outputs shift independently.
 
     Args:
         noise_std: Standard deviation of the noise on every input entry.
-        draws: Noise draws an input, 2 or more; each costs a forward pass.
+        draws: Noise samples per input, 2 or more; each costs a forward pass.
         space: "probabilities" or "logits".
 
     >>> constant = nn.Linear(4, 3)
@@ -114,20 +114,21 @@ def output_variance(
 def _placements(scores: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the fraction of the other group that each prediction outranks (ties: half)."""
     ranks = rankdata(scores)
+    # the rank among all minus the rank in the own group counts lower scores in the other group
     of_wrong = (ranks[wrong] - rankdata(scores[wrong])) / (~wrong).sum()
-    of_right = 1 - (ranks[~wrong] - rankdata(scores[~wrong])) / wrong.sum()
-    return of_wrong, of_right
+    of_correct = 1 - (ranks[~wrong] - rankdata(scores[~wrong])) / wrong.sum()
+    return of_wrong, of_correct
 
 
-def _area(of_wrong: np.ndarray, of_right: np.ndarray) -> Estimate:
-    # DeLong et al. 1988: the area is a two-sample U-statistic, its variance that of the two samples of placements.
-    # The area is linear in the placements, so a difference of placements gives the difference and its error.
-    variance = of_wrong.var(ddof=1) / len(of_wrong) + of_right.var(ddof=1) / len(of_right)
+def _area(of_wrong: np.ndarray, of_correct: np.ndarray) -> Estimate:
+    # DeLong et al. 1988: the area is a two-sample U-statistic, with the variance of both samples of placements.
+    # It is linear in the placements, so differences of placements give the difference of areas and its error.
+    variance = of_wrong.var(ddof=1) / len(of_wrong) + of_correct.var(ddof=1) / len(of_correct)
     return Estimate(of_wrong.mean(), math.sqrt(variance))
 
 
 def _odds_against(outputs: Tensor) -> Tensor:
-    """Return (1 - p) / p of the largest probability p, which does not saturate near p = 1."""
+    """Return (1 - p) / p of the largest probability p; it does not saturate near p = 1."""
     relative = (outputs - outputs.max(1, keepdim=True).values).exp()
     return relative.scatter(1, outputs.argmax(1, keepdim=True), 0.0).sum(1)
 
@@ -145,18 +146,18 @@ def error_detection(
 ) -> ErrorDetection:
     """Compare output variance and largest probability as detectors of wrong predictions.
 
-    Each is the probability that a wrong prediction has a larger uncertainty than a right one (area under the ROC
-    curve, ties count half), with DeLong's standard error over the samples. For networks trained on 1,000 images of
-    MNIST or Fashion-MNIST the variance of the probabilities (0.79 to 0.90) falls 0.01 to 0.05 short of the largest
-    probability, at ten times its cost, and the variance of the raw outputs is near chance (0.52 to 0.59).
+    Each area under the ROC curve is the probability that a wrong prediction has a larger uncertainty than a correct one
+    (ties count half), with the standard error of DeLong over the samples. For networks trained on 1,000 images of MNIST
+    or Fashion-MNIST the area of the variance of probabilities (0.79 to 0.90) is 0.01 to 0.05 below that of the largest
+    probability, at ten times its cost, and the variance of logits is near chance (0.52 to 0.59).
 
     Args:
         noise_std: Standard deviation of the noise on every input entry.
-        draws: Noise draws an input.
-        space: "probabilities" or "logits", whose variance is computed.
+        draws: Noise samples per input.
+        space: "probabilities" or "logits" of the variance.
 
     Raises:
-        NotMeasurable: Fewer than two predictions are wrong, or fewer than two are right.
+        NotMeasurable: Fewer than two predictions are wrong, or fewer than two are correct.
 
     >>> data = torch.tensor([[0.0, 9.0], [0.0, 8.0], [0.0, 2.0], [0.0, 1.0]])
     >>> error_detection(nn.Identity(), data, torch.tensor([1, 1, 0, 0])).max_probability
@@ -172,8 +173,8 @@ def error_detection(
     wrong = (outputs.argmax(1) != y.cpu()).numpy()
     if min(wrong.sum(), (~wrong).sum()) < 2:
         raise NotMeasurable(
-            "Telling wrong from right predictions needs two of each at least; "
-            f"got {wrong.sum()} wrong and {(~wrong).sum()} right. Use more or harder samples."
+            f"Got {wrong.sum()} wrong and {(~wrong).sum()} correct predictions; error detection needs at least 2 of "
+            "each. Use more or harder samples."
         )
     by_variance = _placements(variance.numpy(), wrong)
     by_probability = _placements(_odds_against(outputs).numpy(), wrong)

@@ -1,11 +1,11 @@
 r"""PAC-Bayes bounds and flatness from the tolerated noise on the weights.
 
-All four measures share one quantity. For noise of one scale, sigma is the largest standard deviation of Gaussian noise
-on all trainable weights at which the accuracy, a mean over `draws` noise samples, drops by at most `drop`. For noise in
-proportion to the weights, sigma' is the largest factor of noise with standard deviation $\sqrt{\sigma'^2 \theta_i^2 +
-\epsilon^2}$, $\epsilon = 0.001$. Both are found by bisection in [0, 2], within 0.01 of the drop or after 15 steps. They
-are close to 2 if the accuracy never drops that far, as for a network at chance. Batch-norm scales are perturbed like
-other weights, batch-norm statistics are not. Dziugaite et al. 2020 report $\sqrt{\cdot / n}$ of the bounds.
+All four measures use the same quantity: sigma is the largest standard deviation of Gaussian noise on all trainable
+weights at which the accuracy, a mean over `draws` noise samples, drops by at most `drop`. For noise proportional to the
+weights it is the largest factor sigma' of noise with standard deviation $\sqrt{\sigma'^2 \theta_i^2 + \epsilon^2}$,
+$\epsilon = 0.001$. Both result from a bisection in [0, 2], within 0.01 of the drop or after 15 steps. They are close to
+2 if the accuracy never drops that far, as for a network at chance. Batch-norm scales are perturbed like other weights,
+batch-norm statistics are not. Dziugaite et al. 2020 report $\sqrt{\cdot / n}$ of the bounds.
 
 Further common parameters:
     drop: Drop of the accuracy that defines sigma, in (0, 1).
@@ -32,16 +32,16 @@ from gapscope.measures.parameters import weight_differences
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
-# all four perturb by the same noise samples, so that each kind of noise is searched once
+# a common stream: the same noise samples for all, so that each bisection runs once
 STREAM = "perturbations"
-# keeps weights near zero from being frozen, as in the reference
+# so that weights near zero are perturbed too, as in the reference
 MAGNITUDE_EPSILON = 1e-3
-# distance from the drop at which the search ends
+# distance from the drop at which the bisection ends
 TOLERANCE = 0.01
 
 
-def _noisy(weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool) -> list[Tensor]:
-    """Return the weights plus Gaussian noise, optionally in proportion to their magnitude."""
+def _perturb(weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool) -> list[Tensor]:
+    """Return the weights plus Gaussian noise, optionally proportional to their magnitude."""
     generator, values = torch.Generator().manual_seed(seed), []
     for weight in weights:
         noise = torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
@@ -51,7 +51,7 @@ def _noisy(weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude:
 
 
 def _certainly_exceeds(clean: float, noisy: Sequence[float], draws: int, drop: float) -> bool:
-    """Return whether the drop is exceeded even if all missing noise samples have accuracy 1."""
+    """Return whether the drop is exceeded even if all remaining noise samples have accuracy 1."""
     highest = (sum(noisy) + draws - len(noisy)) / draws
     return clean - highest - drop >= TOLERANCE
 
@@ -67,11 +67,11 @@ def _noise_tolerance(
     generator: torch.Generator | None,
     chunk_size: int | None,
 ) -> float:
-    """Return sigma, or sigma' for noise in proportion to the weights, by bisection."""
+    """Return sigma, or sigma' for noise proportional to the weights, by bisection."""
     check_range("drop", drop, 0, 1, low_open=True)
     check_range("draws", draws, 1)
     source = resolve_generator(generator, STREAM)
-    # every deviation is tried with the same noise samples, so that the accuracy is a smooth function of it
+    # the same noise samples for every deviation, so that the accuracy is a smooth function of it
     seeds = torch.randint(2**62, (draws,), generator=source, device=source.device).tolist()
     with measurement_mode(network) as network:
         weights = [parameter.detach() for parameter in trainable(network)]
@@ -88,7 +88,7 @@ def _noise_tolerance(
         for _ in range(15):
             middle, noisy = (low + high) / 2, list[float]()
             for seed in seeds:
-                noisy.append(accuracy(_noisy(weights, middle, seed, magnitude=magnitude)))
+                noisy.append(accuracy(_perturb(weights, middle, seed, magnitude=magnitude)))
                 if _certainly_exceeds(clean, noisy, draws, drop):
                     break
             excess = abs(clean - sum(noisy) / len(noisy)) - drop
@@ -111,7 +111,7 @@ _BOUND = ScalarInfo("nats", "lower", "sum over all trainable weights")
 
 
 @_register(
-    title="sensitivity of the accuracy to noise on the weights",
+    title="sensitivity of the accuracy to weight noise",
     numbers=ScalarInfo("1 / squared weight units", "lower", "of the accuracy, a mean over samples and draws"),
     reference=_REFERENCE.format(53),
 )
@@ -127,14 +127,14 @@ def pacbayes_flatness(
 ) -> Estimate:
     r"""Compute the flatness of the accuracy under noise on the weights (estimated).
 
-    $1 / \sigma^2$. The released code of the reference passes a variance where torch expects a standard deviation; here
-    $\sigma$ is the standard deviation.
+    $1 / \sigma^2$ for the standard deviation $\sigma$. The released code of the reference passes a variance where torch
+    expects a standard deviation.
     """
     return Estimate(1 / _noise_tolerance(network, x, y, False, drop, draws, generator, chunk_size) ** 2)
 
 
 @_register(
-    title="sensitivity of the accuracy to noise in proportion to the weights",
+    title="sensitivity of the accuracy to noise proportional to the weights",
     numbers=ScalarInfo("1", "lower", "of the accuracy, a mean over samples and draws"),
     reference=_REFERENCE.format(61),
 )

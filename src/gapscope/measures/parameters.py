@@ -32,7 +32,7 @@ def parameter_count(network: nn.Module) -> Estimate:
 
 
 @register_measure(
-    title="size of the weights",
+    title="squared L2 norm of the weights",
     numbers=ScalarInfo("squared weight units", "lower", "sum over all trainable parameters"),
     cost_class="weights",
     reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.2",
@@ -40,7 +40,7 @@ def parameter_count(network: nn.Module) -> Estimate:
 def parameter_norm(network: nn.Module) -> Estimate:
     r"""Compute the squared L2 norm of all trainable parameters, biases included (exact).
 
-    $\sum_i |\theta_i|^2$. Accumulated in float64.
+    $\sum_i |\theta_i|^2$, accumulated in float64.
 
     >>> layer = nn.Linear(2, 1)
     >>> _ = nn.init.constant_(layer.weight, 2.0), nn.init.constant_(layer.bias, 1.0)
@@ -57,8 +57,8 @@ def weight_differences(network: nn.Module, initial_state: Mapping[str, Tensor]) 
     differences = []
     for name, parameter in network.named_parameters():
         if parameter.requires_grad:
-            start = as_real(initial_value(initial_state, name, parameter)).double()
-            differences.append(as_real(parameter.detach()).double() - start)
+            initial = as_real(initial_value(initial_state, name, parameter)).double()
+            differences.append(as_real(parameter.detach()).double() - initial)
     return differences
 
 
@@ -71,17 +71,17 @@ def weight_differences(network: nn.Module, initial_state: Mapping[str, Tensor]) 
 def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[str, Tensor]) -> Estimate:
     r"""Compute the L2 distance of all trainable parameters from their initial values (exact).
 
-    $\|\theta - \theta_0\|_2$. Accumulated in float64.
+    $\|\theta - \theta_0\|_2$, accumulated in float64.
 
     Raises:
         InvalidInput: `initial_state` lacks a parameter or has another shape for it, or a weight is not finite.
 
     >>> import copy
     >>> layer = nn.Linear(2, 1)
-    >>> before = copy.deepcopy(layer.state_dict())
+    >>> initial_state = copy.deepcopy(layer.state_dict())
     >>> layer.weight.data += 1.5
     >>> layer.bias.data += 3.5**0.5
-    >>> distance_from_initialization(layer, initial_state=before)
+    >>> distance_from_initialization(layer, initial_state=initial_state)
     2.82843
     """
     check_finite(network)
@@ -96,12 +96,12 @@ def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[s
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), the baseline of zero-cost proxies",
 )
 def multiply_accumulates(network: nn.Module, x: Inputs) -> Estimate:
-    r"""Count the multiply-accumulate operations of one forward pass of one sample (exact).
+    r"""Count the multiply-accumulate operations of one forward pass for one sample (exact).
 
     A linear layer of I inputs and O outputs has $I O$ per position, a convolution $O \cdot I / g \cdot k_h k_w$ per
     output position; attention counts its two products. Biases, normalization, activations and pooling are not counted.
     """
-    # fused layers hide their products from the counter; where a weight has a gradient, torch fuses none
+    # fused layers hide their products from the counter; with weights that need gradients torch does not fuse
     with measurement_mode(network) as network, differentiable_kernels(network.modules()):
         network.requires_grad_(True)
         counter = FlopCounterMode(display=False)

@@ -1,4 +1,4 @@
-"""Path norms: networks with absolute weights, and their first layers."""
+"""Path norm and Fisher-Rao norm, and networks with powers of absolute weights."""
 
 from __future__ import annotations
 
@@ -34,33 +34,35 @@ from gapscope.results.estimate import Estimate
 
 
 def _powered(norm: _BatchNorm, bias: Tensor | None, power: int) -> list[tuple[Tensor, Tensor]]:
-    """Return changes that turn batch norm h -> s h + b into h -> |s|^p h + |b|^p.
+    """Return values for tensors that turn batch norm h -> s h + b into h -> |s|^p h + |b|^p.
 
-    In evaluation mode s h + b is gamma (h - mean) / sqrt(variance + eps) + beta; `bias` is that of the layer before.
+    In evaluation mode s h + b is gamma (h - mean) / sqrt(variance + eps) + beta; `bias` is that of the layer before it.
     """
     assert norm.running_mean is not None and norm.running_var is not None
+    # s = gamma / sqrt(squared), so |s|^p needs squared^p in place of squared, and |gamma|^p, which the caller has
     squared = norm.running_var.double() + norm.eps
     gamma = torch.ones_like(squared) if norm.weight is None else norm.weight.detach().double()
     shift = -norm.running_mean.double() * gamma / squared.sqrt()
     pairs = [(norm.running_var, squared**power - norm.eps)]
-    if bias is not None:  # what two layers in a row add is one shift
+    if bias is not None:  # both layers add to one shift, s bias + b
         shift = shift + bias.detach().double() * gamma / squared.sqrt()
         pairs.append((bias, torch.zeros_like(shift)))
     if norm.bias is None:
+        # without beta the shift is -mean' |gamma|^p / sqrt(squared^p)
         mean = -(shift.abs() ** power) * squared ** (power / 2) / gamma.abs() ** power
         return [*pairs, (norm.running_mean, mean)]
     shift = shift + norm.bias.detach().double()
     return [*pairs, (norm.running_mean, torch.zeros_like(shift)), (norm.bias, shift.abs() ** power)]
 
 
-def _norms(network: nn.Module, x: Tensor) -> list[tuple[_BatchNorm, Tensor | None]]:
+def _batch_norms(network: nn.Module, x: Tensor) -> list[tuple[_BatchNorm, Tensor | None]]:
     """Return each batch norm with running statistics, and the bias of the layer before it."""
     calls, result = record_module_calls(network, x), []
     for call in calls:
         norm = call.module
         if isinstance(norm, _BatchNorm) and norm.running_mean is not None and norm.running_var is not None:
-            before = [one.module for one in calls if isinstance(one.module, Weighted) and one.output is call.input]
-            result.append((norm, before[0].bias if before else None))
+            layers = [each.module for each in calls if isinstance(each.module, Weighted) and each.output is call.input]
+            result.append((norm, layers[0].bias if layers else None))
     return result
 
 
@@ -69,8 +71,8 @@ class PoweredNetwork:
     """Network with powers of absolute values substituted for its parameters."""
 
     network: nn.Module
-    stand_in: ParameterSubstitution
-    # all additive terms: biases, means of batch norms
+    substitution: ParameterSubstitution
+    # all additive terms: biases and running means
     shifts: tuple[Tensor, ...]
 
     def sum_for_ones(self, shape: tuple[int, ...], factor: float = 1.0) -> Tensor:
@@ -78,19 +80,6 @@ class PoweredNetwork:
         device = device_of(self.network)
         ones = torch.full((1, *shape), factor, dtype=highest_precision_dtype(device), device=device)
         return checked_outputs(self.network(ones), 1).sum()
-
-    def check_homogeneous(self, shape: tuple[int, ...]) -> None:
-        """Raise unless the network without its shifts doubles its outputs with its inputs."""
-        with torch.no_grad():
-            for shift in self.shifts:
-                self.stand_in[shift].zero_()
-            once, twice = (float(self.sum_for_ones(shape, factor)) for factor in (1.0, 2.0))
-        if not abs(twice - 2 * once) <= 1e-6 * abs(twice):
-            raise NotMeasurable(
-                "A sum over paths needs activations that are linear for positive numbers (such as ReLU) and no "
-                "normalization by the sample's own activations; doubling the input multiplies the outputs by "
-                f"{twice / once if once else float('nan'):.4g} here."
-            )
 
 
 @contextmanager
@@ -100,33 +89,33 @@ def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[
     Batch norm becomes the power of the map that it is in evaluation mode.
 
     Raises:
-        NotMeasurable: The inputs are token ids, in whose place no ones can be put.
+        NotMeasurable: The inputs are token ids.
     """
     if not x.is_floating_point():
         raise NotMeasurable(
-            f"The network is run on an input of ones, which needs floating-point inputs; got {x.dtype}. "
+            f"Got inputs of {x.dtype}; an input of ones needs floating-point inputs. "
             "For token ids, measure the part of the network after its embedding."
         )
     with measurement_mode(network) as network:
-        norms = _norms(network, prepare_inputs(network, x[:1]))
-        # read before other tensors are seen in place of these
+        norms = _batch_norms(network, prepare_inputs(network, x[:1]))
+        # computed before the substitution hides the original tensors
         pairs = [pair for norm, bias in norms for pair in _powered(norm, bias, power)]
         biases = [p for name, p in network.named_parameters() if name.rsplit(".", 1)[-1].startswith("bias")]
         shifts = (*biases, *(norm.running_mean for norm, _ in norms if norm.running_mean is not None))
         with cast_network(
             network, highest_precision_dtype(device_of(network)), lambda values: values.abs() ** power
-        ) as stand_in:
+        ) as substitution:
             with torch.no_grad():
                 for tensor, values in pairs:
-                    stand_in[tensor].copy_(values)
-            yield PoweredNetwork(network, stand_in, shifts)
+                    substitution[tensor].copy_(values)
+            yield PoweredNetwork(network, substitution, shifts)
 
 
 _register = partial(register_measure, labels=True, default=False)
 
 
 @_register(
-    title="sum over all paths of the squared product of their weights",
+    title="sum over all paths of the squared product of weights (path norm)",
     numbers=ScalarInfo("squared output / squared input", "lower", "sum over paths of the squared product of weights"),
     cost_class="weights",
     reference="Neyshabur, Tomioka and Srebro 2015 (arXiv:1503.00036), eq. 7; Jiang et al. 2020, eq. 44",
@@ -136,15 +125,25 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
 
     Paths lead from inputs and biases to outputs. The sum is that of the outputs of the network with squared weights for
     an input of ones, so that only the shape of x matters. Batch norm is its linear map in evaluation mode. Computed in
-    float64. Networks that are not piecewise linear (smooth activations, attention, layer norm) have none, nor have
-    networks of token ids: both raise `NotMeasurable`. Dziugaite et al. report $\sqrt{\cdot / n}$.
+    float64. Dziugaite et al. report $\sqrt{\cdot / n}$.
+
+    Raises:
+        NotMeasurable: The network is not piecewise linear (smooth activations, attention, layer norm), or the inputs
+            are token ids.
     """
     shape = tuple(x.shape[1:])
-    with with_powered_weights(network, x, 2) as powered:
-        with torch.no_grad():
-            total = powered.sum_for_ones(shape)
-        powered.check_homogeneous(shape)
-    return Estimate(total.item())
+    with with_powered_weights(network, x, 2) as powered, torch.no_grad():
+        total = float(powered.sum_for_ones(shape))
+        # without shifts a piecewise linear network is homogeneous of degree 1
+        for shift in powered.shifts:
+            powered.substitution[shift].zero_()
+        once, twice = (float(powered.sum_for_ones(shape, factor)) for factor in (1.0, 2.0))
+    if not abs(twice - 2 * once) <= 1e-6 * abs(twice):
+        raise NotMeasurable(
+            f"Doubling the input multiplies the outputs by {twice / once if once else float('nan'):.4g}; a path norm "
+            "needs 2. Use activations linear for positive numbers (ReLU) and no normalization per sample."
+        )
+    return Estimate(total)
 
 
 def _output_change(
@@ -152,7 +151,7 @@ def _output_change(
 ) -> Float[Tensor, "n k"]:
     r"""Return the Jacobian-vector product of the outputs along a direction v in the weights.
 
-    $J v$. It is the derivative of $u^\top J v$ by u, where $u^\top J$ is one backward pass: two backward passes in all.
+    $J v$ is the derivative of $u^\top J v$ by u, and $u^\top J$ is one backward pass: two backward passes in all.
     """
     cotangent = torch.zeros_like(outputs, requires_grad=True)
     gradients = whole_gradient(outputs, parameters, cotangent, create_graph=True)
@@ -162,7 +161,7 @@ def _output_change(
 
 
 @_register(
-    title="change of the loss if all weights grow",
+    title="change of the loss under a common scaling of the weights (Fisher-Rao norm)",
     numbers=ScalarInfo("squared nats", "lower", "mean over samples"),
     cost_class="backward",
     sampling=Sampling("mean", 64, lambda k: 5),
@@ -171,8 +170,8 @@ def _output_change(
 def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
     r"""Compute the squared Fisher-Rao norm (exact).
 
-    $\frac1n \sum_i \langle \theta, \nabla_\theta \ell_i \rangle^2$. Over all trainable weights, of the cross-entropy
-    with the given labels. In a network of L + 1 layers without biases and with ReLU it is $(L+1)^2 \frac1n \sum_i
+    $\frac1n \sum_i \langle \theta, \nabla_\theta \ell_i \rangle^2$ over all trainable weights, for the cross-entropy
+    with the labels in the data. In a network of L + 1 layers without biases and with ReLU it is $(L+1)^2 \frac1n \sum_i
     \langle \partial \ell_i / \partial f, f(x_i) \rangle^2$. Each $\langle \theta, \nabla \ell_i \rangle$ is a
     derivative along the weights, so that no per-sample gradient is formed.
 
@@ -188,16 +187,17 @@ def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
         parameters = trainable(network)
         direction = [as_real(parameter.detach()) for parameter in parameters]
 
-        def changes(part: Tensor, labels: Tensor) -> Float[Tensor, " n"]:
+        def loss_changes(part: Tensor, labels: Tensor) -> Float[Tensor, " n"]:
             outputs = checked_outputs(network(part), len(part))
+            # <theta, grad l> = dl/df . (J theta)
             along = _output_change(outputs, parameters, direction).double()
             outputs = outputs.detach().double().requires_grad_()
             (by_outputs,) = torch.autograd.grad(sample_losses(outputs, labels).sum(), outputs)
             return (by_outputs * along).sum(1)
 
         chunk_size = samples_per_pass(
-            network, x, chunk_size, one_pass=lambda first: changes(first, labels[: len(first)])
+            network, x, chunk_size, one_pass=lambda first: loss_changes(first, labels[: len(first)])
         )
         for part in slices(len(x), chunk_size):
-            total += changes(x[part].clone(), labels[part]).square().sum().item()
+            total += loss_changes(x[part].clone(), labels[part]).square().sum().item()
     return Estimate(total / len(x))

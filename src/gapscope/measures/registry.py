@@ -1,9 +1,9 @@
 """Registry of measures: the decorator `register_measure`, and look-up by name.
 
 A measure is a function `(network, x[, y], *, [initial_state=, history=,] options) -> number(s)`. It returns a float, a
-0-d tensor or an Estimate for one number, and an object with `scalars() -> {name: float | Estimate}` for several. Such
-an object may give the reasons of NaN by `missing() -> {name: reason}`. All files in `gapscope.measures` are imported by
-`list_measures`; a measure in another package is registered when its module is imported.
+0-d tensor or an Estimate for one number, and an object with `scalars() -> {name: float | Estimate}` for several;
+`missing() -> {name: reason}` of such an object explains NaN. `list_measures` imports all files in `gapscope.measures`;
+a measure in another package is registered when its module is imported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COST_CLASSES = {
     "many": "tens of passes, or one backward pass per output",
     "superlinear": "grows faster than the number of samples",
 }
-# argument of a measure -> what it needs
+# argument of a measure -> entry of `Measure.needs`
 _NEEDS = {"x": "inputs", "y": "targets", "initial_state": "initial", "history": "history"}
 
 
@@ -44,8 +44,8 @@ class ScalarInfo:
     Attributes:
         units: Units of the number.
         direction: Direction that predicts a smaller generalization gap: "lower", "higher" or "none".
-        aggregation: What it is summed or averaged over.
-        title: Plain words, shown after the title of its measure; empty for its name.
+        aggregation: Sum or mean, and over what.
+        title: Noun phrase, shown after the title of the measure; empty for its name.
     """
 
     units: str
@@ -60,11 +60,11 @@ class Sampling:
 
     Attributes:
         kind: Extrapolation from the subset to all samples: "mean" (a mean over samples), "sum" (a sum over samples),
-            "own" (the measure's own standard error covers the choice of samples), "whole" (none of these: the number
-            of the subset, its standard error from the spread over eight groups of the subset).
-        fewest: Smallest subset.
-        passes: Forward passes per sample that it costs, approximately, given the number of outputs.
-        probe: Options that make it cheaper, tried before the number of samples is reduced.
+            "own" (the standard error of the measure covers the sampling), "whole" (none of these: the number of the
+            subset, with a standard error from the spread over eight groups of the subset).
+        fewest: Size of the smallest subset.
+        passes: Approximate number of forward passes per sample, as a function of the number of outputs.
+        probe: Options that make it cheaper, applied before the number of samples is reduced.
     """
 
     kind: Literal["mean", "sum", "own", "whole"]
@@ -80,16 +80,16 @@ class Measure:
     Attributes:
         name: Name in the registry.
         function: The function.
-        needs: Arguments besides the network: "inputs", "targets" (labels or regression targets), "labels" (class
+        needs: Arguments in addition to the network: "inputs", "targets" (labels or regression targets), "labels" (class
             labels only), "initial" (state dictionary before training), "history" (one mapping per epoch).
         numbers: Description of each number that it returns.
         reference: Source, with equation number.
-        title: Quantity in plain words, shown next to the name in reports.
+        title: Quantity as a noun phrase, shown next to the name in reports.
         cost_class: Key of `COST_CLASSES`.
         default: Whether it is measured when no measures are named.
         supports_dense: Whether it also accepts one label per position (pixels, tokens).
         sampling: Evaluation on a subset; None if a subset is not informative.
-        stream: Name of its random stream; measures of one stream draw the same numbers and share work.
+        stream: Name of its random stream; measures of one stream use the same random numbers and share work.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Measure:
             raise InvalidInput(
                 f"{self.name} needs {', '.join(self.needs)}; pass data as (x, y)"
                 f"{' and initial_state=state_dict before training' if 'initial' in self.needs else ''}"
-                f"{' and history=what training returned, one mapping per epoch' if 'history' in self.needs else ''}."
+                f"{' and history=one mapping per epoch, as training returns it' if 'history' in self.needs else ''}."
             )
         arguments = [samples.inputs] if "inputs" in self.needs else []
         if {"targets", "labels"} & set(self.needs):
@@ -158,7 +158,7 @@ class Measure:
         return Readings(self._reading(name, value, seconds, missing.get(name, "")) for name, value in numbers.items())
 
     def title_of(self, number: str) -> str:
-        """Return the title of one number (empty for a measure without a title)."""
+        """Return the title of one number (empty if the measure has none)."""
         if number == self.name or not self.title:
             return self.title
         return f"{self.title}: {self.numbers[number].title or number.replace('.', ', ').replace('_', ' ')}"
@@ -184,7 +184,7 @@ _MEASURES: dict[str, Measure] = {}
 
 
 def _with_checked_targets(name: str, function: Callable[..., Any], labels: bool, dense: bool) -> Callable[..., Any]:
-    """Return the measure with a check of its targets, for calls without `gapscope.measure`."""
+    """Return the function with a check of its targets, for calls without `gapscope.measure`."""
 
     @wraps(function)
     def checked(network: nn.Module, x: torch.Tensor, y: torch.Tensor, **options: Any) -> Any:
@@ -211,12 +211,12 @@ def register_measure(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as a measure, and complete its docstring.
 
-    The parameters are attributes of `Measure`. Its needs follow from the names of the function's arguments: `x`, `y`,
-    `initial_state` and `history`. Common parameters that its docstring does not list are added to it.
+    The parameters are attributes of `Measure`. Its needs follow from the arguments `x`, `y`, `initial_state` and
+    `history` of the function. Common parameters that its docstring does not list are added to it.
 
     Args:
-        name: Name in the registry; that of the function by default.
-        numbers: Description of its only number, or of each by name.
+        name: Name in the registry; empty for that of the function.
+        numbers: Description of the only number, or of each by name.
         labels: Whether `y` must hold class labels.
     """
     check_choice("cost_class", cost_class, COST_CLASSES)
@@ -228,10 +228,10 @@ def register_measure(
             if item.default is item.empty and item.name not in _NEEDS:
                 raise InvalidInput(
                     f"Required arguments of a measure must be the network and any of {', '.join(_NEEDS)}; {key} has "
-                    f"{item.name!r}. Rename it, or give it a default."
+                    f"{item.name!r}. Rename it, or add a default."
                 )
-        other = _MEASURES[key].function if key in _MEASURES else function
-        if (other.__module__, other.__qualname__) != (function.__module__, function.__qualname__):
+        registered = _MEASURES[key].function if key in _MEASURES else function
+        if (registered.__module__, registered.__qualname__) != (function.__module__, function.__qualname__):
             raise InvalidInput(f"A measure called {key!r} is registered already; choose another name.")
         add_common_parameters(function, "gapscope.measures")
         needs = [_NEEDS[item.name] for item in parameters if item.name in _NEEDS]

@@ -22,19 +22,20 @@ from gapscope.measures._noise import STREAM, mixed_logits, random_groups
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
-# singular values of the class means below this part of the largest are rounding
-_RANK = 1e-6
+# singular values of the class means below this fraction of the largest are rounding errors
+_MIN_SINGULAR_VALUE = 1e-6
 
 
 _register = partial(register_measure, labels=True, default=False)
 
 
-def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d"]) -> float:
-    """Return tr(S_W S_B^+) / C through the singular vectors of the class means."""
+def _within_over_between(deviations: Float[Tensor, "n d"], means: Float[Tensor, "c d"]) -> float:
+    """Return tr(S_W S_B^+) / C from deviations within classes and centred class means."""
+    # means = U S V^T, so S_B^+ = C V S^-2 V^T, and tr(S_W S_B^+) / C = sum |deviations V / S|^2 / n
     _, sizes, directions = torch.linalg.svd(means, full_matrices=False)
-    nonzero = sizes > _RANK * sizes[0]
-    scaled = spread @ directions[nonzero].mT / sizes[nonzero]
-    return scaled.square().sum().item() / len(spread)
+    nonzero = sizes > _MIN_SINGULAR_VALUE * sizes[0]
+    scaled = deviations @ directions[nonzero].mT / sizes[nonzero]
+    return scaled.square().sum().item() / len(deviations)
 
 
 @_register(
@@ -47,7 +48,7 @@ def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d
             "squared distance", "lower", "sum over entries", "class means against the last layer"
         ),
         "centre_disagreement": ScalarInfo(
-            "fraction of samples", "lower", "mean over samples", "predictions other than the nearest class mean"
+            "fraction of samples", "lower", "mean over samples", "predictions that differ from the nearest class mean"
         ),
     },
     sampling=Sampling("whole", 256, lambda k: 2),
@@ -56,7 +57,7 @@ def _within_over_between(spread: Float[Tensor, "n d"], means: Float[Tensor, "c d
 def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
     r"""Compute five numbers of neural collapse from the features before the last layer (exact).
 
-    All are 0 if the classes have collapsed. With class means $\mu_c$, their mean $\mu$, and $m_c = \mu_c - \mu$ for C
+    All are 0 if the classes have collapsed. With class means $\mu_c$, their mean $\mu$ and $m_c = \mu_c - \mu$ for C
     classes: "within_over_between" is $\frac1C \mathrm{tr}(\Sigma_W \Sigma_B^+)$ of the covariances within and between
     classes (NC1); "unequal_norms" the standard deviation over the mean of $\lVert m_c \rVert$, "unequal_angles" the
     mean of $|\cos(m_c, m_{c'}) + \frac1{C-1}|$ (NC2); "head_mismatch" $\lVert W / \lVert W \rVert_F - M / \lVert M
@@ -72,11 +73,12 @@ def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
     centres = torch.stack([features[y == label].mean(0) for label in labels])
     means = centres - centres.mean(0)
     if len(labels) < 2 or float(means.abs().max()) == 0:
-        raise NotMeasurable("Got no two classes with different mean features; neural collapse compares class means.")
+        raise NotMeasurable("Neural collapse needs two classes with different mean features; got none.")
     count, norms = len(labels), means.norm(dim=1)
     rows = torch.searchsorted(labels, y)
-    cosines = torch.nn.functional.normalize(means, dim=1)
-    angles = (cosines @ cosines.mT + 1 / (count - 1)).abs()[~torch.eye(count, dtype=torch.bool)]
+    directions = torch.nn.functional.normalize(means, dim=1)
+    # C class means of equal angles have pairwise cosines -1 / (C - 1)
+    angles = (directions @ directions.mT + 1 / (count - 1)).abs()[~torch.eye(count, dtype=torch.bool)]
     nearest = labels[torch.cdist(features, centres).argmin(1)]
     values = {
         "within_over_between": _within_over_between(features - centres[rows], means),
@@ -94,9 +96,9 @@ def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
 def label_variation(features: Float[Tensor, "n d"], y: Labels, neighbours: int) -> float:
     r"""Compute the label variation: weight fraction of graph edges between different labels.
 
-    $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ with L = D - A and one-hot labels Y. An edge joins two samples if one
-    is among the `neighbours` nearest of the other (all others, if fewer) by cosine similarity. Its weight is that
-    similarity, or 0 if it is negative. It is 0 if no edge has a weight.
+    $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ with L = D - A and one-hot labels Y. An edge connects two samples if
+    one is among the `neighbours` nearest ones of the other by cosine similarity; its weight is that similarity, or 0 if
+    it is negative. The result is 0 if no edge has a weight.
 
     >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> label_variation(features, torch.tensor([0, 0, 1, 1]), 1), label_variation(features, torch.arange(4), 1)
@@ -105,14 +107,14 @@ def label_variation(features: Float[Tensor, "n d"], y: Labels, neighbours: int) 
     rows = torch.nn.functional.normalize(features.double(), dim=1)
     similarity = (rows @ rows.mT).clamp(0, 1).fill_diagonal_(-1)
     nearest = similarity.topk(min(neighbours, len(rows) - 1), dim=1)
-    joined = torch.zeros_like(similarity).scatter_(1, nearest.indices, 1.0)
-    weights = similarity.clamp_min(0) * torch.maximum(joined, joined.mT)
+    connected = torch.zeros_like(similarity).scatter_(1, nearest.indices, 1.0)
+    weights = similarity.clamp_min(0) * torch.maximum(connected, connected.mT)
     total = weights.sum().item()
     return (weights * (y[:, None] != y)).sum().item() / total if total else 0.0
 
 
 @_register(
-    title="labels of samples with similar features",
+    title="label variation among samples with similar features",
     numbers={
         "features": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the last hidden layer"),
         "outputs": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the outputs"),
@@ -135,9 +137,8 @@ def graph_label_variation(
     """Compute the label variation over graphs of similar features, at two layers (estimated).
 
     `label_variation` at the last hidden layer ("features"), at the outputs ("outputs"), and the magnitude of their
-    difference ("change"). Each is the mean over random groups of samples of equal size, with a standard error from
-    their spread (None for a single group). The reference divides by a constant and has variants with more layers and
-    mixtures.
+    difference ("change"). Each is the mean over random groups of equal size, with a standard error from their spread
+    (None for a single group). The reference divides by a constant and has variants with more layers and mixtures.
 
     Args:
         neighbours: Nearest neighbours per sample.
@@ -150,16 +151,17 @@ def graph_label_variation(
     order = torch.arange(len(y))
     if len(y) > group_size:
         order = torch.randperm(len(y), generator=resolve_generator(generator, "feature graphs"))
-    used = len(y) if len(y) < 2 * group_size else len(y) // group_size * group_size
+    # one complete group at least, and no incomplete group in addition to two complete ones
+    n = len(y) if len(y) < 2 * group_size else len(y) // group_size * group_size
     rows = []
-    for part in order[:used].split(group_size):
+    for part in order[:n].split(group_size):
         first, second = (label_variation(signal[part], y[part], neighbours) for signal in (features, result.logits))
         rows.append((first, second, abs(second - first)))
     columns = torch.tensor(rows, dtype=torch.float64).T
     return Scalars(dict(zip(("features", "outputs", "change"), map(mean_with_error, columns), strict=True)))
 
 
-POOLED = 4
+_POOL_SIZE = 4
 
 
 def _first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
@@ -167,7 +169,7 @@ def _first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
     for call in record_module_calls(network, x[:1]):
         if isinstance(call.module, Weighted):
             return call.name, call.module
-    raise NotMeasurable("There must be a first convolution or linear layer; the network calls none.")
+    raise NotMeasurable("The network calls no convolution or linear layer; the Davies-Bouldin index needs one.")
 
 
 def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
@@ -189,22 +191,22 @@ def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
     return ratios.fill_diagonal_(-torch.inf).amax(1).mean().item()
 
 
-def _pooled(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
-    """Return flattened features, feature maps max-pooled by at most 4 x 4."""
+def _pool(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
+    """Return flattened features; feature maps are max-pooled by at most 4 x 4."""
     if isinstance(module, _ConvNd):
         dims = features.ndim - 2
         pool = {1: torch.nn.functional.max_pool1d, 2: torch.nn.functional.max_pool2d, 3: torch.nn.functional.max_pool3d}
-        size = [min(POOLED, length) for length in features.shape[2:]]
+        size = [min(_POOL_SIZE, length) for length in features.shape[2:]]
         features = pool[dims](features, size)
     return features.flatten(1)
 
 
 @_register(
-    title="overlap of the classes at the first layer, times the error on mixtures",
+    title="class overlap at the first layer times the error on mixed samples",
     numbers={
         "product": ScalarInfo("index", "lower", "of the two below"),
         "davies_bouldin": ScalarInfo("index", "lower", "mean over batches", "overlap of the classes"),
-        "mixup_error": ScalarInfo("fraction of samples", "lower", "mean over samples", "error on mixtures"),
+        "mixup_error": ScalarInfo("fraction of samples", "lower", "mean over samples", "error on mixed samples"),
     },
     sampling=Sampling("whole", 256, lambda k: 3),
     stream=STREAM,
@@ -221,17 +223,16 @@ def davies_bouldin_mixup(
 ) -> Scalars:
     """Compute the Davies-Bouldin index times the error on mixed samples (estimated).
 
-    The index is `davies_bouldin` at the first layer: of the output of the first convolution or linear layer, max-pooled
-    4 x 4 for feature maps; a mean over random batches. The error is that of `mixup_robustness`. Standard errors are the
-    spread over batches and over samples. Small batches make the index larger: compare networks on batches of equal
-    size. The reference's released code averages over the other classes, and uses augmented images for some of its
-    tables.
+    The index is `davies_bouldin` of the output of the first convolution or linear layer (feature maps max-pooled 4 x
+    4), a mean over random batches. The error is that of `mixup_robustness`. Standard errors are the spread over batches
+    and over samples. Small batches increase the index: compare networks with equal batch sizes. The released code of
+    the reference averages over the other classes, and uses augmented images for some of its tables.
 
     Args:
-        batch_size: Samples per batch of the index; incomplete batches are not used.
+        batch_size: Samples per batch of the index; incomplete batches are omitted.
 
     Raises:
-        NotMeasurable: There is no first layer, or one class only.
+        NotMeasurable: There is no first layer, or only one class.
     """
     check_range("batch_size", batch_size, 2)
     logits = mixed_logits(network, x, y, generator, chunk_size)
@@ -241,16 +242,17 @@ def davies_bouldin_mixup(
         x = prepare_inputs(network, x)
         name, module = _first_layer(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
-            with capture_outputs({name: module}) as seen:
+            with capture_outputs({name: module}) as captured:
                 network(x[part].clone())
-            features.append(_pooled(seen[name], module).cpu())
+            features.append(_pool(captured[name], module).cpu())
     features = torch.cat(features)
     batches = random_groups(len(x), batch_size, generator, STREAM)
     indices = torch.tensor([davies_bouldin(features[part], y.cpu()[part]) for part in batches], dtype=torch.float64)
     indices = indices[~indices.isnan()]
     if len(indices) == 0:
-        raise NotMeasurable("The samples have one class; the Davies-Bouldin index compares at least two.")
-    index, spread = indices.mean().item(), indices.std().item() / len(indices) ** 0.5 if len(indices) > 1 else 0.0
-    product_error = ((float(error) * spread) ** 2 + (index * (error.standard_error or 0.0)) ** 2) ** 0.5
+        raise NotMeasurable("The samples have one class; the Davies-Bouldin index needs at least two.")
+    index = mean_with_error(indices)
+    # standard error of a product of independent estimates, to first order
+    product_error = ((error * (index.standard_error or 0.0)) ** 2 + (index * (error.standard_error or 0.0)) ** 2) ** 0.5
     product = Estimate(index * error, product_error)
-    return Scalars({"product": product, "davies_bouldin": mean_with_error(indices), "mixup_error": error})
+    return Scalars({"product": product, "davies_bouldin": index, "mixup_error": error})

@@ -20,21 +20,17 @@ from gapscope.measures._noise import STREAM, mixed_logits
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 
 Images = Float[Tensor, "n c h w"]
+# six random numbers in [0, 1) per sample
 Draws = Float[Tensor, "n 6"]
 
 
-def check_images(x: Tensor) -> None:
+def _check_images(x: Tensor) -> None:
     """Raise NotMeasurable unless x holds images [n, channels, height, width] of 4 x 4 or more."""
     if x.ndim != 4 or min(x.shape[2:]) < 4 or not x.is_floating_point():
         raise NotMeasurable(
-            "Augmentations are those of images, floating-point inputs [n, channels, height, width] of at least 4 x 4 "
-            f"pixels; got {x.dtype} of shape {list(x.shape)}."
+            f"Got inputs of {x.dtype} with shape {list(x.shape)}; augmentations need floating-point images "
+            "[n, channels, height, width] of at least 4 x 4 pixels."
         )
-
-
-def six_draws(n: int, generator: torch.Generator) -> Draws:
-    """Sample six random numbers in [0, 1) for every sample."""
-    return torch.rand(n, 6, generator=generator, dtype=torch.float64)
 
 
 def _column(draws: Draws, index: int, like: Tensor) -> Float[Tensor, "n 1 1 1"]:
@@ -42,50 +38,52 @@ def _column(draws: Draws, index: int, like: Tensor) -> Float[Tensor, "n 1 1 1"]:
     return draws[:, index, None, None, None].to(like)
 
 
-def flipped(x: Images, draws: Draws) -> Images:
+def flip(x: Images, draws: Draws) -> Images:
     """Flip left and right."""
     return x.flip(3)
 
 
-def saturated(x: Images, draws: Draws) -> Images:
-    """Multiply the HSV saturation by a factor in [0.6, 1.6), clipped (grey images stay)."""
+def change_saturation(x: Images, draws: Draws) -> Images:
+    """Multiply the HSV saturation by a factor in [0.6, 1.6), clipped (grey images do not change)."""
     if x.shape[1] != 3:
         return x
-    value, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
-    saturation = (value - least) / value.clamp_min(1e-12)
+    # HSV: value is the largest channel, saturation the range of the channels relative to it
+    value, lowest = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
+    saturation = (value - lowest) / value.clamp_min(1e-12)
     factor = (0.6 + _column(draws, 0, x)).minimum(1 / saturation.clamp_min(1e-12))
     return value - (value - x) * factor
 
 
-def cropped(x: Images, draws: Draws) -> Images:
-    """Crop the middle 90 % of each side and resize it to the old size."""
+def crop(x: Images, draws: Draws) -> Images:
+    """Crop the middle 90 % of each side and resize it to the original size."""
     height, width = x.shape[2:]
     top, left = int(0.05 * height), int(0.05 * width)
     middle = x[:, :, top : height - top, left : width - left]
     return F.interpolate(middle, size=(height, width), mode="bilinear", align_corners=False)
 
 
-def edges(x: Images, draws: Draws) -> Images:
-    """Compute Sobel's horizontal derivative over 4, plus a half."""
+def detect_edges(x: Images, draws: Draws) -> Images:
+    """Compute the horizontal Sobel derivative over 4, plus a half."""
     kernel = x.new_tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]])
     channels = x.shape[1]
     weights = kernel.expand(channels, 1, 3, 3)
     return F.conv2d(F.pad(x, (1, 1, 1, 1), mode="reflect"), weights, groups=channels) / 4 + 0.5
 
 
-def brightened(x: Images, draws: Draws) -> Images:
+def brighten(x: Images, draws: Draws) -> Images:
     """Add half of the range."""
     return x + 0.5
 
 
-def flipped_and_saturated(x: Images, draws: Draws) -> Images:
+def flip_and_change_saturation(x: Images, draws: Draws) -> Images:
     """Flip left and right, then change the saturation by another factor."""
-    return saturated(x.flip(3), draws.roll(-1, 1))
+    return change_saturation(x.flip(3), draws.roll(-1, 1))
 
 
-def erased(x: Images, draws: Draws) -> Images:
-    """Set a rectangle to 0, each side between the roots of 0.6 % and 133 % of the area."""
+def erase(x: Images, draws: Draws) -> Images:
+    """Set a rectangle to 0, with sides between the roots of 0.6 % and 133 % of the area."""
     height, width = x.shape[2:]
+    # areas of 2 to 40 % and aspect ratios of 0.3 to 1 / 0.3
     low = round((0.02 * height * width * 0.3) ** 0.5)
     high = round((0.4 * height * width / 0.3) ** 0.5)
     inside = torch.ones(len(x), 1, 1, 1, dtype=torch.bool, device=x.device)
@@ -101,18 +99,18 @@ def erased(x: Images, draws: Draws) -> Images:
 
 # transformation -> penalty of a changed prediction
 PENALTIES: Mapping[Callable[[Images, Draws], Images], float] = {
-    flipped: 6.0,
-    saturated: 1.0,
-    cropped: 2.0,
-    edges: 3.0,
-    brightened: 1.0,
-    flipped_and_saturated: 12.0,
-    erased: 2.0,
+    flip: 6.0,
+    change_saturation: 1.0,
+    crop: 2.0,
+    detect_edges: 3.0,
+    brighten: 1.0,
+    flip_and_change_saturation: 12.0,
+    erase: 2.0,
 }
 
 
 def in_unit_range(images: Images, change: Callable[[Images, Draws], Images]) -> Callable[[Images, Draws], Images]:
-    """Return a change of images that maps the range of all given images to [0, 1] and back."""
+    """Return a transformation that maps the range of all images to [0, 1] and back."""
     low = images.min().item()
     span = images.max().item() - low or 1.0
     return lambda x, draws: change((x - low) / span, draws) * span + low
@@ -122,7 +120,7 @@ _register = partial(register_measure, default=False)
 
 
 @_register(
-    title="predictions on mixtures of two samples of a class",
+    title="accuracy and loss on mixtures of two samples of a class",
     labels=True,
     numbers={
         "accuracy": ScalarInfo("fraction of samples", "higher", "mean over samples"),
@@ -142,8 +140,8 @@ def mixup_robustness(
 ) -> Scalars:
     """Compute accuracy and cross-entropy on samples mixed within their class (estimated).
 
-    Samples are averaged half and half; each has one partner and is a partner once. The reference mixes all pairs of a
-    class within a batch.
+    Each sample is averaged with one partner, and is the partner of one sample. The reference mixes all pairs of a class
+    within a batch.
     """
     logits = mixed_logits(network, x, y, generator, chunk_size)
     correct = (logits.argmax(1) == y.cpu()).double()
@@ -167,31 +165,30 @@ def augmentation_robustness(
     """Compute the penalized change of predictions under seven augmentations (estimated).
 
     For each sample and transformation the penalty is $|p - p'|$, the change of the largest probability, if the
-    predicted class stays; else it is that transformation's: horizontal flip 6, saturation 1, central crop 2, Sobel
-    edges 3, brightness 1, flip and saturation 12, random erasing 2. Their sum is at most 27. Labels are not used.
-    Images are scaled from the range of all given images to [0, 1] while they are transformed. The reference's score is
-    minus the sum over samples.
+    predicted class does not change; else horizontal flip 6, saturation 1, central crop 2, Sobel edges 3, brightness 1,
+    flip and saturation 12, random erasing 2. Their sum is at most 27. Labels are not used. The range of all images is
+    mapped to [0, 1] for the transformations. The score of the reference is minus the sum over samples.
 
     Args:
         x: Images [n, channels, height, width].
     """
-    check_images(x)
+    _check_images(x)
     before = forward_pass(network, x, chunk_size=chunk_size).logits.softmax(1).max(1)
-    draws = six_draws(len(x), resolve_generator(generator, "augmentation"))
+    draws = torch.rand(len(x), 6, generator=resolve_generator(generator, "augmentation"), dtype=torch.float64)
     changes = [(in_unit_range(x, change), penalty) for change, penalty in PENALTIES.items()]
     penalties, agreements = [], []
     with measurement_mode(network) as network, torch.no_grad():
         x = prepare_inputs(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
-            total, same = torch.zeros(part.stop - part.start).double(), torch.zeros(part.stop - part.start).double()
+            total, agreement = torch.zeros(2, part.stop - part.start, dtype=torch.float64)
             for change, penalty in changes:
                 outputs = checked_outputs(network(change(x[part], draws[part])), len(total))
                 after = class_logits(outputs.double().cpu()).softmax(1).max(1)
-                stays = after.indices == before.indices[part]
-                total += torch.where(stays, (after.values - before.values[part]).abs(), penalty)
-                same += stays
+                agrees = after.indices == before.indices[part]
+                total += torch.where(agrees, (after.values - before.values[part]).abs(), penalty)
+                agreement += agrees
             penalties.append(total)
-            agreements.append(same / len(PENALTIES))
+            agreements.append(agreement / len(PENALTIES))
     return Scalars(
         {"penalty": mean_with_error(torch.cat(penalties)), "agreement": mean_with_error(torch.cat(agreements))}
     )

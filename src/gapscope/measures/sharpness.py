@@ -1,6 +1,6 @@
 """Sharpness: rise of the loss around the weights, by projected gradient ascent.
 
-Both are lower bounds: the largest loss on the path of s steps counts. Common parameters: see `gapscope.measures`.
+Both are lower bounds: the largest loss among the points of s steps. Common parameters: see `gapscope.measures`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def worst_case_sharpness(
     r"""Compute the worst-case sharpness.
 
     $\max_{\lVert \delta \rVert_2 \le \rho} L(\theta + \delta) - L(\theta)$. Each step adds $\frac{2 \rho}{s + 1} \nabla
-    L / \lVert \nabla L \rVert$ over all trainable weights and projects into the ball. One step is the first-order worst
-    case of sharpness-aware minimization. Rescaling ReLU layers against each other changes it: see `adaptive_sharpness`.
+    L / \lVert \nabla L \rVert$ over all trainable weights and projects onto the ball. One step is the first-order worst
+    case of sharpness-aware minimization. It depends on the scale of ReLU layers: see `adaptive_sharpness`.
 
     Args:
         radius: Radius rho of the ball in weight units.
-        steps: Steps s of ascent.
+        steps: Number s of ascent steps.
     """
     check_range("radius", radius, 0, low_open=True)
     check_range("steps", steps, 1)
@@ -51,14 +51,14 @@ def worst_case_sharpness(
             return list(deviations)
         step = 2 * radius / (steps + 1) / norm
         moved = [deviation + step * g for deviation, g in zip(deviations, gradient, strict=True)]
-        inside = min(1.0, radius / norm_of(moved))
-        return [inside * deviation for deviation in moved]
+        scale = min(1.0, radius / norm_of(moved))
+        return [scale * deviation for deviation in moved]
 
     return Estimate(loss_rise(network, x, y, steps=steps, move=move, chunk_size=chunk_size))
 
 
 @_register(
-    title="worst-case rise of the loss under changes in proportion to the weights",
+    title="worst-case rise of the loss under weight changes proportional to the weights",
     reference="Kwon et al. 2021 (arXiv:2102.11600), eq. 5; Andriushchenko et al. 2023 (arXiv:2302.07011), eq. 2",
 )
 def adaptive_sharpness(
@@ -67,12 +67,11 @@ def adaptive_sharpness(
     r"""Compute the adaptive sharpness.
 
     $\max_{|\delta_i| \le \rho |\theta_i|} L(\theta + \delta) - L(\theta)$. Each step adds $\frac{2 \rho}{s + 1}
-    |\theta_i| \, \mathrm{sign}(\partial_i L)$ and projects into the box. Rescaling ReLU layers against each other does
-    not change it.
+    |\theta_i| \, \mathrm{sign}(\partial_i L)$ and projects onto the box. The scale of ReLU layers has no effect.
 
     Args:
-        radius: Largest change rho of a weight, as a part of its magnitude.
-        steps: Steps s of ascent.
+        radius: Largest change rho of a weight, as a fraction of its magnitude.
+        steps: Number s of ascent steps.
     """
     check_range("radius", radius, 0, low_open=True)
     check_range("steps", steps, 1)
@@ -80,8 +79,8 @@ def adaptive_sharpness(
     def move(deviations: Sequence[Tensor], weights: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
         moved = []
         for deviation, value, g in zip(deviations, weights, gradient, strict=True):
-            reach = radius * value.abs()
-            moved.append((deviation + 2 / (steps + 1) * reach * g.sgn()).clamp(-reach, reach))
+            limit = radius * value.abs()
+            moved.append((deviation + 2 / (steps + 1) * limit * g.sgn()).clamp(-limit, limit))
         return moved
 
     return Estimate(loss_rise(network, x, y, steps=steps, move=move, chunk_size=chunk_size))

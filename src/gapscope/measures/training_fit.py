@@ -26,7 +26,7 @@ from gapscope.results.estimate import Estimate
 
 
 @register_measure(
-    title="fraction of samples classified as labelled",
+    title="fraction of correctly classified samples",
     labels=True,
     numbers=ScalarInfo("fraction of samples", "none", "mean over samples"),
     cost_class="forward",
@@ -37,8 +37,8 @@ from gapscope.results.estimate import Estimate
 def accuracy(network: nn.Module, x: FloatInputs, y: Int64[Tensor, " n"], *, chunk_size: int | None = None) -> Estimate:
     r"""Compute the accuracy: fraction of samples whose largest output is their label (exact).
 
-    $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$. Exact; in evaluation mode. On training samples it is the training
-    accuracy against the labels as given.
+    $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$. On training samples it is the training accuracy with the labels in
+    the data, errors included.
 
     >>> import torch
     >>> accuracy(nn.Identity(), torch.eye(4), torch.tensor([0, 1, 2, 0]))
@@ -49,7 +49,7 @@ def accuracy(network: nn.Module, x: FloatInputs, y: Int64[Tensor, " n"], *, chun
 
 
 @register_measure(
-    title="loss on the samples",
+    title="mean loss on the samples",
     numbers=ScalarInfo(
         "nats (cross-entropy) or squared target units (regression)",
         "none",
@@ -63,7 +63,7 @@ def accuracy(network: nn.Module, x: FloatInputs, y: Int64[Tensor, " n"], *, chun
 def loss(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
     r"""Compute the mean cross-entropy, or the mean squared error for regression (exact).
 
-    $-\frac1n \sum_i \log \mathrm{softmax}(f(x_i))_{y_i}$. In evaluation mode; accumulated in float64.
+    $-\frac1n \sum_i \log \mathrm{softmax}(f(x_i))_{y_i}$, accumulated in float64.
 
     >>> import torch
     >>> loss(nn.Identity(), torch.zeros(3, 2), torch.tensor([0, 1, 1]))  # log 2
@@ -76,9 +76,7 @@ def loss(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | No
 @register_measure(
     title="margin between the labelled class and the runner-up",
     numbers={
-        "percentile_10": ScalarInfo(
-            "logits", "higher", "k-th smallest over samples, k = n // 10", "a tenth lies below"
-        ),
+        "percentile_10": ScalarInfo("logits", "higher", "k-th smallest over samples, k = n // 10", "tenth percentile"),
         "median": ScalarInfo("logits", "higher", "median over samples"),
         "inverse_square": ScalarInfo("1 / squared logits", "lower", "of the 10th percentile"),
     },
@@ -88,11 +86,11 @@ def loss(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | No
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 22",
 )
 def output_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
-    r"""Compute the output margins: low percentile, median, inverse square (exact).
+    r"""Compute output margins: low percentile, median, inverse square (exact).
 
     The margin of a sample is $f_y - \max_{j \ne y} f_j$. "percentile_10" is the k-th smallest margin, k = n // 10 (at
     least 1), negative if more than a tenth of the samples are misclassified. "inverse_square" is $1 / \gamma^2$ of that
-    percentile, which loses its sign.
+    percentile, without its sign.
     """
     margins = margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())
     low, median = low_margin(margins), torch.quantile(margins, 0.5).item()

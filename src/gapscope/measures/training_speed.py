@@ -1,4 +1,4 @@
-"""Speed of training, and agreement of the gradients of samples and batches.
+"""Training speed, and agreement of the gradients of samples and batches.
 
 Common parameters: see `gapscope.measures`.
 """
@@ -51,8 +51,8 @@ def gradient_disparity(
     r"""Compute the gradient disparity (estimated).
 
     $\frac{2}{s (s-1)} \sum_{i < j} \lVert g_i - g_j \rVert_2$. $g_i$ is the gradient of the mean loss of a batch by all
-    trainable weights, in evaluation mode and unscaled. The s batches are random and disjoint; with fewer than s times
-    `batch_size` samples, each is an s-th of them. The standard error is the jackknife over batches.
+    trainable weights, unscaled. The s batches are random and disjoint; each has an s-th of the samples if these are
+    fewer than s times `batch_size`. The standard error is the jackknife over batches.
 
     Args:
         batches: Number of batches s, 3 or more.
@@ -74,8 +74,9 @@ def gradient_disparity(
         distance = norm_of([a - b for a, b in zip(gradients[i], gradients[j], strict=True)])
         distances[i, j] = distances[j, i] = distance
     mean = distances.sum().item() / (batches * (batches - 1))
-    left = (distances.sum() - 2 * distances.sum(1)) / ((batches - 1) * (batches - 2))
-    error = ((batches - 1) / batches * (left - left.mean()).square().sum()).sqrt().item()
+    # jackknife: the mean distance without the pairs of one batch, for each batch
+    means = (distances.sum() - 2 * distances.sum(1)) / ((batches - 1) * (batches - 2))
+    error = ((batches - 1) / batches * (means - means.mean()).square().sum()).sqrt().item()
     return Estimate(mean, error)
 
 
@@ -90,9 +91,10 @@ def gradient_disparity(
 def gradient_noise(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
     r"""Compute the variance of per-sample gradients, the trace of their covariance (exact).
 
-    $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$ over all trainable weights, at the current weights. The
-    gradient of a batch of B samples, sampled with replacement, has this variance divided by B.
+    $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$ over all trainable weights. The gradient of a batch of B
+    samples, sampled with replacement, has this variance divided by B.
     """
+    # mean |g_i - g|^2 = mean |g_i|^2 - |g|^2
     squares = sample_square_norms(network, x, y, chunk_size=chunk_size).mean().item()
     return Estimate(max(0.0, squares - norm_of(mean_gradient(network, x, y, chunk_size=chunk_size)) ** 2))
 
@@ -111,10 +113,10 @@ def gradient_noise(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int
 def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
     r"""Compute the gradient-weight alignment at the last layer (exact).
 
-    $E[\gamma] / (\mathrm{kurt}(\gamma) + 1.2)$. $\gamma_i = -\cos(\nabla_W \ell_i, W)$ for each sample's cross-entropy
-    and the weight W of the last linear layer, as in the authors' program. The excess kurtosis over the samples is above
-    -2, so that the quotient changes its sign at -1.2. A sample without a gradient has alignment 0. The authors evaluate
-    it along training; here the current weights count.
+    $E[\gamma] / (\mathrm{kurt}(\gamma) + 1.2)$ with $\gamma_i = -\cos(\nabla_W \ell_i, W)$ for the cross-entropy of
+    each sample and the weight W of the last linear layer, as in the authors' program. The excess kurtosis over the
+    samples is at least -2, so the quotient changes its sign at -1.2. A sample without a gradient has alignment 0. The
+    authors evaluate it during training; this is its value at the current weights.
 
     Raises:
         NotMeasurable: The outputs are not those of a last linear layer with one row per class.
@@ -122,16 +124,12 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
     result = forward_pass(network, x, chunk_size=chunk_size)
     features = features_of(result, "gradient_weight_alignment")
     check_labels(y, result.logits.shape[1])
-    if not isinstance(result.head, nn.Linear) or result.head.weight.shape != (
-        result.logits.shape[1],
-        features.shape[1],
-    ):
-        raise NotMeasurable(
-            "The network has no last linear layer with one row of weights per class, as the alignment needs."
-        )
-    weight = result.head.weight.detach().double().cpu()
-    by_logits = result.logits.softmax(1) - F.one_hot(y.cpu(), result.logits.shape[1])
-    # the gradient of a sample is the outer product of these rows
+    head, n_classes = result.head, result.logits.shape[1]
+    if not isinstance(head, nn.Linear) or head.weight.shape != (n_classes, features.shape[1]):
+        raise NotMeasurable("The alignment needs a last linear layer with one row of weights per class; got none.")
+    weight = head.weight.detach().double().cpu()
+    by_logits = result.logits.softmax(1) - F.one_hot(y.cpu(), n_classes)
+    # the gradient of a sample is the outer product b h^T of these rows: <b h^T, W> = b^T W h, |b h^T| = |b| |h|
     product = -((by_logits @ weight) * features).sum(1)
     cosines = product / (by_logits.norm(dim=1) * features.norm(dim=1) * weight.norm() + 1e-12)
     centred = cosines - cosines.mean()
@@ -157,9 +155,8 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
 def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]], last: int = 10) -> Scalars:
     """Sum the training losses over all epochs, and over the last ones (exact).
 
-    It is large if training was slow. The loss of an epoch is `train_loss` of its row of the history: the mean over its
-    batches, in training mode, without penalties. Compare networks with equal numbers of epochs. The network is not
-    used.
+    It is large if training was slow. The loss of an epoch is its `train_loss` in the history: the mean over batches, in
+    training mode, without penalties. Compare networks with equal numbers of epochs. The network is not used.
 
     Args:
         last: Number of last epochs; all if there are fewer.
@@ -170,8 +167,8 @@ def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]
     check_range("last", last, 1)
     if any("train_loss" not in row for row in history):
         raise InvalidInput(
-            "history must hold train_loss for every epoch; one row has none. Pass what gs.train returned, "
-            "or one mapping per epoch such as {'epoch': 1, 'train_loss': 0.7}."
+            "history must hold train_loss for every epoch; one row has none. Pass the history of gs.train, or one "
+            "mapping per epoch such as {'epoch': 1, 'train_loss': 0.7}."
         )
     losses = [float(row["train_loss"]) for row in history]
     return Scalars({"all": sum(losses), "last": sum(losses[-last:])})

@@ -40,15 +40,15 @@ class UnitSparsity(Result):
         layer: Name of the ablated layer.
         n_units: Its number of units M.
         n_classes: C of the chance level 1 / C.
-        classes: The classes that have samples, in ascending order; what follows has one entry or row for each.
+        classes: Classes with samples, in ascending order; all further fields have one entry or row per class.
         n_samples: Number of samples.
-        curves: Accuracy E(n) after removing n = 0..M units, the most active first.
+        curves: Accuracy E(n) after removal of n = 0..M units, the most active first.
         reversed_curves: Accuracy E_r(n) in the exactly reversed order.
         turning_points: n_0, the first n at which E is at chance.
         reversed_turning_points: n_0^r, the n at which E_r is largest.
-        class_zeta: zeta of each class.
-        class_kappa: kappa of each class.
-        reached_chance: Whether E fell to chance; if not, n_0 is the first position of E's minimum.
+        class_zeta: zeta per class.
+        class_kappa: kappa per class.
+        reached_chance: Whether E fell to chance; if not, n_0 is the first minimum of E.
     """
 
     layer: str
@@ -77,27 +77,27 @@ class UnitSparsity(Result):
     @property
     def accuracy(self) -> float:
         """Accuracy of the whole network on all samples."""
-        right = (self.curves[:, 0] * torch.tensor(self.n_samples)).sum()
-        return right.item() / sum(self.n_samples)
+        n_correct = (self.curves[:, 0] * torch.tensor(self.n_samples)).sum()
+        return n_correct.item() / sum(self.n_samples)
 
     @property
     def n_never_at_chance(self) -> int:
-        """Number of classes whose curve E never came down to chance."""
+        """Number of classes whose curve E never fell to chance."""
         return int((~self.reached_chance).sum())
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """Reasons why the two numbers are doubtful for this network (empty if there are none)."""
+        """Reasons to doubt both numbers for this network (empty if there are none)."""
         result = []
         if self.accuracy < MIN_TRAIN_ACCURACY:
             result.append(
-                f"The paper's networks fit their training data (accuracy at least {MIN_TRAIN_ACCURACY}); here it is "
-                f"{self.accuracy:.3f}. Classes that are never predicted look sparse (zeta 1/(2M), kappa 0)."
+                f"The networks of the paper fit their training data (accuracy at least {MIN_TRAIN_ACCURACY}); here it "
+                f"is {self.accuracy:.3f}. Classes that are never predicted look sparse (zeta 1/(2M), kappa 0)."
             )
         if self.n_never_at_chance:
             result.append(
-                f"For {self.n_never_at_chance} of {len(self.classes)} classes accuracy never came down to chance; "
-                "their n_0 is the first position of the minimum."
+                f"For {self.n_never_at_chance} of {len(self.classes)} classes accuracy never fell to chance; their n_0 "
+                "is the first position of the minimum."
             )
         return tuple(result)
 
@@ -133,22 +133,22 @@ class UnitSparsity(Result):
         return "\n".join([head, *self.caveats])
 
 
-def _sparsity(found: ClassCurves, n_classes: int) -> UnitSparsity:
-    units = found.forward.shape[1] - 1
-    first, last = turning_points(found.forward, n_classes), reversed_turning_points(found.reverse)
+def _sparsity(result: ClassCurves, n_classes: int) -> UnitSparsity:
+    units = result.forward.shape[1] - 1
+    first, last = turning_points(result.forward, n_classes), reversed_turning_points(result.reverse)
     return UnitSparsity(
-        layer=found.layer,
+        layer=result.layer,
         n_units=units,
         n_classes=n_classes,
-        classes=found.classes,
-        n_samples=found.counts,
-        curves=found.forward,
-        reversed_curves=found.reverse,
+        classes=result.classes,
+        n_samples=result.counts,
+        curves=result.forward,
+        reversed_curves=result.reverse,
         turning_points=first,
         reversed_turning_points=last,
         class_zeta=(first + units - last).double() / (2 * units),
-        class_kappa=areas(found.forward, found.reverse),
-        reached_chance=below_chance(found.forward, n_classes).any(1),
+        class_kappa=areas(result.forward, result.reverse),
+        reached_chance=below_chance(result.forward, n_classes).any(1),
     )
 
 
@@ -189,33 +189,33 @@ def unit_sparsity(
     .. math:: \zeta = \frac1C \sum_j \frac{n_0^j + M - n_0^{r,j}}{2M}, \qquad
               \kappa = \frac1C \sum_j \frac1M \sum_{n=0}^M |E_r^j(n) - E^j(n)|
 
-    For the samples of each class j (by the training labels given), units are set to zero one after the other: the most
-    active first gives the accuracy curve E(n), the exact reverse E_r(n), n = 0..M. A unit is a channel of a feature map
-    or a unit of a linear layer, after its activation; it is ranked again for each class, by its mean absolute
-    activation over samples and positions. $n_0$ is the first n with
-    $E(n) \le 1/C$, $n_0^r$ the last of the $\arg\max_{n < M} E_r(n)$. Both numbers are means over the classes that have
-    samples. Where the paper's text is ambiguous this is what its figures and its authors' program do.
+    For the samples of each class j (by their labels) units are set to zero one after the other: the most active first
+    gives the accuracy curve E(n), the exact reverse E_r(n), n = 0..M. A unit is a channel of a feature map or a unit of
+    a linear layer, after its activation, ranked per class by its mean absolute activation over samples and positions.
+    $n_0$ is the first n with $E(n) \le 1/C$, $n_0^r$ the last of the $\arg\max_{n < M} E_r(n)$. Both numbers are means
+    over the classes with samples. Where the text of the paper is ambiguous, the figures and the authors' program
+    decide.
 
     The default layer is the activation after the last convolution (before pooling; after the sum of a residual
-    block), in a network without convolutions the activation of the last hidden layer. A network in which no activation
-    follows that layer needs `layers`. Predictions are those of a loop over n that multiplies the layer's output by a
-    mask; where the two largest outputs agree up to 64 units of rounding, that loop itself decides.
+    block), in a network without convolutions the activation of the last hidden layer. If no activation follows that
+    layer, name one by `layers`. Predictions are those of a loop over n that multiplies the output of the layer by a
+    mask; if the two largest outputs agree up to 64 units of rounding, that loop itself is run.
 
     Args:
-        layers: Name of the module whose output is ablated; None: see above. A sequence of names gives a dictionary of
-            results, one per layer, also where it holds one name.
-        unit_axis: Axis of the layer's output that counts its units; None takes the last one after a linear layer (also
-            for tokens with features), else the first after the samples.
+        layers: Name of the module whose output is ablated; None for the default layer. A sequence of names returns a
+            dictionary of results by layer, even for one name.
+        unit_axis: Axis of the units in the output of the layer; None for the last one after a linear layer (also for
+            tokens with features), else the first after the samples.
 
     Returns:
-        The numbers with curves, turning points, class table and cautions; by layer where a sequence is given.
+        Both numbers with curves, turning points and caveats; by layer for a sequence.
 
     >>> network = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 4))
     >>> for layer in (network[0], network[2]):
     ...     _ = nn.init.eye_(layer.weight)
     >>> _ = network[2].bias.data.copy_(torch.tensor([0.0, 0.0, 0.0, 0.5]))
-    >>> found = unit_sparsity(network, torch.eye(3), torch.arange(3))  # one unit a class
-    >>> found.zeta == 1 / 3, found.kappa == 2 / 3
+    >>> result = unit_sparsity(network, torch.eye(3), torch.arange(3))  # one unit per class
+    >>> result.zeta == 1 / 3, result.kappa == 2 / 3
     (True, True)
     """
     if chunk_size is not None:
