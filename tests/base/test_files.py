@@ -71,5 +71,5 @@ def test_a_json_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
     assert list(read_json_lines(path)) == [{"a": 1}, {"a": 2}]
     path.write_text('{"a": 1}\nnonsense\n')
-    with pytest.raises(UnreadableFile, match="one JSON object a line; got 'nonsense"):
+    with pytest.raises(UnreadableFile, match="one JSON object per line; got 'nonsense"):
         list(read_json_lines(path))

@@ -50,7 +50,7 @@ def test_inputs_alone_are_samples() -> None:
         (DataLoader(TensorDataset(X[:0], Y[:0])), "the loader is empty"),
         (
             DataLoader([{"a": X[0]}, {"a": X[1], "b": X[1]}], batch_size=1),  # type: ignore[arg-type]
-            "the same inputs; one has a, another a, b. Make",
+            "the same inputs; one has a, another a, b. ",
         ),
     ],
 )

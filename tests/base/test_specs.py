@@ -64,7 +64,7 @@ def test_every_setting_changes_the_id() -> None:
         ({"data": {"label_noise": 1.5}}, r"data.label_noise must lie in \[0, 1\]; got 1.5"),
         ({"data": {"label_noise": float("nan")}}, "label_noise must be a finite number; got nan"),
         ({"network": {"options": {"width": float("nan")}}}, "options.width must be a finite number; got nan"),
-        ({"network": {"options": {"a": [{"b": object}]}}}, r"options.a.0.b must be a number, a text"),
+        ({"network": {"options": {"a": [{"b": object}]}}}, r"options.a.0.b must be a number, a string"),
         ({"training": {"epochs": 2.5}}, "must be of type int; got 2.5"),
         ({"training": {"optimizer": "sdg"}}, "must be one of 'sgd', 'adam'; got 'sdg'. Did you mean 'sgd'"),
         ({"training": {"nesterov": True}}, "nesterov needs a positive momentum"),

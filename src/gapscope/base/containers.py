@@ -35,16 +35,16 @@ def _library(value: Any) -> str:
     return type(value).__module__.split(".")[0]
 
 
-def _frame(value: Any) -> Any:
+def _frame_numbers(value: Any) -> Any:
     """Return the numbers of a pandas object."""
     columns = value.to_frame() if value.ndim == 1 else value
-    wordy = [str(name) for name in columns.columns if columns[name].dtype.kind not in "biuf"]
-    if wordy:
+    text_columns = [str(name) for name in columns.columns if columns[name].dtype.kind not in "biuf"]
+    if text_columns:
         raise InvalidInput(
-            f"Columns must hold numbers; {', '.join(repr(name) for name in wordy[:5])} do not. Encode them first, one "
+            f"Columns must hold numbers; {', '.join(map(repr, text_columns[:5]))} do not. Encode them first, one "
             "column per value: pandas.get_dummies(frame, dtype=float)."
         )
-    # columns of pandas' own types with missing values come as objects
+    # extension types of pandas with missing values become arrays of objects
     array = value.to_numpy()
     return array if array.dtype.kind in "biuf" else value.to_numpy(dtype=float, na_value=float("nan"))
 
@@ -62,7 +62,7 @@ def column(value: Any) -> Tensor:
         if value.layout != torch.strided:
             raise InvalidInput(f"data must be dense tensors; got {value.layout}. Use x.to_dense().")
         return value
-    array = _frame(value) if _library(value) == "pandas" else value
+    array = _frame_numbers(value) if _library(value) == "pandas" else value
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"data must hold numbers; got a NumPy array of {array.dtype}. Use x.astype(float).")
     if not array.dtype.isnative:
@@ -89,8 +89,8 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def _naming_note(names: tuple[str, ...]) -> list[str]:
-    shown = ", ".join(f"{code} = {name!r}" for code, name in enumerate(names[:5]))
-    return [f"Labels are numbered by their sorted names: {shown}{', ...' if len(names) > 5 else ''}."] if names else []
+    first = ", ".join(f"{code} = {name!r}" for code, name in enumerate(names[:5]))
+    return [f"Labels are numbered by their sorted names: {first}{', ...' if len(names) > 5 else ''}."] if names else []
 
 
 def _inputs(value: Any) -> Inputs:
@@ -107,7 +107,7 @@ def _are_inputs(value: Any) -> bool:
     return is_column(value) or (is_list_or_tuple(value) and len(value) > 0 and all(is_column(part) for part in value))
 
 
-def _stacked(value: Any) -> Any:
+def _stack(value: Any) -> Any:
     """Stack lists of numbers per sample, which torch collates transposed."""
     if is_list(value) and value and all(isinstance(part, Tensor) and part.ndim == 1 for part in value):
         return torch.stack(value, dim=1)
@@ -115,7 +115,7 @@ def _stacked(value: Any) -> Any:
 
 
 def _word_array(value: Any) -> Any:
-    """Return a list of strings as an array (others unchanged)."""
+    """Return a list of strings as an array (other values unchanged)."""
     if not is_list_or_tuple(value) or not value or not all(isinstance(label, str) for label in value):
         return value
     import numpy
@@ -123,12 +123,12 @@ def _word_array(value: Any) -> Any:
     return numpy.array(value)
 
 
-def _same_classes(parts: list[CollatedData]) -> tuple[str, ...]:
+def _renumber_classes(parts: list[CollatedData]) -> tuple[str, ...]:
     """Renumber the classes of all batches by their sorted union, and return the names."""
     names = tuple(sorted({name for part in parts for name in part.class_names}))
     for part in parts if names else []:
         if part.targets is None or not part.class_names:
-            raise InvalidInput("All batches must have labels of one kind; some are strings, others are not.")
+            raise InvalidInput("All batches must have labels of one type; some are strings, some are not.")
         codes = torch.tensor([names.index(name) for name in part.class_names])
         part.targets = codes[part.targets]
     return names
@@ -136,16 +136,16 @@ def _same_classes(parts: list[CollatedData]) -> tuple[str, ...]:
 
 def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
     notes: list[str] = []
-    data = {str(name): _stacked(value) for name, value in data.items()}
+    data = {str(name): _stack(value) for name, value in data.items()}
     label_name, names = next((name for name in LABEL_NAMES if name in data), None), ()
     if label_name is not None:
         data[label_name] = _word_array(data[label_name])
     if label_name is not None and is_column(data[label_name]):
         data[label_name], names = label_column(data[label_name])
         notes += _naming_note(names)
-    left_out = [name for name, value in data.items() if not is_column(value)]
-    if left_out:
-        notes.append(f"Left out of the inputs, as no numbers: {', '.join(left_out)}.")
+    omitted = [name for name, value in data.items() if not is_column(value)]
+    if omitted:
+        notes.append(f"Omitted from the inputs, because they are no numbers: {', '.join(omitted)}.")
     columns = {name: column(value) for name, value in data.items() if is_column(value)}
     target = next((name for name in LABEL_NAMES if name in columns), None)
     targets = None if target is None else columns.pop(target)
@@ -164,7 +164,7 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     if len(rest) > 1:
         notes.append(
             f"A sample holds {1 + len(rest)} items: the first is used as the input, the second as its target; "
-            f"ignored: {_kinds(rest[1:])}. To pass several inputs give ((x1, x2), y)."
+            f"ignored: {_kinds(rest[1:])}. To use several inputs pass ((x1, x2), y)."
         )
     labels, names = label_column(rest[0]) if rest else (None, ())
     return CollatedData(_inputs(x), labels, notes + _naming_note(names), names)
@@ -182,8 +182,8 @@ def _kinds(values: Iterable[Any]) -> str:
     )
 
 
-def _one(batch: Any) -> CollatedData:
-    """Collate one batch, or data that are whole already."""
+def _collate(batch: Any) -> CollatedData:
+    """Collate one batch, or data that are in memory as a whole."""
     if is_column(batch):
         return CollatedData(column(batch))
     if is_mapping(batch):
@@ -192,36 +192,36 @@ def _one(batch: Any) -> CollatedData:
         return _from_sequence(batch)
     raise InvalidInput(
         f"A loader must yield x, (x, y), or a mapping of inputs with 'labels'; got a batch of type "
-        f"{type(batch).__name__}. Wrap it so that it yields pairs."
+        f"{type(batch).__name__}. Set its collate_fn so that it yields pairs."
     )
 
 
-def _joined_columns(parts: list[Tensor], name: str, filling: int) -> Tensor:
+def _join_column(parts: list[Tensor], name: str, padding: int) -> Tensor:
     """Concatenate batches (token batches of different lengths are padded on the right)."""
     lengths = {part.shape[1] if part.ndim == 2 else -1 for part in parts}
     if len(lengths) > 1 and not parts[0].is_floating_point():
         longest = max(lengths)
-        parts = [torch.nn.functional.pad(part, (0, longest - part.shape[1]), value=filling) for part in parts]
+        parts = [torch.nn.functional.pad(part, (0, longest - part.shape[1]), value=padding) for part in parts]
     try:
         return torch.cat(parts)
     except RuntimeError:
         shapes = ", ".join(sorted({str(list(part.shape[1:])) for part in parts})[:4])
         raise InvalidInput(
-            f"All samples must have the same shape; {name} comes in the shapes {shapes}. Pad or crop them to one."
+            f"All samples must have the same shape; {name} has the shapes {shapes}. Pad or crop them to one."
         ) from None
 
 
 def _columns(inputs: Inputs) -> dict[str, Tensor]:
-    """Return inputs by name, in any form."""
+    """Return the inputs by name."""
     if isinstance(inputs, Tensor):
         return {"x": inputs}
     return inputs if isinstance(inputs, dict) else {f"input {i}": part for i, part in enumerate(inputs)}
 
 
-def _joined(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
+def _join_batches(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
     parts: list[CollatedData] = []
     for batch in batches:
-        parts.append(_one(batch))
+        parts.append(_collate(batch))
         if at_most is not None and sum(_length(part.inputs) for part in parts) >= at_most:
             break
     if not parts:
@@ -230,8 +230,8 @@ def _joined(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
     other = next((batch for batch in named if set(batch) != set(named[0])), None)
     if other is not None:
         raise InvalidInput(
-            f"All batches must hold the same inputs; one has {', '.join(named[0])}, another {', '.join(other)}. Make "
-            "the loader yield one form."
+            f"All batches must have the same inputs; one has {', '.join(named[0])}, another {', '.join(other)}. Change "
+            "the loader."
         )
     if isinstance(first, dict) and "attention_mask" not in first:
         tokens = [name for name, part in named[0].items() if part.ndim == 2 and not part.is_floating_point()]
@@ -240,12 +240,12 @@ def _joined(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
                 "Batches of different lengths need an attention_mask, which marks the padding; got "
                 f"{', '.join(first)}. Pad all samples to one length."
             )
-    columns = {name: _joined_columns([batch[name] for batch in named], name, 0) for name in named[0]}
+    columns = {name: _join_column([batch[name] for batch in named], name, 0) for name in named[0]}
     inputs = columns["x"] if isinstance(first, Tensor) else columns if isinstance(first, dict) else (*columns.values(),)
-    targets, names = None, _same_classes(parts)
+    targets, names = None, _renumber_classes(parts)
     notes = [note for note in parts[0].notes if note not in _naming_note(parts[0].class_names)] + _naming_note(names)
     if parts[0].targets is not None:
-        targets = _joined_columns([part.targets for part in parts if part.targets is not None], "y", -100)
+        targets = _join_column([part.targets for part in parts if part.targets is not None], "y", -100)
     return CollatedData(inputs, targets, notes, names)
 
 
@@ -255,7 +255,7 @@ def _hugging_face(data: Any) -> CollatedData:
     ragged = [name for name, value in rows.items() if isinstance(value, list) and isinstance(value[0], Tensor)]
     if ragged:
         raise InvalidInput(
-            f"All samples must have the same shape; {', '.join(ragged)} of the Dataset come in several. Tokenise with "
+            f"All samples must have the same shape; {', '.join(ragged)} of the Dataset have several. Tokenize with "
             "padding='max_length' (and truncation=True), or pass a DataLoader that pads."
         )
     return _from_mapping(rows)
@@ -271,28 +271,30 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     """
     _check_not_sparse(data)
     if isinstance(data, DataLoader):
-        return _joined(cast("DataLoader[Any]", data), at_most)
+        return _join_batches(cast("DataLoader[Any]", data), at_most)
     if isinstance(data, Dataset):
-        return _joined(DataLoader(cast("Dataset[Any]", data), batch_size=256))
+        return _join_batches(DataLoader(cast("Dataset[Any]", data), batch_size=256))
     if _library(data) == "datasets":
         if is_mapping(data):
             raise InvalidInput(
                 f"data must be one split of the DatasetDict; it has {', '.join(data)}. Pass data['train']."
             )
-        return _joined(data.with_format("torch").iter(256)) if not hasattr(data, "__len__") else _hugging_face(data)
+        return (
+            _join_batches(data.with_format("torch").iter(256)) if not hasattr(data, "__len__") else _hugging_face(data)
+        )
     if is_list(data) and data and all(is_mapping(item) for item in data):
         labels = next((data[0][name] for name in LABEL_NAMES if name in data[0]), None)
         are_batches = getattr(labels, "ndim", 0) > 0
-        return _joined(data if are_batches else DataLoader(cast("Dataset[Any]", data), batch_size=256))
+        return _join_batches(data if are_batches else DataLoader(cast("Dataset[Any]", data), batch_size=256))
     if not is_column(data) and not is_mapping(data):
         if not is_list_or_tuple(data) or len(data) < 2:
             raise InvalidInput(f"data must be {FORMS}; got {type(data).__name__}.")
         if len(data) > 2:
             raise InvalidInput(
                 f"data must be a pair (x, y); got a {type(data).__name__} of {len(data)}: {_kinds(data)[:120]}. "
-                "To pass several inputs give ((x1, x2), y)."
+                "To use several inputs pass ((x1, x2), y)."
             )
-    collated = _one(data)
+    collated = _collate(data)
     if collated.targets is not None:
         check_same_length("inputs", _length(collated.inputs), "targets", len(collated.targets))
     return collated
@@ -305,6 +307,6 @@ def _length(inputs: Inputs) -> int:
     lengths = {len(part) for part in parts}
     if len(lengths) > 1:
         raise InvalidInput(
-            f"All inputs must have the same length; got {sorted(lengths)}. Pass one row per sample of each."
+            f"All inputs must have the same length; got {sorted(lengths)}. Pass inputs with one row per sample."
         )
     return lengths.pop()

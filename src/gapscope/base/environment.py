@@ -36,7 +36,7 @@ def version() -> str:
 
 
 def environment(device: str = "") -> dict[str, Any]:
-    """Return versions, machine and threads (with `device` also its name and the day)."""
+    """Return versions, machine and threads (with `device` also its name and the date)."""
     import numpy
     import torch
 

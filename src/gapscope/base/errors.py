@@ -34,7 +34,7 @@ class NotWritten(GapscopeError, OSError):
 
 
 class DataNotFound(GapscopeError, FileNotFoundError):
-    """Data set without files on this machine."""
+    """Missing files of a data set."""
 
 
 class DeviceNotFound(GapscopeError, RuntimeError):
@@ -42,7 +42,7 @@ class DeviceNotFound(GapscopeError, RuntimeError):
 
 
 class NotMeasurable(GapscopeError, ValueError):
-    """Measure without a value for this network and these data (such as a missing layer)."""
+    """Measure without a value for this network and these data (for example without a hidden layer)."""
 
 
 class MissingExtra(GapscopeError, ImportError):
@@ -58,7 +58,7 @@ class UnsupportedLayer(GapscopeError, NotImplementedError):
 
 
 class NeverSupported(UnsupportedLayer):
-    """Layer for which the quantity is undefined (for example samples are mixed)."""
+    """Layer for which the quantity is undefined (for example because it mixes samples)."""
 
 
 class NotYetSupported(UnsupportedLayer):

@@ -46,10 +46,10 @@ def to_json(value: Any, *, indent: int | None = None, null: bool = False) -> str
 def atomic_writer(path: Path, *, durable: bool = True) -> Generator[BinaryIO]:
     """Open a temporary file for writing that replaces `path` at the end of the block.
 
-    If interrupted (a kill, a full disk), `path` holds its old content or the new one, never a part.
+    If interrupted (a kill, a full disk), `path` holds either its old content or the new one.
 
     Args:
-        durable: Whether to flush to the disk first, so that even a power cut leaves a whole file (slower).
+        durable: Whether to flush to the disk first, so that this also holds after a power failure (slower).
 
     Raises:
         NotWritten: The disk is full or the folder cannot be written; the old content is untouched.
@@ -64,11 +64,11 @@ def atomic_writer(path: Path, *, durable: bool = True) -> Generator[BinaryIO]:
         temporary.replace(path)
     except OSError as error:
         raise NotWritten(
-            f"{path} could not be written ({error.strerror or error}); what was there before is untouched. "
+            f"{path} could not be written ({error.strerror or error}); its old content is untouched. "
             f"{_suggest_fix(error)}, then run the same command again."
         ) from error
     finally:
-        with contextlib.suppress(OSError):  # what cannot be written can often not be removed either
+        with contextlib.suppress(OSError):  # a folder without write access prevents this as well
             temporary.unlink(missing_ok=True)
 
 
@@ -76,7 +76,7 @@ def _suggest_fix(error: OSError) -> str:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "Make the folder writable or choose another one"
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
-        return "Make its folder, or correct the path"
+        return "Create its folder, or correct the path"
     return "Free some space or choose another folder"
 
 
@@ -86,8 +86,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NotWritten(
-            f"{folder} must be a folder, or one that can be made; making it failed ({error.strerror or error}). "
-            "Choose another folder, or make room for this one."
+            f"Folder {folder} could not be created ({error.strerror or error}). Choose another folder."
         ) from None
 
 
@@ -97,13 +96,12 @@ def remove_file(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise NotWritten(
-            f"{path} must be a file that can be removed; removing it failed ({error.strerror or error}). Take it "
-            "away, then run the same command again."
+            f"{path} could not be removed ({error.strerror or error}). Remove it, then run the same command again."
         ) from None
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
-    """Write a whole file (text as UTF-8, or bytes), see `atomic_writer`."""
+    """Write a file (text as UTF-8, or bytes), see `atomic_writer`."""
     with atomic_writer(path, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -112,8 +110,8 @@ def check_file(path: Path) -> None:
     """Raise UnreadableFile for folders, pipes and devices."""
     if path.exists() and not path.is_file():
         raise UnreadableFile(
-            f"{path} must be a file that can be read; it is a folder, a pipe or a device. Take it away, or name "
-            "another."
+            f"{path} must be a file that can be read; it is a folder, a pipe or a device. Remove it, or pass another "
+            "path."
         )
 
 
@@ -125,11 +123,11 @@ def _content(path: Path) -> bytes:
         return file.read()
 
 
-def _refuse(path: Path, error: OSError) -> NoReturn:
+def _raise_unreadable(path: Path, error: OSError) -> NoReturn:
     check_file(path)
     raise UnreadableFile(
         f"{path} must be a file that can be read; reading it failed: {error.strerror or error}. Correct its "
-        "permissions, or name another."
+        "permissions, or pass another path."
     ) from None
 
 
@@ -145,13 +143,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise UnreadableFile(f"{path} must be a JSON file; there is no such file. Check the path.") from None
     except (ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path} must hold JSON; reading it failed: {error}. Delete it to make it again.") from None
+        raise DamagedFile(f"{path} must hold JSON; reading it failed: {error}. Delete it to recreate it.") from None
     except OSError as error:
-        _refuse(path, error)
-
-
-def _shown(line: bytes) -> str:
-    return repr(line[:60].decode("utf-8", errors="backslashreplace"))
+        _raise_unreadable(path, error)
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
@@ -166,18 +160,19 @@ def read_json_lines(path: Path) -> Iterator[Any]:
     except FileNotFoundError:
         return
     except OSError as error:
-        _refuse(path, error)
+        _raise_unreadable(path, error)
     lines = content.split(b"\n")[:-1]
     with contextlib.suppress(ValueError, RecursionError):
-        items = json.loads(b"[" + b",".join(lines) + b"]")  # all at once; a wrong line is looked for below
+        items = json.loads(b"[" + b",".join(lines) + b"]")  # all at once; the loop below names a wrong line
         if len(items) == len(lines) and all(isinstance(item, dict) for item in items):
             yield from items
             return
     for line in lines:
         try:
-            item = json.loads(line)
+            item, reason = json.loads(line), "no object"
         except (ValueError, RecursionError) as error:
-            raise DamagedFile(f"{path} must hold one JSON object a line; got {_shown(line)} ({error}).") from None
+            item, reason = None, str(error)
         if not isinstance(item, dict):
-            raise DamagedFile(f"{path} must hold one JSON object a line; got {_shown(line)}.")
+            start = line[:60].decode("utf-8", errors="backslashreplace")
+            raise DamagedFile(f"{path} must hold one JSON object per line; got {start!r} ({reason}). Delete the line.")
         yield item

@@ -19,8 +19,8 @@ from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 def add_common_parameters(registered: Any, package: str) -> None:
     """Add the common parameters of a package, and of its own file, to a docstring.
 
-    They are the entries under "Common parameters:" in the docstrings of both modules that are in the signature of the
-    function or class and that it does not document itself.
+    These are the entries under "Common parameters:" in the docstrings of both modules, for parameters of the function
+    or class that its own docstring does not document.
     """
     common: dict[str, str] = {}
     for module in (package, registered.__module__):
@@ -43,20 +43,7 @@ def add_common_parameters(registered: Any, package: str) -> None:
 
 
 def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun: str = "option") -> None:
-    """Raise InvalidInput with the nearest name for unknown options.
-
-    Args:
-        given: The names.
-        noun: What a name stands for: "option", "setting", "table".
-
-    Raises:
-        InvalidInput: A name is unknown.
-
-    >>> check_known("Network 'lenet5'", ["droput"], ["dropout", "batch_norm"])
-    Traceback (most recent call last):
-    ...
-    gapscope.base.errors.InvalidInput: Network 'lenet5' has no option 'droput'; options: dropout, batch_norm. Did you mean 'dropout'?
-    """  # noqa: E501
+    """Raise InvalidInput with the nearest name for an unknown name (of type `noun`)."""
     known = list(known)
     for name in given:
         if name not in known:
@@ -68,8 +55,8 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     """Convert a value to its declared type (0 and 0.0 are one setting).
 
     Args:
-        value: What was given: JSON-serializable values, as JSON and TOML have them.
-        annotation: bool, int, float, str, a data class, a mapping, `tuple[T, ...]`, or one of them or None.
+        value: Value from JSON or TOML.
+        annotation: bool, int, float, str, a data class, a mapping, `tuple[T, ...]`, or one of these or None.
 
     Raises:
         InvalidInput: The value has another type.
@@ -106,21 +93,21 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
 
 
 def _check_jsonable(name: str, value: Any) -> None:
-    """Raise InvalidInput for values that JSON cannot hold (options become part of a run's id)."""
+    """Raise InvalidInput for values that JSON cannot represent (options are part of a run's id)."""
     if is_mapping(value) or is_list_or_tuple(value):
         for key, item in value.items() if is_mapping(value) else enumerate(value):
             _check_jsonable(f"{name}.{key}", item)
     elif isinstance(value, float) and not math.isfinite(value):
         raise InvalidInput(f"{name} must be a finite number; got {value}.")
     elif value is not None and not isinstance(value, bool | int | float | str):
-        raise InvalidInput(f"{name} must be a number, a text, true or false, or a list of them; got {value!r}.")
+        raise InvalidInput(f"{name} must be a number, a string, true or false, or a list of these; got {value!r}.")
 
 
 def from_mapping(cls: Any, content: Any, where: str) -> Any:
     """Return the data class described by a table of settings.
 
     Raises:
-        InvalidInput: The content is no table, or names something that the class has not.
+        InvalidInput: The content is no table, or has a setting that the class lacks.
     """
     if not is_mapping(content):
         raise InvalidInput(f"{where} must be a table of settings; got {content!r}.")

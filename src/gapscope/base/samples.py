@@ -18,9 +18,9 @@ from gapscope.base.targets import IGNORED, check_targets, parse_targets
 class InputLayout:
     """Meaning of one tensor of inputs.
 
-    Measures work on one tensor with a row per sample. Several floating-point inputs of one type are concatenated in it;
-    with any others it holds row numbers [n, 1] of the `columns`, which are stored separately. Row i is written as
-    -1 - i: an embedding that is called with row numbers by mistake fails instead of reading them as tokens.
+    Measures use one tensor with a row per sample. Several floating-point inputs of one type are concatenated in it;
+    otherwise it has row numbers [n, 1] of the `columns`, which are stored separately. Row i is encoded as -1 - i: an
+    embedding that is called with row numbers by mistake raises an error instead of reading them as tokens.
 
     Attributes:
         names: Keywords of the inputs; None if they are passed by position.
@@ -57,8 +57,8 @@ def pack_inputs(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor
     if len(tensors) == 1 and first.ndim > 1:
         return first, InputLayout(names)
     if first.is_floating_point() and len({tensor.dtype for tensor in tensors}) == 1:
-        side_by_side = torch.cat([tensor.reshape(len(first), -1) for tensor in tensors], dim=1)
-        return side_by_side, InputLayout(names, shapes=tuple(tensor.shape[1:] for tensor in tensors))
+        concatenated = torch.cat([tensor.reshape(len(first), -1) for tensor in tensors], dim=1)
+        return concatenated, InputLayout(names, shapes=tuple(tensor.shape[1:] for tensor in tensors))
     return -1 - torch.arange(len(first), device=first.device)[:, None], InputLayout(names, columns=tensors)
 
 
@@ -130,7 +130,7 @@ def _check_inputs(inputs: Any) -> None:
 
 
 def has_finite_sum(tensor: Tensor) -> bool:
-    """Return whether the sum is finite in one pass without memory (large sums may overflow)."""
+    """Return whether the sum is finite, a fast test without temporaries (large sums may overflow)."""
     return not (tensor.is_floating_point() or tensor.is_complex()) or bool(tensor.detach().sum().isfinite())
 
 
@@ -143,10 +143,10 @@ def check_holds_numbers(inputs: Tensor) -> None:
 def _check_values(inputs: Tensor) -> None:
     check_holds_numbers(inputs)
     if inputs.is_floating_point() and not has_finite_sum(inputs):
-        bad = int((~torch.isfinite(inputs)).reshape(len(inputs), -1).any(1).sum())
-        if bad:
+        n_invalid = int((~torch.isfinite(inputs)).reshape(len(inputs), -1).any(1).sum())
+        if n_invalid:
             raise InvalidInput(
-                f"inputs must be finite; {bad} of {len(inputs)} samples hold NaN or infinity. Drop them, or impute: "
+                f"inputs must be finite; {n_invalid} of {len(inputs)} samples have NaN or infinity. Drop or impute them: "
                 "x = sklearn.impute.SimpleImputer().fit_transform(x)."
             )
     elif not inputs.is_floating_point() and inputs.dtype not in (torch.int64, torch.int32, torch.bool):

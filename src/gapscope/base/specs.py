@@ -49,7 +49,7 @@ class _BaseSpec:
 
     @functools.cached_property
     def non_default(self) -> dict[str, Any]:
-        """Settings that differ from their defaults, nested, whole numbers as integers."""
+        """Settings that differ from their defaults, nested, integral floats as integers."""
         return _canonical(self.to_dict(omit_defaults=True))
 
     def to_dict(self, *, omit_defaults: bool = False) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class _BaseSpec:
             default = item.default if item.default_factory is MISSING else _default(item.default_factory)
             if omit_defaults and value == default:
                 continue
-            content[item.name] = _plain(value, omit_defaults)
+            content[item.name] = _to_builtin(value, omit_defaults)
         return content
 
     @classmethod
@@ -69,18 +69,18 @@ class _BaseSpec:
         return from_mapping(cls, content, cls.__name__)
 
 
-def _plain(value: Any, omit_defaults: bool) -> Any:
+def _to_builtin(value: Any, omit_defaults: bool) -> Any:
     if isinstance(value, _BaseSpec):
         return value.to_dict(omit_defaults=omit_defaults)
     if is_mapping(value):
-        return {key: _plain(item, omit_defaults) for key, item in value.items()}
+        return {key: _to_builtin(item, omit_defaults) for key, item in value.items()}
     if is_list_or_tuple(value):
-        return [_plain(item, omit_defaults) for item in value]
+        return [_to_builtin(item, omit_defaults) for item in value]
     return value
 
 
 def _canonical(value: Any) -> Any:
-    """Write whole numbers as integers, so that 1 and 1.0 are equal."""
+    """Convert integral floats to integers, so that 1 and 1.0 are equal."""
     if is_mapping(value):
         return {key: _canonical(item) for key, item in value.items()}
     if is_list_or_tuple(value):
@@ -159,11 +159,11 @@ class NormalizationSpec(_BaseSpec):
             "mean_only", "variance_only" or "none", as in `gapscope.batch_norm.replace`.
         weight_norm: Whether all linear and convolutional layers are weight-normalized, with random directions and
             lengths set from data (Salimans and Kingma 2016).
-        emulated_size: Of "ghost": samples a ghost batch. Of "population": the batch size whose gamma decay is added to
-            the loss, 0 for none.
-        only_in: Name of the one layer that is normalized (the others are removed); "" for all.
+        emulated_size: For "ghost" the samples per ghost batch. For "population" the batch size whose gamma decay is
+            added to the loss, 0 for none.
+        only_in: Name of the only layer that stays normalized; "" for all.
         population_samples: Training samples on which the statistics of "population" and its decay are measured.
-        directions_std: Standard deviation of the directions of weight normalization; it sets how fast they turn.
+        directions_std: Standard deviation of the initial directions of weight normalization; larger ones turn slower.
     """
 
     kind: str = "batch"
@@ -199,7 +199,7 @@ class PenaltySpec(_BaseSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class LossSpec(_BaseSpec):
-    """The loss that is trained, without penalties.
+    """Training loss, without penalties.
 
     Attributes:
         name: "default" (cross-entropy, squared error), "generalized_cross_entropy" or "early_learning", see
@@ -223,17 +223,17 @@ class TrainingSpec(_BaseSpec):
         batch_size: Samples per step; the last, smaller batch of an epoch is used too.
         epochs: Largest number of epochs.
         schedule: "constant", "step" (times `schedule_factor` every `schedule_epochs`), "exponential" (times
-            `schedule_factor` an epoch), or "cyclical" (triangular between learning_rate * `schedule_factor` and
+            `schedule_factor` every epoch), or "cyclical" (triangular between learning_rate * `schedule_factor` and
             learning_rate, one cycle lasting 2 * `schedule_epochs` epochs, updated every step).
         schedule_factor: See schedule.
         schedule_epochs: See schedule.
         augmentation: "none" or "flip_shift_rotate" (training images are changed at random in every epoch, see
             `gapscope.data.corruptions`).
-        loss: What the penalties are added to.
+        loss: Loss to which the penalties are added.
         penalties: Penalties added to the loss, each by name and options.
         gradient_clip: Largest L2 norm of the whole gradient; None does not clip.
-        stop_at_train_loss: Training ends when `stop_epochs` epochs in total had a mean batch loss (without penalties,
-            in training mode) of at most this; None never.
+        stop_at_train_loss: Training ends after `stop_epochs` epochs in total with a mean batch loss (without penalties,
+            in training mode) of at most this; None never ends it early.
         stop_epochs: See stop_at_train_loss.
         precision: "float32", or "mixed" (automatic mixed precision, on CUDA only).
         channels_last: Whether images use the channels-last memory format.
@@ -286,7 +286,7 @@ class RunSpec(_BaseSpec):
     Attributes:
         data: Data and corruption.
         network: Architecture and initialization.
-        normalization: What takes the place of batch normalization.
+        normalization: Replacement of batch normalization.
         training: Optimization and penalties.
         seed: Seed of initial weights, order of samples and dropout masks.
 
@@ -324,14 +324,13 @@ class RunSpec(_BaseSpec):
     def replace(self, changes: Mapping[str, Any], *, made: dict[Any, Any] | None = None) -> RunSpec:
         """Return a copy with settings changed by dotted path (InvalidInput for unknown paths).
 
-        `made` holds tables that earlier calls on this spec made, which this one uses and adds to; for thousands of
-        copies.
+        `made` is a cache of tables for many calls on this spec, which use and extend it.
         """
         tables: dict[str, dict[str, Any]] = {}
         for path, value in changes.items():
             table, _, rest = path.partition(".")
             if rest and table not in _TABLES:
-                _refuse(path)
+                _raise_unknown(path)
             tables.setdefault(table, {})[rest] = value
         parts = {name: self._changed(name, settings, made) for name, settings in tables.items()}
         return from_mapping(
@@ -355,17 +354,17 @@ class RunSpec(_BaseSpec):
 _TABLES = ("data", "network", "normalization", "training")
 
 
-def _set(content: dict[str, Any], path: str, value: Any, whole: str) -> None:
-    """Set the value at a dotted path of nested tables (`whole` is the path in messages)."""
+def _set(content: dict[str, Any], path: str, value: Any, full_path: str) -> None:
+    """Set the value at a dotted path of nested tables (`full_path` is for messages)."""
     *tables, key = path.split(".")
     for name in tables:
         if not isinstance(content.get(name), dict):
-            _refuse(whole)
+            _raise_unknown(full_path)
         content = content[name]
     content[key] = value
 
 
-def _refuse(path: str) -> NoReturn:
+def _raise_unknown(path: str) -> NoReturn:
     raise InvalidInput(
         f"A setting must be named by its path, such as 'data.label_noise'; got {path!r}."
         f"{did_you_mean(path, setting_paths())}"
