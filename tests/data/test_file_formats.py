@@ -76,7 +76,7 @@ def test_what_was_written_is_read(
     assert np.array_equal(read.numpy(), array)
 
 
-WHOLE = idx_bytes(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
+VALID = idx_bytes(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ WHOLE = idx_bytes(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
     [
         (b"", "must be an IDX file of unsigned bytes, which begins with 00 00 08"),
         (b"PK\x03\x04 and more", "it begins with 50 4b 03 04"),
-        (b"\0\0\x0d\x03" + WHOLE[4:], "it begins with 00 00 0d 03"),
-        (b"\0\0\x08\x01" + WHOLE[4:], "must have 3 dimensions .* its header states 1. Are images and labels swapped"),
-        (WHOLE[:10], "begins with 00 00 08 and a complete header"),
-        (WHOLE[:-1], r"must hold 24 bytes .* after its header, for shape \[2, 3, 4\]; it holds 23"),
-        (WHOLE + b"x", "it holds 25"),
-        (WHOLE[:4] + struct.pack(">3I", 0, 3, 4), r"must hold 0 bytes \(at least 1\) .* for shape \[0, 3, 4\]"),
-        (WHOLE[:4] + struct.pack(">3I", 2**31, 2**31, 9), "must hold 41,505,174,165,846,491,136 bytes"),
+        (b"\0\0\x0d\x03" + VALID[4:], "it begins with 00 00 0d 03"),
+        (b"\0\0\x08\x01" + VALID[4:], "must have 3 dimensions .* its header states 1. Are images and labels swapped"),
+        (VALID[:10], "begins with 00 00 08 and a complete header"),
+        (VALID[:-1], r"must hold 24 bytes .* after its header, for shape \[2, 3, 4\]; it holds 23"),
+        (VALID + b"x", "it holds 25"),
+        (VALID[:4] + struct.pack(">3I", 0, 3, 4), r"must hold 0 bytes \(at least 1\) .* for shape \[0, 3, 4\]"),
+        (VALID[:4] + struct.pack(">3I", 2**31, 2**31, 9), "must hold 41,505,174,165,846,491,136 bytes"),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "theory" not in path.parts)
-# a measured quality typed by hand: an interval, or a score with a decimal value
+# a result typed by hand: an interval, or a score with a decimal value
 TYPED = re.compile(r"\d %? ?\(?95 % CI|(RMSE|AUROC|coverage|precision|recall|hit rate|accuracy of) (of |is )?0?\.\d\d")
 
 

@@ -1,4 +1,4 @@
-"""Code of the guides: every page's Python runs as it stands, own-networks.md also on the command line."""
+"""Code of the guides: the Python of every page runs, that of own-networks.md also on the command line."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def test_lines_are_short(page: Path) -> None:
     assert not [line for line in prose.splitlines() if len(line) > 130 and not line.startswith("|")]
 
 
-def test_a_table_stands_in_lines_of_its_own() -> None:
-    beside_text = [
+def test_tables_are_on_separate_lines() -> None:
+    inline_tables = [
         f"{page.name}: {line}"
         for page in (ROOT / "docs").rglob("*.md")
         for line in page.read_text().splitlines()
         if "{{ tables." in line and not re.fullmatch(r"\{\{ tables\.\w+ \}\}", line)
     ]
-    assert beside_text == []
+    assert inline_tables == []

@@ -1,4 +1,4 @@
-"""Every script of the gallery runs in seconds, has under 45 lines (but one), and prints what its page is about."""
+"""Every script of the gallery but one has under 45 lines, runs in seconds and prints its result."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_example_runs(
 
 
 @pytest.mark.thorough
-def test_students_of_the_batch_norm_theory_lie_near_the_curves_that_are_drawn(
+def test_students_of_the_batch_norm_theory_agree_with_the_curves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, figure = EXAMPLES / "batch_norm_theory.py", tmp_path / "figure.svg"

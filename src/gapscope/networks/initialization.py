@@ -17,7 +17,7 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.specs import INITIALIZATIONS
 from gapscope.inspection.execution import RANDOM_STREAMS
 
-_WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_WEIGHT_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _WEIGHTS: dict[str, Callable[..., Tensor]] = {
     "torch": partial(nn.init.kaiming_uniform_, a=5**0.5),
     "standard_normal": nn.init.normal_,
@@ -87,7 +87,7 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
                     f"initialize needs weights without parametrization; '{name}' is parametrized. "
                     "Initialize the network before adding the parametrization."
                 )
-            if isinstance(module, _WEIGHTED):
+            if isinstance(module, _WEIGHT_LAYERS):
                 _fill(module.weight, _WEIGHTS[kind], generator)
                 if module.bias is not None:
                     _fill_bias(module, kind, generator)

@@ -93,10 +93,9 @@ def _check(task: TeacherTask, method: str, batch: int, epochs: int, zeta: float,
         raise InvalidInput(f"batch_size must be in [1, {samples}], the number of samples; got {batch}. Lower it.")
     if method != "weight_norm" and zeta != 0:
         raise InvalidInput(f"zeta must be 0 for method {method!r}; got {zeta}. Gamma decay needs method 'weight_norm'.")
-    if not all(0 <= epoch <= epochs for epoch in checkpoints) or any(
-        later <= epoch for epoch, later in pairwise(checkpoints)
-    ):
-        raise InvalidInput(f"checkpoints must increase within [0, {epochs}]; got {list(checkpoints)}. Or raise epochs.")
+    is_inside = all(0 <= epoch <= epochs for epoch in checkpoints)
+    if not is_inside or any(later <= epoch for epoch, later in pairwise(checkpoints)):
+        raise InvalidInput(f"checkpoints must increase from 0 up to epochs = {epochs}; got {list(checkpoints)}.")
 
 
 def _start(task: TeacherTask, method: TrainingMethod, student: Student) -> Parameters:
@@ -104,7 +103,7 @@ def _start(task: TeacherTask, method: TrainingMethod, student: Student) -> Param
     # students reach the shortest solution. SGD starts short, because ReLU keeps the part of w at which no sample is
     # active.
     length = 0.01 if method == "sgd" else 1.0
-    weights = np.einsum("kpn,kp->kn", task.inputs, activate(task.targets, student))
+    weights = np.einsum("kpn,kp->kn", task.inputs, activate(task.targets, student))  # sum_j g(y_j) x_j per student
     norms = np.linalg.norm(weights, axis=1, keepdims=True)
     if not norms.all():
         raise InvalidInput(

@@ -11,7 +11,7 @@ from gapscope.results.result import Result, to_builtin
 if TYPE_CHECKING:
     import pandas
 
-_FROZEN = (
+_CURRENT_WEIGHTS_ONLY = (
     "these numbers are for the current weights; retraining changes gammas and curvature. The batch size also "
     "changes the gradient noise and the number of steps, for which this advice does not correct."
 )
@@ -119,7 +119,7 @@ class BatchNormAdvice(Result):
                 f"gamma decay needs a strength of {float(self.decay_strength):.2g}, theory predicts 1: it omits the "
                 "part linear in gamma and orders above the second."
             )
-        return (*caveats, _FROZEN)
+        return (*caveats, _CURRENT_WEIGHTS_ONLY)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per layer, the last one for all layers at once."""

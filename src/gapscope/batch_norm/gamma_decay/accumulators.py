@@ -35,6 +35,7 @@ class SecondMoments(NamedTuple):
 
 def _products(values: Tensor, full: bool) -> Tensor:
     """Return sums over rows of pp, rr, pr: [3, C], or [2C, 2C] with channel pairs."""
+    # rows of `values` are (p, r) [2C], so that the matrix is [[pp, pr], [rp, rr]] in blocks [C, C]
     if full:
         return values.T @ values
     p, r = values.chunk(2, 1)
@@ -91,7 +92,7 @@ class LayerAccumulator:
 
     def noise_covariance(self) -> SecondMoments:
         """Return covariances over samples of (q, a), the statistics of a batch of one sample."""
-        mean = self.noise_sum[None] / self.n
+        mean = self.noise_sum[None] / self.n  # Cov(x, y) = E[x y] - E[x] E[y], here with one row of means
         return _blocks(self.noise / self.n - _products(mean, self.full))
 
     def _first_order(self, noise: SecondMoments) -> Tensor:
@@ -175,23 +176,23 @@ def _noise_hook(statistics: Tensor) -> Callable[..., Tensor]:
 
 
 def even_loss_excess(
-    subject: EvaluationData, name: str, noise: SecondMoments, *, scale: float, draws: int, generator: torch.Generator
+    evaluation: EvaluationData, name: str, noise: SecondMoments, *, scale: float, draws: int, generator: torch.Generator
 ) -> Estimate:
     r"""Estimate $E[\ell(\delta) + \ell(-\delta)]/2 - \ell(0)$ under noise of batch statistics."""
     # The noise changes the layer's output by gamma (-q u / 2 - a), independently per sample, equally at all positions.
     # To second order the excess is the decay with the Hessian of the loss itself; beyond that it includes the kinks of
     # ReLU networks and all even orders. `noise` is that of a batch of one sample, `scale` the factor of larger ones.
-    network, loss, n = subject.network, subject.loss, len(subject.samples)
+    network, loss, n = evaluation.network, evaluation.loss, len(evaluation.samples)
     sample_noise, means = gaussian_sampler(noise), []
     with torch.no_grad():
         for _ in range(draws):
             noise_samples = scale * sample_noise(n, generator)
             # the mean over +noise and -noise removes all odd orders exactly
             total = 0.0
-            for part, x, y in subject.chunks():
+            for part, x, y in evaluation.chunks():
                 baseline = loss(checked_outputs(network(x), len(x)), y).double()
                 for statistics in (noise_samples[part], -noise_samples[part]):
-                    with forward_hooks({name: subject.layers[name]}, _noise_hook(statistics)):
+                    with forward_hooks({name: evaluation.layers[name]}, _noise_hook(statistics)):
                         total += float((loss(network(x), y).double() - baseline).sum()) / 2
             means.append(total / n)
     return mean_estimate(torch.tensor(means, dtype=torch.float64))

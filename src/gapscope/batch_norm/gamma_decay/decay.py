@@ -53,25 +53,25 @@ def _directions(
 
 
 def _accumulate(
-    subject: EvaluationData, *, curvature: str, covariance: str, draws: int | None, generator: torch.Generator
+    evaluation: EvaluationData, *, curvature: str, covariance: str, draws: int | None, generator: torch.Generator
 ) -> dict[str, LayerAccumulator]:
     """Stream the samples and accumulate the sums that determine the decay."""
-    device = device_of(subject.network)
+    device = device_of(evaluation.network)
     sums = {
         name: LayerAccumulator(layer.num_features, full=covariance == "full", draws=draws or 1, device=device)
-        for name, layer in subject.layers.items()
+        for name, layer in evaluation.layers.items()
     }
     signs: Tensor | None = None
-    for part, x, y in subject.chunks():
-        outputs, taps = tapped_forward(subject.network, subject.layers, x)
+    for part, x, y in evaluation.chunks():
+        outputs, taps = tapped_forward(evaluation.network, evaluation.layers, x)
         if draws is not None and signs is None:  # those of all samples at once, so that chunks do not matter
-            shape = draws, len(subject.samples), outputs.shape[1]
+            shape = draws, len(evaluation.samples), outputs.shape[1]
             signs = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8) * 2 - 1
-        score = output_gradient(subject.loss, outputs, y)
+        score = output_gradient(evaluation.loss, outputs, y)
         for name, by_gamma, by_beta in derivatives_along(outputs, taps, score):
             sums[name].add(taps[name].normalized, by_gamma, by_beta)
         chunk_signs = None if signs is None else signs[:, part]
-        for draw, direction in _directions(subject.loss, curvature, outputs, y, chunk_signs):
+        for draw, direction in _directions(evaluation.loss, curvature, outputs, y, chunk_signs):
             for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction):
                 sums[name].add_direction(draw, by_gamma, by_beta)
     return sums
@@ -145,12 +145,12 @@ def gamma_decay(
         chunk_size = samples_per_pass(
             network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
         )
-        subject = EvaluationData(
+        evaluation = EvaluationData(
             network, {name: by_name[name] for name in ordered}, samples, loss or sample_losses, chunk_size
         )
-        sums = _accumulate(subject, curvature=curvature, covariance=covariance, draws=draws, generator=generator)
+        sums = _accumulate(evaluation, curvature=curvature, covariance=covariance, draws=draws, generator=generator)
         single_sample = {}
-        for name, layer in subject.layers.items():
+        for name, layer in evaluation.layers.items():
             ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
             gamma = ones if layer.weight is None else layer.weight.detach().double()
             single_sample[name] = sums[name].finish(name, gamma, is_estimate=draws is not None)
@@ -160,7 +160,7 @@ def gamma_decay(
         scale = decay.variance_factor(batch_size) ** 0.5
         sampled = {
             name: even_loss_excess(
-                subject, name, sums[name].noise_covariance(), scale=scale, draws=noise_draws, generator=generator
+                evaluation, name, sums[name].noise_covariance(), scale=scale, draws=noise_draws, generator=generator
             )
             for name in decay
         }

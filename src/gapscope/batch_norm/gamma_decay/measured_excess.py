@@ -80,19 +80,19 @@ def random_batches(
 class _Comparison:
     """Comparison of a network in its population form with batch statistics in some layers."""
 
-    def __init__(self, subject: EvaluationData, decay: GammaDecay) -> None:
-        self.subject, self.decay = subject, decay
-        parts = [self._population_chunk(x, y) for _, x, y in subject.chunks()]
+    def __init__(self, evaluation: EvaluationData, decay: GammaDecay) -> None:
+        self.evaluation, self.decay = evaluation, decay
+        parts = [self._population_chunk(x, y) for _, x, y in evaluation.chunks()]
         self.population_losses = torch.cat([losses for losses, _ in parts])
         linear = {name: torch.cat([chunk[name] for _, chunk in parts]) for name in decay}
         self.linear_gains = {name: values - values.mean() for name, values in linear.items()}
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return self.subject.loss(outputs, y).detach().double().cpu()
+        return self.evaluation.loss(outputs, y).detach().double().cpu()
 
     def _population_chunk(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return losses [n], and by layer the part linear in each sample's statistics."""
-        outputs, taps = tapped_forward(self.subject.network, self.subject.layers, x)
+        outputs, taps = tapped_forward(self.evaluation.network, self.evaluation.layers, x)
         linear = {}
         for name, tap in taps.items():
             layer, u = self.decay[name], tap.normalized.double()
@@ -113,13 +113,13 @@ class _Comparison:
         # reduces the standard error.
         expected = self.population_losses + sum(self.linear_gains[name] for name in names)
         gains = []
-        per_chunk = max(1, self.subject.chunk_size // batch_size)
-        with forward_hooks({name: self.subject.layers[name] for name in names}, normalize_by_batch), torch.no_grad():
-            for batches in random_batches(len(self.subject.samples), batch_size, passes, per_chunk, generator):
+        per_chunk = max(1, self.evaluation.chunk_size // batch_size)
+        with forward_hooks({name: self.evaluation.layers[name] for name in names}, normalize_by_batch), torch.no_grad():
+            for batches in random_batches(len(self.evaluation.samples), batch_size, passes, per_chunk, generator):
                 parts = len(batches)
                 indices = batches.T.reshape(-1)  # sample i belongs to batch i mod parts
-                x, y = self.subject.batch(indices)
-                losses = self._losses(self.subject.network(x), y)
+                x, y = self.evaluation.batch(indices)
+                losses = self._losses(self.evaluation.network(x), y)
                 gains.append((losses - expected[indices]).view(batch_size, parts).mean(0))
         return mean_estimate(torch.cat(gains))
 
