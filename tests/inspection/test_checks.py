@@ -43,13 +43,13 @@ def _network() -> nn.Module:
 def test_what_is_no_module_is_told_so(verb: str) -> None:
     with pytest.raises(InvalidInput, match=r"must be a torch.nn.Module; got function. Wrap it in a module"):
         VERBS[verb](lambda x: x, X)
-    with pytest.raises(InvalidInput, match=r"must be a module, not its class; got Linear. Pass Linear\(...\)"):
+    with pytest.raises(InvalidInput, match=r"got the class Linear. Pass an instance, Linear\(...\)"):
         VERBS[verb](nn.Linear, X)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_inputs_of_a_wrong_kind_are_told_so(verb: str) -> None:
-    with pytest.raises(InvalidInput, match=r"torch.int64|a type that the network's layers take; got Long. Use x.float"):
+    with pytest.raises(InvalidInput, match=r"torch.int64|a type that the network's layers accept; got Long. Use x.float"):
         VERBS[verb](_network(), (255 * X).long())
     with pytest.raises(InvalidInput, match=r"complex64|got ComplexFloat"):
         VERBS[verb](_network(), X + 0j)
@@ -77,5 +77,5 @@ def test_weights_without_numbers_are_named(verb: str) -> None:
 def test_the_ways_in_which_torch_says_so_are_known(layer: nn.Module, x: Tensor) -> None:
     with pytest.raises(RuntimeError) as caught:
         layer(x)
-    assert "inputs must have a type that the network's layers take; got " in dtype_mismatch_message(caught.value)
+    assert "inputs must have a type that the network's layers accept; got " in dtype_mismatch_message(caught.value)
     assert dtype_mismatch_message(RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")) == ""

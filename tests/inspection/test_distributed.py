@@ -76,7 +76,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
 
 def test_stretches_cover_all_rows_once() -> None:
     for n, size in ((7, 2), (8, 3), (3, 3)):
-        rows = [row for rank in range(size) for row in range(n)[Processes(rank, size).own(n)]]
+        rows = [row for rank in range(size) for row in range(n)[Processes(rank, size).rows_of_rank(n)]]
         assert rows == list(range(n))
 
 

@@ -57,7 +57,7 @@ MIXED = {
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("mix", MIXED)
 def test_every_measure_refuses(measure: str, mix: str) -> None:
-    with pytest.raises(NeverSupported, match="Every output must depend on its own sample alone and be repeatable"):
+    with pytest.raises(NeverSupported, match="every output must depend on its own sample alone and be repeatable"):
         MEASURES[measure](mixing(MIXED[mix]), torch.randn(8, 4))
 
 

@@ -116,7 +116,7 @@ def test_everything_is_restored(failing: bool) -> None:
 
 def test_changed_weights_are_noticed() -> None:
     network = some_network()
-    message = "must leave the weights as they are"
+    message = "it must not change them"
     with pytest.raises(GapscopeError, match=message), inspection_mode(network), torch.no_grad():
         network.get_parameter("4.weight").add_(1)
 

@@ -174,7 +174,7 @@ def test_two_float_inputs_are_one_input_of_both() -> None:
 def test_what_is_left_out_or_looks_wrong_is_said() -> None:
     triple = TensorDataset(X, Y, torch.rand(20))
     assert "ignored: Tensor [20]" in gs.measure(mlp(), triple).notes[0]
-    assert "look like probabilities" in gs.measure(mlp(2, nn.Softmax(1)), (X, Y), ["loss"]).notes[0]
+    assert "seem to be probabilities" in gs.measure(mlp(2, nn.Softmax(1)), (X, Y), ["loss"]).notes[0]
     assert "is a sigmoid" in gs.measure(mlp(1, nn.Sigmoid()), (X, Y.float()), ["loss"]).notes[1]
     ignored = gs.measure(mlp(), (X, torch.where(torch.arange(20) < 5, -100, Y)), ["accuracy"])
     assert "5 of 20 samples have the label -100" in ignored.notes[0]
@@ -233,7 +233,7 @@ def test_no_right_sample_is_no_reason_to_lose_the_rest() -> None:
     network = mlp()
     wrong = 1 - network(X).argmax(1)
     readings = gs.measure(network, (X, wrong))
-    assert readings["accuracy"].value == 0 and "none is" in readings.unmeasured["margin_signature"]
+    assert readings["accuracy"].value == 0 and "got none" in readings.unmeasured["margin_signature"]
 
 
 def test_a_compiled_network_is_measured_through_the_original() -> None:
@@ -267,13 +267,13 @@ def test_a_script_hides_its_layers() -> None:
 def test_weights_that_diverged_are_named() -> None:
     network = mlp()
     network[2].weight.data[0, 0] = float("nan")  # type: ignore[index, union-attr, operator]
-    with pytest.raises(InvalidInput, match=r"'2.weight' holds NaN or infinity: its training has diverged"):
+    with pytest.raises(InvalidInput, match=r"'2.weight' holds NaN or infinity: training has diverged"):
         gs.measure(network, (X, Y))
 
 
 def test_a_bert_that_is_given_a_wrong_name_says_what_it_takes() -> None:
     network, data = bert()
-    with pytest.raises(InvalidInput, match=r"It was given attention_mask; its forward takes .*input_ids"):
+    with pytest.raises(InvalidInput, match=r"It was called with attention_mask; its forward takes .*input_ids"):
         gs.measure(network, {"attention_mask": data["attention_mask"], "labels": data["labels"]})
 
 
@@ -318,5 +318,5 @@ def test_autocast_around_a_measure_changes_nothing() -> None:
 def test_a_network_made_in_inference_mode_is_refused_by_the_name_of_a_weight() -> None:
     with torch.inference_mode():
         network = nn.Linear(4, 2)
-    with pytest.raises(InvalidInput, match=r"'weight' was made in torch\.inference_mode"):
+    with pytest.raises(InvalidInput, match=r"'weight' was created in torch\.inference_mode"):
         gs.measure(network, (X, Y))

@@ -164,7 +164,7 @@ def test_outputs_that_do_not_depend_on_the_inputs() -> None:
 
 def test_outputs_whose_graph_loses_the_inputs_are_no_zero() -> None:
     network = Wrapped(lambda net, x: net.layer(x.detach()), layer=nn.Linear(4, 2))
-    with pytest.raises(NotMeasurable, match="outputs change with the inputs here, but their graph does not reach them"):
+    with pytest.raises(NotMeasurable, match="outputs change with the inputs, but are not connected to them"):
         input_jacobian_norm(network, torch.randn(3, 4))
 
 

@@ -1,4 +1,4 @@
-"""Samples per forward pass, by free memory if the caller does not choose.
+"""Default number of samples per forward pass, from the free memory.
 
 Results do not depend on the number beyond rounding. It is a power of two, and its upper bound unless memory is short,
 so that the same call uses the same chunks, and gives the same last bits, on all machines with enough memory.
@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# Divisor of the free memory: allocators, workspaces and other processes need some as well.
+# Divisor of the free memory: allocators, workspaces and other processes also need memory.
 _MEMORY_DIVISOR = 4
-# Most bytes per pass: on CPUs more samples at once are no faster, and the allocator keeps the memory of a pass.
+# Maximum of bytes per pass: on CPUs more samples at once are no faster, and the allocator retains the memory of a pass.
 _PASS_BYTES = {"cpu": 2**27}
 # If fewer rows seem to fit, a second trial separates the fixed memory of a pass from that per row.
-_WORTH_A_SECOND_TRIAL = 128
+_MIN_ROWS_WITHOUT_SECOND_TRIAL = 128
 
 
 class PeakBytes(TorchDispatchMode):
@@ -30,32 +30,32 @@ class PeakBytes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.peak = self._held = 0
-        self._known: set[int] = set()
+        self.peak = self._current = 0
+        self._storages: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in tree_leaves((args, kwargs)):
-            self._note(leaf, computed=False)
+            self._add(leaf, computed=False)
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            self._note(leaf, computed=True)
+            self._add(leaf, computed=True)
         return result
 
-    def _note(self, leaf: Any, *, computed: bool) -> None:
+    def _add(self, leaf: Any, *, computed: bool) -> None:
         if not isinstance(leaf, Tensor) or leaf.layout != torch.strided:
             return
         storage = leaf.untyped_storage()
         key = storage._cdata
-        if key not in self._known:
-            self._known.add(key)
+        if key not in self._storages:
+            self._storages.add(key)
             size = storage.nbytes() if computed else 0
-            self._held += size
-            self.peak = max(self.peak, self._held)
-            weakref.finalize(storage, self._freed, key, size)
+            self._current += size
+            self.peak = max(self.peak, self._current)
+            weakref.finalize(storage, self._free, key, size)
 
-    def _freed(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self._held -= size
+    def _free(self, key: int, size: int) -> None:
+        self._storages.discard(key)
+        self._current -= size
 
 
 def _free_on_cpu() -> int:
@@ -67,9 +67,9 @@ def _free_on_cpu() -> int:
         free = int(lines["MemAvailable"].split()[0]) * 1024
     elif "SC_AVPHYS_PAGES" in os.sysconf_names:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
-        free = min(free, max(0, int(text) - int(used.read_text())))
+    limit, usage = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and usage.exists() and (text := limit.read_text().strip()) != "max":
+        free = min(free, max(0, int(text) - int(usage.read_text())))
     return free
 
 
@@ -85,9 +85,9 @@ def memory_budget(device: torch.device, at_most: int = 2**30) -> int:
 
 def peak_bytes(work: Callable[[], Any]) -> int:
     """Run `work` and return the peak bytes of its tensors, at least 1."""
-    with PeakBytes() as seen:
+    with PeakBytes() as memory:
         work()
-    return max(1, seen.peak)
+    return max(1, memory.peak)
 
 
 def rows_per_pass(
@@ -109,10 +109,11 @@ def rows_per_pass(
         return chunk_size
     if bytes_at_most is None:
         bytes_at_most = _PASS_BYTES.get(device.type, 2**30)
-    of_one = peak_bytes(one_row)
-    fitting = memory_budget(device, bytes_at_most) // of_one
-    if two_rows is not None and fitting < min(at_most, _WORTH_A_SECOND_TRIAL):
-        per_row = max(1, peak_bytes(two_rows) - of_one)
-        available = memory_budget(device, 2**62) - max(0, of_one - per_row)
-        fitting = max(fitting, min(bytes_at_most, available) // per_row)
-    return at_most if fitting >= at_most else 1 << max(0, fitting.bit_length() - 1)
+    one_row_bytes = peak_bytes(one_row)
+    n_rows = memory_budget(device, bytes_at_most) // one_row_bytes
+    if two_rows is not None and n_rows < min(at_most, _MIN_ROWS_WITHOUT_SECOND_TRIAL):
+        # the first trial needs fixed + row bytes, the second fixed + 2 row bytes
+        row_bytes = max(1, peak_bytes(two_rows) - one_row_bytes)
+        available = memory_budget(device, 2**62) - max(0, one_row_bytes - row_bytes)
+        n_rows = max(n_rows, min(bytes_at_most, available) // row_bytes)
+    return at_most if n_rows >= at_most else 1 << max(0, n_rows.bit_length() - 1)

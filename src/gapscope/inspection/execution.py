@@ -1,4 +1,4 @@
-"""Threads and processes: how an evaluation is executed."""
+"""Threads and processes: locks, shared contexts, and division of samples among processes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FairLock:
                 self._pass_on()
 
     def _pass_on(self) -> None:
-        # not 0 while a thread is on its way: no other may take its turn
+        # -1 until the next thread runs, so that no third one overtakes it
         self._owner = -1 if self._waiting else 0
         if self._waiting:
             self._waiting.popleft().set()
@@ -66,11 +66,9 @@ RANDOM_STREAMS = FairLock()
 @contextmanager
 def network_lock(network: nn.Module) -> Iterator[None]:
     """Hold the lock of a network in the body (an adapter has that of its network)."""
-    owned = getattr(network, "adapted_from", network)
+    network = getattr(network, "adapted_from", network)
     with _GUARD:
-        lock = _NETWORK_LOCKS.get(owned)
-        if lock is None:
-            lock = _NETWORK_LOCKS[owned] = FairLock()
+        lock = _NETWORK_LOCKS.setdefault(network, FairLock())
     with lock:
         yield
 
@@ -81,9 +79,9 @@ def is_only_thread() -> bool:
 
 
 class SharedContext:
-    """Context shared by threads: entered by the first and left by the last.
+    """Context shared by threads: entered by the first and exited by the last.
 
-    `make` returns the context, which changes a setting of the whole process and restores it.
+    `make` returns the context, which changes a setting of the process and restores it.
     """
 
     def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -157,12 +155,12 @@ class Processes:
     size: int
     group: Any = None
 
-    def own(self, n: int) -> slice:
+    def rows_of_rank(self, n: int) -> slice:
         """Return the slice of n rows for this process (sizes differ by at most one)."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def all_min(self, number: int) -> int:
-        """Return the smallest value of all processes, such as a chunk size that all can use."""
+        """Return the smallest value of all processes (for example of their chunk sizes)."""
         value = torch.tensor(number)
         torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MIN, self.group)
         return int(value)
@@ -176,15 +174,15 @@ class Processes:
 _PROCESSES: ContextVar[Processes | None] = ContextVar("processes", default=None)
 
 
-def processes_joined() -> bool:
+def is_distributed() -> bool:
     """Return whether several processes measure together."""
     return _PROCESSES.get() is not None
 
 
 def processes(n: int) -> Processes | None:
     """Return the processes that divide n rows (None if not distributed or too few rows)."""
-    joined = _PROCESSES.get()
-    return None if joined is None or n < joined.size else joined
+    members = _PROCESSES.get()
+    return None if members is None or n < members.size else members
 
 
 @contextmanager
@@ -198,8 +196,8 @@ def distribute_over(group: Any = None) -> Iterator[None]:
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         raise InvalidInput(
-            "Got no process group; distribute_over needs torch.distributed.init_process_group(). Start with torchrun, "
-            "or measure without distribute_over."
+            "Got no process group; distribute_over needs torch.distributed.init_process_group(). Start the script with "
+            "torchrun, or measure without distribute_over."
         )
     size = torch.distributed.get_world_size(group)
     members = Processes(torch.distributed.get_rank(group), size, group) if size > 1 else None
@@ -220,14 +218,15 @@ def compute_distributed(
     among = processes(n)
     if among is None:
         return compute(slice(0, n))
-    # nested calls run in this process only: the others are at another point of the same call
+    # nested calls are not distributed: the other processes compute other rows, and would not make the same calls
     token = _PROCESSES.set(None)
     try:
-        local_rows = compute(among.own(n)).movedim(dim, 0).contiguous()
+        local_rows = compute(among.rows_of_rank(n)).movedim(dim, 0).contiguous()
     finally:
         _PROCESSES.reset(token)
-    stretches = [Processes(rank, among.size).own(n) for rank in range(among.size)]
-    sizes = [stretch.stop - stretch.start if length is None else length(stretch) for stretch in stretches]
+    ranges = [Processes(rank, among.size).rows_of_rank(n) for rank in range(among.size)]
+    sizes = [rows.stop - rows.start if length is None else length(rows) for rows in ranges]
+    # all_gather needs tensors of one shape
     longest = max(sizes)
     padded = torch.cat([local_rows, local_rows.new_zeros(longest - len(local_rows), *local_rows.shape[1:])])
     parts = [torch.empty_like(padded) for _ in range(among.size)]

@@ -1,4 +1,4 @@
-"""Modules of a network by name and kind, and records of their calls in a forward pass."""
+"""Modules of a network by name and kind, and hooks that record their calls and outputs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def forward_hooks(
     Its return value, unless None, replaces the output, or with `before` the inputs.
     """
     with ExitStack() as stack:
-        # code compiled earlier by torch.compile has no hooks
+        # compiled code of torch.compile runs no hooks
         stack.enter_context(eager_mode())
         for name, module in modules.items():
             register = module.register_forward_pre_hook if before else module.register_forward_hook
@@ -78,10 +78,10 @@ class ModuleCall:
 
 def record_module_calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
     """Return the calls of the network's innermost modules in one forward pass, in order."""
-    made: list[ModuleCall] = []
+    calls: list[ModuleCall] = []
 
     def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        made.append(ModuleCall(name, module, inputs[0] if inputs else None, output))
+        calls.append(ModuleCall(name, module, inputs[0] if inputs else None, output))
 
     innermost = {
         name: module
@@ -90,7 +90,7 @@ def record_module_calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
     }
     with forward_hooks(innermost, record), torch.no_grad():
         network(x)
-    return made
+    return calls
 
 
 @contextmanager
@@ -102,20 +102,20 @@ def capture_outputs(modules: dict[str, nn.Module], *, replacement: Tensor | None
     Raises:
         NotMeasurable: A module is called twice in one pass, or its output is not one tensor.
     """
-    seen: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
 
-    def keep(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor:
-        if name in seen:
+    def capture(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor:
+        if name in outputs:
             raise NotMeasurable(
                 f"Layer '{name}' must be called once in a forward pass; it is called again. "
-                "Name a module around it that is called once, or give each call a module of its own."
+                "Name a module around it that is called once, or use a separate module per call."
             )
         if not isinstance(output, Tensor):
             raise NotMeasurable(
                 f"Layer '{name}' must return one tensor; got {type(output).__name__}. Name another layer."
             )
-        seen[name] = output
+        outputs[name] = output
         return output.clone() if replacement is None else replacement
 
-    with forward_hooks(modules, keep):
-        yield seen
+    with forward_hooks(modules, capture):
+        yield outputs

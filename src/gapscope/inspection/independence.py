@@ -20,7 +20,7 @@ _N_CHECKED = 4
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 2e-2}
 
 
-# of earlier checks of a network: forms whose samples were independent at perturbed weights, and the last full check
+# earlier checks per network: forms whose samples were independent at perturbed weights, and the last passed check
 _INDEPENDENT_FORMS: weakref.WeakKeyDictionary[nn.Module, set[Hashable]] = weakref.WeakKeyDictionary()
 _LAST_CHECK: weakref.WeakKeyDictionary[nn.Module, Hashable] = weakref.WeakKeyDictionary()
 
@@ -81,25 +81,24 @@ class Perturbation:
 def _outputs_agree(network: nn.Module, x: Tensor) -> bool | None:
     """Return whether samples have equal outputs in two batches (None if these are not finite)."""
     with torch.no_grad():
-        whole = network(x)
-        if not isinstance(whole, Tensor) or not bool(torch.isfinite(whole).all()):
+        outputs = network(x)
+        if not isinstance(outputs, Tensor) or not bool(torch.isfinite(outputs).all()):
             return None
         order = torch.arange(len(x) - 1, -1, -1, device=x.device)
-        return all(_close(network, x[part], whole[part]) for part in order.chunk(2))
+        return all(_has_outputs(network, x[part], outputs[part]) for part in order.chunk(2))
 
 
-def _close(network: nn.Module, x: Tensor, together: Tensor) -> bool:
+def _has_outputs(network: nn.Module, x: Tensor, expected: Tensor) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as one about a batch of one
-            alone = network(x)
+            outputs = network(x)
     except (RuntimeError, ValueError):  # such as a variance over a batch of one
         return False
-    if alone.shape != together.shape:
+    if outputs.shape != expected.shape:
         return False
-    difference, scale = (alone - together).abs().max(), together.abs().max()
-    # Written so that NaN fails.
-    return bool(difference <= _TOLERANCE.get(together.dtype, 1e-3) * scale)
+    difference, scale = (outputs - expected).abs().max(), expected.abs().max()
+    return bool(difference <= _TOLERANCE.get(expected.dtype, 1e-3) * scale)  # False for NaN
 
 
 def _agree_when_perturbed(network: nn.Module, x: Tensor) -> bool | None:
@@ -109,7 +108,7 @@ def _agree_when_perturbed(network: nn.Module, x: Tensor) -> bool | None:
             return _outputs_agree(network, cast_like(x, precise))
     except GapscopeError:
         raise
-    except Exception:  # code that insists on a precision, or on weights that the perturbation left
+    except Exception:  # code that requires a precision, or weights in some range
         return None
 
 
@@ -143,7 +142,7 @@ def check_sample_independence(network: nn.Module, x: Tensor) -> None:
     check_no_batch_statistics(dict(network.named_modules()))
     if not network.training and not is_sample_independent(network, x):
         raise NeverSupported(
-            "Every output must depend on its own sample alone and be repeatable; here the same samples have other "
-            "outputs in another batch, or when they are computed again. Remove what mixes samples (statistics or "
-            "a scale of the whole batch), and let random layers such as dropout follow the evaluation mode."
+            "Got other outputs for the same samples in another batch or in a second pass; every output must depend on "
+            "its own sample alone and be repeatable. Remove layers that mix samples (statistics or a scale of the "
+            "batch), and let random layers such as dropout follow the evaluation mode."
         )

@@ -17,7 +17,7 @@ from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import inspection_mode, network_outputs, samples_per_pass
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""A loss of each sample [n] from outputs [n, K] and targets; `sample_losses` is the one that is used by default."""
+"""Function that returns the loss of each sample [n] from outputs [n, K] and targets, by default `sample_losses`."""
 
 
 def class_logits(outputs: Tensor) -> Tensor:
@@ -48,9 +48,9 @@ def _cross_entropy(outputs: Tensor, labels: Tensor, reduction: str) -> Tensor:
 
 
 def _regression_targets(outputs: Tensor, targets: Tensor) -> Tensor:
-    # One number per sample may come as [n] or as [n, 1]: nothing else is reshaped, so that nothing broadcasts.
-    one_each = {(len(outputs),), (len(outputs), 1)}
-    if {tuple(outputs.shape), tuple(targets.shape)} <= one_each:
+    # [n] and [n, 1] are equivalent. No other shapes are adapted, so that no values are broadcast.
+    scalar_shapes = {(len(outputs),), (len(outputs), 1)}
+    if {tuple(outputs.shape), tuple(targets.shape)} <= scalar_shapes:
         targets = targets.view_as(outputs)
     check_regression_shape(targets, outputs.shape)
     return targets.to(outputs.dtype)

@@ -1,8 +1,8 @@
 """Memoization of work that several measures need.
 
 A function decorated by `memoize` computes as usual. In the body of `memo_scope()` its results are cached and returned
-for equal arguments: the same network with the same weights, the same tensors, an equal plain value, a generator in the
-same state. So each measure requests what it needs, and all of them together make one forward pass.
+for equal arguments: the same network with the same weights, the same tensors, equal values, a generator in the same
+state. So each measure calls the functions that it needs, and all of them together make one forward pass.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def memoize(function: Function) -> Function:
     signature = inspect.signature(function)
 
     @wraps(function)
-    def once(*args: Any, **kwargs: Any) -> Any:
+    def memoized(*args: Any, **kwargs: Any) -> Any:
         cache = _CACHE.get()
         if cache is None:
             return function(*args, **kwargs)
@@ -48,11 +48,11 @@ def memoize(function: Function) -> Function:
         bound.apply_defaults()
         key = (function, *(_key(value) for value in bound.arguments.values()))
         if key not in cache:
-            # the arguments stay alive with the result, so that no identity is given out again
+            # the arguments stay alive with the result, so that no identity is reused
             cache[key] = (dict(bound.arguments), function(*args, **kwargs))
         return cache[key][1]
 
-    return once  # type: ignore[return-value]
+    return memoized  # type: ignore[return-value]
 
 
 def tensor_version(tensor: Tensor) -> int:

@@ -41,12 +41,12 @@ class ChannelMoments:
         deviation = values - mean[:, None]
         square = deviation.square()
         m2 = square.sum(1)
-        nothing = torch.zeros_like(mean)
+        zero = torch.zeros_like(mean)
         if a == 0:
-            self._mean, self._m2, self._m3, self._m4 = mean, nothing, nothing, nothing
-        total, delta = a + b, mean - self._mean if a else nothing
+            self._mean, self._m2, self._m3, self._m4 = mean, zero, zero, zero
+        total, delta = a + b, mean - self._mean if a else zero
         if self.order == 4:
-            # third and fourth order need the lower sums as they were: highest order first
+            # the third and fourth order need the lower sums before their update: highest order first
             m3, m4 = (deviation * square).sum(1), square.square().sum(1)
             self._m4 = (
                 self._m4 + m4 + delta**4 * (a * b * (a * a - a * b + b * b) / total**3)
@@ -60,7 +60,8 @@ class ChannelMoments:
         self.count = total
 
     def join(self, among: Processes) -> None:
-        """Add the moments of all other processes (order 2)."""
+        """Add the moments of all other processes (order 2 only)."""
+        # sum over processes p of M_2^p + n_p (mean_p - mean)^2, the same merge for any number of parts
         count = among.sum(torch.tensor(float(self.count), dtype=torch.float64, device=self._mean.device))
         mean = among.sum(self._mean * self.count) / count
         self._m2 = among.sum(self._m2 + self.count * (self._mean - mean).square())

@@ -22,22 +22,22 @@ def is_causal(network: nn.Module) -> bool:
     return type(network).__name__.endswith(_CAUSAL)
 
 
-def call_network(network: nn.Module, form: InputLayout, x: Tensor, others: Mapping[str, Any] | None = None) -> Any:
-    """Call a network with the arguments its forward expects.
+def call_network(network: nn.Module, form: InputLayout, x: Tensor, optional: Mapping[str, Any] | None = None) -> Any:
+    """Call a network with the arguments of its forward method.
 
-    `others` are further keywords, such as labels for the network's own loss, passed if it accepts them.
+    `optional` are keywords that are passed if it accepts them, such as labels for the network's own loss.
     """
-    parts, others = form.unpack(x), others or {}
+    parts, optional = form.unpack(x), optional or {}
     if form.names is None:
         return network(*parts)
     named = dict(zip(form.names, parts, strict=True))
     parameters = inspect.signature(unwrapped(network).forward).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return network(**named, **others)
-    known = {parameter.name for parameter in parameters}
-    if not known & set(named):
-        return network(parts[0]) if len(parts) == 1 else network({**named, **others})
-    return network(**{name: part for name, part in (*named.items(), *others.items()) if name in known})
+        return network(**named, **optional)
+    accepted = {parameter.name for parameter in parameters}
+    if not accepted & set(named):
+        return network(parts[0]) if len(parts) == 1 else network({**named, **optional})
+    return network(**{name: part for name, part in (*named.items(), *optional.items()) if name in accepted})
 
 
 class NetworkAdapter(nn.Module):
@@ -75,7 +75,7 @@ class NetworkAdapter(nn.Module):
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
         """Return the raw outputs of the inputs encoded in `x`."""
         outputs = raw_outputs(self.network(x) if self.form is None else call_network(self.network, self.form, x))
-        if self.squeezed:  # a network that squeezes one sample's output removes the sample axis, too
+        if self.squeezed:  # a network that squeezes its output also removes the axis of a single sample
             outputs = outputs.reshape(-1, 1)
         if self.class_axis is not None:
             outputs = outputs.movedim(self.class_axis, 1).flatten(2)
@@ -97,5 +97,5 @@ def class_axis(outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."])
         return -1
     raise InvalidInput(
         f"Labels of positions must have the positions of the outputs, {list(outputs.shape[1:])} with one axis for the "
-        f"classes; got labels {list(labels.shape[1:])} a sample. Make both the same size, or pass one label per sample."
+        f"classes; got labels {list(labels.shape[1:])} per sample. Resize one of them, or pass one label per sample."
     )

@@ -24,15 +24,13 @@ from gapscope.inspection.restoring import preserve_state
 
 # Default chunk sizes, where memory allows: more samples make a forward pass, or one with gradients, no faster.
 DEFAULT_CHUNK_SIZE, BACKWARD_CHUNK_SIZE = 512, 256
-# Entries of inputs (or token ids) that are too few to be worth a trial; of a large network hardly any are.
+# Inputs with at most so many entries (or token ids) run at once without a trial: for small and for large networks.
 _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
 _LARGE, _FEW_ENTRIES_OF_LARGE = 2**20, 2**14
 _REENTRANT = (
-    "A network's gradients must be readable in the middle of its graph; torch.utils.checkpoint was called with "
-    "use_reentrant=True, which forbids that. Call it with use_reentrant=False."
+    "Got torch.utils.checkpoint with use_reentrant=True, which hides gradients inside the graph; they are needed. Call "
+    "it with use_reentrant=False."
 )
-
-
 # Messages of torch about inputs and weights of different types.
 _OTHER_TYPE = re.compile(
     r"must have the same dtype, but got (\w+) and|Input type \(([\w ]+)\) and|expected scalar type \w+ but found (\w+)|"
@@ -48,41 +46,33 @@ def dtype_mismatch_message(error: BaseException) -> str:
         return ""
     dtype = next((part for part in match.groups() if part), "another")
     return (
-        f"inputs must have a type that the network's layers take; got {dtype}. Use x.float() (images: "
+        f"inputs must have a type that the network's layers accept; got {dtype}. Use x.float() (for images "
         "x.float() / 255), or the type of the weights."
     )
 
 
 def check_module(network: Any) -> None:
     """Raise InvalidInput unless this is a module (with advice for classes and functions)."""
+    if isinstance(network, nn.Module):
+        return
     if isinstance(network, type) and issubclass(network, nn.Module):
-        raise InvalidInput(
-            f"network must be a module, not its class; got {network.__name__}. Pass {network.__name__}(...)."
-        )
-    if isinstance(network, str | os.PathLike):
-        raise InvalidInput(
-            f"network must be a torch.nn.Module; got the path {str(network)!r}. Build the network, and load its state: "
-            "network.load_state_dict(torch.load(path, weights_only=True))."
-        )
-    if isinstance(network, Mapping):
-        raise InvalidInput(
-            f"network must be a torch.nn.Module; got a mapping of {len(network)} entries, as a state dictionary is. "
-            "Build the network and pass it after network.load_state_dict(...)."
-        )
-    if type(network).__module__.startswith("sklearn."):
-        raise InvalidInput(
-            f"network must be a torch.nn.Module; got scikit-learn's {type(network).__name__}, which has no gradients. "
-            "Pass None where a function takes it (forecast_accuracy, find_label_issues), or a network of torch."
-        )
-    if not isinstance(network, nn.Module):
-        raise InvalidInput(
-            f"network must be a torch.nn.Module; got {type(network).__name__}. Wrap it in a module whose forward calls "
-            "it."
-        )
+        got, advice = f"the class {network.__name__}", f"Pass an instance, {network.__name__}(...)."
+    elif isinstance(network, str | os.PathLike):
+        got = f"the path {str(network)!r}"
+        advice = "Build the network, then network.load_state_dict(torch.load(path, weights_only=True))."
+    elif isinstance(network, Mapping):
+        got = f"a mapping of {len(network)} entries (a state dictionary?)"
+        advice = "Build the network and pass it after network.load_state_dict(...)."
+    elif type(network).__module__.startswith("sklearn."):
+        got = f"scikit-learn's {type(network).__name__}, which has no gradients"
+        advice = "Pass None to forecast_accuracy or find_label_issues, or a network of torch."
+    else:
+        got, advice = type(network).__name__, "Wrap it in a module whose forward calls it."
+    raise InvalidInput(f"network must be a torch.nn.Module; got {got}. {advice}")
 
 
 def check_hookable(network: nn.Module) -> None:
-    """Raise for layers that run no hooks, and for weights without a size or values."""
+    """Raise for layers that run no hooks, and for weights without sizes or values."""
     if isinstance(network, torch.jit.ScriptModule):
         raise InvalidInput(
             f"Got a {type(network).__name__}, whose layers run no hooks; network must be an nn.Module. "
@@ -91,18 +81,17 @@ def check_hookable(network: nn.Module) -> None:
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if is_lazy(tensor):
             raise NotMeasurable(
-                f"A network's parameters must have their sizes; '{name}' belongs to a lazy layer that has not run yet. "
-                "Run the network once on a batch."
+                f"Parameters must be initialized; '{name}' belongs to a lazy layer that has not run yet. Run the "
+                "network once on a batch."
             )
         if isinstance(tensor, nn.Parameter) and tensor.is_inference():
             raise InvalidInput(
-                f"Weights must be known to autograd; '{name}' was made in torch.inference_mode(). Build or load the "
-                "network outside it."
+                f"Weights must be usable by autograd; '{name}' was created in torch.inference_mode(). Build or load "
+                "the network outside it."
             )
         if tensor.is_meta:
             raise InvalidInput(
-                f"All weights must hold numbers; '{name}' is on the meta device, which has none. Load the weights "
-                "first."
+                f"Weights must have values; '{name}' is on the meta device, which has none. Load the weights first."
             )
 
 
@@ -114,8 +103,8 @@ def check_finite(network: nn.Module) -> None:
         invalid = ~torch.isfinite(tensor) if isinstance(tensor, nn.Parameter) else tensor.isnan()
         if bool(invalid.any()):
             raise InvalidInput(
-                f"All weights must be finite; '{name}' holds NaN or infinity: its training has diverged. Train it "
-                "again with a smaller learning rate."
+                f"All weights must be finite; '{name}' holds NaN or infinity: training has diverged. Train again with "
+                "a smaller learning rate."
             )
 
 
@@ -123,7 +112,7 @@ def unwrapped(network: nn.Module) -> nn.Module:
     """Return the network inside wrappers of `torch.compile` and data parallelism."""
     check_module(network)
     while True:
-        # those of a script module are no dict
+        # `_modules` of a script module is no dict
         inner = dict(vars(network).get("_modules", {}).items()).get("_orig_mod")
         if isinstance(network, DistributedDataParallel | DataParallel):
             inner = network.module
@@ -155,14 +144,14 @@ def explain_torch_errors() -> Iterator[None]:
 
 def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
     """Raise ReplaceLayer if the outputs' graph hides the parameters that it uses."""
-    seen, waiting = set(), [outputs.grad_fn]
+    visited, waiting = set(), [outputs.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
         if node.name() == "CheckpointFunctionBackward":
             raise ReplaceLayer(_REENTRANT)
-        seen.add(node)
+        visited.add(node)
         waiting += [following for following, _ in node.next_functions]
 
 
@@ -214,8 +203,8 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
                 parameter.grad = gradient
         if any(tensor_version(parameter) != version for parameter, _, _, version in parameters):
             raise GapscopeError(
-                "A measure must leave the weights as they are; they were changed in place. "
-                "Use torch.func.functional_call with changed copies instead."
+                "Weights were changed in place by a measure; it must not change them. Use "
+                "torch.func.functional_call with changed copies instead."
             )
 
 
@@ -228,7 +217,7 @@ def measurement_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "ev
 
 
 def device_of(network: nn.Module) -> torch.device:
-    """Return the device of the first parameter or buffer, else the CPU."""
+    """Return the device of the first parameter or buffer (the CPU if there is none)."""
     tensor = next(network.parameters(), None)
     tensor = next(network.buffers(), None) if tensor is None else tensor
     return torch.device("cpu") if tensor is None else tensor.device
@@ -260,14 +249,14 @@ def samples_per_pass(
     """Return `chunk_size`, or its default: the largest power of two of samples that fits.
 
     Memory per sample is measured on the first sample (and the first two, if memory is short); few small inputs need no
-    trial. `one_pass` does the work on the samples it receives, by default a forward pass without gradients.
-    `bytes_at_most` is that of `rows_per_pass`.
+    trial. `one_pass` is the work on the samples that it receives, by default a forward pass without gradients.
+    `at_most` and `bytes_at_most` are those of `rows_per_pass`.
     """
     if chunk_size is not None:
         return chunk_size
     if x.is_floating_point():
-        large = x.numel() > _FEW_ENTRIES_OF_LARGE and sum(p.numel() for p in network.parameters()) > _LARGE
-        are_few = x.numel() <= (_FEW_ENTRIES_OF_LARGE if large else _FEW_ENTRIES)
+        is_large = x.numel() > _FEW_ENTRIES_OF_LARGE and sum(p.numel() for p in network.parameters()) > _LARGE
+        are_few = x.numel() <= (_FEW_ENTRIES_OF_LARGE if is_large else _FEW_ENTRIES)
     else:
         are_few = x.numel() <= _FEW_TOKENS and x[0].numel() > 1
     if are_few:
@@ -292,16 +281,16 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
     x = prepare_inputs(network, x)
     chunk_size = samples_per_pass(network, x, chunk_size)
 
-    def of(stretch: slice) -> Tensor:
+    def outputs_of(stretch: slice) -> Tensor:
         rows = x[stretch]
         with torch.no_grad():
             return torch.cat([checked_outputs(network(rows[p]), len(rows[p])) for p in slices(len(rows), chunk_size)])
 
-    return compute_distributed(len(x), of)
+    return compute_distributed(len(x), outputs_of)
 
 
 def raw_outputs(result: Any) -> Any:
-    """Return the outputs in a network's result: itself, or its "logits" or "out"."""
+    """Return the logits in a network's result: itself, or its "logits" (Hugging Face) or "out"."""
     if isinstance(result, Tensor | fx.Proxy):
         return result
     if isinstance(result, Mapping):
@@ -310,7 +299,7 @@ def raw_outputs(result: Any) -> Any:
 
 
 def checked_outputs(outputs: Any, n: int) -> Tensor:
-    """Return the outputs [n, K] in a network's result, real floating-point numbers."""
+    """Return the logits [n, K] in a network's result, or raise InvalidInput unless they are real numbers."""
     outputs = raw_outputs(outputs)
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != n:
         got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -321,7 +310,7 @@ def checked_outputs(outputs: Any, n: int) -> Tensor:
     if not outputs.is_floating_point():
         raise InvalidInput(
             f"A network's outputs must be real floating-point numbers; got {outputs.dtype}. "
-            "Wrap it in a module that returns real numbers, for example torch.view_as_real(outputs).flatten(1)."
+            "Wrap it in a module that returns for example torch.view_as_real(outputs).flatten(1)."
         )
     return outputs
 

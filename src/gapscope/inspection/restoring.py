@@ -40,8 +40,8 @@ class _RngStates:
 def preserve_rng_state(*, own_draws: bool = True) -> Iterator[None]:
     """Restore the global random states of Python, NumPy and torch after the body.
 
-    Without `own_draws` the body is not expected to use them: with other threads alive, the states are restored only if
-    it did (see `gapscope.inspection.execution`).
+    Without `own_draws` the body is not expected to use them: if other threads are alive, the states are restored only
+    if it did (see `DrawWatch`).
     """
     states = _RngStates()
     watch = None if own_draws or is_only_thread() else DrawWatch()
@@ -74,14 +74,14 @@ class _Values:
 
     def __init__(self, buffer: Tensor) -> None:
         self.buffer, self.copy = buffer, buffer.detach().clone()
-        self.place: tuple[Any, ...] = (buffer.storage_offset(), buffer.size(), buffer.stride())
+        self.geometry: tuple[Any, ...] = (buffer.storage_offset(), buffer.size(), buffer.stride())
         self.storage = buffer.untyped_storage()
 
     def restore(self) -> None:
-        if self.buffer.size() != self.place[1] or self.buffer.stride() != self.place[2]:
+        if self.buffer.size() != self.geometry[1] or self.buffer.stride() != self.geometry[2]:
             self.storage.resize_(max(self.storage.nbytes(), self.copy.untyped_storage().nbytes()))
-            self.buffer.set_(self.storage, *self.place)
-        # batch norm writes its statistics without raising their version, so that contents are compared
+            self.buffer.set_(self.storage, *self.geometry)
+        # contents are compared, because batch norm updates its statistics without a new version counter
         if not torch.equal(self.buffer, self.copy):
             self.buffer.copy_(self.copy)
 
@@ -95,7 +95,7 @@ def preserve_state(network: nn.Module, *, own_draws: bool | None = None) -> Iter
     """
     if own_draws is None:
         own_draws = any(module.training for module in network.modules())
-    # A script module's attributes live in its compiled part.
+    # attributes of a script module are in its compiled part
     modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
     attributes = [_Attributes(module) for module in modules]
     values = [_Values(buffer) for buffer in network.buffers()]

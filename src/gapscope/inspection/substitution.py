@@ -1,6 +1,6 @@
 """Substitution of tensors that a network's code uses.
 
-The substitution happens when a torch function is called, by the identity of its arguments. So it holds for attributes,
+Arguments of torch functions are replaced by their identity when the function is called. So it applies to attributes,
 tied names, lists, closures and hooks. Code that bypasses torch functions (`autograd.Function.apply`) needs the
 substitutes in the modules themselves; `install` puts them there and restores each slot.
 """
@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 _CASTS = frozenset({Tensor.half, Tensor.bfloat16, Tensor.float, Tensor.double})
-# Types of arguments that hold no tensor: every torch function of a pass goes through here.
-_PLAIN = frozenset({int, float, bool, str, complex, type(None), type(...), torch.Size, torch.device})
+# Types of arguments without tensors, for speed: all arguments of all torch functions of a pass are inspected.
+_WITHOUT_TENSORS = frozenset({int, float, bool, str, complex, type(None), type(...), torch.Size, torch.device})
 
 
 def of_precision(original: torch.dtype, dtype: torch.dtype) -> torch.dtype:
@@ -31,7 +31,7 @@ def of_precision(original: torch.dtype, dtype: torch.dtype) -> torch.dtype:
 
 def cast_like(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """Return a tensor with the precision of `dtype` (None leaves it unchanged)."""
-    # Not by comparing dtypes first: inside a substitution the tensor reports the one in which it is seen.
+    # without comparing dtypes first: inside a substitution the tensor reports the dtype of its substitute
     return tensor if dtype is None else tensor.to(of_precision(tensor.dtype, dtype))
 
 
@@ -49,7 +49,7 @@ class ParameterSubstitution(TorchFunctionMode):
 
     def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]], dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self._pairs = list(pairs)  # keeps the originals alive, so that no identity is given out again
+        self._pairs = list(pairs)  # keeps the originals alive, so that no identity is reused
         self._by_identity = {id(original): other for original, other in self._pairs}
         self._originals = {id(other): original for original, other in reversed(self._pairs)}
         self.dtype = dtype
@@ -81,7 +81,7 @@ class ParameterSubstitution(TorchFunctionMode):
         """Return the substitute of a network's tensor (other tensors unchanged)."""
         return self._by_identity.get(id(tensor), tensor)
 
-    def _leaf_seen(self, leaf: Any) -> Any:
+    def _substitute_leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             other = self._by_identity.get(id(leaf))
             return cast_like(leaf, self.dtype) if other is None else other
@@ -89,32 +89,32 @@ class ParameterSubstitution(TorchFunctionMode):
             return of_precision(leaf, self.dtype)
         return leaf
 
-    def _seen(self, value: Any) -> Any:
-        """Equivalent of `tree_map(self._leaf_seen, value)` at a tenth of the time."""
+    def _substitute(self, value: Any) -> Any:
+        """Return `tree_map(self._substitute_leaf, value)` in a tenth of its time."""
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in _WITHOUT_TENSORS:
             return value
         if kind is tuple or kind is list:
-            return kind([self._seen(entry) for entry in value])
+            return kind([self._substitute(entry) for entry in value])
         if isinstance(value, Tensor):
-            return self._leaf_seen(value)
-        return tree_map(self._leaf_seen, value)
+            return self._substitute_leaf(value)
+        return tree_map(self._substitute_leaf, value)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call `func` with substituted arguments."""
-        seen = self._seen(args)
-        named = {name: self._seen(value) for name, value in (kwargs or {}).items()}
+        arguments = self._substitute(args)
+        keywords = {name: self._substitute(value) for name, value in (kwargs or {}).items()}
         if self.dtype is None:
-            return func(*seen, **named)
+            return func(*arguments, **keywords)
         if func in _CASTS:
-            return seen[0]
+            return arguments[0]
         if _writes_in_place(getattr(func, "__name__", "")):
-            # What is written to must be the tensor itself, not a copy in another precision.
-            target = args[0] if id(args[0]) not in self._by_identity else seen[0]
-            return func(target, *seen[1:], **named)
-        result = func(*seen, **named)
+            # the target must be the tensor itself, not a copy in another precision
+            target = args[0] if id(args[0]) not in self._by_identity else arguments[0]
+            return func(target, *arguments[1:], **keywords)
+        result = func(*arguments, **keywords)
         return cast_like(result, self.dtype) if isinstance(result, Tensor) else result
 
 
@@ -139,7 +139,7 @@ def cast_network(
             if values.data_ptr() == parameter.data_ptr():
                 values = values.clone()
             other = nn.Parameter(values, requires_grad=parameter.requires_grad)
-            # The first is what `original` gives back: the network's own.
+            # `original` returns the first, the network's own
             pairs += [(within.original(parameter), other), (parameter, other)]
         pairs += [(buffer, cast_like(buffer, dtype).clone()) for buffer in network.buffers()]
     with ParameterSubstitution(pairs, dtype) as substituted, substituted.install(network):

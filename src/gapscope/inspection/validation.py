@@ -27,7 +27,7 @@ from gapscope.inspection.outputs import (
 SAMPLES_RUN = 8
 COMPILED = "_orig_mod."
 SUM_TOLERANCE = 1e-3
-# these compare the logits of several classes, and so need one output to be the two logits 0 and z
+# measures that compare the logits of several classes: a single output z becomes the two logits 0 and z
 BETWEEN_CLASSES = ("margin_signature", "unit_sparsity")
 
 
@@ -37,7 +37,7 @@ def _module_of(estimator: Any) -> Any:
         return estimator.module_
     if hasattr(estimator, "initialize") and hasattr(estimator, "module"):
         raise InvalidInput(
-            f"The module of a {type(estimator).__name__} must exist; it is not initialized. Call .initialize() or "
+            f"Got a {type(estimator).__name__} that is not initialized; it must have a module. Call .initialize() or "
             ".fit() first."
         )
     return estimator
@@ -54,14 +54,14 @@ def _transformed(steps: list[tuple[str, Any]], data: Any) -> Any:
             x = step.transform(x)
         except Exception as error:
             raise InvalidInput(
-                f"Step {name!r} of the pipeline must transform the data; it raised {type(error).__name__}: "
-                f"{str(error).splitlines()[0][:160]} Fit the steps first: pipeline[:-1].fit(x)."
+                f"Step {name!r} of the pipeline raised {type(error).__name__}: {str(error).splitlines()[0][:120]} "
+                "The steps must be fitted. Call pipeline[:-1].fit(x)."
             ) from error
     return (x.toarray() if hasattr(x, "toarray") else x), y
 
 
 def unwrap_estimator(network: Any, data: Any) -> tuple[Any, Any]:
-    """Return the network inside a skorch estimator or pipeline, and the data it receives.
+    """Return the network inside a skorch estimator or pipeline, and the data that it receives.
 
     A module is returned unchanged. The x of a pipeline's data (x, y) goes through its fitted steps.
 
@@ -86,7 +86,7 @@ class Ready:
     samples: Samples
     n_outputs: int
     notes: tuple[str, ...] = ()  # conversions of the data, and warnings
-    positions: bool = False  # whether outputs have positions (pixels, tokens), which are flattened
+    positions: bool = False  # whether outputs have positions (pixels, tokens); they are flattened
     mismatch: str = ""  # reason why labels cannot be compared with the outputs
 
     def with_samples(self, samples: Samples) -> Ready:
@@ -111,10 +111,8 @@ class Ready:
         """Return the initial state dictionary with the keys of one measure's network."""
         if initial_state is None:
             return None
-        plain = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
-        if not isinstance(self.network_for(item), NetworkAdapter):
-            return plain
-        return {f"network.{name}": tensor for name, tensor in plain.items()}
+        prefix = "network." if isinstance(self.network_for(item), NetworkAdapter) else ""
+        return {prefix + name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
 
     def inapplicable_reason(self, item: Any) -> str:
         """Return why a measure does not apply to these data (empty if it does)."""
@@ -134,18 +132,20 @@ class Ready:
 
 def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any]) -> bool:
     """Return whether an initial state dictionary equals the current weights."""
-    plain = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
-    pairs = [(plain.get(name), parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+    initial = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
+    pairs = [
+        (initial.get(name), parameter) for name, parameter in network.named_parameters() if parameter.requires_grad
+    ]
     return bool(pairs) and all(
-        isinstance(before, Tensor)
-        and before.shape == now.shape
-        and torch.equal(before.detach().to(now.device, now.dtype), now.detach())
-        for before, now in pairs
+        isinstance(tensor, Tensor)
+        and tensor.shape == parameter.shape
+        and torch.equal(tensor.detach().to(parameter.device, parameter.dtype), parameter.detach())
+        for tensor, parameter in pairs
     )
 
 
 def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
-    """Return the raw outputs of the first samples, and whether they were the result itself."""
+    """Return the raw outputs of the first samples, and whether the network returned them directly."""
     with inspection_mode(network), torch.no_grad():
         x = prepare_inputs(network, samples.inputs[:SAMPLES_RUN]).clone()
         try:
@@ -153,7 +153,7 @@ def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
         except GapscopeError:
             raise
         except Exception as error:
-            raise InvalidInput(_does_not_run(network, samples, error)) from error
+            raise InvalidInput(_forward_error(network, samples, error)) from error
     outputs = raw_outputs(result)
     if not isinstance(outputs, Tensor):
         raise InvalidInput(
@@ -172,17 +172,18 @@ def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
     return outputs, outputs is result
 
 
-def _does_not_run(network: nn.Module, samples: Samples, error: Exception) -> str:
+def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> str:
+    """Return the message for an error of the network's own code."""
     message = (str(error).strip().splitlines() or ["no message"])[0][:200]
-    x, hint = samples.inputs, "Pass inputs as the network takes them."
+    x, hint = samples.inputs, "Pass inputs that its forward accepts."
     if samples.form is None and not x.is_floating_point() and any(p.is_floating_point() for p in network.parameters()):
-        hint = f"The inputs are {x.dtype}: token ids are, images are not: use x.float() / 255 for these."
+        hint = f"The inputs are {x.dtype}, which is for token ids. For images use x.float() / 255."
     elif samples.form is not None and samples.form.names:
         signature = ", ".join(inspect.signature(network.forward).parameters)
-        hint = f"It was given {', '.join(samples.form.names)}; its forward takes {signature}."
+        hint = f"It was called with {', '.join(samples.form.names)}; its forward takes {signature}."
     shape = [list(part.shape) for part in samples.form.unpack(x[:1])] if samples.form is not None else list(x.shape)
-    what = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {message}"
-    return f"The network must run on the inputs; {what}. {hint}"
+    result = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {message}"
+    return f"The network must run on the inputs; {result}. {hint}"
 
 
 def _output_warning(outputs: Tensor, network: nn.Module) -> str:
@@ -194,7 +195,7 @@ def _output_warning(outputs: Tensor, network: nn.Module) -> str:
         sums = flat.sum(1)
         if bool((flat >= 0).all()) and bool(((sums - 1).abs() < SUM_TOLERANCE).all()):
             return (
-                "Outputs look like probabilities (every row sums to 1), but measures and the loss use them as "
+                "Outputs seem to be probabilities (every row sums to 1), but measures and the loss use them as "
                 "logits: return raw outputs, without the softmax."
             )
     leaves = [module for module in network.modules() if next(module.children(), None) is None]
@@ -207,11 +208,12 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     """Validate a network and its data once, and adapt both (for every public function).
 
     Args:
-        needs: What the caller needs of them: "targets" (labels or regression targets), "labels" (one class label per
-            sample), "outputs" (the targets fit the outputs).
+        needs: Requirements of the caller: "targets" (labels or regression targets), "labels" (one class label per
+            sample), "outputs" (targets that fit the outputs).
 
     Raises:
-        InvalidInput: The network is no module, has no usable weights or does not run on the data, or a need is not met.
+        InvalidInput: The network is no module, has no usable weights or does not run on the data, or a requirement is
+            not met.
     """
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
@@ -252,7 +254,7 @@ def _check_outputs(prepared: Ready) -> None:
 def _adapt(network: Any, samples: Samples) -> Ready:
     """Run a network once and adapt it to one input tensor."""
     if isinstance(network, NetworkAdapter) and samples.form is not None and samples.form is not network.form:
-        network = network.network  # adapted to other samples, whose inputs it holds
+        network = network.network  # it was adapted to the layout of other samples
     if isinstance(network, NetworkAdapter):
         outputs, _ = _first_outputs(network, replace(samples, form=None))
         samples, mismatch = _align_next_position(network, samples), ""
@@ -263,10 +265,10 @@ def _adapt(network: Any, samples: Samples) -> Ready:
     bare = unwrapped(network)
     check_hookable(bare)
     check_finite(bare)
-    outputs, plain = _first_outputs(bare, samples)
+    outputs, are_direct = _first_outputs(bare, samples)
     warning = _output_warning(outputs, bare)
     notes = (*samples.notes, warning) if warning else samples.notes
-    if outputs.ndim == 2 and samples.form is None and plain:
+    if outputs.ndim == 2 and samples.form is None and are_direct:
         return Ready(bare, bare, samples, outputs.shape[1], notes, mismatch=_stray_positions(samples))
     axis, mismatch, causal = (1 if outputs.ndim > 2 else None), "", samples.is_dense and is_causal(bare)
     if samples.is_dense and outputs.ndim <= 2:
@@ -308,6 +310,6 @@ def _align_next_position(network: NetworkAdapter, samples: Samples) -> Samples:
         return samples
     if targets.shape[1] < 3:
         raise InvalidInput(
-            f"A causal language model needs samples of 3 tokens or more; got {targets.shape[1]}. Pass longer ones."
+            f"A causal language model needs samples of 3 tokens or more; got {targets.shape[1]}. Pass longer samples."
         )
     return replace(samples, targets=targets[:, 1:].contiguous())

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
-from gapscope.inspection.execution import processes_joined
+from gapscope.inspection.execution import is_distributed
 from gapscope.inspection.memoization import memo_scope, memoize
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, equals_trained_weights, ready, unwrap_estimator
@@ -237,7 +237,7 @@ def measure(
     has_names = _measures_by_name(measures) is not None
     if time_budget == "auto":
         time_budget = None if has_names else DEFAULT_SECONDS
-    if processes_joined():  # processes that time their own trials would choose different subsets
+    if is_distributed():  # processes that time their own trials would choose different subsets
         time_budget = None
     evaluate = partial(evaluate_on_subset, initial_state=initial_state, history=history, seed=seed)
     with eager_mode(), memo_scope():
