@@ -75,9 +75,9 @@ def test_readings_are_found_by_name_and_escape_their_html() -> None:
     ("content", "message"),
     [
         ('{"schema": 99, "id": "a"}', "written by a newer gapscope"),
-        ('{"a": 1}', "must be a gapscope record; it has no 'schema'"),
+        ('{"a": 1}', "must be a gapscope record; it has no integer 'schema'"),
         ("[1]", "must be a gapscope record"),
-        (f'{{"schema": {SCHEMA}, "id": "a"}}', "must name spec, status"),
+        (f'{{"schema": {SCHEMA}, "id": "a"}}', "must contain spec, status"),
         ('{"schema": 1, "id"', "must hold JSON"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Results of public functions: text, tables, JSON and plots, with progress display.
+"""Results of public functions: text, tables, JSON and plots, with a progress bar.
 
 Common parameters:
     path: File to read or write.
@@ -6,5 +6,5 @@ Common parameters:
     axes: Matplotlib axes; None for a new figure.
     level: Nominal coverage of intervals.
     title: Text next to the progress bar.
-    total: Sum of the amounts by which the bar advances.
+    total: Sum of all advances of the bar.
 """

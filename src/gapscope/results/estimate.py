@@ -9,7 +9,7 @@ from typing import Any
 class Estimate(float):
     """Number of a measure: a float with a standard error.
 
-    `standard_error` is None where the value is exact (up to rounding).
+    `standard_error` is None if the value is exact (up to rounding).
 
     >>> trace = Estimate(2.0, standard_error=0.1)
     >>> trace + 1, trace
@@ -19,7 +19,7 @@ class Estimate(float):
     standard_error: float | None
 
     def __new__(cls, value: float, standard_error: float | None = None) -> Estimate:
-        """Make the float and attach its standard error."""
+        """Create the float and attach its standard error."""
         estimate = super().__new__(cls, value)
         estimate.standard_error = None if standard_error is None else float(standard_error)
         return estimate
@@ -37,7 +37,7 @@ class Estimate(float):
 
 
 def percent(fraction: float, digits: int = 0) -> str:
-    """Return a fraction in per cent, such as 12 %."""
+    """Format a fraction in percent, such as 12 %."""
     return f"{100 * fraction:.{digits}f} %"
 
 

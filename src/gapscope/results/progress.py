@@ -26,7 +26,7 @@ def notify(sentence: str) -> None:
 
 
 class NullProgress:
-    """Progress of a task (does nothing by itself)."""
+    """Progress without a bar."""
 
     def step(self, what: str) -> None:
         """Show the next step."""
@@ -36,7 +36,7 @@ class NullProgress:
 
 
 class _Bar(NullProgress):
-    """A bar that appears once two seconds are over, and vanishes at the end."""
+    """Bar that appears after two seconds, and vanishes at the end."""
 
     def __init__(self, title: str, total: float) -> None:
         from rich.console import Console
@@ -46,14 +46,14 @@ class _Bar(NullProgress):
         self.bar: Any = Progress(*columns, console=Console(stderr=True), transient=True)
         self.title = title
         self.task = self.bar.add_task(title, total=total)
-        self.lock, self.over = threading.Lock(), False
+        self.lock, self.is_over = threading.Lock(), False
         self.timer = threading.Timer(SHOW_AFTER_SECONDS, self._start)
         self.timer.daemon = True
         self.timer.start()
 
     def _start(self) -> None:
         with self.lock:
-            if not self.over:
+            if not self.is_over:
                 self.bar.start()
 
     def step(self, what: str) -> None:
@@ -68,7 +68,7 @@ class _Bar(NullProgress):
         """Remove the bar."""
         self.timer.cancel()
         with self.lock:
-            self.over = True
+            self.is_over = True
             self.bar.stop()
 
 
@@ -77,7 +77,7 @@ def progress(title: str, total: float, *, shown: bool = True) -> Generator[NullP
     """Show a progress bar in interactive sessions if the body takes over two seconds.
 
     Yields:
-        Progress to update; it does nothing unless `shown`.
+        Progress to update; it does nothing if no bar is shown.
     """
     if not shown or not is_interactive() or not _showing.acquire(blocking=False):
         yield NullProgress()

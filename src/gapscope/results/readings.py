@@ -1,4 +1,4 @@
-"""Readings: numbers that were measured, with uncertainty and origin, and their table."""
+"""Readings: measured numbers with uncertainty and source, and their table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HEAD = ("measure", "value", "error", "better", "what it is")
 BETTER = {"lower": "lower", "higher": "higher", "none": "-"}
-# a measure with more numbers than these is folded into one row
+# a measure with at least this many numbers is one row of the printed table
 FOLDED_FROM = 5
 MAX_LINES = 15
 # Measures that `gapscope.check` computes too, and the codes of the checks that rest on them.
@@ -28,10 +28,10 @@ CHECKS_THAT_USE = {
 }
 
 
-def _words(title: str, units: str, note: str) -> str:
-    """Describe a number: title, units and caveats."""
-    measured = f"{title} [{units}]" if title and units else title or units
-    return "; ".join(part for part in (measured, note) if part)
+def _describe(title: str, units: str, note: str) -> str:
+    """Describe a number by title, units and caveats."""
+    quantity = f"{title} [{units}]" if title and units else title or units
+    return "; ".join(part for part in (quantity, note) if part)
 
 
 def _row(reading: Reading) -> tuple[str, ...]:
@@ -39,20 +39,20 @@ def _row(reading: Reading) -> tuple[str, ...]:
     error = "" if math.isnan(reading.value) else "exact"
     if reading.standard_error is not None:
         error = "± ?" if math.isnan(reading.standard_error) else f"± {reading.standard_error:.2g}"
-    words = _words(reading.title, reading.units, reading.note)
-    return (reading.name, value, error, BETTER[reading.direction], words)
+    description = _describe(reading.title, reading.units, reading.note)
+    return (reading.name, value, error, BETTER[reading.direction], description)
 
 
-def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
-    """Return one row for a family, with its medians if any, else its first numbers."""
+def _family_row(family: Sequence[Reading]) -> tuple[str, ...]:
+    """Return one row for all numbers of a measure, with the medians or else the first two."""
     defined = [reading for reading in family if not math.isnan(reading.value)]
     medians = [reading for reading in defined if reading.number.endswith(".median")] or defined[:2]
-    shown = ", ".join(f"{reading.number} {reading.value:.3g}" for reading in medians)
-    lacking: dict[str, list[str]] = {}  # why -> parts of the network without a value
+    values = ", ".join(f"{reading.number} {reading.value:.3g}" for reading in medians)
+    missing: dict[str, list[str]] = {}  # reason -> parts of the network without a value
     for reading in family:
         if math.isnan(reading.value) and reading.note:
-            lacking.setdefault(reading.note, []).append(reading.number.split(".")[0])
-    notes = [f"{', '.join(dict.fromkeys(parts))}: {why}" for why, parts in lacking.items()]
+            missing.setdefault(reading.note, []).append(reading.number.split(".")[0])
+    notes = [f"{', '.join(dict.fromkeys(parts))}: {reason}" for reason, parts in missing.items()]
     notes += dict.fromkeys(reading.note for reading in defined if reading.note)
     first = family[0]
     return (
@@ -60,34 +60,34 @@ def _folded(family: Sequence[Reading]) -> tuple[str, ...]:
         f"{len(defined)} numbers" if defined else "no value",
         "exact" if first.standard_error is None else "estimated",
         BETTER[first.direction],
-        _words(": ".join(part for part in (first.title.split(": ")[0], shown) if part), first.units, "; ".join(notes)),
+        _describe(": ".join(filter(None, (first.title.split(": ")[0], values))), first.units, "; ".join(notes)),
     )
 
 
 def _rows(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
-    """Return one row of text per reading, with measures of five or more numbers in one."""
+    """Return one row of text per reading, or per measure of `FOLDED_FROM` numbers or more."""
     rows: list[tuple[str, ...]] = []
     for _, group in groupby(readings, key=lambda reading: reading.measure):
         family = list(group)
-        rows.extend([_folded(family)] if len(family) >= FOLDED_FROM else map(_row, family))
+        rows.extend([_family_row(family)] if len(family) >= FOLDED_FROM else map(_row, family))
     return rows
 
 
-def _missing_lines(unmeasured: Mapping[str, str], most: int) -> list[str]:
+def _missing_lines(unmeasured: Mapping[str, str], max_lines: int) -> list[str]:
     """List measures without a value, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
-    for name, why in unmeasured.items():
-        by_reason.setdefault(why, []).append(name)
-    lines = [f"not measured: {', '.join(names)}: {why}" for why, names in by_reason.items()]
-    if len(lines) > most:
-        rest = [name for names in list(by_reason.values())[most - 1 :] for name in names]
-        lines = [*lines[: most - 1], f"not measured: {', '.join(rest)}; reasons: .unmeasured"]
+    for name, reason in unmeasured.items():
+        by_reason.setdefault(reason, []).append(name)
+    lines = [f"not measured: {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+    if len(lines) > max_lines:
+        rest = [name for names in list(by_reason.values())[max_lines - 1 :] for name in names]
+        lines = [*lines[: max_lines - 1], f"not measured: {', '.join(rest)}; reasons: .unmeasured"]
     return lines
 
 
-# of the JSON of readings and of records
+# version of the JSON of readings and records
 SCHEMA = 1
-# The baseline of all measures: a measure that predicts the gap no better than this one adds nothing.
+# the baseline of all measures: one that predicts the gap no better adds nothing
 BASELINE = "parameter_count"
 Direction = Literal["lower", "higher", "none"]
 
@@ -98,16 +98,16 @@ class Reading:
 
     Attributes:
         measure: Name of the measure in the registry.
-        number: Name of the number among those the measure yields.
+        number: Name of the number, for measures with several.
         value: The number itself.
-        standard_error: Standard error where it was estimated, None where it is exact.
-        direction: Which direction goes with a smaller generalization gap: "lower", "higher" or "none" (not known).
+        standard_error: Standard error of an estimate, None for an exact value.
+        direction: Direction of a smaller generalization gap: "lower", "higher" or "none" (unknown).
         units: Units of the value.
-        aggregation: Over what it was summed or averaged.
+        aggregation: What the sum or mean runs over.
         reference: Source, with equation number.
         seconds: Wall time of the whole measure.
-        note: Caveats: number of samples of the estimate, or the reason why there is no number.
-        title: What the number is, in words.
+        note: Caveats, such as the number of samples of an estimate, or why there is no value.
+        title: Description of the number.
     """
 
     measure: str
@@ -124,12 +124,12 @@ class Reading:
 
     @property
     def name(self) -> str:
-        """`measure`, or `measure.number` where the measure yields several numbers."""
+        """`measure`, or `measure.number` for measures with several numbers."""
         return self.measure if self.number == self.measure else f"{self.measure}.{self.number}"
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Reading:
-        """Build from plain JSON (non-finite values arrive as strings)."""
+        """Build from JSON (non-finite values are strings)."""
         values: dict[str, Any] = {key: value for key, value in content.items() if key in cls.__dataclass_fields__}
         error = values.get("standard_error")
         values |= {"value": float(values["value"]), "standard_error": None if error is None else float(error)}
@@ -140,8 +140,8 @@ class Readings(StoredRows[Reading]):
     """Readings of one network: a tuple, also indexed by name, shown as a table.
 
     Attributes:
-        unmeasured: Measure name -> why it has no value for this network and these data.
-        notes: What was noticed, one sentence each.
+        unmeasured: Measure name -> why it has no value.
+        notes: Remarks on the measurement, one sentence each.
     """
 
     _kind, _keys = "readings", frozenset({"rows", "notes"})
@@ -173,11 +173,11 @@ class Readings(StoredRows[Reading]):
             raise NotMeasurable(f"{key} has no value: {self.unmeasured[key]}")
         names = [reading.name for reading in self]
         raise NotMeasurable(
-            f"The readings hold {', '.join(names) or 'nothing'}; got {key!r}.{did_you_mean(key, names)}"
+            f"There is no reading {key!r} among {', '.join(names) or 'none'}.{did_you_mean(key, names)}"
         )
 
     def values(self) -> dict[str, float]:
-        """Name -> value."""
+        """Return the values by name."""
         return {reading.name: reading.value for reading in self}
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -199,23 +199,23 @@ class Readings(StoredRows[Reading]):
         return cls(readings, content.get("unmeasured"), content.get("notes", ()))
 
     @property
-    def _use(self) -> list[str]:
-        """Name the checks that use the readings."""
+    def _usage_note(self) -> list[str]:
+        """Sentence on the checks that use the readings (none without readings)."""
         if not self:
             return []
         measures = dict.fromkeys(reading.measure for reading in self)
-        used = [f"{name} ({', '.join(CHECKS_THAT_USE[name])})" for name in measures if name in CHECKS_THAT_USE]
-        others = f"checks use {', '.join(used)}; no check uses the others" if used else "no check uses these numbers"
-        return [f"{others}, and no reference values are shipped: compare networks that were trained alike"]
+        items = [f"{name} ({', '.join(CHECKS_THAT_USE[name])})" for name in measures if name in CHECKS_THAT_USE]
+        usage = f"checks use {', '.join(items)}; no check uses the others" if items else "no check uses these numbers"
+        return [f"{usage}, and no reference values are shipped: compare networks that were trained alike"]
 
     def to_html(self) -> str:
-        """Return a small table, with what could not be measured under it, every text escaped."""
+        """Return a table with the missing measures and notes below, all text escaped."""
         head = "".join(f"<th>{name}</th>" for name in HEAD)
         body = "".join(
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in _rows(self)
         )
-        below = [f"not measured: {name}: {why}" for name, why in self.unmeasured.items()]
-        lines = "".join(f"<p>{html.escape(line)}</p>" for line in [*below, *self.notes, *self._use])
+        missing = [f"not measured: {name}: {reason}" for name, reason in self.unmeasured.items()]
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in [*missing, *self.notes, *self._usage_note])
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{lines}"
 
     _repr_html_ = to_html
@@ -223,11 +223,11 @@ class Readings(StoredRows[Reading]):
     def __repr__(self) -> str:
         """Return rows, reasons for missing measures, and notes, in at most 15 lines."""
         rows = _rows(self)
-        notes = [*(f"note: {note}" for note in self.notes[:3]), *self._use]
+        notes = [*(f"note: {note}" for note in self.notes[:3]), *self._usage_note]
         missing = _missing_lines(self.unmeasured, max(1, MAX_LINES - len(notes) - min(len(rows), 9)))
-        most = MAX_LINES - len(notes) - len(missing) - 1
-        if len(rows) > most:
-            rows = [*rows[: most - 1], (f"... and {len(rows) - most + 1} more; .to_pandas() has all",)]
+        max_rows = MAX_LINES - len(notes) - len(missing) - 1
+        if len(rows) > max_rows:
+            rows = [*rows[: max_rows - 1], (f"... and {len(rows) - max_rows + 1} more; .to_pandas() has all",)]
         rows = [HEAD, *rows] if rows else []
         widths = [max((len(row[i]) for row in rows if len(row) > 1), default=0) for i in range(len(HEAD))]
         lines = [

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
 Status = Literal["finished", "diverged", "failed"]
-RECORD = "record.json"  # a run is finished when its folder has it
+RECORD = "record.json"  # a run is finished once its folder contains this file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +27,15 @@ class Record:
 
     Attributes:
         id: The run's id, the hash of its spec.
-        spec: The spec as nested JSON-serializable values.
+        spec: Spec as nested JSON-serializable values.
         status: "finished", "diverged" (non-finite loss), or "failed" (see the message).
         message: Reason why the network did not finish.
-        scores: Final train_loss and test_loss (and train_accuracy, test_accuracy for classification), each a mean
-            over the whole split in evaluation mode; train scores are against the training (possibly corrupted) labels.
-        corruption: Metadata of the corruptions of the training data.
+        scores: Final train_loss and test_loss (and train_accuracy, test_accuracy for classification), means over the
+            split in evaluation mode; train scores use the training labels, corrupted ones included.
+        corruption: Metadata of the corruption of the training data.
         readings: Readings of the network.
-        measured_samples: Number of training samples behind the readings.
-        unmeasured: Measure name -> why it has no value for this network.
+        measured_samples: Number of training samples of the readings.
+        unmeasured: Measure name -> why it has no value.
         history: One mapping per epoch.
         environment: Versions and machine.
         seconds: Wall time of training and measuring.
@@ -73,7 +73,7 @@ class Record:
         return self.scores["test_loss"] - self.scores["train_loss"]
 
     def missing_measures(self, names: Iterable[str]) -> list[str]:
-        """Return those of the named measures that were neither computed nor tried."""
+        """Return the measures among `names` that were not run yet."""
         done = {reading.measure for reading in self.readings} | set(self.unmeasured)
         return [name for name in names if name not in done]
 
@@ -91,8 +91,8 @@ class Record:
         """Read the record of one run.
 
         Raises:
-            DamagedFile: It is truncated or corrupted, or no record at all.
-            UnreadableFile: It was written by a newer gapscope, or cannot be read.
+            DamagedFile: The record is corrupted, or the file is no record.
+            UnreadableFile: The record was written by a newer gapscope, or cannot be read.
         """
         record, note = read_with_warning(folder)
         if note:
@@ -101,14 +101,12 @@ class Record:
 
 
 def read_with_warning(folder: Path) -> tuple[Record, str]:
-    """Read the record of one run, and a note if its epochs are corrupted."""
+    """Read the record of one run, and a note if its history is corrupted."""
     path = folder / RECORD
     content = read_json(path)
     schema = content.get("schema") if is_dict(content) else None
     if not isinstance(schema, int):
-        raise DamagedFile(
-            f"{path} must be a gapscope record; it has no 'schema' that is a number. Is this a pool folder?"
-        )
+        raise DamagedFile(f"{path} must be a gapscope record; it has no integer 'schema'. Is this a pool folder?")
     if schema > SCHEMA:
         raise UnreadableFile(
             f"{path} must have schema {SCHEMA} or older; got {schema}, written by a newer gapscope. "
@@ -116,17 +114,17 @@ def read_with_warning(folder: Path) -> tuple[Record, str]:
         )
     missing = {"id", "spec", "status"} - set(content)
     if missing:
-        raise DamagedFile(f"{path} must name {', '.join(sorted(missing))}; the record is damaged. Delete it.")
+        raise DamagedFile(f"{path} must contain {', '.join(sorted(missing))}; it is corrupted. Delete it.")
     try:
-        history, note = _history(folder)
-        return Record(**_checked(content), history=history), note
+        history, note = _read_history(folder)
+        return Record(**_parse_fields(content), history=history), note
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise DamagedFile(
             f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool recreates it."
         ) from None
 
 
-_KINDS: Mapping[str, type | tuple[type, ...]] = {
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "id": str,
     "spec": dict,
     "message": str,
@@ -141,47 +139,47 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-def _checked(content: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a record from JSON (non-finite values are strings)."""
-    known = {item.name for item in fields(Record)} - {"history"}
-    content = {key: value for key, value in content.items() if key in known}
-    for name, kind in _KINDS.items():
-        if name in content and not isinstance(content[name], kind):
+    names = {item.name for item in fields(Record)} - {"history"}
+    content = {key: value for key, value in content.items() if key in names}
+    for name, expected in _TYPES.items():
+        if name in content and not isinstance(content[name], expected):
             raise ValueError(f"{name} is {str(content[name])[:60]!r}")
     if content["status"] not in get_args(Status):
         raise ValueError(f"status is {str(content['status'])[:60]!r}, none of {', '.join(get_args(Status))}")
     content["readings"] = Readings(Reading.from_dict(reading) for reading in content.get("readings", ()))
     content["scores"] = {key: float(value) for key, value in content.get("scores", {}).items()}
-    both_scored = {"train_loss", "test_loss"} <= content["scores"].keys()
-    if both_scored and ("train_accuracy" in content["scores"]) != ("test_accuracy" in content["scores"]):
-        raise ValueError("scores hold one accuracy without the other")
+    has_gap = {"train_loss", "test_loss"} <= content["scores"].keys()
+    if has_gap and ("train_accuracy" in content["scores"]) != ("test_accuracy" in content["scores"]):
+        raise ValueError("scores have one accuracy without the other")
     if not all(isinstance(reason, str) for reason in content.get("unmeasured", {}).values()):
-        raise ValueError("unmeasured holds what is no text")
+        raise ValueError("unmeasured has a reason that is no text")
     for name, value in (("seed", content["spec"].get("seed", 0)), ("epochs_trained", content.get("epochs_trained", 0))):
-        if not _is_whole(value):
+        if not _is_int64(value):
             raise ValueError(f"{name} is {str(value)[:60]!r}")
     content["seconds"] = float(content.get("seconds", 0.0))
     return content
 
 
-def _is_whole(value: Any) -> bool:
+def _is_int64(value: Any) -> bool:
     return isinstance(value, int) and abs(value) < 2**63
 
 
 def _is_number(value: Any) -> bool:
     """Return True for a number as `to_json` writes it (text if not finite)."""
-    return isinstance(value, float) or value in ("NaN", "Infinity", "-Infinity") or _is_whole(value)
+    return isinstance(value, float) or value in ("NaN", "Infinity", "-Infinity") or _is_int64(value)
 
 
-def _history(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
-    """Return the epochs, or none and a note if their file is damaged."""
+def _read_history(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
+    """Return the epochs, or none and a note if their file is corrupted."""
     path = folder / "history.jsonl"
     try:
         rows = tuple(read_json_lines(path))
         for row in rows:
-            wrong = next((name for name, value in row.items() if not _is_number(value)), None)
-            if not isinstance(row.get("epoch"), int) or wrong is not None:
-                raise DamagedFile(f"{path} must hold numbers for every epoch; '{wrong or 'epoch'}' is none.")
+            invalid = next((name for name, value in row.items() if not _is_number(value)), None)
+            if not isinstance(row.get("epoch"), int) or invalid is not None:
+                raise DamagedFile(f"{path} must contain numbers for every epoch; '{invalid or 'epoch'}' is none.")
         return rows, ""
     except UnreadableFile as error:
         return (), f"{error} The record is read without its epochs."

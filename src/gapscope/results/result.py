@@ -44,7 +44,7 @@ def picture(result: Any) -> str:
 def data_uri(sample: Any) -> str:
     """Encode an image [h, w] or [1 or 3, h, w] as a PNG data URI of at most 64 pixels.
 
-    The smallest value is black, as are those that are not finite, the largest white.
+    The smallest value is black, the largest white; non-finite values are black.
     """
     import numpy
     from PIL import Image
@@ -99,9 +99,9 @@ def to_builtin(value: Any) -> Any:
 
 
 class Result:
-    """A result of several numbers, as a table and as JSON-serializable values.
+    """Result of several numbers, as a table and as JSON-serializable values.
 
-    A subclass gives `to_pandas`; one that is no data class, tuple of rows or mapping gives `to_dict` too.
+    Subclasses define `to_pandas`, and `to_dict` unless they are a data class, a mapping or a `RowResult`.
     """
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -125,7 +125,7 @@ class Result:
 
 
 class RowResult(tuple[Row, ...], Result):
-    """A result that is a tuple of rows, each a data class, with further facts as attributes.
+    """Result that is a tuple of rows, each a data class, with further attributes.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -136,14 +136,14 @@ class RowResult(tuple[Row, ...], Result):
     '{"rows": [{"name": "a", "parameters": 3}], "unit": "weights"}'
     """
 
-    def __new__(cls, rows: Iterable[Row] = (), **facts: Any) -> Self:
-        """Collect the rows and the facts."""
+    def __new__(cls, rows: Iterable[Row] = (), **attributes: Any) -> Self:
+        """Collect the rows and the attributes."""
         result = super().__new__(cls, rows)
-        vars(result).update(facts)
+        vars(result).update(attributes)
         return result
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rows, in a list called "rows", and the facts as JSON-serializable values."""
+        """Return the list "rows" and the attributes as JSON-serializable values."""
         return {"rows": [to_builtin(row) for row in self], **to_builtin(vars(self))}
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -158,7 +158,7 @@ class RowResult(tuple[Row, ...], Result):
 class StoredRows(RowResult[Row]):
     """Rows that can be written to a JSON file and read again.
 
-    A subclass gives `_kind`, its name in messages, `_keys`, which identify its files, and `_from`, the inverse of
+    Subclasses define `_kind`, their name in messages, `_keys`, which identify their files, and `_from`, the inverse of
     `to_dict`.
     """
 
@@ -171,7 +171,7 @@ class StoredRows(RowResult[Row]):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Build from what `to_json` returned."""
+        """Build from the result of `to_json`."""
         return cls._from(json.loads(text))
 
     def save(self, path: str | Path) -> None:
@@ -183,12 +183,12 @@ class StoredRows(RowResult[Row]):
         """Read a file that `save` wrote.
 
         Raises:
-            UnreadableFile: It is truncated, or holds something else.
+            UnreadableFile: The file is corrupted, or has other contents.
         """
         content = read_json(Path(path))
         if not is_dict(content) or not cls._keys <= content.keys():
             raise UnreadableFile(
-                f"{path} must hold {cls._kind}; it does not. Name a file that {cls.__name__}.save wrote."
+                f"{path} must hold {cls._kind}; it does not. Pass a file that {cls.__name__}.save wrote."
             )
         return cls._from(content)
 
@@ -216,14 +216,14 @@ def panels(names: Sequence[str], *, sharex: bool = True) -> list[Any]:
 def plot_lines(
     epochs: Sequence[int], columns: Mapping[str, Sequence[float]], *, marked: Mapping[str, int]
 ) -> list[Any]:
-    """Plot each number over epochs in its own panel, with lines at `marked` epochs."""
-    drawn = panels(list(columns))
-    for axes, values in zip(drawn, columns.values(), strict=True):
+    """Plot each number over epochs in its own panel, with vertical lines at `marked` epochs."""
+    all_axes = panels(list(columns))
+    for axes, values in zip(all_axes, columns.values(), strict=True):
         axes.plot(epochs, values, marker="." if len(epochs) < 40 else None)
         for style, (name, epoch) in zip(("--", ":"), marked.items(), strict=False):
             axes.axvline(epoch, color="tab:red", linestyle=style, label=name)
-    if drawn:
-        drawn[-1].set_xlabel("epoch")
+    if all_axes:
+        all_axes[-1].set_xlabel("epoch")
         if marked:
-            drawn[0].legend(fontsize=8)
-    return drawn
+            all_axes[0].legend(fontsize=8)
+    return all_axes
