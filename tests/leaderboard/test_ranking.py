@@ -94,7 +94,7 @@ def test_networks_without_a_number_are_left_out_and_measures_that_lack_many(pgdl
     holes = pgdl.assign(**{"m.wcv": pgdl["m.wcv"].where(pgdl.index > 0), "m.vr": pgdl["m.vr"].where(pgdl.index > 40)})
     result = gs.rank_measures(holes, measures=["m.wcv", "m.vr"], n_permutations=20, n_bootstrap=20)
     assert result.left_out == {"m.vr": "41 of 96 networks have no finite value"}
-    assert result.networks == 95 and result.dropped == 1 and "1 skipped" in result.facts
+    assert result.networks == 95 and result.dropped == 1 and "1 skipped" in result.description
 
 
 def test_verdicts_alone_are_those_of_the_leaderboard(board: gs.Leaderboard, pgdl: pandas.DataFrame) -> None:
@@ -152,7 +152,7 @@ def test_of_many_networks_whole_recipes_are_verdict_of(pgdl: pandas.DataFrame) -
     thrice["gap"] += numpy.random.default_rng(0).normal(size=len(thrice)) / 1000
     result = gs.rank_measures(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)
     assert result.networks == 99 and result.recipes == 33 and result.drawn_from == 288
-    assert result.facts.startswith("99 networks sampled from 288, 33 training configurations")
+    assert result.description.startswith("99 networks sampled from 288, 33 training configurations")
     assert gs.Leaderboard.from_json(result.to_json()).drawn_from == 288
     with pytest.raises(InvalidInput, match="most_networks"):
         gs.rank_measures(thrice, most_networks=2)

@@ -55,7 +55,7 @@ def leaderboard(
     if json:
         print_json(board)
         return
-    print_text((*board.verdict, "", board.facts))
+    print_text((*board.verdict, "", board.description))
     typer.echo(board.table(columns=shutil.get_terminal_size().columns))
     for line in LEGEND:
         typer.echo(line)

@@ -167,15 +167,6 @@ class PartialAssociations:
         return PartialAssociation(Score.of(value, interval), explained, weighted_pearson(once, permuted, gap))
 
 
-@dataclass(frozen=True)
-class HeldOutLine:
-    """Errors of a line on held-out training configurations."""
-
-    r_squared: Score  # below 0 if the line is worse than the mean gap
-    mae: Score
-    permuted: Float[Array, " d"]  # R2 under each permutation
-
-
 def _held_out_map(columns: Float[Array, "n p"], clusters: Int[Array, " n"]) -> Float[Array, "n n"]:
     """Return the map from targets to the errors of the fits without each row's own cluster."""
     # with the hat matrix H = X X^+, the errors of rows c are (I - H)_cc^-1 ((I - H) y)_c; the pseudo-inverse covers
@@ -205,13 +196,16 @@ def cross_validated_line(
     clusters: Int[Array, " n"],
     orders: Float[Array, "d n"],
     weights: Float[Array, "b n"],
-) -> HeldOutLine:
-    r"""Predict each gap by a line through the other training configurations.
+) -> tuple[Score, Score, Float[Array, " d"]]:
+    r"""Return R2 and mean absolute error of lines through the other training configurations.
 
     $$R^2 = 1 - \frac{\sum_i (g_i - \hat a_{-c} - \hat b_{-c}\mu_i)^2}{\sum_i (g_i - \bar g_{-c})^2}$$
 
     with c the training configuration of network i. The mean gap excludes c, too, so R2 of an uninformative measure is
     slightly below 0. `orders` are permutations of the rows, `weights` the counts of each network in each resample.
+
+    Returns:
+        R2, mean absolute error, and R2 under each permutation.
     """
     line = _held_out_map(_line_columns(values), clusters)
     mean = _held_out_map(numpy.ones((len(values), 1)), clusters)
@@ -224,7 +218,7 @@ def cross_validated_line(
 
     interval = percentile_interval(r_squared(weights @ errors**2, weights @ baseline**2), 0.95)
     mae_interval = percentile_interval(weights @ numpy.abs(errors) / weights.sum(1), 0.95)
-    return HeldOutLine(
+    return (
         Score.of(float(r_squared((errors**2).sum(), (baseline**2).sum())), interval),
         Score.of(float(numpy.abs(errors).mean()), mae_interval),
         r_squared(((line @ permuted) ** 2).sum(0), ((mean @ permuted) ** 2).sum(0)),

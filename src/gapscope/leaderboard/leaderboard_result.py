@@ -220,9 +220,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
                 score = content.pop(name)
                 content |= {
                     name: score.value,
-                    f"{name}_low": score.low,
-                    f"{name}_high": score.high,
-                    f"{name}_p": score.p,
+                    **{f"{name}_{part}": getattr(score, part) for part in ("low", "high", "p")},
                 }
             rows.append(content)
         return pandas.DataFrame(rows).dropna(axis="columns", how="all").set_index("measure")
@@ -245,8 +243,8 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         return cls(rows, **(attributes | {"hyperparameters": tuple(content["hyperparameters"])}))
 
     @property
-    def facts(self) -> str:
-        """Describe the networks in one line."""
+    def description(self) -> str:
+        """Counts of networks, training configurations and hyperparameters."""
         dropped = f", {self.dropped} skipped" if self.dropped else ""
         sampled = f" sampled from {self.drawn_from:,}" if self.drawn_from else ""
         counts = f"{self.recipes} training configurations, {len(self.hyperparameters)} hyperparameters"
@@ -270,7 +268,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         return "\n".join([*self.verdict[:2], self.table(MAX_ROWS), *note])
 
     def _repr_html_(self) -> str:
-        return to_html(self, (*self.verdict, self.facts), self.summary())
+        return to_html(self, (*self.verdict, self.description), self.summary())
 
     def plot(self, axes: Any = None) -> Any:
         """Plot each measure's partial correlation with its interval, filled if there is evidence."""

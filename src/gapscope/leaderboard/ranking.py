@@ -264,16 +264,15 @@ def rank_measures(
     explained: list[float] = []
     for number, name in enumerate(context.names, start=1):
         values = context.values(name)
-        line = cross_validated_line(values, context.gaps, context.clusters, context.orders, context.weights)
+        r_squared, mae, permuted = cross_validated_line(
+            values, context.gaps, context.clusters, context.orders, context.weights
+        )
         association = context.associations.of(values)
         pairs = context.paired(values)
-        pairs |= {
-            "r_squared": (line.r_squared, line.permuted),
-            "partial": (association.score, association.permuted),
-        }
+        pairs |= {"r_squared": (r_squared, permuted), "partial": (association.score, association.permuted)}
         for key, pair in pairs.items():
             scored[key].append(pair)
-        maes.append(line.mae)
+        maes.append(mae)
         explained.append(association.explained)
         if on_measure is not None:
             on_measure(name, number, len(context.names))

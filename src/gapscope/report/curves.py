@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 
 from gapscope.report.figures import ALARM, training_curves
-from gapscope.report.formatting import pluralize, setting_name, setting_value
+from gapscope.report.formatting import pluralize, setting_name, setting_order, setting_value
 from gapscope.report.pool_view import PoolView
 from gapscope.results.records import Record
 
@@ -59,9 +59,9 @@ def curves(view: PoolView) -> dict[str, Any]:
     column = _grouping(view, selected)
     scores = (f"train_{score}", f"test_{score}")
     groups: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for record in sorted(selected, key=lambda record: _sort_key(view, record, column)):
-        value = view.table.at[record.id, column] if column else None
-        label = f"{setting_name(column)} {setting_value(value)}" if column else "all networks"
+    settings = {record.id: view.table.at[record.id, column] if column else None for record in selected}
+    for record in sorted(selected, key=lambda record: setting_order(settings[record.id])):
+        label = f"{setting_name(column)} {setting_value(settings[record.id])}" if column else "all networks"
         groups.setdefault(label, {})[view.describe(record.id)] = [
             {key: float(row[key]) for key in ("epoch", *scores, ALARM) if key in row}
             for row in record.history
@@ -71,20 +71,10 @@ def curves(view: PoolView) -> dict[str, Any]:
     values = [row[key] for row in rows for key in scores if math.isfinite(row.get(key, math.nan))]
     top = 1.0 if score == "accuracy" else float(numpy.quantile(values, 0.99)) * 1.05 if values else 1.0
     figures = [
-        {
-            "title": label,
-            "count": pluralize(len(histories), "network"),
-            "figure": training_curves(histories, score, label, top or 1.0),
-        }
+        {"title": label, "count": pluralize(len(histories), "network"),
+         "figure": training_curves(histories, score, label, top or 1.0)}
         for label, histories in groups.items()
-    ]
+    ]  # fmt: skip
     return {"figures": figures, "score": score, "plotted": len(selected), "of": len(records),
             "setting": setting_name(column) if column else "",
             "alarms": any(row.get(ALARM, 0) >= 1 for row in rows)}  # fmt: skip
-
-
-def _sort_key(view: PoolView, record: Record, column: str | None) -> tuple[bool, float, str]:
-    value = view.table.at[record.id, column] if column else 0
-    if isinstance(value, int | float | numpy.number):
-        return False, float(value), ""
-    return True, 0.0, str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from numbers import Real
 from typing import Any
 
 from gapscope.base.type_guards import is_dict
@@ -71,6 +72,13 @@ def setting_value(value: Any) -> str:
         except ValueError:
             return str(value)
     return str(value)
+
+
+def setting_order(value: Any) -> tuple[bool, float, str]:
+    """Return a sorting key for values of a setting: numbers first, then texts and missing values."""
+    if isinstance(value, Real) and value == value:
+        return False, float(value), ""
+    return True, 0.0, str(value)
 
 
 def _item(item: Any) -> str:

@@ -6,13 +6,21 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy
 from markupsafe import Markup
 
 from gapscope.report.figures import gap_distribution
-from gapscope.report.formatting import format_fixed, format_number, pluralize, setting_name, setting_value
+from gapscope.report.formatting import (
+    format_fixed,
+    format_number,
+    pluralize,
+    setting_name,
+    setting_order,
+    setting_value,
+)
 from gapscope.report.pool_view import PoolView
 
 MAX_CELLS = 9000
@@ -82,22 +90,12 @@ def _varied(view: PoolView) -> list[dict[str, Any]]:
     table = view.all_rows.loc[[record.id for record in view.all_finished]]
     rows: list[dict[str, Any]] = []
     for column in view.varied:
-        # format each distinct value once; the type distinguishes True from 1
-        values: list[Any] = table[column].tolist()
-        counts: Counter[str] = Counter()
-        for (_, value), count in Counter((type(value).__name__, value) for value in values).items():
-            counts[setting_value(value)] += count
-        ordered = sorted(counts.items(), key=lambda item: _order(item[0]))
-        more = max(0, len(ordered) - MAX_VALUES)
-        rows.append({"name": setting_name(column), "path": column, "values": ordered[:MAX_VALUES], "more": more})
+        # a pool has many networks and few values; typed, since True == 1
+        format_value = lru_cache(typed=True)(setting_value)
+        counts = Counter(map(format_value, sorted(table[column].tolist(), key=setting_order)))
+        ordered, more = list(counts.items())[:MAX_VALUES], max(0, len(counts) - MAX_VALUES)
+        rows.append({"name": setting_name(column), "path": column, "values": ordered, "more": more})
     return rows
-
-
-def _order(text: str) -> tuple[bool, float, str]:
-    try:
-        return False, float(text.replace(",", "").replace("−", "-")), text
-    except ValueError:
-        return True, 0.0, text
 
 
 def _failures(view: PoolView) -> list[dict[str, Any]]:
