@@ -9,7 +9,7 @@ import pytest
 
 from gapscope.data import load_dataset
 from gapscope.prediction.accuracy_estimator import load_default
-from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, plainest
+from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, select_simplest
 from gapscope_studies.expected_accuracy.judged import FOLDS, HOLD_OUT, SHIPPED, estimates, refusals
 from gapscope_studies.expected_accuracy.pools import (
     ADAM,
@@ -107,7 +107,7 @@ def test_of_candidates_that_err_alike_the_plainest_is_taken() -> None:
         Candidate("ridge", ("left_out",)): errors["alike"] ** 2,
         Candidate("ridge", ()): (errors["best"] + 0.1) ** 2,
     }
-    assert plainest(squares) == Candidate("ridge", ("left_out",))
+    assert select_simplest(squares) == Candidate("ridge", ("left_out",))
 
 
 @pytest.mark.thorough

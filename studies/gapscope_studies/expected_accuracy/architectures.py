@@ -1,7 +1,4 @@
-"""Ranking of untrained architectures by leave-one-out accuracy, sensitivity and size.
-
-Rankings are compared with the accuracies that training reached.
-"""
+"""Ranking of untrained architectures by leave-one-out accuracy, sensitivity and size."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ from gapscope_studies.kit.statistics import bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings
 
 ARCHITECTURES = recipes("architectures")
-# architectures are the units; a second seed was planned and cut, for time, before any accuracy was looked at
+# architectures are the units; a second seed was planned and cut before any accuracy was known
 DATA, SEEDS, SAMPLES = ("fashion_mnist", "cifar10"), 1, 400
-# larger predicts a more accurate network, but for the sensitivity
-WAYS = {
+# score -> its column, and the sign of its relation to the accuracy
+SCORES = {
     "left-out accuracy, initial weights": ("expected", 1),
     "output sensitivity before training": ("sensitivity", -1),
     "parameter count": ("parameters", 1),
@@ -32,8 +29,8 @@ WAYS = {
 OURS = "left-out accuracy, initial weights"
 
 
-def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
-    """Measure one architecture and seed before training, and its accuracy after training."""
+def read_architecture(configuration: Configuration, root: str | None) -> dict[str, Any]:
+    """Return the scores of one architecture before training and its accuracy after training."""
     train, test, outputs = data_of(configuration, root)
     recipe = configuration.recipe
     network = build(configuration, train, outputs)
@@ -52,46 +49,43 @@ def one(configuration: Configuration, root: str | None) -> dict[str, Any]:
 
 
 def _jobs(setting: RunSettings) -> list[Configuration]:
-    """Return a configuration per architecture, data set and seed, with samples per seed.
-
-    Architectures share samples within a seed.
-    """
-    chosen = setting.choose(smoke=ARCHITECTURES[:7:3], small=ARCHITECTURES, paper=ARCHITECTURES)
+    """Return a configuration per architecture, data set and seed. A seed has the same samples."""
+    recipes = setting.choose(smoke=ARCHITECTURES[:7:3], small=ARCHITECTURES, paper=ARCHITECTURES)
     samples, seeds = setting.choose(smoke=(100, 1), small=(SAMPLES, SEEDS), paper=(SAMPLES, 10))
     training = ADAM | setting.choose(smoke={"epochs": 10}, small={}, paper={})
     return [
         Configuration("architectures", name, samples, 0.0, TrainingConfig(each.network, each.options, training), seed)
         for name in setting.choose(smoke=("digits",), small=DATA, paper=DATA)
         for seed in range(seeds)
-        for each in chosen
+        for each in recipes
     ]
 
 
 def architectures(setting: RunSettings) -> Outcome:
-    """Kendall's tau-b with the reached accuracy, of each way, on each data set."""
-    jobs = _jobs(setting)
-    result = setting.cached("architectures", {item.job: partial(one, item, setting.data_root) for item in jobs})
-    table = pandas.DataFrame(result.values())
+    """Compare each score with the accuracy reached by Kendall's tau-b, per data set."""
+    items = _jobs(setting)
+    jobs = {item.job: partial(read_architecture, item, setting.data_root) for item in items}
+    table = pandas.DataFrame(setting.cached("architectures", jobs).values())
     rows, claims, points = [], [], {}
-    figure, axes = plots.panels(1)
     for name, networks in table.groupby("data"):
         part = networks.groupby("recipe").mean(numeric_only=True)
         truth = part["test_score"].to_numpy(dtype=float)
-        columns = {way: sign * part[column].to_numpy(dtype=float) for way, (column, sign) in WAYS.items()}
+        columns = {score: sign * part[column].to_numpy(dtype=float) for score, (column, sign) in SCORES.items()}
 
-        def tau(i: np.ndarray, way: str, columns: Any = columns, truth: np.ndarray = truth) -> float:
-            return kendall_tau(columns[way][i], truth[i])
+        def tau(i: np.ndarray, score: str, columns: Any = columns, truth: np.ndarray = truth) -> float:
+            return kendall_tau(columns[score][i], truth[i])
 
         rows += [
-            {"data": name, "known before training": way, "architectures": len(part),
-             "tau": bootstrap(partial(tau, way=way), len(part))}
-            for way in WAYS
+            {"data": name, "known before training": score, "architectures": len(part),
+             "tau": bootstrap(partial(tau, score=score), len(part))}
+            for score in SCORES
         ]  # fmt: skip
         lead = bootstrap(lambda i, tau=tau: tau(i, OURS) - tau(i, "parameter count"), len(part))
         says = f"on {name}, left-out accuracy before training ranks architectures better than their size"
         quantity = "Kendall's tau minus that of the parameter count"
         claims.append(error_claim(says, quantity, lead, unit="architectures", above=0.0))
         points[str(name)] = (part["expected"].tolist(), truth.tolist())
+    figure, axes = plots.panels(1)
     plots.scatter(axes[0], points)
     plots.set_labels(axes[0], xlabel="left-out accuracy, initial weights", ylabel="accuracy after training")
     plots.legend(figure)
@@ -101,5 +95,5 @@ def architectures(setting: RunSettings) -> Outcome:
         tables={"Kendall's tau": to_table(rows)},
         figures={"scatter": figure},
         verdict="Architectures are the units; those of a data set share their samples.",
-        **provenance(setting, [item.facts() for item in jobs]),
+        **provenance(setting, [item.facts() for item in items]),
     )

@@ -1,7 +1,7 @@
 """Cells of NAS-Bench-201 ranked before training, with published accuracy on CIFAR-10.
 
-Rule, fixed before the first cell was read: 100 random cells, the first 300 training images of CIFAR-10, PyTorch's
-initial weights. Kendall's tau-b with the published test accuracy; a score that does not exist for a cell ranks it last.
+Protocol, fixed before the first score: 100 random cells, the first 300 training images of CIFAR-10, PyTorch's initial
+weights, Kendall's tau-b with the published test accuracy. A cell without a score is ranked last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gapscope.measures.before_training import connection_sensitivity, jacobian_c
 from gapscope.measures.kernel_leave_one_out import loo_from_kernel
 from gapscope.prediction.correlations import kendall_tau
 from gapscope.statistics.baselines import linear_ridge
-from gapscope_studies.expected_accuracy.rows import hash_of, to_numbers, to_table
+from gapscope_studies.expected_accuracy.rows import find_row, hashes_of, to_numbers, to_table
 from gapscope_studies.kit.claims import estimate
 from gapscope_studies.kit.statistics import bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings
@@ -50,7 +50,6 @@ SCORES = (NTK, FEATURES, MEAN, "parameter count", "multiply-adds", "depth", "Syn
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """ReLU, convolution, batch norm, in this order."""
     return nn.Sequential(
         nn.ReLU(),
         nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False),
@@ -112,10 +111,7 @@ class _Reduction(nn.Module):
 
 
 def build_cell_network(cell: str, n_classes: int = 10) -> nn.Sequential:
-    """Build the network of a cell: stem, three stages of five cells, linear layer.
-
-    It has PyTorch's initial weights.
-    """
+    """Build the network of a cell: stem, three stages of five cells, linear layer."""
     layers: list[nn.Module] = [nn.Conv2d(3, WIDTHS[0], 3, padding=1, bias=False), nn.BatchNorm2d(WIDTHS[0])]
     for stage, width in enumerate(WIDTHS):
         if stage:
@@ -139,10 +135,7 @@ def longest_path(cell: str) -> int:
 
 
 def complexity(cell: str, network: nn.Module, image: Tensor) -> dict[str, int]:
-    """Return parameters, multiply-adds per image [3, h, w], and longest path of a network.
-
-    Multiply-adds are those of convolutions and linear layers.
-    """
+    """Return parameters, multiply-adds per image [3, h, w], and longest path of a network."""
     counts: list[int] = []
 
     def count(name: str, module: nn.Module, inputs: object, output: Tensor) -> None:
@@ -161,7 +154,7 @@ def complexity(cell: str, network: nn.Module, image: Tensor) -> dict[str, int]:
 
 
 def _layer_gradients(layer: nn.Module, inputs: Tensor, output: Tensor, cotangent: Tensor) -> Tensor:
-    """Gradients of single images with respect to the parameters of a layer, [n, P]."""
+    """Return per-image gradients of the parameters of a layer, [n, P]."""
     if isinstance(layer, nn.Conv2d):
         columns = nn.functional.unfold(
             inputs, layer.kernel_size, padding=layer.kernel_size[0] // 2, stride=layer.stride
@@ -176,30 +169,29 @@ def _layer_gradients(layer: nn.Module, inputs: Tensor, output: Tensor, cotangent
 def sampled_kernel(
     network: nn.Module, x: Tensor, cotangent: Tensor, generator: torch.Generator, *, n_sampled: int = N_SAMPLED
 ) -> Tensor:
-    """Return the NTK [n, n] of a combination of outputs, from random parameters per layer.
+    """Return an unbiased estimate of the NTK [n, n] of a combination of outputs.
 
-    The kernel takes at most `n_sampled` parameters of each layer. It is an unbiased estimate, and exact if no layer has
-    more parameters. In evaluation mode; for networks of convolutions, batch norm and linear layers that are called once
-    each.
+    It uses at most `n_sampled` random parameters per layer, and is exact if no layer has more. In evaluation mode; for
+    networks of convolutions, batch norm and linear layers that are called once each.
     """
     layers = {name: m for name, m in network.named_modules() if isinstance(m, nn.Conv2d | nn.BatchNorm2d | nn.Linear)}
     sizes = {name: sum(parameter.numel() for parameter in layer.parameters()) for name, layer in layers.items()}
-    chosen = {name: torch.randperm(size, generator=generator)[:n_sampled] for name, size in sizes.items()}
+    columns = {name: torch.randperm(size, generator=generator)[:n_sampled] for name, size in sizes.items()}
     rows: list[Tensor] = []
     calls: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def keep(name: str, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def store(name: str, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         calls[name] = inputs[0].detach(), output
 
     for part in x.split(BATCH):
-        with forward_hooks(layers, keep):
+        with forward_hooks(layers, store):
             total = (network(part) @ cotangent).sum()
         outputs = [calls[name][1] for name in layers]
         gradients = torch.autograd.grad(total, outputs, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             rows.append(torch.cat([
-                _layer_gradients(layer, *calls[name], gradient)[:, chosen[name]]
-                * (sizes[name] / len(chosen[name])) ** 0.5
+                _layer_gradients(layer, *calls[name], gradient)[:, columns[name]]
+                * (sizes[name] / len(columns[name])) ** 0.5
                 for (name, layer), gradient in zip(layers.items(), gradients, strict=True)
             ], 1))  # fmt: skip
     features = torch.cat(rows)
@@ -207,11 +199,8 @@ def sampled_kernel(
 
 
 def activation_patterns(network: nn.Module, x: Tensor) -> float:
-    """Return the NASWOT score of ReLU patterns (Mellor et al. 2021, eq. 2).
-
-    It is the log-determinant of the numbers of ReLUs on which two images agree.
-    """
-    kernel = torch.zeros(len(x), len(x))
+    """Return the NASWOT score of ReLU patterns (Mellor et al. 2021, eq. 2)."""
+    kernel = torch.zeros(len(x), len(x))  # numbers of ReLUs on which two images agree
 
     def add(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         active = (output.flatten(1) > 0).float()
@@ -224,17 +213,16 @@ def activation_patterns(network: nn.Module, x: Tensor) -> float:
 
 
 def gradient_norm(network: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Sum over parameters of the norm of the loss gradient (Abdelfattah et al. 2021)."""
+    """Return the sum of gradient norms over parameters (Abdelfattah et al. 2021)."""
     loss = nn.functional.cross_entropy(network(x), y)
     gradients = torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)
     return sum(float(gradient.norm()) for gradient in gradients if gradient is not None)
 
 
 def zen_score(network: nn.Sequential, x: Tensor, seed: int) -> float:
-    """Return the Zen-score (Lin et al. 2021, algorithm 1).
+    """Return the Zen-score (Lin et al. 2021, algorithm 1) with batch statistics.
 
-    It is the log of how far features move with the inputs, plus batch norm scales. Batch norm works with the statistics
-    of the batch; the weights of convolutions and the inputs are standard normal.
+    The log of the change of features with the inputs, plus batch norm scales, for standard normal inputs and weights.
     """
     network, generator = copy.deepcopy(network), torch.Generator().manual_seed(seed)
     for module in network.modules():
@@ -257,7 +245,7 @@ def zen_score(network: nn.Sequential, x: Tensor, seed: int) -> float:
 
 
 def _or_none(score: Callable[[], Any]) -> float | None:
-    """Return a score, or None if it is undefined, as for cells with constant output."""
+    """Return a score, or None if it is undefined (for cells with constant output)."""
     try:
         value = float(score())
     except GapscopeError:
@@ -266,7 +254,7 @@ def _or_none(score: Callable[[], Any]) -> float | None:
 
 
 def read_cell(cell: str, seed: int, root: str | None) -> dict[str, Any]:
-    """Compute every score of one cell at one initialization, and the CPU seconds of all."""
+    """Compute every score of one cell at one initialization, with the CPU seconds of all."""
     train = load_dataset("cifar10", root=root).train
     x, y = train.inputs[:N_IMAGES].float(), train.targets
     assert y is not None
@@ -309,28 +297,25 @@ def rank_correlation(table: pandas.DataFrame, score: str) -> float:
 
 
 def regret(table: pandas.DataFrame, score: str) -> float:
-    """Accuracy of the best cell minus that of the cell chosen by a score, in points."""
+    """Return the accuracy of the best cell minus that of the highest score, in points."""
     return float(table[TRUTH].max() - table[TRUTH].iloc[int(table[score].fillna(-np.inf).to_numpy().argmax())])
 
 
 def _row(table: pandas.DataFrame, score: str) -> dict[str, Any]:
-    from scipy.stats import spearmanr
-
     def tau(rows: Any, score: str = score) -> float:
         return rank_correlation(table.iloc[rows], score)
 
-    values = table[score].fillna(table[score].min() - 1)
     return {
         "score": score,
         "tau": bootstrap(tau, len(table)),
         "tau minus parameter count's": bootstrap(lambda rows: tau(rows) - tau(rows, "parameter count"), len(table)),
-        "spearman": float(spearmanr(values, table[TRUTH]).statistic),  # pyright: ignore[reportAttributeAccessIssue]
+        "spearman": table[score].fillna(table[score].min() - 1).corr(table[TRUTH], method="spearman"),
         "regret in points": regret(table, score),
     }
 
 
 def cell_ranking(setting: RunSettings) -> Outcome:
-    """Rank cells by every score: Kendall's tau with the published accuracy, mean over seeds."""
+    """Compare the mean scores over seeds with the published accuracy by Kendall's tau."""
     with gzip.open(data_root(setting.data_root) / "nasbench201" / "cells.csv.gz", "rt") as file:
         cells = pandas.read_csv(file).sample(N_CELLS, random_state=SEED)
     cells = cells.iloc[: setting.choose(smoke=4, small=N_CELLS, paper=N_CELLS)]
@@ -346,7 +331,7 @@ def cell_ranking(setting: RunSettings) -> Outcome:
     table = by_cell.set_index(cells.index).assign(**{TRUTH: cells[TRUTH]})
     table[MEAN] = (table[NTK] + table[FEATURES]) / 2
     rows = sorted((_row(table, score) for score in SCORES), key=lambda row: -row["tau"].value)
-    gain = next(row for row in rows if row["score"] == MEAN)["tau minus parameter count's"]
+    gain = find_row(rows, "score", MEAN)["tau minus parameter count's"]
     name = f"{seeds} seeds"
     return Outcome(
         numbers={
@@ -373,5 +358,5 @@ def cell_ranking(setting: RunSettings) -> Outcome:
             {"what": "seeds of initial weights", "paper": "", "here": str(seeds)},
         ],
         seeds=list(range(seeds)),
-        data={"cifar10": hash_of("cifar10", setting)},
+        data=hashes_of(setting, "cifar10"),
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from typing import Any
@@ -28,8 +29,8 @@ from gapscope_studies.expected_accuracy.rows import (
     to_numbers,
     to_table,
 )
-from gapscope_studies.expected_accuracy.runs import accuracy, build, data_of, on_equally_noisy, stored_or_read
-from gapscope_studies.kit.statistics import bootstrap
+from gapscope_studies.expected_accuracy.runs import accuracy, build, data_of, load_or_read, on_equally_noisy
+from gapscope_studies.kit.statistics import bootstrap, to_list
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 FRESH = plans("third_cifar_batch_norm", "third_images", "third_table")
@@ -37,7 +38,7 @@ SHARES = {"long": 1.0, "short": 0.25}
 HOLD_OUT, FOLDS, SHORT, LONG = "20 % hold-out", "five folds", "short continued halves", "continued halves"
 COSTS = {"RBF ridge": 0.0, SHORT: 0.5, HOLD_OUT: 1.0, "two halves as scored": 2.0, LONG: 2.0, FOLDS: 5.0}
 SECONDS = {SHORT: "short.seconds", LONG: "long.seconds", FOLDS: "folds.seconds"}
-# (value, low, high) less the truth, of `validated_accuracy` and of the validation samples alone
+# columns of value, low and high, minus the truth
 VALIDATED = {"control variates": slice(0, 3), "validation samples alone": slice(3, 6)}
 LINES = {"same_noise": "same label noise", "clean_labels": "clean labels"}
 
@@ -56,7 +57,7 @@ def _reseed(configuration: Configuration, name: str) -> Configuration:
 def _train(
     configuration: Configuration, part: gs.Samples, outputs: int, name: str, full: int, share: float = 1.0
 ) -> nn.Module:
-    """Network trained on a part with (a share of) the optimizer steps of all samples."""
+    """Train a network on a part, with (a fraction of) the optimizer steps of all samples."""
     training = dict(configuration.recipe.training)
     batches, batches_of_all = (math.ceil(size / min(training["batch_size"], full)) for size in (len(part), full))
     training["epochs"] = max(1, round(share * training["epochs"] * batches_of_all / batches))
@@ -66,38 +67,37 @@ def _train(
     return network.eval()
 
 
-def _right(network: nn.Module, samples: gs.Samples) -> np.ndarray:
-    """1 or 0 per sample."""
+def _is_correct(network: nn.Module, samples: gs.Samples) -> np.ndarray:
     with torch.no_grad():
         return (network(samples.inputs).argmax(1) == samples.targets).double().numpy()
 
 
-def halves(configuration: Configuration, train: gs.Samples, classes: int) -> dict[str, Any]:
-    """Return scores of both halves, as trained and continued, and kernel readings.
+def _split(train: gs.Samples, split: Any) -> list[gs.Samples]:
+    return [train.subset(torch.from_numpy(part)) for part in (split.trained, split.scored)]
 
-    Scores are for all and for a quarter of the steps.
-    """
+
+def halves(configuration: Configuration, train: gs.Samples, classes: int) -> dict[str, Any]:
+    """Return scores of both halves, as trained and continued, by number of steps, and of kernels."""
     n, labels = len(train), train.targets
     assert labels is not None
     features = feature_matrix(train.inputs)
     _, *splits = quarter_and_halves(np.arange(n), _random(configuration, "halves"))
-    half_scores = []
-    for split in splits:
-        rows = torch.from_numpy(split.trained)
-        half_scores.append(rbf_ridge(features[rows], labels[rows], n_classes=classes).score)
+    parts = [torch.from_numpy(split.trained) for split in splits]
+    half_scores = [rbf_ridge(features[rows], labels[rows], n_classes=classes).score for rows in parts]
     result: dict[str, Any] = {
         "rbf": rbf_ridge(features, labels, n_classes=classes).score,
-        "rbf_half": float(np.average(half_scores, weights=[len(split.trained) for split in splits])),
+        "rbf_half": float(np.average(half_scores, weights=[len(rows) for rows in parts])),
     }
     for name, share in SHARES.items():
         readings = []
         for split in splits:
-            seen, unseen = (train.subset(torch.from_numpy(part)) for part in (split.trained, split.scored))
+            half, rest = _split(train, split)
             start = time.process_time()
-            network = _train(configuration, seen, classes, f"{name} {split.name}", n, share)
+            network = _train(configuration, half, classes, f"{name} {split.name}", n, share)
             seconds = time.process_time() - start
-            continued = (continued_predictions(network, unseen).argmax(1) == unseen.targets).double().mean()
-            readings.append({"raw": _right(network, unseen).mean(), "continued": float(continued), "seconds": seconds})
+            continued = (continued_predictions(network, rest).argmax(1) == rest.targets).double().mean()
+            raw = _is_correct(network, rest).mean()
+            readings.append({"raw": raw, "continued": float(continued), "seconds": seconds})
         result |= {f"{name}.{key}": float(np.mean([each[key] for each in readings])) for key in readings[0]}
     return result
 
@@ -106,21 +106,21 @@ def baselines(configuration: Configuration, train: gs.Samples, test: gs.Samples,
     """Return baselines: network on all samples, five folds, and validation of fold networks."""
     n = len(train)
 
-    def validate(network: nn.Module, held_out: gs.Samples, seen: gs.Samples) -> list[float]:
+    def validate(network: nn.Module, held_out: gs.Samples, part: gs.Samples) -> list[float]:
         truth = on_equally_noisy(accuracy(network, test), configuration.noise, classes)
-        one = gs.validated_accuracy(network, held_out, seen)
-        values = one.score, one.low, one.high, one.plain_score, one.plain_low, one.plain_high
-        return [value - truth for value in values]
+        validated = gs.validated_accuracy(network, held_out, part)
+        names = ("score", "low", "high", "plain_score", "plain_low", "plain_high")
+        return [getattr(validated, name) - truth for name in names]
 
     start = time.process_time()
     network = _train(configuration, train, classes, "all", n)
     seconds, clean = time.process_time() - start, accuracy(network, test)
     scores, networks, start = [], [], time.process_time()
     for split in folds(np.arange(n), 5, _random(configuration, "folds")):
-        seen, unseen = (train.subset(torch.from_numpy(part)) for part in (split.trained, split.scored))
-        part = _train(configuration, seen, classes, split.name, n)
-        scores.append(_right(part, unseen))
-        networks.append((part, unseen, seen))
+        part, rest = _split(train, split)
+        fold_network = _train(configuration, part, classes, split.name, n)
+        scores.append(_is_correct(fold_network, rest))
+        networks.append((fold_network, rest, part))
     return {
         "seconds": seconds,
         "clean_truth": clean,
@@ -131,9 +131,9 @@ def baselines(configuration: Configuration, train: gs.Samples, test: gs.Samples,
         "folds.seconds": time.process_time() - start,
         "validated.fifth": [validate(*each) for each in networks],
         "validated.tenth": [
-            validate(part, unseen.subset(few), seen)
-            for part, unseen, seen in networks
-            for few in torch.arange(len(unseen)).tensor_split([len(unseen) // 2])
+            validate(fold_network, rest.subset(tenth), part)
+            for fold_network, rest, part in networks
+            for tenth in torch.arange(len(rest)).tensor_split([len(rest) // 2])
         ],
     }
 
@@ -145,13 +145,13 @@ def estimates(configuration: Configuration, train: gs.Samples, classes: int) -> 
     result: dict[str, Any] = {}
     for name, state in (("given", before.state_dict()), ("resampled", None)):
         try:
-            one = gs.estimate_accuracy(network, train, initial_state=state)
+            estimate = gs.estimate_accuracy(network, train, initial_state=state)
         except GapscopeError as error:
             result[f"estimate.{name}"] = str(error)[:80]
             continue
         for line in LINES:
-            answer = getattr(one, line)
-            result[f"estimate.{name}.{line}"] = None if answer is None else [answer.value, answer.low, answer.high]
+            answer = getattr(estimate, line)
+            result[f"estimate.{name}.{line}"] = None if answer is None else to_list(answer)
     return result
 
 
@@ -163,11 +163,11 @@ def read(configuration: Configuration, root: str | None = None) -> dict[str, Any
     return result | estimates(configuration, train, classes)
 
 
-# --- judging all of them
+# --- evaluation of all networks
 
 
 def predictions(table: Table) -> dict[str, np.ndarray]:
-    """Predicted score of each network by every method."""
+    """Return the predicted score of each network by every method."""
     columns = {"RBF ridge": "rbf", HOLD_OUT: "hold_out", "two halves as scored": "long.raw", FOLDS: "folds"}
     result = {name: table[column].to_numpy(dtype=float) for name, column in columns.items()}
     for name, part in ((SHORT, "short"), (LONG, "long")):
@@ -177,7 +177,7 @@ def predictions(table: Table) -> dict[str, np.ndarray]:
 
 
 def is_covered(forecast: np.ndarray, samples: np.ndarray, truth: np.ndarray, network_error: float) -> np.ndarray:
-    """Return per network whether its 90 % interval with this network error covers the truth."""
+    """Return whether each 90 % interval with this error between networks covers the truth."""
     variance = np.maximum(forecast * (1 - forecast), (1 - 1 / samples) / samples)
     return np.abs(forecast - truth) <= 1.645 * np.sqrt(variance * (1 / samples + 4 * network_error**2))
 
@@ -186,20 +186,19 @@ def _errors(table: Table, group: str) -> list[dict[str, Any]]:
     truth, samples = table["truth"].to_numpy(dtype=float), table["samples"].to_numpy(dtype=float)
     data, rows = table["data"].tolist(), []
     values = predictions(table)
-    for name, value in values.items():
-        rival = FOLDS if COSTS[name] >= 2 else HOLD_OUT
+    errors = {name: value - truth for name, value in values.items()}
+    for name, error in errors.items():
+        baseline = FOLDS if COSTS[name] >= 2 else HOLD_OUT
         seconds = covered = float("nan")
         if name in SECONDS:  # columns of seconds are means over two halves, or sums of folds
             factor = 1 if name == FOLDS else 2
             seconds = factor * float(table[SECONDS[name]].sum() / table["seconds"].sum())
         if name in (SHORT, LONG):
-            covered = float(is_covered(value, samples, truth, CONTINUED_ERROR).mean())
+            covered = float(is_covered(values[name], samples, truth, CONTINUED_ERROR).mean())
         rows.append({
             "networks": group, "n": len(table), "method": name, "cost in trainings (steps)": COSTS[name],
-            "cost in trainings (CPU seconds)": seconds, "RMSE": rms_error(value - truth, data),
-            "bias": float((value - truth).mean()),
-            "minus the rival": rms_difference(value - truth, values[rival] - truth, data),
-            "rival": rival, "covered": covered,
+            "cost in trainings (CPU seconds)": seconds, "RMSE": rms_error(error, data), "bias": float(error.mean()),
+            "minus the rival": rms_difference(error, errors[baseline], data), "rival": baseline, "covered": covered,
         })  # fmt: skip
     return rows
 
@@ -207,8 +206,8 @@ def _errors(table: Table, group: str) -> list[dict[str, Any]]:
 def _validated(table: Table) -> list[dict[str, Any]]:
     rows = []
     for size, column in (("10 %", "validated.tenth"), ("20 %", "validated.fifth")):
-        data = [name for name, values in zip(table["data"], table[column], strict=True) for _ in values]
-        values = np.array([value for values in table[column] for value in values], dtype=float)
+        repeats = table[["data", column]].explode(column)  # one row per validation split of a network
+        data, values = repeats["data"].tolist(), np.array(repeats[column].tolist(), dtype=float)
         alone = values[:, VALIDATED["validation samples alone"]][:, 0]
         for name, columns in VALIDATED.items():
             error, low, high = values[:, columns].T
@@ -227,29 +226,26 @@ def _validated(table: Table) -> list[dict[str, Any]]:
 def _estimates(table: Table) -> list[dict[str, Any]]:
     """Return coverage and error of both lines of `estimate_accuracy`, by noise and weights."""
     rows = []
-    for weights in ("given", "resampled"):
-        for line, shown_line in LINES.items():
-            column = f"estimate.{weights}.{line}"
-            truth = "truth" if line == "same_noise" else "clean_truth"
-            for noise, part in [("all", table), *((f"{value:.0%}", each) for value, each in table.groupby("noise"))]:
-                answered = part[part[column].map(lambda value: isinstance(value, list))]
-                row = {"line": shown_line, "initial weights": weights, "label noise": noise, "n": len(part),
-                       "answered": len(answered)} | dict.fromkeys(("covered", "RMSE", "bias"), math.nan)  # fmt: skip
-                if len(answered):
-                    values, right = np.array(answered[column].tolist()), answered[truth].to_numpy(dtype=float)
-                    inside, errors = (values[:, 1] <= right) & (right <= values[:, 2]), values[:, 0] - right
-                    row |= {"covered": float(inside.mean()), "RMSE": root_mean_square(errors)}
-                    row |= {"bias": float(errors.mean())}
-                rows.append(row)
+    parts = [("all", table), *((f"{value:.0%}", part) for value, part in table.groupby("noise"))]
+    for weights, line, (noise, part) in itertools.product(("given", "resampled"), LINES, parts):
+        column, truth = f"estimate.{weights}.{line}", "truth" if line == "same_noise" else "clean_truth"
+        answers = part.loc[part[column].map(lambda value: isinstance(value, list)), [column, truth]]
+        row = {"line": LINES[line], "initial weights": weights, "label noise": noise, "n": len(part),
+               "answered": len(answers)} | dict.fromkeys(("covered", "RMSE", "bias"), math.nan)  # fmt: skip
+        if len(answers):
+            value, low, high = np.array(answers[column].tolist()).T
+            errors, is_inside = value - answers[truth], answers[truth].between(low, high)
+            row |= {"covered": float(is_inside.mean()), "RMSE": root_mean_square(errors), "bias": float(errors.mean())}
+        rows.append(row)
     return rows
 
 
 def curves(setting: RunSettings) -> Outcome:
-    """Judge all of them on the fresh networks that are stored, or that are trained now."""
+    """Evaluate all methods on the fresh networks that are stored, or that are trained now."""
     order = expected = spread_evenly(FRESH)
     if setting.scale == "smoke":
         expected = [item for item in order if item.pool == "third_table"][:3]
-    networks = stored_or_read(setting, expected, "curves", read)
+    networks = load_or_read(setting, expected, "curves", read)
     table = pandas.DataFrame(networks)
     groups: dict[str, Table] = {
         "all classifiers": table,

@@ -27,7 +27,7 @@ from gapscope_studies.expected_accuracy.rows import root_mean_square
 from gapscope_studies.kit.study import Table, commit
 
 SPREAD = 0.04
-# a kernel that gives nearly every sample its own direction fits any labels: its left-out prediction says little
+# a kernel with nearly one direction per sample fits any labels: its leave-one-out predictions are uninformative
 LARGEST_LEVERAGE = 0.98
 LEVEL = 0.9
 COLUMNS = {"like_training": "test_score_like_training", "clean": "test_score"}
@@ -45,7 +45,7 @@ READINGS: tuple[tuple[str, ...], ...] = (
     ("left_out", "residual", "leverage", "fit", "log_samples"),
     ("left_out", "residual", "leverage", "agreement", "fit", "log_samples"),
 )
-# names that stored networks have -> names that the estimator takes
+# column of stored networks -> column of the estimator
 _NAMES = {
     **{f"initial.{name}": f"{LOO}.{name}"
        for name in ("accuracy", "squared_error", "explained", "effective_dimension", "largest_leverage")},
@@ -57,47 +57,44 @@ _NAMES = {
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Networks as the estimator takes them."""
+    """Return networks as the table that the estimator reads."""
     table = pandas.DataFrame(list(rows)).rename(columns=_NAMES)
     return with_features(table.assign(**{name: np.nan for name in _NAMES.values() if name not in table}), SPREAD)
 
 
 def fitted_items() -> list[Configuration]:
-    """Return the trained networks of the first evaluation pools and of the fitted pool.
-
-    Each pool is in its random order.
-    """
+    """Return the trained networks of the first evaluation pools and of the fitted pool."""
     known = load_rows("networks")
     return [item for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan) if item.job in known]
 
 
 def fitted_table() -> pandas.DataFrame:
-    """The networks that the shipped estimator is fitted to."""
+    """Return the networks that the shipped estimator is fitted to."""
     known = load_rows("networks")
     return as_table([known[item.job] for item in fitted_items()])
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way of correcting the left-out accuracy."""
+    """Correction of the leave-one-out accuracy: kind of regression and readings."""
 
     kind: str
     readings: tuple[str, ...]
 
     def estimator(self, **options: Any) -> GapEstimator:
         """Return the unfitted estimator, with intervals from held-out data sets."""
-        settings: dict[str, Any] = {"clusters": ("data",), "error_scale": "expected_error"} | options
-        return GapEstimator(kind=self.kind, features=self.readings, **settings)
+        options = {"clusters": ("data",), "error_scale": "expected_error"} | options
+        return GapEstimator(kind=self.kind, features=self.readings, **options)
 
 
 def left_out_errors(candidate: Candidate, table: Table, target: str) -> pandas.Series:
-    """Estimate minus truth of every network by a fit without its data set."""
+    """Return estimate minus truth of every network by a fit without its data set."""
     offset = table[COLUMNS[target]] - table["left_out"]
     errors = pandas.Series(np.nan, index=table.index)
     for name in sorted(set(table["data"])):
-        held = table["data"] == name
-        estimator = candidate.estimator(interval="none", clusters=()).fit(table[~held], offset[~held])
-        errors[held] = estimator.predict(table[held]) - offset[held]
+        test = table["data"] == name
+        estimator = candidate.estimator(interval="none", clusters=()).fit(table[~test], offset[~test])
+        errors[test] = estimator.predict(table[test]) - offset[test]
     return errors
 
 
@@ -106,31 +103,26 @@ def _errors(errors: Any, table: Table) -> dict[str, float]:
     return {"all": root_mean_square(errors), **by_data}
 
 
-def plainest(squares: Mapping[Candidate, pandas.Series]) -> Candidate:
-    """Return the plainest candidate within one standard error of the least squared error.
-
-    Plainest: the fewest readings, then ridge before a Gaussian process. The standard error is that of the mean
-    difference of squared errors over the networks.
-    """
+def select_simplest(squares: Mapping[Candidate, Any]) -> Candidate:
+    """Return the simplest candidate within one standard error of the least squared error."""
     best = min(squares.values(), key=lambda each: float(each.mean()))
     excess = {candidate: each - best for candidate, each in squares.items()}
-    usable = [candidate for candidate, each in excess.items() if float(each.mean()) <= float(each.sem())]  # type: ignore[arg-type]
-    return min(usable, key=lambda each: (len(each.readings), KINDS.index(each.kind)))
+    candidates = [candidate for candidate, each in excess.items() if float(each.mean()) <= float(each.sem())]
+    # fewest readings, then ridge before a Gaussian process
+    return min(candidates, key=lambda each: (len(each.readings), KINDS.index(each.kind)))
 
 
 def error_parts(errors: pandas.Series, table: Table) -> ErrorParts:
-    """Estimate error standard deviations between and within data sets by moments.
-
-    The error of the means themselves is subtracted from the variance between data sets.
-    """
+    """Estimate standard deviations of the errors between and within data sets by moments."""
     groups: Any = errors.groupby(table["data"]).agg(["mean", "var", "size"])
     within = float((groups["var"] * groups["size"]).sum() / groups["size"].sum())
+    # the variance of the means contains that of their own errors
     between = float(groups["mean"].var(ddof=1) - (groups["var"] / groups["size"]).mean())
     return ErrorParts(max(between, 0.0) ** 0.5, within**0.5)
 
 
 def fit(table: Table) -> AccuracyEstimator:
-    """Choose and fit both corrections, and write the card."""
+    """Select and fit both corrections, and describe them on the card."""
     corrections, parts = {}, {}
     limits = Limits(
         alignment=float(table["kernel_leave_one_out.alignment"].min()),
@@ -155,23 +147,23 @@ def fit(table: Table) -> AccuracyEstimator:
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    # without readings only a mean correction is left, the same for both kinds
+    # without readings both kinds are the same mean correction
     candidates = [Candidate(kind, names) for kind in KINDS for names in READINGS if names or kind == "ridge"]
     for target, column in COLUMNS.items():
         errors = {each: left_out_errors(each, table, target) for each in candidates}
-        best = plainest({each: result**2 for each, result in errors.items()})
+        best = select_simplest({each: result**2 for each, result in errors.items()})
         corrections[target] = best.estimator().fit(table, table[column] - table["left_out"])
         parts[target] = error_parts(errors[best], table)
         alone = _errors(table["left_out"] - table[column], table)
-        compared = {each: _errors(result, table) for each, result in errors.items()}
+        rows = {each: _errors(result, table) for each, result in errors.items()}
         card[target] = {
             "kind": best.kind,
             "readings": list(best.readings),
-            "error_on_data_sets_left_out": compared[best],
+            "error_on_data_sets_left_out": rows[best],
             "left_out_accuracy_alone": alone,
             "compared": [
                 {"kind": "none", "readings": "", **alone},
-                *({"kind": each.kind, "readings": ", ".join(each.readings), **row} for each, row in compared.items()),
+                *({"kind": each.kind, "readings": ", ".join(each.readings), **row} for each, row in rows.items()),
             ],
         }
     return AccuracyEstimator(corrections, SPREAD, limits, card, parts)

@@ -1,8 +1,4 @@
-"""Pools of networks to fit the shipped estimate and to evaluate it, sampled at random.
-
-A configuration is one network: data set, number of samples, fraction of wrong labels, training configuration, seed.
-Every configuration of a pool is drawn at random with the pool's seed, half of them with clean labels.
-"""
+"""Random pools of networks, to fit the shipped estimate and to evaluate it."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ ADAM: dict[str, Any] = SETTINGS["training"]["adam"]
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """A way of making a network: architecture, its options, and how it is trained."""
+    """Architecture, its options, and its training."""
 
     network: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -30,13 +26,11 @@ class TrainingConfig:
     def name(self) -> str:
         """Name of the training configuration, as tables show it."""
         changed = {key: value for key, value in self.training.items() if ADAM.get(key) != value}
-        return " ".join(
-            [self.network, *(f"{k}={v}" for k, v in self.options.items()), *(f"{k}={v}" for k, v in changed.items())]
-        )
+        return " ".join([self.network, *(f"{k}={v}" for part in (self.options, changed) for k, v in part.items())])
 
 
 def recipes(name: str) -> tuple[TrainingConfig, ...]:
-    """The training configurations of one list in `pools.toml`."""
+    """Return the training configurations of a list in `pools.toml`."""
     result = []
     for entry in SETTINGS["recipes"][name]:
         training = SETTINGS["training"][entry.get("base", "adam")] | entry.get("training", {})
@@ -48,7 +42,7 @@ def recipes(name: str) -> tuple[TrainingConfig, ...]:
 
 @dataclass(frozen=True)
 class Configuration:
-    """One network of a pool."""
+    """One network of a pool: data, noise, training configuration and seed."""
 
     pool: str
     data: str
@@ -59,17 +53,17 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        """Name that says everything, usable as the name of a file."""
+        """Name with all settings, usable as the name of a file."""
         text = f"{self.pool} {self.data} n{self.samples} noise{self.noise} {self.recipe.name} seed{self.seed}"
         return "".join(character if character.isalnum() or character in ".=" else "_" for character in text)
 
     @property
     def job(self) -> str:
-        """Name of the job that trains and reads a network, short enough for a file."""
+        """Name of the job, short enough for a file."""
         return self.name[:200]
 
     def facts(self) -> dict[str, Any]:
-        """Plain values for a table."""
+        """Return JSON-serializable values for a table."""
         return asdict(self) | {"recipe": self.recipe.name}
 
 
@@ -97,23 +91,22 @@ class Plan:
 
 
 def load_rows(name: str) -> dict[str, dict[str, Any]]:
-    """Load stored readings of networks by job, so that no network is trained twice."""
+    """Load stored readings of networks by job."""
     lines = Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = {row["name"]: row.get("found", row) for row in map(json.loads, lines)}
-    # infinities and NaN are strings in the file
-    strings = ("NaN", "Infinity", "-Infinity")
+    strings = ("NaN", "Infinity", "-Infinity")  # JSON lacks these numbers
     return {job: {key: float(v) if v in strings else v for key, v in row.items()} for job, row in rows.items()}
 
 
 def in_random_order(plan: Plan) -> list[Configuration]:
     """Return the networks of a pool in random order, so that the first are a fair sample."""
-    drawn = plan.configurations()
-    random.Random(0).shuffle(drawn)
-    return drawn
+    items = plan.configurations()
+    random.Random(0).shuffle(items)
+    return items
 
 
 def plans(*names: str) -> tuple[Plan, ...]:
-    """Pools of `pools.toml`."""
+    """Return pools of `pools.toml`."""
     result = []
     for name in names:
         entry = SETTINGS["pools"][name]
@@ -128,14 +121,14 @@ JUDGED = plans("second_cifar_batch_norm", "second_images", "second_table")
 
 
 def judged_in_turn() -> list[Configuration]:
-    """Return all evaluation networks, the pools in turn, so that the first are a fair sample."""
+    """Return all evaluation networks, one per pool in turn, so that the first are a fair sample."""
     return [item for turn in zip(*map(in_random_order, JUDGED), strict=True) for item in turn]
 
 
 def spread_evenly(plans: Sequence[Plan]) -> list[Configuration]:
-    """The networks of several pools in one order, those of each pool spread evenly over it."""
-    drawn = [(number / len(part), item) for part in map(in_random_order, plans) for number, item in enumerate(part)]
-    return [item for _, item in sorted(drawn, key=lambda pair: pair[0])]
+    """Return the networks of several pools in one order, each pool spread evenly over it."""
+    ranked = [(number / len(part), item) for part in map(in_random_order, plans) for number, item in enumerate(part)]
+    return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def has_cross_validation(configuration: Configuration) -> bool:

@@ -1,19 +1,17 @@
-"""Selection of a pretrained network: forecasts before a fine-tune and accuracy after it.
+"""Selection of a pretrained network: forecasts before fine-tuning and accuracy after it.
 
-Rule, fixed before the first network was fine-tuned: five networks (see `pretrained_networks`), four targets, 100 and
-300 training images with three seeds, a new linear head, all weights trained. SGD with momentum 0.9, batches of 25, 30
-epochs of 100 images or 15 of 300, a tenth of the learning rate in the last third. The learning rate of a network on a
-target is the one of three that predicts most of a fifth of the 300 images of seed 0, trained on the others. 1,000
-images were planned, too, and cut for time before any accuracy was looked at.
-Truth: accuracy on 800 other images. Forecasts: `gapscope.rank_networks` on the training images, with the head that the
-fine-tune starts from. Targets are the clusters of all intervals.
+Protocol, fixed before the first network was fine-tuned: five networks, four targets, 100 and 300 training images with
+three seeds, a new linear head, all weights trained by SGD. The learning rate of a network on a target is the one of
+three with the best accuracy on a fifth of the 300 images of seed 0. 1,000 images were planned, too, and cut before any
+accuracy was known. Truth: accuracy on 800 other images. Forecasts: `gapscope.rank_networks` on the training images with
+the head from which the fine-tune starts.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,13 +29,15 @@ from gapscope.prediction.ranking_result import instantiate
 from gapscope_studies.expected_accuracy.pretrained_networks import NETWORKS, build_pretrained, normalize
 from gapscope_studies.expected_accuracy.rows import (
     error_claim,
-    hash_of,
+    find_row,
+    hashes_of,
     rms_error,
     root_mean_square,
+    scale_rows,
     to_numbers,
     to_table,
 )
-from gapscope_studies.kit.statistics import Interval, bootstrap
+from gapscope_studies.kit.statistics import bootstrap
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 TARGETS = {"CIFAR-100, 20 classes": "cifar100", "Fashion-MNIST": "fashion_mnist", "MNIST": "mnist",
@@ -54,7 +54,7 @@ BASELINES = {"parameter count": "parameters", "depth": "layers", "LogME": "log_e
 SCORES = OURS | BASELINES
 
 
-def _blurred(x: Tensor) -> Tensor:
+def _blur(x: Tensor) -> Tensor:
     offsets = torch.arange(-4, 5.0)
     weights = torch.exp(-offsets.square() / (2 * BLUR**2))
     weights = (weights / weights.sum()).expand(3, 1, 1, -1)
@@ -65,7 +65,7 @@ def _blurred(x: Tensor) -> Tensor:
 def target_images(target: str, n: int, seed: int, root: str | None) -> tuple[Samples, Samples]:
     """Return training and test images of a target, ready for the pretrained networks."""
     problem = gs.load_dataset(TARGETS[target], root=root)
-    # the networks have seen the training images of CIFAR-10: half of its test images take their place
+    # the networks were trained on the training images of CIFAR-10: half of its test images replace them
     pool = problem.test if target.startswith("CIFAR-10,") else problem.train
     assert pool is not None and problem.test is not None
     generator = torch.Generator().manual_seed(derive_seed(seed, f"images of {target}"))
@@ -77,7 +77,7 @@ def target_images(target: str, n: int, seed: int, root: str | None) -> tuple[Sam
         assert y is not None
         if x.shape[1] == 1:
             x = torch.nn.functional.pad(x, (2, 2, 2, 2)).expand(-1, 3, -1, -1)
-        return Samples(normalize(_blurred(x) if target.endswith("blurred") else x), y[rows])
+        return Samples(normalize(_blur(x) if target.endswith("blurred") else x), y[rows])
 
     return prepare(pool, order[:n]), prepare(problem.test, test)
 
@@ -85,8 +85,8 @@ def target_images(target: str, n: int, seed: int, root: str | None) -> tuple[Sam
 def _fine_tuned_accuracy(
     name: str, train: Samples, test: Samples, n: int, rate: float, seed: int, root: str | None, folder: Path
 ) -> float:
-    start = (build_pretrained(name, root, folder), "new")
-    network = instantiate(name, start, train, derive_seed(seed, "initialization 0"))
+    initial = (build_pretrained(name, root, folder), "new")  # with a new head
+    network = instantiate(name, initial, train, derive_seed(seed, "initialization 0"))
     assert isinstance(network, torch.nn.Module) and test.targets is not None
     spec = gs.TrainingSpec.from_dict(
         {"optimizer": "sgd", "momentum": 0.9, "batch_size": 25, "epochs": EPOCHS[n], "learning_rate": rate,
@@ -95,12 +95,12 @@ def _fine_tuned_accuracy(
     gs.train(network, train, spec, seed=seed)
     network.eval()
     with torch.no_grad():
-        predicted = torch.cat([network(part).argmax(1) for part in test.inputs.split(100)])
-    return float((predicted == test.targets).double().mean())
+        predictions = torch.cat([network(part).argmax(1) for part in test.inputs.split(100)])
+    return float((predictions == test.targets).double().mean())
 
 
 def choose_rate(name: str, target: str, root: str | None, folder: Path) -> dict[str, Any]:
-    """Accuracy on the held-out fifth for every learning rate, and the best rate."""
+    """Return the accuracy on the held-out fifth for every learning rate, and the best rate."""
     torch.set_num_threads(1)
     train, _ = target_images(target, 300, 0, root)
     part, held_out = train.subset(torch.arange(240)), train.subset(torch.arange(240, 300))
@@ -130,23 +130,18 @@ def read(name: str, target: str, n: int, seed: int, root: str | None, folder: Pa
 
 
 def _row(table: Table, score: str) -> dict[str, Any]:
-    """Return means over choices, with intervals over targets.
-
-    A choice is between networks on one target with the same images.
-    """
+    """Return means over choices between networks on the same images, with intervals over targets."""
     table = table.assign(**{score: table[score].astype(float).fillna(table[score].astype(float).min() - 1)})
-    choices = [part for _, part in table.groupby(["n", "seed", "target"], sort=False)]
-    targets = [part["target"].iloc[0] for part in choices]
-
-    def over_targets(values: Sequence[float]) -> Interval:
-        array = np.array(values)
-        return bootstrap(lambda rows: float(array[rows].mean()), len(array), targets, draws=500)
-
-    pairs = [part[[score, TRUTH]].to_numpy(dtype=float).T for part in choices]
-    # accuracy of the best network minus that of the one with the largest score, in points
-    regrets = [100 * float(truth.max() - truth[values.argmax()]) for values, truth in pairs]
-    taus = [kendall_tau(*pair) for pair in pairs]
-    row: dict[str, Any] = {"score": score, "tau": over_targets(taus), "regret in points": over_targets(regrets)}
+    targets, taus, regrets = [], [], []
+    for (_, _, target), part in table.groupby(["n", "seed", "target"], sort=False):
+        values, truth = part[[score, TRUTH]].to_numpy(dtype=float).T
+        targets.append(target)
+        taus.append(kendall_tau(values, truth))
+        # accuracy of the best network minus that of the one with the largest score, in points
+        regrets.append(100 * float(truth.max() - truth[values.argmax()]))
+    row: dict[str, Any] = {"score": score}
+    for name, numbers in (("tau", np.array(taus)), ("regret in points", np.array(regrets))):
+        row[name] = bootstrap(lambda i, numbers=numbers: float(numbers[i].mean()), len(numbers), targets, draws=500)
     if score in OURS:
         errors = table[score] - table[TRUTH]
         row["error"] = rms_error(errors, table["target"].tolist()).within(0, math.inf)
@@ -157,8 +152,7 @@ def _row(table: Table, score: str) -> dict[str, Any]:
 def diagnose(readings: Mapping[str, Any], rates: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the AUROC of two numbers for fine-tunes with a poor learning rate.
 
-    Another learning rate improves these by more than ten points. Added after the first results were seen. All on the
-    held-out fifth of the images of seed 0.
+    Another rate improves these by more than ten points on the held-out fifth. Added after the first results.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -169,22 +163,20 @@ def diagnose(readings: Mapping[str, Any], rates: Mapping[str, Any]) -> list[dict
         for accuracy in choice["accuracies"]
     ])  # fmt: skip
 
-    def area(column: str, sign: int) -> Interval:
-        def of_rows(index: np.ndarray) -> float:
-            part = rows.iloc[index]
-            return float(roc_auc_score(part["faulty"], sign * part[column])) if part["faulty"].nunique() == 2 else 0.5
+    def area(index: np.ndarray, column: str, sign: int) -> float:
+        part = rows.iloc[index]
+        return float(roc_auc_score(part["faulty"], sign * part[column])) if part["faulty"].nunique() == 2 else 0.5
 
-        return bootstrap(of_rows, len(rows), rows["target"].tolist(), draws=500).within(0, 1)
-
-    counts = {"faulty": int(rows["faulty"].sum()), "of": len(rows)}
-    return [
-        {"number": "forecast minus accuracy", "AUROC": area("distance", 1), **counts},
-        {"number": "accuracy alone", "AUROC": area("accuracy", -1), **counts},
-    ]
+    result = []
+    for name, column, sign in (("forecast minus accuracy", "distance", 1), ("accuracy alone", "accuracy", -1)):
+        statistic = partial(area, column=column, sign=sign)
+        interval = bootstrap(statistic, len(rows), rows["target"].tolist(), draws=500).within(0, 1)
+        result.append({"number": name, "AUROC": interval, "faulty": int(rows["faulty"].sum()), "of": len(rows)})
+    return result
 
 
 def pretrained(setting: RunSettings) -> Outcome:
-    """Error of the forecast, Kendall's tau and regret of every score."""
+    """Evaluate the error of the forecast, and Kendall's tau and regret of every score."""
     targets = setting.choose(smoke=("MNIST",), small=tuple(TARGETS), paper=tuple(TARGETS))
     names = setting.choose(smoke=("ResNet-20", "ResNet-20, untrained"), small=NETWORKS, paper=NETWORKS)
     sizes = setting.choose(smoke={100: 1}, small=SIZES, paper=dict.fromkeys(SIZES, 10))
@@ -208,7 +200,7 @@ def pretrained(setting: RunSettings) -> Outcome:
     table = pandas.DataFrame([readings[label] | reached[label] for label in labels])
     rows = sorted((_row(table, score) for score in SCORES), key=lambda row: -row["tau"].value)
     covered = table[TRUTH].between(table["low"], table["high"])
-    forecast = next(row for row in rows if row["score"] == "forecast")
+
     errors = [
         {"target": target, **{reading: root_mean_square(part[reading] - part[TRUTH]) for reading in OURS}}
         for target, part in table.groupby("target")
@@ -230,16 +222,14 @@ def pretrained(setting: RunSettings) -> Outcome:
         },
         claims=[
             error_claim("the forecast before a fine-tune errs by less than a tenth of the accuracy",
-                        "root mean squared error", forecast["error"], below=0.1, unit="targets")
+                        "root mean squared error", find_row(rows, "score", "forecast")["error"], below=0.1,
+                        unit="targets")
         ],
         tables={name: to_table(part) for name, part in tables.items() if part},
         verdict=(
             f"Targets are the units. The 90 % interval of the forecast holds {covered.mean():.0%} of the accuracies."
         ),
-        stands_in_for=[
-            {"what": "targets", "paper": "", "here": ", ".join(targets)},
-            {"what": "training images and seeds", "paper": "", "here": str(sizes)},
-        ],
+        stands_in_for=scale_rows({"targets": ", ".join(targets), "training images and seeds": str(sizes)}),
         seeds=list(range(max(sizes.values()))),
-        data={name: hash_of(name, setting) for name in (*{TARGETS[target] for target in targets}, "cifar10")},
+        data=hashes_of(setting, *{TARGETS[target] for target in targets}, "cifar10"),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Networks pretrained on CIFAR-10: published ResNets, and VGG-11 and MLP trained here."""
+"""Networks pretrained on CIFAR-10: published ResNets, and a VGG-11 and an MLP trained here."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ class _Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
-        self.stride, self.more = stride, (width - width_in) // 2
+        self.stride, self.padding = stride, (width - width_in) // 2
 
     def forward(self, x: Tensor) -> Tensor:
         branch = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
         shortcut = x[:, :, :: self.stride, :: self.stride]
-        if self.more:
-            shortcut = nn.functional.pad(shortcut, (0, 0, 0, 0, self.more, self.more))
-        return torch.relu(branch + shortcut)
+        return torch.relu(branch + nn.functional.pad(shortcut, (0, 0, 0, 0, self.padding, self.padding)))
 
 
 class CifarResNet(nn.Module):
@@ -51,10 +49,10 @@ class CifarResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of normalized RGB images."""
-        h = torch.relu(self.bn1(self.conv1(x)))
+        x = torch.relu(self.bn1(self.conv1(x)))
         for stage in (1, 2, 3):
-            h = self.get_submodule(f"layer{stage}")(h)
-        return self.linear(h.mean((2, 3)))
+            x = self.get_submodule(f"layer{stage}")(x)
+        return self.linear(x.mean((2, 3)))
 
 
 def _resnet(n_blocks: int, *, pretrained: bool, root: str | None) -> nn.Module:
@@ -68,7 +66,7 @@ def _resnet(n_blocks: int, *, pretrained: bool, root: str | None) -> nn.Module:
     return network.eval()
 
 
-def _trained_here(name: str, options: dict[str, Any], root: str | None, folder: Path) -> nn.Module:
+def _load_or_train(name: str, options: dict[str, Any], root: str | None, folder: Path) -> nn.Module:
     generator = torch.Generator().manual_seed(derive_seed(0, name))
     network = gs.build_network(name, input_shape=(3, 32, 32), n_outputs=10, generator=generator, **options)
     path = folder / f"{name}.safetensors"
@@ -85,7 +83,7 @@ def _trained_here(name: str, options: dict[str, Any], root: str | None, folder: 
 
 
 def normalize(x: Tensor) -> Tensor:
-    """Return RGB images in [0, 1] as the pretrained networks take them."""
+    """Normalize RGB images in [0, 1] for the pretrained networks."""
     return (x - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
 
 
@@ -93,9 +91,9 @@ NETWORKS = ("ResNet-20", "ResNet-44", "ResNet-20, untrained", "VGG-11", "fully c
 
 
 def build_pretrained(name: str, root: str | None, folder: Path) -> nn.Module:
-    """Return one of `NETWORKS`, with ten outputs. Those trained here are kept in a folder."""
+    """Return one of `NETWORKS` with ten outputs. Those trained here are cached in a folder."""
     if name == "VGG-11":
-        return _trained_here("vgg11", {"width_multiplier": 0.25}, root, folder)
+        return _load_or_train("vgg11", {"width_multiplier": 0.25}, root, folder)
     if name == "fully connected":
-        return _trained_here("fully_connected", {"n_hidden": 2, "width": 256}, root, folder)
+        return _load_or_train("fully_connected", {"n_hidden": 2, "width": 256}, root, folder)
     return _resnet(7 if "44" in name else 3, pretrained="untrained" not in name, root=root)

@@ -1,8 +1,9 @@
-"""Table rows, errors of estimates with intervals, claims, and facts about the networks."""
+"""Table rows, errors of estimates with intervals, claims, and scale of the networks."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from gapscope.base.errors import DataNotFound
 from gapscope.data import load_dataset
 from gapscope_studies.kit.claims import Claim, estimate
 from gapscope_studies.kit.pool import digest, in_words
-from gapscope_studies.kit.statistics import Interval, bootstrap
+from gapscope_studies.kit.statistics import Interval, bootstrap, to_list
 from gapscope_studies.kit.study import RunSettings
 
 # name of a table whose target is cut at its quartiles -> its data set
@@ -21,65 +22,73 @@ QUARTILES = {"california_quartiles": "california_housing", "concrete_quartiles":
 
 
 def root_mean_square(values: Any) -> float:
-    """Square root of the mean square."""
+    """Return the square root of the mean square."""
     return float(np.sqrt(np.mean(np.square(values))))
 
 
 def rms_error(errors: Any, clusters: Sequence[Hashable] | None = None) -> Interval:
-    """Root mean squared error with its interval over clusters."""
+    """Return the root mean squared error with its interval over clusters."""
     values = np.asarray(errors, dtype=float)
     return bootstrap(lambda rows: root_mean_square(values[rows]), len(values), clusters)
 
 
 def rms_difference(first: Any, second: Any, clusters: Sequence[Hashable] | None = None) -> Interval:
-    """Root mean square of the first errors minus that of the second, on the same networks."""
+    """Return the difference of two root mean squared errors on the same networks."""
     a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     return bootstrap(lambda rows: root_mean_square(a[rows]) - root_mean_square(b[rows]), len(a), clusters)
 
 
 def error_claim(says: str, quantity: str, interval: Interval, *, unit: str = "data sets", **bounds: float) -> Claim:
-    """Claim of ours about errors of estimates: no network need have learned for it."""
-    what = "errors of estimates; networks of any accuracy count"
-    return estimate("ours", says, quantity, interval, ours=True, unit=unit, compared=(), untrained=what, **bounds)
+    """Return a claim of ours about errors of estimates, for which no network must have learned."""
+    evidence = "errors of estimates; networks of any accuracy count"
+    return estimate("ours", says, quantity, interval, ours=True, unit=unit, compared=(), untrained=evidence, **bounds)
+
+
+def find_row(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> Mapping[str, Any]:
+    """Return the row with this value of a key."""
+    return next(row for row in rows if row[key] == value)
 
 
 def to_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Table of rows with three digits."""
+    """Return a table of rows with three digits."""
     text = [{key: f"{v:.3f}" if isinstance(v, float) else str(v) for key, v in row.items()} for row in rows]
     return pandas.DataFrame(text).fillna("")
 
 
 def to_numbers(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with intervals as [value, low, high]."""
-    return [{key: [v.value, v.low, v.high] if isinstance(v, Interval) else v for key, v in row.items()} for row in rows]
+    """Return the rows with intervals as [value, low, high]."""
+    return [{key: to_list(v) if isinstance(v, Interval) else v for key, v in row.items()} for row in rows]
+
+
+def scale_rows(values: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return rows of the table of the scale, for a study without a paper."""
+    return [{"what": name, "paper": "", "here": value} for name, value in values.items()]
 
 
 def provenance(setting: RunSettings, networks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Fields of an outcome that state its scale, from facts of each network."""
+    """Return the fields of an outcome that state the scale of networks."""
     table = pandas.DataFrame(networks, columns=["data", "samples", "noise", "recipe", "seed"])
-    facts = {
-        "data": ", ".join(sorted(set(table["data"]))),
-        "training samples": in_words(table["samples"].tolist()),
-        "share of wrong labels": in_words(table["noise"].tolist()),
-        "network": "; ".join(sorted(set(table["recipe"]))),
-        "networks": str(len(networks)),
-        "seeds": str(table["seed"].nunique()),
-    }
+    names = sorted(set(table["data"].tolist()))
     return {
-        "stands_in_for": [{"what": what, "paper": "", "here": value} for what, value in facts.items()],
+        "stands_in_for": scale_rows(
+            {
+                "data": ", ".join(names),
+                "training samples": in_words(table["samples"].tolist()),
+                "share of wrong labels": in_words(table["noise"].tolist()),
+                "network": "; ".join(sorted(set(table["recipe"]))),
+                "networks": str(len(networks)),
+                "seeds": str(table["seed"].nunique()),
+            }
+        ),
         "seeds": sorted({int(seed) for seed in table["seed"]}),
-        "data": {
-            name: hash_of(name, setting) for name in sorted({QUARTILES.get(d, d) for d in facts["data"].split(", ")})
-        },
+        "data": hashes_of(setting, *sorted({QUARTILES.get(name, name) for name in names})),
     }
 
 
-def hash_of(name: str, setting: RunSettings) -> str:
-    """Return the hash of a whole data set, or a note where it is missing.
-
-    Stored networks are evaluated without their data.
-    """
-    try:
-        return digest(load_dataset(name, root=setting.data_root))
-    except DataNotFound:
-        return "not on this machine"
+def hashes_of(setting: RunSettings, *names: str) -> dict[str, str]:
+    """Return the hash of each data set, or a note if it is missing (readings may be stored)."""
+    hashes = dict.fromkeys(names, "not on this machine")
+    for name in names:
+        with suppress(DataNotFound):
+            hashes[name] = digest(load_dataset(name, root=setting.data_root))
+    return hashes

@@ -16,6 +16,7 @@ from gapscope.inspection.losses import evaluate
 from gapscope.prediction.accuracy_estimator import accuracy_readings
 from gapscope_studies.expected_accuracy.pools import Configuration, has_cross_validation, load_rows
 from gapscope_studies.expected_accuracy.rows import QUARTILES
+from gapscope_studies.kit.data import quartile_classes
 from gapscope_studies.kit.study import RunSettings
 
 LARGEST_TEST = 2000
@@ -23,61 +24,56 @@ FOLDS = 5
 
 
 def data_of(configuration: Configuration, root: str | None) -> tuple[gs.Samples, gs.Samples, int]:
-    """Training samples with their (wrong) labels, clean test samples, number of classes."""
+    """Return training samples with label noise, clean test samples, and the number of classes."""
     table = QUARTILES.get(configuration.data)
     problem: Any = load_dataset(table or configuration.data, root=root)
-    train: Any = problem.train
-    test: Any = problem.test
-    classes = problem.n_outputs
-    if table:  # the target as four classes, cut at the quartiles of the training split
-        cuts = train.targets[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
-        train, test = (gs.Samples(s.inputs, torch.bucketize(s.targets[:, 0], cuts)) for s in (train, test))
-        classes = 4
-    draw = torch.Generator().manual_seed(derive_seed(configuration.seed, f"data {configuration.pool}"))
-    order = torch.randperm(len(train), generator=draw)
-    if table and len(test) < LARGEST_TEST:  # small tables: what is not trained on is scored on
+    problem = quartile_classes(problem) if table else problem
+    train, test, classes = problem.train, problem.test, problem.n_outputs
+    generator = torch.Generator().manual_seed(derive_seed(configuration.seed, f"data {configuration.pool}"))
+    order = torch.randperm(len(train), generator=generator)
+    if table and len(test) < LARGEST_TEST:  # networks on small tables are scored on all other rows
         rest = train.subset(order[configuration.samples :])
         test = gs.Samples(torch.cat([rest.inputs, test.inputs]), torch.cat([rest.targets, test.targets]))
     train = train.subset(order[: configuration.samples])
-    test = test.subset(torch.randperm(len(test), generator=draw)[:LARGEST_TEST])
+    test = test.subset(torch.randperm(len(test), generator=generator)[:LARGEST_TEST])
     if configuration.noise:
-        train = gs.Samples(train.inputs, inject_label_noise(train.targets, configuration.noise, classes, draw))
+        train = gs.Samples(train.inputs, inject_label_noise(train.targets, configuration.noise, classes, generator))
     return train, test, classes
 
 
 def build(configuration: Configuration, samples: gs.Samples, outputs: int) -> nn.Module:
-    """The network at its initial weights."""
+    """Build a network at its initial weights."""
     generator = torch.Generator().manual_seed(derive_seed(configuration.seed, "initial weights"))
     recipe, shape = configuration.recipe, tuple(samples.inputs.shape[1:])
     return gs.build_network(recipe.network, input_shape=shape, n_outputs=outputs, generator=generator, **recipe.options)
 
 
 def build_and_train(configuration: Configuration, samples: gs.Samples, outputs: int) -> nn.Module:
-    """The network trained on samples."""
+    """Build a network and train it on samples."""
     network = build(configuration, samples, outputs)
     gs.train(network, samples, gs.TrainingSpec.from_dict(dict(configuration.recipe.training)), seed=configuration.seed)
     return network
 
 
 def accuracy(network: nn.Module, samples: gs.Samples) -> float:
-    """Fraction of the samples that the network predicts."""
+    """Return the accuracy on samples."""
     return evaluate(network, samples)["accuracy"]
 
 
 def on_equally_noisy(clean: float, noise: float, classes: int) -> float:
-    """Return the expected accuracy on test labels with a share `noise` of other classes."""
+    """Return the expected accuracy on test labels with a fraction `noise` of other classes."""
     return clean * (1 - noise) + (1 - clean) * noise / (classes - 1) if noise else clean
 
 
 def fold_order(configuration: Configuration, n: int) -> Tensor:
-    """Order of the samples in which hold-outs and folds are cut."""
+    """Return the order of the samples from which hold-outs and folds are cut."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(derive_seed(configuration.seed, "folds")))
 
 
 def held_out_scores(
     configuration: Configuration, train: gs.Samples, outputs: int, parts: Sequence[Tensor]
 ) -> list[float]:
-    """Accuracy on each part of the samples of a network trained on all others."""
+    """Return the accuracy on each part of a network that is trained on all other samples."""
     order, scores = fold_order(configuration, len(train)), []
     for part in parts:
         network = build_and_train(configuration, train.subset(order[~torch.isin(order, part)]), outputs)
@@ -86,10 +82,7 @@ def held_out_scores(
 
 
 def read_network(configuration: Configuration, root: str | None = None) -> dict[str, Any]:
-    """Train one network, and return readings, accuracies, hold-out and cross-validation.
-
-    The 10 % hold-out and (for some networks) five folds use the labels as they are.
-    """
+    """Train one network, and return readings, accuracies, hold-out and (of some) five folds."""
     train, test, classes = data_of(configuration, root)
     initial = build(configuration, train, classes).state_dict()
     network = build_and_train(configuration, train, classes)
@@ -111,7 +104,7 @@ def read_network(configuration: Configuration, root: str | None = None) -> dict[
     return result
 
 
-def stored_or_read(
+def load_or_read(
     setting: RunSettings, configurations: Sequence[Configuration], file: str, read: Callable[..., dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return rows of networks in order: stored (small), completed (paper) or all read (smoke)."""

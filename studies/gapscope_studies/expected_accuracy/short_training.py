@@ -1,7 +1,4 @@
-"""Forecasts of short training by the gradient flow of the initial NTK, on fresh networks.
-
-The networks are trained for 3 to 12 epochs.
-"""
+"""Forecasts of short training (3 to 12 epochs) by the gradient flow of the initial NTK."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ from gapscope.statistics.kernel_ridge import select_ridge, spectrum
 from gapscope_studies.expected_accuracy.pools import Configuration, plans, spread_evenly
 from gapscope_studies.expected_accuracy.rows import (
     error_claim,
+    find_row,
     provenance,
     rms_difference,
     rms_error,
@@ -35,8 +33,8 @@ from gapscope_studies.expected_accuracy.runs import (
     data_of,
     fold_order,
     held_out_scores,
+    load_or_read,
     on_equally_noisy,
-    stored_or_read,
 )
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
@@ -49,7 +47,7 @@ FRESH = plans("short_images", "short_noise", "short_table")
 
 
 def flow_residuals(kernel: Tensor, residuals: Tensor, time: float) -> Tensor:
-    r"""Leave-one-out residuals of gradient flow on the squared error at a time.
+    r"""Return leave-one-out residuals of gradient flow on the squared error at a time.
 
     Without sample i all residuals follow $\dot r = -K D_i r$, with $D_i$ the identity without entry i. The Laplace
     transform of $r_i$ is $(G b)_i / (z\, G_{ii})$ with $G = (z + K)^{-1}$ (Sherman and Morrison), the ridge identity at
@@ -58,25 +56,24 @@ def flow_residuals(kernel: Tensor, residuals: Tensor, time: float) -> Tensor:
     """
     values, vectors = torch.linalg.eigh(kernel.double())
     values, squares = values.clamp_min(0.0), vectors.square()
-    inside = vectors.T @ residuals.double()
+    projections = vectors.T @ residuals.double()
     step, scale, angle = 1.081792140 / NODES, 4.492075287 * NODES / time, 1.172104229
-    result = torch.zeros_like(inside)
+    result = torch.zeros_like(projections)
     for node in range(NODES):
         u = torch.tensor((node + 0.5) * step, dtype=torch.float64)
         z = scale * (1 + torch.sin(1j * u - angle))
         weight = torch.exp(z * time) * scale * torch.cos(1j * u - angle) * step / math.pi
         resolvent = 1 / (z + values)
-        transformed = vectors.to(resolvent.dtype) @ (resolvent[:, None] * inside)
-        own = squares.to(resolvent.dtype) @ resolvent
-        result += (weight * transformed / (z * own)[:, None]).real
+        transform = vectors.to(resolvent.dtype) @ (resolvent[:, None] * projections)
+        diagonal = squares.to(resolvent.dtype) @ resolvent
+        result += (weight * transform / (z * diagonal)[:, None]).real
     return result
 
 
 def preconditioned_kernels(network: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    """NTK at the initial weights, mean over outputs, and the same with Adam's scales.
+    """Return the NTK at the initial weights, averaged over outputs, and the same with Adam's scales.
 
-    Adam divides the gradient of each weight by the root of its mean square over batches, here that of the
-    cross-entropy at the initial weights: squared mean plus variance / batch size.
+    Adam divides by the root of the mean square gradient over batches: squared mean plus variance / batch size.
     """
     network = with_data_statistics(network, x).eval()
     parameters = {name: parameter.detach() for name, parameter in network.named_parameters()}
@@ -106,14 +103,11 @@ def preconditioned_kernels(network: nn.Module, x: Tensor, y: Tensor, batch_size:
 
 
 def flow_time(training: dict[str, Any], n: int) -> float:
-    """Return the sum of the learning rates of all steps, with momentum.
-
-    Momentum multiplies each rate by the steps that repeat it.
-    """
-    steps = training["epochs"] * math.ceil(n / training["batch_size"])
-    momentum = training.get("momentum", 0.0)
-    repeated = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-    return training["learning_rate"] * repeated
+    """Return the sum of the learning rates of all steps, with momentum."""
+    steps, momentum = training["epochs"] * math.ceil(n / training["batch_size"]), training.get("momentum", 0.0)
+    # the gradient of step s counts (1 - momentum^(steps - s)) / (1 - momentum) times, summed over all s
+    repeats = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    return training["learning_rate"] * repeats
 
 
 def kernel_scores(configuration: Configuration, train: gs.Samples, classes: int) -> dict[str, float]:
@@ -153,38 +147,37 @@ def read(configuration: Configuration, root: str | None = None) -> dict[str, Any
 
 
 def _errors(table: Table, group: str) -> list[dict[str, Any]]:
-    """Error of every method, and beyond that of the shipped forecast."""
-    flow, ntk, rbf, held, folds = table[["flow", "ntk", "rbf", "hold_out", "folds"]].to_numpy(dtype=float).T
-    values = {
+    """Return the error of every method, and its difference to that of the shipped forecast."""
+    flow, ntk, rbf = table["flow"], table["ntk"], table["rbf"]
+    errors = pandas.DataFrame({
         RULE: (flow + ntk) / 2, "gradient flow of the NTK": flow, "NTK": ntk, "RBF ridge": rbf,
-        SHIPPED: (rbf + ntk) / 2, HOLD_OUT: held, "five folds": folds,
-    }  # fmt: skip
-    truth, data = table["truth"].to_numpy(dtype=float), table["data"].tolist()
+        SHIPPED: (rbf + ntk) / 2, HOLD_OUT: table["hold_out"], "five folds": table["folds"],
+    }).sub(table["truth"], axis=0)  # fmt: skip
+    data = table["data"].tolist()
     return [
         {
-            "networks": group, "n": len(table), "method": name, "extra short training runs": COSTS.get(name, 0),
-            "RMSE": rms_error(value - truth, data),
-            "minus forecast_accuracy": rms_difference(value - truth, values[SHIPPED] - truth, data),
-            "bias": float((value - truth).mean()),
+            "networks": group, "n": len(table), "method": name, "extra short training runs": COSTS.get(str(name), 0),
+            "RMSE": rms_error(error, data), "minus forecast_accuracy": rms_difference(error, errors[SHIPPED], data),
+            "bias": float(error.mean()),
         }
-        for name, value in values.items()
+        for name, error in errors.items()
     ]  # fmt: skip
 
 
 def short_training(setting: RunSettings) -> Outcome:
-    """Error of every method on the networks that are stored, or that are trained now."""
+    """Evaluate every method on the networks that are stored, or that are trained now."""
     order = spread_evenly(FRESH)
     if setting.scale == "smoke":
         order = [item for item in order if item.pool == "short_table"][:3]
-    rows = stored_or_read(setting, order, "short_training", read)
-    table = pandas.DataFrame(rows)
-    flat = table["recipe"].str.startswith("fully_connected")
-    groups: dict[str, Table] = {"all": table, "fully connected": table[flat], "convolutional": table[~flat]}
-    result = {name: _errors(part, name) for name, part in groups.items() if len(part)}
-    by_method = {row["method"]: row for row in result["all"]}
+    networks = load_or_read(setting, order, "short_training", read)
+    table = pandas.DataFrame(networks)
+    is_flat = table["recipe"].str.startswith("fully_connected")
+    groups: dict[str, Table] = {"all": table, "fully connected": table[is_flat], "convolutional": table[~is_flat]}
+    rows = {name: _errors(part, name) for name, part in groups.items() if len(part)}
+    lead = find_row(rows["all"], "method", RULE)["minus forecast_accuracy"]
     return Outcome(
         numbers={
-            "errors": {name: to_numbers(part) for name, part in result.items()},
+            "errors": {name: to_numbers(part) for name, part in rows.items()},
             "networks": len(table),
             "flow_seconds": float(table["flow_seconds"].mean()),
             "training_seconds": float(table["training_seconds"].mean()),
@@ -192,14 +185,14 @@ def short_training(setting: RunSettings) -> Outcome:
         claims=[
             error_claim(
                 "the gradient flow, averaged with NTK ridge, predicts short training better than the forecast",
-                "root mean squared error minus the forecast's", by_method[RULE]["minus forecast_accuracy"], below=0.0,
+                "root mean squared error minus the forecast's", lead, below=0.0,
             )
         ],
-        tables={name: to_table(part) for name, part in result.items()},
+        tables={name: to_table(part) for name, part in rows.items()},
         verdict=(
             "The rule was committed before these networks were trained. The flow does not describe convolutional "
             "networks, whose kernel grows while they train. One hold-out of the same short training errs less and "
             "costs less than the kernel, so that `forecast_accuracy` has no option for short training."
         ),
-        **provenance(setting, rows),
+        **provenance(setting, networks),
     )  # fmt: skip

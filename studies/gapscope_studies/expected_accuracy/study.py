@@ -5,11 +5,10 @@ from __future__ import annotations
 from gapscope_studies.expected_accuracy.architectures import architectures
 from gapscope_studies.expected_accuracy.cells import cell_ranking
 from gapscope_studies.expected_accuracy.curves import curves
-from gapscope_studies.expected_accuracy.judged import judge
+from gapscope_studies.expected_accuracy.judged import evaluate_baselines, judge
 from gapscope_studies.expected_accuracy.pretrained import pretrained
 from gapscope_studies.expected_accuracy.short_training import short_training
 from gapscope_studies.expected_accuracy.text import text
-from gapscope_studies.expected_accuracy.trivial import trivial
 from gapscope_studies.kit.study import Part, Study
 
 STUDY = Study(
@@ -18,7 +17,7 @@ STUDY = Study(
     "gapscope's own; leave-one-out in gradient space after Bachmann, Hofmann and Lucchi 2022 (arXiv:2203.03443).",
     (
         Part("judged", "The shipped estimate beside its baselines, on networks that nothing was chosen on", judge),
-        Part("baselines", "Baselines that never see the network, on the same networks", trivial),
+        Part("baselines", "Baselines that never see the network, on the same networks", evaluate_baselines),
         Part("architectures", "Which of many untrained architectures, before training", architectures),
         Part("cells", "Cells of NAS-Bench-201 ranked before training, beside their published accuracy", cell_ranking),
         Part("pretrained", "Forecasts before a fine-tune of pretrained networks, beside what it reached", pretrained),

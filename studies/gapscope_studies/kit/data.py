@@ -43,8 +43,8 @@ def image_folder(folder: Path, make: Callable[[], Problem], most: int | None = N
 def quartile_classes(problem: Any) -> Problem:
     """Return a regression target as four classes, cut at the quartiles of the training split."""
     cuts = problem.train.targets[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
-    parts = (replace(s, targets=torch.bucketize(s.targets[:, 0], cuts)) for s in (problem.train, problem.test))
-    return Problem(problem.name, "classification", *parts, 4)
+    train, test = (replace(s, targets=torch.bucketize(s.targets[:, 0], cuts)) for s in (problem.train, problem.test))
+    return Problem(problem.name, "classification", train, test, 4)
 
 
 def shift_labels(labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -37,8 +38,8 @@ class Interval:
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
-def to_list(interval: Interval) -> list[float]:
-    """Return value, low and high."""
+def to_list(interval: Any) -> list[float]:
+    """Return value, low and high of an interval or estimate."""
     return [interval.value, interval.low, interval.high]
 
 
