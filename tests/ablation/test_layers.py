@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
-from gapscope.ablation.class_curves import (
-    below_chance,
-)
-from gapscope.ablation.layers import (
-    TracedGraph,
-    default_module,
-    default_site,
-    trace,
-)
+from gapscope.ablation.class_curves import below_chance
+from gapscope.ablation.layers import default_module, default_site, trace
 from gapscope.base.errors import NotMeasurable
+from gradients.reference import Wrapped
 
 
 def default_label(network: nn.Module) -> str:
@@ -80,33 +74,17 @@ def test_it_must_be_plain_which_activation_is_meant() -> None:
     assert default_label(initialized(Attention)) == "relu"
 
 
-def test_networks_that_cannot_be_traced_have_a_default_too() -> None:
-    assert trace(initialized(Untraceable)) is None
+def test_what_cannot_be_traced_gives_none_and_has_a_default() -> None:
+    assert trace(initialized(Untraceable)) is None and trace(Wrapped(lambda net, x: {"a": x})) is None
     assert default_module(initialized(Untraceable), noise(2, 6)) == "body.1"
-
-
-def traced(network: nn.Module) -> TracedGraph:
-    result = trace(network)
-    assert result is not None
-    return result
 
 
 def test_tracing_leaves_nothing_behind() -> None:
     network = initialized(Functional)
     network(noise(2, 1, 8, 8))
     seen, keys = network.seen, list(vars(network))
-    traced(network)
+    assert trace(network) is not None
     assert network.seen is seen and list(vars(network)) == keys
-
-
-def test_what_cannot_be_traced_gives_none() -> None:
-    assert trace(initialized(Untraceable)) is None
-
-    class Two(nn.Module):
-        def forward(self, x: Tensor) -> dict[str, Tensor]:
-            return {"a": x}
-
-    assert trace(Two()) is None
 
 
 def test_chance_is_reached_at_equality_whatever_its_rounding() -> None:

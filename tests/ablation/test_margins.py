@@ -8,6 +8,7 @@ from ablation.some_networks import built, initialized, noise
 from gapscope.ablation.class_curves import boundary_distances, default_layers, quartile_features
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples
+from gradients.reference import Wrapped
 
 
 def two_layers() -> nn.Sequential:
@@ -54,17 +55,10 @@ def test_a_layer_that_is_called_twice_is_passed_over() -> None:
 
 
 def test_layers_that_do_not_reach_the_outputs() -> None:
-    class Detached(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.side, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(x + self.side(x).detach())
-
+    detached = Wrapped(lambda net, x: net.head(x + net.side(x).detach()), side=nn.Linear(4, 4), head=nn.Linear(4, 3))
     samples = Samples(noise(5, 4), torch.arange(5) % 3)
     with pytest.raises(NotMeasurable, match="no gradient at layer 'side'"):
-        boundary_distances(initialized(Detached), samples, ["input", "side"], epsilon=0.0, chunk_size=5)
+        boundary_distances(detached, samples, ["input", "side"], epsilon=0.0, chunk_size=5)
     tokens = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 3))
     words = Samples(torch.tensor([[0, 1], [2, 4]]), torch.tensor([0, 1]))
     for layers in (["input", "0"], ["input"]):

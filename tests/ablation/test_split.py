@@ -11,6 +11,7 @@ from gapscope.ablation.layers import trace
 from gapscope.ablation.split import HookedSplit, TracedSplit, split_at
 from gapscope.ablation.tails import SeparableTail, choose_tail
 from gapscope.base.errors import InvalidInput, NotMeasurable
+from gradients.reference import Wrapped
 
 
 @pytest.mark.parametrize(
@@ -77,16 +78,11 @@ def test_a_network_that_cannot_be_traced_runs_whole() -> None:
 
 @torch.no_grad()
 def test_a_trace_that_computes_something_else_is_not_used() -> None:
-    class Lies(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+    def forward(net: Any, x: Tensor) -> Tensor:
+        hidden = net.inner(x)
+        return net.head(2 * hidden if isinstance(x, Tensor) else hidden)
 
-        def forward(self, x: Tensor) -> Tensor:
-            hidden = self.inner(x)
-            return self.head(2 * hidden if isinstance(x, Tensor) else hidden)
-
-    network, x = initialized(Lies), noise(3, 3)
+    network, x = Wrapped(forward, inner=nn.Linear(3, 4), head=nn.Linear(4, 2)), noise(3, 3)
     assert trace(network) is not None and isinstance(split_at(network, x, "inner", None), HookedSplit)
 
 
@@ -106,17 +102,12 @@ def test_layers_that_cannot_be_cut() -> None:
             split_at(attention, images, "norm", None)
         assert split_at(attention, images, "norm", -1).unit_axis == -1
 
-        class Side(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.inner, self.side, self.head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
-
-            def forward(self, x: Tensor) -> Tensor:
-                self.seen = self.side(self.inner(x))
-                return self.head(self.inner(x))
-
+        unused = Wrapped(
+            lambda net, x: (net.side(net.inner(x)), net.head(net.inner(x)))[1],
+            inner=nn.Linear(3, 4), side=nn.Linear(4, 4), head=nn.Linear(4, 2),
+        )  # fmt: skip
         with pytest.raises(NotMeasurable, match="The outputs must depend on layer 'side'; they do not"):
-            split_at(initialized(Side), noise(2, 3), "side", None)
+            split_at(unused, noise(2, 3), "side", None)
         with pytest.raises(NotMeasurable, match="must take part in the forward pass"):
             split_at(attention, images, "attention.out_proj", None)
 

@@ -21,6 +21,7 @@ from cases import CASES
 from gapscope.ablation.class_curves import rank_units
 from gapscope.ablation.split import SplitNetwork, split_at
 from gapscope.ablation.tails import MaskedTail, SeparableTail, choose_tail, linear_cut, separates_units
+from gradients.reference import Wrapped
 
 SMALL = {"width_multiplier": 0.1}
 IMAGES = (3, 32, 32)
@@ -181,12 +182,8 @@ def test_a_dead_layer_has_one_prediction() -> None:
 
 @torch.no_grad()
 def test_a_map_that_mixes_units_is_not_summed() -> None:
-    class Shuffle(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.flip(1)
-
-    x = noise(4, 5)
-    for between, summed in ((nn.LayerNorm(8), False), (Shuffle(), False), (nn.Softmax(1), False), (nn.GELU(), True)):
+    x, flip = noise(4, 5), Wrapped(lambda net, x: x.flip(1))
+    for between, summed in ((nn.LayerNorm(8), False), (flip, False), (nn.Softmax(1), False), (nn.GELU(), True)):
         network = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), between, nn.Linear(8, 3)).eval()
         split = split_at(network, x, "1", None)
         cut = linear_cut(split)  # type: ignore[arg-type]
@@ -195,16 +192,12 @@ def test_a_map_that_mixes_units_is_not_summed() -> None:
 
 @torch.no_grad()
 def test_a_linear_layer_that_something_passes_by_is_no_cut() -> None:
-    class Around(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.branch, self.head = nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+    def forward(net: Any, x: Tensor) -> Tensor:
+        hidden = net.inner(x).relu()
+        return net.head(hidden + net.branch(hidden))
 
-        def forward(self, x: Tensor) -> Tensor:
-            hidden = self.inner(x).relu()
-            return self.head(hidden + self.branch(hidden))
-
-    network, x = initialized(Around), noise(6, 5)
+    layers = {"inner": nn.Linear(5, 4), "branch": nn.Linear(4, 4), "head": nn.Linear(4, 3)}
+    network, x = Wrapped(forward, **layers), noise(6, 5)
     split = split_at(network, x, "inner", None)
     cut = linear_cut(split)  # type: ignore[arg-type]
     assert cut is not None and cut.linear is network.head

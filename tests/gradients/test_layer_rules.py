@@ -14,7 +14,7 @@ from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.layer_rules import Call, layer_rule, rule_of
 from gapscope.gradients.tape import record_forward
 from gapscope.gradients.traces import one_hot_cotangents, per_sample_traces
-from gradients.reference import dense_jacobian, headed
+from gradients.reference import Wrapped, dense_jacobian, headed
 
 
 def _check(network: nn.Module, x: Tensor) -> None:
@@ -57,29 +57,23 @@ class _Scale(nn.Module):
         return self.weight * x
 
 
-def test_a_layer_of_ones_own_works_with_and_without_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(3, 4), _Scale(), nn.Tanh(), nn.Linear(4, 2)).double()
-    x = torch.randn(3, 3, dtype=torch.float64)
-    _check(network, x)
-    monkeypatch.setattr(layer_rules, "_RULES", dict(layer_rules._RULES))
+@pytest.mark.parametrize("factor", [None, 1, 2])
+def test_a_layer_of_ones_own_works_without_a_rule_and_with_a_correct_or_wrong_one(
+    factor: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
-    @layer_rule(_Scale)
     def scale(call: Call, gradient: Tensor) -> list[Contribution]:
         calls.append(call.name)
-        return [DenseJacobian((call.parameters["weight"],), gradient * call.inputs)]
+        return [DenseJacobian((call.parameters["weight"],), factor * gradient * call.inputs)]
 
-    _check(network, x)
-    assert set(calls) == {"1"}
-
-
-def test_a_wrong_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 4), _Scale(), nn.Tanh(), nn.Linear(4, 2)).double()
     monkeypatch.setattr(layer_rules, "_RULES", dict(layer_rules._RULES))
-    layer_rule(_Scale)(lambda call, gradient: [DenseJacobian((call.parameters["weight"],), 2 * gradient * call.inputs)])
+    if factor is not None:
+        layer_rule(_Scale)(scale)
     _check(network, torch.randn(3, 3, dtype=torch.float64))
+    assert set(calls) == (set() if factor is None else {"1"})
 
 
 def test_subclasses_and_other_parameters_have_no_rule() -> None:
@@ -96,16 +90,11 @@ def test_subclasses_and_other_parameters_have_no_rule() -> None:
 
 
 def test_keyword_arguments() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.second(input=torch.tanh(self.first(input=x)))
-
     torch.manual_seed(0)
-    _check(Net().double(), torch.randn(3, 3, dtype=torch.float64))
+    network = Wrapped(
+        lambda net, x: net.second(input=torch.tanh(net.first(input=x))), first=nn.Linear(3, 4), second=nn.Linear(4, 2)
+    )
+    _check(network.double(), torch.randn(3, 3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])

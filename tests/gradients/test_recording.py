@@ -50,9 +50,7 @@ def test_an_input_that_is_changed_in_place_afterwards_is_refused() -> None:
 
     network = Wrapped(forward, shift=nn.Linear(3, 3, bias=False), head=nn.Linear(3, 2))
     tape, outputs = record_forward(network, torch.randn(2, 3))
-    with pytest.raises(
-        ReplaceLayer, match=r"input of layer 'shift' was changed.*x = x \+ y instead of x \+= y"
-    ):
+    with pytest.raises(ReplaceLayer, match=r"input of layer 'shift' was changed.*x = x \+ y instead of x \+= y"):
         tape.contributions(outputs, one_hot_cotangents(outputs))
 
 

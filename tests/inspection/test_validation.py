@@ -18,6 +18,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
 from gapscope.inspection.validation import ready
 from gapscope.measures.registry import get_measure
+from gradients.reference import Wrapped
 
 X, Y = torch.randn(20, 4, generator=torch.Generator().manual_seed(1)), torch.arange(20) % 2
 
@@ -97,16 +98,12 @@ def test_zeros_and_ones_stay_regression_targets_on_request() -> None:
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("channels_first", [True, False])
 def test_outputs_with_positions_have_a_loss_and_an_accuracy(channels_first: bool) -> None:
-    class Segmenting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.convolution = nn.Conv2d(1, 3, 3, padding=1)
+    def forward(net: Any, x: Tensor) -> Any:
+        outputs = net.convolution(x)
+        return {"out": outputs if channels_first else outputs.movedim(1, -1)}
 
-        def forward(self, x: Tensor) -> dict[str, Tensor]:
-            outputs = self.convolution(x)
-            return {"out": outputs if channels_first else outputs.movedim(1, -1)}
-
-    network, x = Segmenting(), torch.randn(20, 1, 4, 5)
+    network: Any = Wrapped(forward, convolution=nn.Conv2d(1, 3, 3, padding=1))
+    x = torch.randn(20, 1, 4, 5)
     y = torch.randint(0, 3, (20, 4, 5))
     y[:, 0] = -100
     readings = gs.measure(network, (x, y))
@@ -139,19 +136,14 @@ class Output:
     logits: Tensor
 
 
-class Returning(nn.Module):
-    def __init__(self, make: Any) -> None:
-        super().__init__()
-        self.inner, self.make = mlp(), make
-
-    def forward(self, x: Tensor) -> Any:
-        return self.make(self.inner(x))
+def returning(make: Any) -> nn.Module:
+    return Wrapped(lambda net, x: make(net.inner(x)), inner=mlp())
 
 
 @pytest.mark.parametrize("make", [Output, lambda logits: {"logits": logits}], ids=["dataclass", "mapping"])
 def test_the_network_may_return_an_object_with_logits(make: Any) -> None:
     expected = gs.measure(mlp(), (X, Y)).values()
-    result = gs.measure(Returning(make), (X, Y)).values()
+    result = gs.measure(returning(make), (X, Y)).values()
     assert result == {name: pytest.approx(value, rel=1e-6, nan_ok=True) for name, value in expected.items()}
 
 
@@ -181,41 +173,24 @@ def test_what_is_left_out_or_looks_wrong_is_said() -> None:
     assert ignored["accuracy"].value == gs.measure(mlp(), (X[5:], Y[5:]), ["accuracy"])["accuracy"].value
 
 
-class Attending(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.attention(x[:, None], x[:, None], x[:, None])[0][:, 0])
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn, self.head = nn.LSTM(1, 5, batch_first=True), nn.Linear(5, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.rnn(x[..., None])[0][:, -1])
-
-
-class Loose(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight
+ATTENDING = Wrapped(
+    lambda net, x: net.head(net.attention(x[:, None], x[:, None], x[:, None])[0][:, 0]),
+    attention=nn.MultiheadAttention(4, 2, batch_first=True),
+    head=nn.Linear(4, 2),
+)
+RECURRENT = Wrapped(
+    lambda net, x: net.head(net.rnn(x[..., None])[0][:, -1]), rnn=nn.LSTM(1, 5, batch_first=True), head=nn.Linear(5, 2)
+)
+LOOSE = Wrapped(lambda net, x: x @ net.weight, weight=nn.Parameter(torch.randn(4, 2)))
 
 
 @pytest.mark.parametrize(
     ("network", "missing"),
     [
         (nn.Linear(4, 2), {"unit_sparsity"}),
-        (Attending(), {"unit_sparsity"}),
-        (Recurrent(), {"unit_sparsity"}),
-        (Loose(), {"unit_sparsity"}),
+        (ATTENDING, {"unit_sparsity"}),
+        (RECURRENT, {"unit_sparsity"}),
+        (LOOSE, {"unit_sparsity"}),
         (mlp().requires_grad_(False), {"ntk_trace"}),
         (nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 2)), {"ntk_trace"}),
     ],
@@ -229,10 +204,9 @@ def test_a_measure_that_does_not_apply_is_a_row_with_its_reason(network: nn.Modu
         _ = readings[min(missing)]
 
 
-def test_no_right_sample_is_no_reason_to_lose_the_rest() -> None:
+def test_no_correct_sample_is_no_reason_to_lose_other_measures() -> None:
     network = mlp()
-    wrong = 1 - network(X).argmax(1)
-    readings = gs.measure(network, (X, wrong))
+    readings = gs.measure(network, (X, 1 - network(X).argmax(1)))
     assert readings["accuracy"].value == 0 and "got none" in readings.unmeasured["margin_signature"]
 
 
@@ -248,8 +222,8 @@ def test_a_compiled_network_is_measured_through_the_original() -> None:
         (nn.LazyLinear(2), (X, Y), "'weight' belongs to a lazy layer that has not run yet. Run the network once"),
         (nn.Linear(5, 2), (X, Y), r"must run on the inputs; Linear on \[20, 4\] raised RuntimeError: mat1 and mat2"),
         (mlp(), ((X * 255).long(), Y), r"use x.float\(\) / 255"),
-        (Returning(lambda logits: logits + 0j), (X, Y), "Outputs must be real; got torch.complex64"),
-        (Returning(lambda logits: [logits]), (X, Y), "raw outputs as a tensor .* got list"),
+        (returning(lambda logits: logits + 0j), (X, Y), "Outputs must be real; got torch.complex64"),
+        (returning(lambda logits: [logits]), (X, Y), "raw outputs as a tensor .* got list"),
     ],
     ids=["lazy", "shape", "integers", "complex", "list"],
 )

@@ -63,16 +63,12 @@ class Contribution(ABC):
         """Return each sample's squared Jacobian norm, summed over outputs (differentiable once)."""
 
     @abstractmethod
-    def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Float[Tensor, "n c m d"]:
-        """Return the inner products with the rows of `other`, without a graph.
+    def kernel(self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False) -> Float[Tensor, "n ..."]:
+        """Return the inner products [n, c, m, d] with the rows of `other`, without a graph.
 
-        `other` has the same key, and is the same object if the block is symmetric. A temporary holds at most
-        `floats` numbers.
+        With `traced` they are summed over equal outputs c = d, [n, m]. `other` has the same key, and is the same object
+        if the block is symmetric. A temporary has at most `floats` numbers.
         """
-
-    @abstractmethod
-    def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Float[Tensor, "n m"]:
-        """Return `kernel` summed over equal outputs."""
 
     @abstractmethod
     def sources(self) -> tuple[Tensor, ...]:
@@ -125,11 +121,6 @@ class OuterProductFactors(Contribution):
         """Return the unfolded columns and the derivatives, without a graph."""
         return KernelSide(self.layout.unfold(self.inputs.detach()), self.gradients.detach())
 
-    def _sides(self, other: Contribution) -> tuple[KernelSide, KernelSide]:
-        assert isinstance(other, OuterProductFactors)
-        side = self.side()
-        return side, side if other is self else other.side()
-
     def _split(self, jacobian: Tensor) -> list[Tensor]:
         # The output W a + b = (W, b) (a, 1) makes b the last column of the weight, and of J.
         parts = [jacobian[..., :-1], jacobian[..., -1]] if self.layout.ones else [jacobian]
@@ -160,12 +151,10 @@ class OuterProductFactors(Contribution):
         return jacobian_square_norms(self.inputs, self.gradients, self.layout)
 
     @override
-    def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
-        return kernel_block(*self._sides(other), floats)
-
-    @override
-    def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
-        return traced_block(*self._sides(other), floats)
+    def kernel(self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False) -> Tensor:
+        assert isinstance(other, OuterProductFactors)
+        side = self.side()
+        return (traced_block if traced else kernel_block)(side, side if other is self else other.side(), floats)
 
     @override
     def sources(self) -> tuple[Tensor, ...]:
@@ -254,14 +243,9 @@ class EmbeddingContribution(Contribution):
         return self._scattered(first, self.rows.shape[1]).square().sum((0, 2, 3))
 
     @override
-    def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
-        products = [torch.einsum("ncp,mdp->ncmd", *pair) for pair in self._matched(other, floats)]
-        return torch.stack(products).sum(0)
-
-    @override
-    def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
-        products = [torch.einsum("ncp,mcp->nm", *pair) for pair in self._matched(other, floats)]
-        return torch.stack(products).sum(0)
+    def kernel(self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False) -> Tensor:
+        indices = "ncp,mcp->nm" if traced else "ncp,mdp->ncmd"
+        return torch.stack([torch.einsum(indices, *pair) for pair in self._matched(other, floats)]).sum(0)
 
     @override
     def sources(self) -> tuple[Tensor, ...]:
@@ -318,19 +302,15 @@ class DenseJacobian(Contribution):
         return self.values.square().sum((0, 2))
 
     @override
-    def kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
+    def kernel(self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False) -> Tensor:
         assert isinstance(other, DenseJacobian)
+        if traced:  # sum_c <J_nc, J_mc> has (c, p) as its inner dimension: [N, C P] @ [C P, M]
+            return self._rows().flatten(1) @ other._rows().flatten(1).T
         (c, n, _), (d, m, _) = self.values.shape, other.values.shape
         # <J_nc, J_md> for all pairs of rows: [N C, P] @ [P, M D]
         rows = self._rows().flatten(0, 1)
         product = gram_matrix(rows) if other is self else rows @ other._rows().flatten(0, 1).T
         return product.view(n, c, m, d)
-
-    @override
-    def traced_kernel(self, other: Contribution, floats: int = TEMPORARY) -> Tensor:
-        assert isinstance(other, DenseJacobian)
-        # sum_c <J_nc, J_mc> has (c, p) as its inner dimension: [N, C P] @ [C P, M]
-        return self._rows().flatten(1) @ other._rows().flatten(1).T
 
     @override
     def sources(self) -> tuple[Tensor, ...]:

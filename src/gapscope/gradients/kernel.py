@@ -196,7 +196,7 @@ class _Blocks:
         # rows of J are concatenated over parameters, so that their inner products are added
         for key, part in left.items():
             if key in right:
-                block += (part.traced_kernel if self.traced else part.kernel)(right[key], self.floats)
+                block += part.kernel(right[key], self.floats, traced=self.traced)
         if self.symmetric and rows != columns:
             mirrored = self.kernel[columns, rows] if self.traced else self.kernel[columns, :, rows]
             mirrored.copy_(block.T if self.traced else block.permute(2, 3, 0, 1))  # K_mdnc = K_ncmd
