@@ -158,5 +158,5 @@ def test_messages(noisy: Watched) -> None:
         gs.estimate_label_noise(noisy.monitor, (noisy.x, noisy.labels))
     with pytest.raises(InvalidInput, match="Got no training data"):
         gs.estimate_label_noise(nn.Linear(2, 2))
-    with pytest.raises(InvalidInput, match=r"Canaries needs class labels.*got torch.float"):
+    with pytest.raises(InvalidInput, match=r"Canaries needs class labels.*got torch\.float"):
         Canaries(torch.randn(100, 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -29,18 +28,16 @@ def _batch() -> tuple[Tensor, Tensor]:
 def test_exact_value_and_gradient() -> None:
     network, (x, _) = _network(), _batch()
     expected = vmap(jacrev(lambda one: network(one[None])[0]))(x).square().sum()
-    value = InputJacobianPenalty(0.5, method="exact", reduction="sum")(network, x)
+    value = 24 * InputJacobianPenalty(0.5, method="exact")(network, x)
     torch.testing.assert_close(value, 0.5 * expected, rtol=1e-12, atol=0)
     torch.testing.assert_close(
         gradient_of(value, network), 0.5 * gradient_of(expected, network), rtol=1e-10, atol=1e-12
     )
-    torch.testing.assert_close(InputJacobianPenalty(0.5, method="exact")(network, x), value / 24)
 
 
-@pytest.mark.parametrize("probe", ["class", "rademacher"])
-def test_probes_are_unbiased(probe: Any) -> None:
+def test_probes_are_unbiased() -> None:
     network, (x, _) = _network(), _batch()
-    penalty = InputJacobianPenalty(1.0, probe=probe)
+    penalty = InputJacobianPenalty(1.0)
     draws = torch.stack([penalty(network, x).detach() for _ in range(400)])
     expected = InputJacobianPenalty(1.0, method="exact")(network, x).detach()
     assert abs(float(draws.mean() - expected)) < 4 * float(draws.std()) / 20
@@ -104,7 +101,7 @@ def test_every_third_call_has_three_times_the_strength_and_goes_on_when_resumed(
 
 
 def test_wrong_use_is_explained() -> None:
-    with pytest.raises(InvalidInput, match=r"must have floating-point inputs; got torch\.int64"):
+    with pytest.raises(InvalidInput, match=r"needs floating-point inputs; got torch\.int64"):
         InputJacobianPenalty(1.0)(nn.Embedding(4, 4), torch.zeros(2, 1, dtype=torch.int64))
-    with pytest.raises(InvalidInput, match=r"given targets; got none\. Use penalty\.forward_with_penalty"):
+    with pytest.raises(InvalidInput, match=r"needs targets; got none\. Call penalty\.forward_with_penalty"):
         LossGradientPenalty(1.0)(_network(), _batch()[0])

@@ -150,7 +150,7 @@ def test_networks_that_people_have(name: str) -> None:
         outputs, value = penalty.forward_with_penalty(net, samples.inputs[batch], samples.targets[batch])
         assert value.item() > 0 and outputs.shape[0] == 52
     assert isinstance(penalty.automatic, AutomaticStrength) and penalty.automatic._predictions is not None
-    with pytest.raises(InvalidInput, match=r"must be that of a network without normalization layers.*got .*Norm"):
+    with pytest.raises(InvalidInput, match=r"needs a network without normalization layers; got .*Norm"):
         make_penalty("gradient_similarity", {"strength": "auto"})(net, samples.inputs, samples.targets)
     # weights may be penalized at any strength
     make_penalty("weight", {"strength": "auto"})(net, samples.inputs, samples.targets)
@@ -181,5 +181,5 @@ def test_messages() -> None:
     with pytest.raises(InvalidInput, match=r"needs samples of one shape; got \[5\] after \[4\]"):
         gs.penalties.L2Penalty(unequal)(nn.Linear(5, 3), torch.randn(60, 5), y)
     for name, options in (("input_jacobian", {}), ("gamma_decay", {"batch_size": 10})):
-        with pytest.raises(InvalidInput, match=r"must be a number, 0 or larger; got 'auto', which .*L2Penalty"):
+        with pytest.raises(InvalidInput, match=r"must be a number, 0 or larger; got 'auto', which is for .*L2Penalty"):
             make_penalty(name, {"strength": "auto", **options})

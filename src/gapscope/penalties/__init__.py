@@ -1,8 +1,8 @@
 """Penalties of the training loss, noise-robust losses, and adaptive dropout.
 
 Common parameters:
-    strength: Factor of the penalty, a number, 0 or larger; where the signature has it, also "auto" or an
-        `AutomaticStrength`: it is set during training by what is memorized, which needs class labels.
+    strength: Factor of the penalty, 0 or larger. If the signature has it, also "auto" or an `AutomaticStrength`, which
+        adapts it to memorization during training and needs class labels.
     every: Apply the penalty at every k-th call only, beginning with the first, with k times the strength.
     method: "probe" (one random probe per step, unbiased) or "exact" (one backward pass per output).
     reduction: "mean" divides by nC, so that the strength does not depend on the batch; "sum" does not.

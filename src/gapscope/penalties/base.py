@@ -1,4 +1,4 @@
-"""Base class of penalties, their strength and their names in the registry."""
+"""Base class of penalties, their strength, and their registry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gapscope.inspection.execution import network_lock
 from gapscope.inspection.outputs import check_finite, check_hookable, check_module, explain_torch_errors, unwrapped
 from gapscope.penalties.batches import Batch, as_batch
 
-# start, least, most of "auto", by the penalty's registered class
+# start, least and most of "auto", by class name
 LIMITS = {
     "GradientSimilarityPenalty": (0.003, 0.0005, 0.0125),
     "L2Penalty": (0.003, 0.0005, 0.0125),
@@ -38,7 +38,7 @@ class StrengthRule(Protocol):
 
     strength: float
     most: float
-    # called with the network before its first pass; raises if the rule is not for this network
+    # called with the network before its first pass; raises if the rule does not suit it
     check: Callable[[nn.Module], None]
 
     def before_pass(self, network: nn.Module) -> float:
@@ -47,15 +47,13 @@ class StrengthRule(Protocol):
 
     def after_pass(self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None) -> None:
         """Update from the mini-batch of the pass (`layout` describes several `inputs`)."""
-        ...
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state as tensors by name."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load what `state_dict` returned."""
-        ...
+        """Load the result of `state_dict`."""
 
 
 def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float, StrengthRule | None]:
@@ -64,10 +62,10 @@ def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float,
         if value != "auto":
             raise InvalidInput(f"strength of {penalty} must be a number, 0 or larger, or 'auto'; got {value!r}.")
         start, least, most = LIMITS[penalty]
-        # by name: the rule predicts labels, which packages above this one do
-        rule = importlib.import_module("gapscope.training.automatic_strength").AutomaticStrength
-        made: StrengthRule = rule(start=start, least=least, most=most)
-        return made.strength, made
+        # imported by name, because `training` is a layer above
+        module = importlib.import_module("gapscope.training.automatic_strength")
+        rule: StrengthRule = module.AutomaticStrength(start=start, least=least, most=most)
+        return rule.strength, rule
     if isinstance(value, StrengthRule):
         return value.strength, value
     check_range(f"strength of {penalty}", value, 0)
@@ -75,26 +73,25 @@ def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float,
 
 
 def check_fixed(value: object, penalty: str) -> None:
-    """Raise InvalidInput unless a strength without a rule is a number, 0 or larger."""
+    """Raise InvalidInput unless the strength is a number, 0 or larger."""
     if value == "auto" or isinstance(value, StrengthRule):
         raise InvalidInput(
-            f"strength of {penalty} must be a number, 0 or larger; got 'auto', which {', '.join(LIMITS)} have."
+            f"strength of {penalty} must be a number, 0 or larger; got 'auto', which is for {', '.join(LIMITS)}."
         )
     check_range(f"strength of {penalty}", value, 0)  # type: ignore[arg-type]
 
 
-# Networks that have been checked once.
+# Networks that have been checked before their first pass.
 _CHECKED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class Penalty(ABC):
     """Differentiable term added to the loss.
 
-    Two call forms: `penalty(network, x)` runs its own forward pass, and the fast
-    `outputs, value = penalty.forward_with_penalty(network, x)` uses the forward pass of the loss. Both take targets
-    `y` if the penalty needs them, and return a 0-d tensor already multiplied by the penalty's strength.
+    Call `outputs, value = penalty.forward_with_penalty(network, x, y)`, which shares the forward pass with the loss, or
+    `penalty(network, x, y)` for the value alone. The value is a 0-d tensor, multiplied by the strength.
 
-    Subclasses give `value` and, if they observe the forward pass, `observe`.
+    Subclasses define `value` and, if they observe the forward pass, `observe`.
 
     Attributes:
         needs_targets: Whether targets are required.
@@ -112,7 +109,7 @@ class Penalty(ABC):
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Observe the forward pass in the body (yields inputs and context of `value`)."""
+        """Observe the forward pass in the body (yields its inputs, and `observed` for `value`)."""
         yield inputs, None
 
     @abstractmethod
@@ -122,7 +119,7 @@ class Penalty(ABC):
         """Return the penalty, a 0-d tensor, from one observed forward pass."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the tensors that resumed training needs: calls, probes and automatic strength."""
+        """Return the tensors that resumed training needs."""
         state = {"calls": torch.tensor(self._calls)} if self.counts_calls else {}
         if self._probes is not None:
             state |= self._probes.state_dict()
@@ -131,11 +128,10 @@ class Penalty(ABC):
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load what `state_dict` returned (a penalty without state accepts none)."""
+        """Load the result of `state_dict`."""
         if state and not self.state_dict():
             raise InvalidInput(
-                f"Got state {', '.join(state)}; {type(self).__name__} has no state. "
-                "Use the penalties it was saved with."
+                f"Got state {', '.join(state)}; {type(self).__name__} has none. Use the penalties it was saved with."
             )
         if self.counts_calls:
             self._calls = int(state["calls"])
@@ -143,19 +139,16 @@ class Penalty(ABC):
             self._probes.load_state_dict(state)
         if self.automatic is not None:
             prefix = "automatic."
-            own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-            self.automatic.load_state_dict(own)
+            parts = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
+            self.automatic.load_state_dict(parts)
 
     def forward_with_penalty(self, network: nn.Module, x: Any, y: Tensor | None = None) -> tuple[Any, Tensor]:
-        """Return what the network returns on a mini-batch, and the penalty, from one forward pass.
-
-        The network's own result is a tensor, or for example a `ModelOutput` with the loss of the labels. The penalty is
-        a 0-d tensor.
+        """Return the network's result on a mini-batch, and the penalty, from one forward pass.
 
         Args:
-            x: A tensor, a tuple of tensors, or a mapping as a Hugging Face model takes it, which may hold the labels.
-            y: Targets, for penalties that need them; None takes the labels of the mapping. Labels of a causal language
-                model are shifted by one token, as its own loss shifts them.
+            x: A tensor, a tuple of tensors, or a mapping of keyword arguments, which may hold the labels.
+            y: Targets, for penalties that need them; None for the labels of the mapping. Labels of a causal language
+                model are shifted by one token, as in its own loss.
         """
         return forward_with_penalties(network, x, y, [self])
 
@@ -164,23 +157,15 @@ class Penalty(ABC):
         return self.forward_with_penalty(network, x, y)[1]
 
 
-def _check_once(network: nn.Module) -> None:
-    """Check a network before its first pass (later faults are left to the training)."""
+def forward_with_penalties(
+    network: nn.Module, x: Any, y: Tensor | None, penalties: Sequence[Penalty]
+) -> tuple[Any, Tensor]:
+    """Return the result of one forward pass, and the sum of penalties (see `Penalty.forward_with_penalty`)."""
     check_module(network)
     if network not in _CHECKED:
         check_hookable(network)
         check_finite(network)
         _CHECKED.add(network)
-
-
-def forward_with_penalties(
-    network: nn.Module, x: Any, y: Tensor | None, penalties: Sequence[Penalty]
-) -> tuple[Any, Tensor]:
-    """Run one forward pass and return its result with the sum of several penalties.
-
-    `penalties` may be empty. `x` and `y` are those of `Penalty.forward_with_penalty`.
-    """
-    _check_once(network)
     with network_lock(unwrapped(network)):
         return _forward(network, as_batch(network, x, y), penalties)
 
@@ -200,10 +185,8 @@ def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> 
             result = batch.network(inputs)
     outputs = batch.outputs_of(result)
     if not isinstance(outputs, Tensor):
-        raise InvalidInput(
-            f"A network must return its raw outputs as a tensor, or an object with `logits`; got "
-            f"{type(outputs).__name__}. Wrap it in a module that returns them."
-        )
+        got = type(outputs).__name__
+        raise InvalidInput(f"A network must return a tensor, or an object with `logits`; got {got}. Wrap the network.")
     total = outputs.new_zeros(())
     for penalty, observed in zip(penalties, observations, strict=True):
         total = total + penalty.value(batch.network, inputs, outputs, batch.targets, observed)
@@ -219,15 +202,12 @@ _PENALTIES: dict[str, type] = {}
 
 
 def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
-    """Register the decorated class as a penalty, and complete its docstring.
-
-    Common parameters that the docstring of the class does not list are added to it.
-    """
+    """Register the decorated class as a penalty, and add common parameters to its docstring."""
 
     def register(cls: AnyClass) -> AnyClass:
         registered = _PENALTIES.get(name, cls)
         if (registered.__module__, registered.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise InvalidInput(f"A penalty called {name!r} is registered already; choose another name.")
+            raise InvalidInput(f"A penalty called {name!r} is registered already. Choose another name.")
         add_common_parameters(cls, "gapscope.penalties")
         _PENALTIES[name] = cls
         return cls
@@ -236,7 +216,7 @@ def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
 
 
 def penalties() -> dict[str, type]:
-    """Return all registered penalties by name, sorted (those of gapscope are imported first)."""
+    """Return all registered penalties by name, sorted, after importing those of gapscope."""
     import_all("gapscope.penalties")
     return dict(sorted(_PENALTIES.items()))
 
@@ -251,7 +231,6 @@ def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
     missing = [key for key, item in settings.items() if item.default is item.empty and key not in options]
     if missing:
         raise InvalidInput(
-            f"Penalty {name!r} needs the setting {missing[0]!r}; got {', '.join(options) or 'no settings'}. Give it a "
-            "value."
+            f"Penalty {name!r} needs the setting {missing[0]!r}; got {', '.join(options) or 'no settings'}. Add it."
         )
     return known[name](**options)

@@ -1,4 +1,4 @@
-"""Dropout with automatic probability, controlled like the strength of a penalty."""
+"""Dropout with an automatic probability, controlled as the strength of a penalty."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from gapscope.penalties.base import Penalty, StrengthRule, register_penalty, str
 
 @register_penalty("automatic_dropout")
 class AutomaticDropout(Penalty):
-    """Dropout rates that adapt while the network trains (adds 0 to the loss).
+    """Dropout probability that adapts during training (adds 0 to the loss).
 
-    The rule is that of `AutomaticStrength`: the probability falls while nothing is memorized, and rises once
-    mislabelled samples are. `strength` is the current probability, which the layers keep. Attention's own dropout,
-    which is no layer, stays as it is.
+    By the rule of `AutomaticStrength` it falls while nothing is memorized, and rises when mislabelled samples are.
+    `strength` is the current probability of all dropout layers. Dropout inside attention functions is unchanged.
 
     Args:
-        strength: "auto" (from 0.3, between 0.05 and 0.7), or an `AutomaticStrength` with limits of its own.
+        strength: "auto" (0.3 at first, between 0.05 and 0.7), or an `AutomaticStrength` with other limits.
 
     >>> import torch
     >>> network = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 2))
@@ -36,12 +35,12 @@ class AutomaticDropout(Penalty):
         if self.automatic is None:
             raise InvalidInput(
                 f"strength of AutomaticDropout must be 'auto' or an AutomaticStrength; got {strength}. For a fixed "
-                "probability give the layers theirs, torch.nn.Dropout(p)."
+                "probability use torch.nn.Dropout(p)."
             )
         if self.automatic.most >= 1:
             raise InvalidInput(
-                f"most of AutomaticDropout's rule must be a probability below 1; got {self.automatic.most:g}. "
-                "Pass AutomaticStrength(start=0.3, least=0.05, most=0.7), for example."
+                f"most of the AutomaticStrength must be a probability below 1; got {self.automatic.most:g}. Pass "
+                "AutomaticStrength(start=0.3, least=0.05, most=0.7), for example."
             )
 
     @contextmanager
@@ -50,8 +49,8 @@ class AutomaticDropout(Penalty):
         layers = [module for module in network.modules() if isinstance(module, _DropoutNd)]
         if not layers:
             raise InvalidInput(
-                "AutomaticDropout must be given a network with dropout layers (torch.nn.Dropout); this one has none. "
-                "Add them, or use gs.penalties.L2Penalty('auto')."
+                "AutomaticDropout needs a network with dropout layers (torch.nn.Dropout); this one has none. Add them, "
+                "or use gs.penalties.L2Penalty('auto')."
             )
         for layer in layers:
             layer.p = self.strength
@@ -60,5 +59,5 @@ class AutomaticDropout(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
-        """Return 0 (the layers do the work)."""
+        """Return 0."""
         return outputs.new_zeros(())

@@ -20,23 +20,21 @@ from gapscope.penalties.base import Penalty, check_fixed, register_penalty
 class GammaDecayPenalty(Penalty):
     r"""Gamma decay $\alpha \sum_i \zeta_i \gamma_i^2$ over the normalization layers.
 
-    For networks with PopulationNorm layers ("PN + gamma decay" is then batch norm in expectation, to order 1/M), or
-    with BatchNorm layers at a batch size larger than M: `batch_norm_size` states it, and the penalty is the
-    missing part. zeta is that of `gamma_decay`, constant in the backward pass and measured again at every `every`-th
-    call, on `data` or, without data, on the mini-batch at hand, averaged over such calls with weights that fall by the
-    factor `smoothing`. Units: those of the loss.
+    For networks with PopulationNorm layers (then equal to batch norm in expectation, to order 1/M), or with BatchNorm
+    layers and batches of `batch_norm_size` > M, for which the penalty is the missing part. zeta is that of
+    `gamma_decay`, measured at every `every`-th call as the mean of the previous and the current value, and constant in
+    the backward pass.
 
-    Cost: a measurement is a forward and (1 + K) or (1 + draws) backward passes; all other calls cost nothing.
+    Cost: a measurement is a forward and (1 + K) or (1 + draws) backward passes; other calls cost nothing.
 
     Reference: Luo et al. 2019, eq. 3 and section 5 ("PN + gamma decay"). Appendix B.3 finds that a constant zeta hardly
     helps; one chosen on held-out data did help in our run (results/luo2019/small/constant_decay.md).
 
     Args:
-        strength: alpha, a number, 0 or larger; 1 is batch norm's own.
-        batch_size: M, the batch size whose regularization is wanted.
+        strength: alpha, 0 or larger; 1 is that of batch norm.
+        batch_size: M, the batch size with the same regularization.
         every: Calls between measurements of zeta; not stated in the paper, once per epoch is enough.
-        smoothing: Weight of the former zeta at each new measurement; 0 takes the newest alone.
-        batch_norm_size: Batch size of the batch statistics that the network already has; None for none.
+        batch_norm_size: Batch size of the network's BatchNorm layers; None for population statistics.
         data: Inputs with targets for the measurements (any form that `gamma_decay` takes); None for the mini-batches.
         covariance: See `gamma_decay`; "diagonal" is the paper's and costs less for wide layers.
         draws: See `gamma_decay`; None for all K outputs.
@@ -55,7 +53,6 @@ class GammaDecayPenalty(Penalty):
         *,
         batch_size: int,
         every: int = 100,
-        smoothing: float = 0.5,
         batch_norm_size: int | None = None,
         data: Any = None,
         covariance: Covariance = "full",
@@ -65,11 +62,11 @@ class GammaDecayPenalty(Penalty):
         check_range("batch_size of GammaDecayPenalty", batch_size, 2)
         check_fixed(strength, "GammaDecayPenalty")
         check_range("every", every, 1)
-        check_range("smoothing", smoothing, 0, 1, high_open=True)
         if batch_norm_size is not None:
             check_range("batch_norm_size (larger than batch_size)", batch_norm_size, batch_size, low_open=True)
         check_choice("covariance", covariance, get_args(Covariance))
-        self.batch_size, self.strength, self.every, self.smoothing = batch_size, strength, every, smoothing
+        self.batch_size, self.strength, self.every = batch_size, strength, every
+        # batch norm regularizes in proportion to 1 / (batch size)
         self.missing = 1.0 if batch_norm_size is None else 1 - batch_size / batch_norm_size
         self.data, self.draws = data, draws
         self.covariance: Covariance = covariance
@@ -79,13 +76,13 @@ class GammaDecayPenalty(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
-        """Return the penalty, differentiable by gamma (zeta is measured first if due)."""
+        """Return the penalty, differentiable by gamma."""
         checked_outputs(outputs, len(inputs))
         if self._calls % self.every == 0:
             if self.data is None and targets is None:
                 raise InvalidInput(
-                    "GammaDecayPenalty needs targets, for the curvature of the loss; got inputs alone. "
-                    "Call penalty.forward_with_penalty(network, x, y), or give it data."
+                    "GammaDecayPenalty needs targets, for the curvature of the loss; got inputs alone. Call "
+                    "penalty.forward_with_penalty(network, x, y), or pass data=."
                 )
             with torch.autocast(outputs.device.type, enabled=False):
                 if self.data is None:
@@ -101,23 +98,23 @@ class GammaDecayPenalty(Penalty):
 
     def _measure(self, network: nn.Module, data: Any) -> None:
         decay = gamma_decay(
-            network, data, batch_size=self.batch_size, covariance=self.covariance, draws=self.draws,
-            replacement=True, generator=self._generator,
+            network, data, batch_size=self.batch_size, covariance=self.covariance, draws=self.draws, replacement=True,
+            generator=self._generator,
         )  # fmt: skip
-        scaled = {name: layer for name, layer in decay.items() if named_modules(network)[name].weight is not None}
-        if not scaled:
+        with_gamma = {name: layer for name, layer in decay.items() if named_modules(network)[name].weight is not None}
+        if not with_gamma:
             raise NotMeasurable("GammaDecayPenalty needs normalization layers with gamma; these have affine=False.")
-        for name, layer in scaled.items():
-            former = self._rates.get(name)
-            self._rates[name] = layer.rate if former is None else torch.lerp(layer.rate, former, self.smoothing)
+        for name, layer in with_gamma.items():
+            previous = self._rates.get(name, layer.rate)
+            self._rates[name] = torch.lerp(layer.rate, previous, 0.5)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the call count, generator state and rates."""
+        """Return number of calls, generator state and rates."""
         rates = {f"rate.{name}": rate for name, rate in self._rates.items()}
         return {"calls": torch.tensor(self._calls), "generator": self._generator.get_state(), **rates}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from the saved state."""
+        """Load the result of `state_dict`."""
         self._calls = int(state["calls"])
         self._generator.set_state(state["generator"].cpu())
         self._rates = {name.removeprefix("rate."): t for name, t in state.items() if name.startswith("rate.")}

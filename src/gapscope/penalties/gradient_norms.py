@@ -1,4 +1,4 @@
-"""Penalties on gradient norms of the loss (weights) and of the outputs (inputs)."""
+"""Penalties on gradient norms: outputs by the inputs, and loss by the weights."""
 
 from __future__ import annotations
 
@@ -25,13 +25,11 @@ class InputJacobianPenalty(Penalty):
     r"""Squared input-Jacobian norm $\lambda \sum \lVert \nabla_x f_c(x_n) \rVert^2 / (nC)$.
 
     Jacobian regularization (Hoffman et al. 2019, arXiv:1908.02729; Sokolic et al. 2017), there a mean over samples and
-    a sum over outputs. One probe costs about two plain training steps and is unbiased. BatchNorm's batch statistics are
-    constants in the derivative by the inputs, so that samples do not interact; the gradient of the penalty is that of
-    its value, in which they move with the weights.
+    a sum over outputs. A step costs about two plain training steps. Batch statistics of BatchNorm are constants in the
+    derivative by the inputs, so that samples do not interact, but depend on the weights in the penalty's gradient.
 
     Args:
-        strength: lambda, a number, 0 or larger.
-        probe: "class" (one output per sample, stratified over the batch) or "rademacher".
+        strength: lambda, 0 or larger.
 
     >>> network = nn.Linear(2, 1)
     >>> _ = nn.init.constant_(network.weight, 3.0)
@@ -44,24 +42,21 @@ class InputJacobianPenalty(Penalty):
         strength: float,
         *,
         method: Literal["probe", "exact"] = "probe",
-        reduction: Literal["mean", "sum"] = "mean",
-        probe: Literal["class", "rademacher"] = "class",
         seed: int = 0,
     ) -> None:
         check_fixed(strength, "InputJacobianPenalty")
         check_choice("method", method, ("probe", "exact"))
-        check_choice("reduction", reduction, ("mean", "sum"))
-        check_choice("probe", probe, ("class", "rademacher"))
-        self.strength, self.method, self.reduction = strength, method, reduction
-        self._probes: ProbeSource = ProbeSource(probe, seed)
+        self.strength, self.method = strength, method
+        # one output per sample, stratified over the batch
+        self._probes: ProbeSource = ProbeSource("class", seed)
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Enable the inputs' gradient and frozen batch statistics."""
+        """Enable gradients by the inputs, at frozen batch statistics."""
         if not inputs.is_floating_point():
             raise InvalidInput(
-                f"A derivative by the inputs must have floating-point inputs; got {inputs.dtype}. "
-                "Let the network begin after the embedding, or use a penalty on the weights."
+                f"InputJacobianPenalty needs floating-point inputs; got {inputs.dtype}. Pass the part of the network "
+                "after the embedding, or use a penalty on the weights."
             )
         inputs = inputs if inputs.requires_grad else inputs.detach().requires_grad_()
         modules = dict(unwrapped(network).named_modules())
@@ -74,22 +69,22 @@ class InputJacobianPenalty(Penalty):
         """Return the penalty."""
         outputs = checked_outputs(outputs, len(inputs))
         if self.method == "exact":
-            weightings, scale = one_hot_cotangents(outputs), 1
+            cotangents, scale = one_hot_cotangents(outputs), 1
         else:
-            weightings = self._probes.draw(outputs).to(outputs.dtype)[None]
+            cotangents = self._probes.draw(outputs).to(outputs.dtype)[None]
             scale = probe_scale(self._probes.kind, outputs.shape[1])
         with freeze_batch_stats():
             squares = [
-                input_gradient(network, outputs, inputs, weighting, create_graph=True).square().sum()
-                for weighting in weightings
+                input_gradient(network, outputs, inputs, cotangent, create_graph=True).square().sum()
+                for cotangent in cotangents
             ]
-        count = outputs.numel() if self.reduction == "mean" else 1
-        return self.strength * scale * torch.stack(squares).sum() / count
+        return self.strength * scale * torch.stack(squares).sum() / outputs.numel()
 
 
-def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
-    # Squared norm of the processes' mean gradient. The derivative on each process is that of 2 mean . gradient,
-    # whose mean over processes is the derivative of the squared norm.
+def _square_of_mean(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
+    """Return the squared norm of the gradient averaged over processes."""
+    # The second term is 0. Its derivative is that of 2 mean . gradient; DistributedDataParallel averages it over
+    # processes, and the average is the derivative of mean . mean.
     mean = gradient.detach().clone()
     torch.distributed.all_reduce(mean, group=network.process_group)
     mean /= torch.distributed.get_world_size(network.process_group)
@@ -100,13 +95,13 @@ def _joint_square(gradient: Tensor, network: DistributedDataParallel) -> Tensor:
 class LossGradientPenalty(Penalty):
     r"""Squared gradient norm $\mu \lVert \nabla_\theta L \rVert^2$ of the mean loss L.
 
-    Explicit gradient regularization (Barrett and Dherin 2021, arXiv:2009.11162): a sum over all trainable weights, in
-    which BatchNorm's statistics of the batch move with the weights. Exact; costs about two plain training steps. With
-    DistributedDataParallel the gradient is that of the joined batch.
+    Explicit gradient regularization (Barrett and Dherin 2021, arXiv:2009.11162): a sum over all trainable weights, on
+    which the batch statistics of BatchNorm depend. Exact; a step costs about two plain training steps. With
+    DistributedDataParallel the gradient is that of the joint batch.
 
     Args:
-        loss: The loss of (outputs, targets), a mean over samples; None for cross-entropy with class labels and mean
-            squared error with floating-point targets of the shape of the outputs.
+        loss: Function of (outputs, targets), a mean over samples; None for cross-entropy with class labels and mean
+            squared error with regression targets.
 
     >>> network = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(network.weight, 3.0)
@@ -133,9 +128,9 @@ class LossGradientPenalty(Penalty):
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
         """Use twice differentiable kernels in calls with the penalty."""
-        applied = self._calls % self.every == 0
+        is_due = self._calls % self.every == 0
         self._calls += 1
-        if not applied:
+        if not is_due:
             yield inputs, False
             return
         with eager_mode(), differentiable_kernels(unwrapped(network).modules()):
@@ -147,14 +142,14 @@ class LossGradientPenalty(Penalty):
         """Return the penalty (zero in calls without it)."""
         if targets is None:
             raise InvalidInput(
-                "LossGradientPenalty must be given targets; got none. Use penalty.forward_with_penalty(network, x, y)."
+                "LossGradientPenalty needs targets; got none. Call penalty.forward_with_penalty(network, x, y)."
             )
         if not observed:
             return outputs.new_zeros(())
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         gradients = whole_gradient(self.loss(outputs, targets), parameters, create_graph=True)
         if (parallel := data_parallel(network)) is not None:
-            squares = [_joint_square(gradient, parallel) for gradient in gradients]
+            squares = [_square_of_mean(gradient, parallel) for gradient in gradients]
         else:
             squares = [gradient.square().sum() for gradient in gradients]
         return self.strength * self.every * torch.stack(squares).sum()

@@ -1,4 +1,4 @@
-"""Model gradient similarity as a penalty."""
+"""Penalty on the similarity of per-sample gradients: trace or log determinant of their kernel."""
 
 from __future__ import annotations
 
@@ -23,34 +23,22 @@ from gapscope.gradients.verification import verify
 from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.base import Penalty, StrengthRule, register_penalty, strength_of
 
-# Applied steps between two tests for a collapsed network; number of tests in a row, and least mean difference of the
-# probabilities between samples, before the warning. BatchNorm in training mode keeps even a dead network's outputs
-# apart, by 0.03 falling to 0.01; those of a slow network that learns grow.
-_CHECK_INTERVAL = 20
-_N_CHECKS = 5
-_ALIKE = 0.03
-_GROWS = 1.2
+# A network is tested for collapse every 20 applied steps. It has collapsed if the probabilities of samples differ by
+# less than 0.03, and by less than 1.2 times the previous difference, in five consecutive tests: with BatchNorm in
+# training mode the difference of a dead network falls from 0.03 to 0.01, that of a slow network grows.
+_CHECK_INTERVAL, _N_CHECKS = 20, 5
+_SMALL_DIFFERENCE, _GROWTH = 0.03, 1.2
+# Higher strengths lower the accuracy of networks with normalization layers (docs/penalty.md).
+_MAX_IF_NORMALIZED = 0.003
 
 
-# from here on the penalty costs networks with normalization layers accuracy (docs/penalty.md)
-_HIGH_IF_NORMALIZED = 0.003
-
-
-def _check_plain(network: nn.Module, most: float) -> None:
+def _check_no_normalization(network: nn.Module, most: float) -> None:
     layer = next((type(module).__name__ for module in network.modules() if "Norm" in type(module).__name__), None)
-    if layer is not None and most > _HIGH_IF_NORMALIZED:
+    if layer is not None and most > _MAX_IF_NORMALIZED:
         raise InvalidInput(
-            f"An automatic strength that rises to {most:g} must be that of a network without normalization layers, "
-            f"which lose accuracy from 0.001 to {_HIGH_IF_NORMALIZED:g} on; got {layer}. Pass a number, or "
-            "AutomaticStrength(start=0.0001, least=0.0001, most=0.003), which is not evaluated yet."
+            f"An automatic strength up to {most:g} needs a network without normalization layers; got {layer}. Pass a "
+            "number, or AutomaticStrength(start=0.0001, least=0.0001, most=0.003), which is not evaluated yet."
         )
-
-
-def _batch_sum(network: nn.Module, outputs: Tensor, probe: Tensor) -> Tensor:
-    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    with freeze_batch_stats():
-        gradients = whole_gradient(outputs, parameters, probe.to(outputs.dtype), create_graph=True)
-    return torch.stack([gradient.square().sum() for gradient in gradients]).sum()
 
 
 @register_penalty("gradient_similarity")
@@ -59,27 +47,25 @@ class GradientSimilarityPenalty(Penalty):
 
     It is $\alpha\, \mathrm{tr} K / (nC)$, or $\alpha \log\det(I + K/s) / (nC)$, with
     $K_{nc,md} = \nabla_\theta f_c(x_n) \cdot \nabla_\theta f_d(x_m)$ over all trainable weights, raw outputs f, n
-    samples and C outputs (Szolnoky et al. 2022, arXiv:2205.12642, Sec. 4). Lower K means that samples are learned in
-    groups and not one by one. Exact up to its probe: gradients of the probe's value are exact, and its expectation is
-    the penalty. A step with one class probe costs 2.6 to 5 plain training steps, by architecture; the exact trace or
-    log determinant about as many more as there are outputs.
+    samples and C outputs (Szolnoky et al. 2022, arXiv:2205.12642, Sec. 4). With a lower K, samples are learned in
+    groups rather than one by one. A probe is unbiased, and a step with it costs 2.6 to 5 plain training steps; a step
+    with the exact trace or the log determinant costs about C plain steps more.
 
-    In training mode BatchNorm's batch statistics are constants in the Jacobian, dy/dh = gamma / sigma; the gradient of
-    the penalty is that of its value, in which the statistics move with the weights. Dropout masks are those of the pass
-    shared with the loss. Works with gradient accumulation (every call counts as a step of `every`), automatic mixed
-    precision (the penalty is computed in at least float32) and DistributedDataParallel (the trace of equal local
-    batches averages to that of the joined batch; log det takes the kernel of the local batch).
+    In training mode BatchNorm's batch statistics are constants in the Jacobian, dy/dh = gamma / sigma, but depend on
+    the weights in the penalty's gradient. Dropout masks are those of the loss. Works with gradient accumulation
+    (`every` counts calls), automatic mixed precision (the penalty is computed in at least float32) and
+    DistributedDataParallel (the mean of the local traces is that of the joint batch; log det uses local kernels).
 
     Args:
         strength: alpha, a number, "auto" or an `AutomaticStrength`. For "mean" begin with 0.001. From 0.03 on, networks
-            with normalized layers collapse to the same output for all samples, from 0.1 on others, under SGD and Adam
-            alike; a warning reports it.
+            with normalization layers collapse to the same output for all samples, others from 0.1 on; a warning reports
+            this.
         kind: "trace" or "logdet" (always exact).
         reduction: "mean" divides by nC, so that alpha does not depend on the batch; "sum" does not (the paper's sum
             over the batch, for its kernel averaged over outputs, is strength / C).
         probe: "class" (one output per sample, stratified over the batch), "rademacher" or "batch_sum"
             (Hutchinson), see `ntk_trace`.
-        noise: s of the log determinant; None for log det K itself, which fails where K is singular.
+        noise: s of the log determinant; None for log det K itself, which fails if K is singular.
 
     >>> network = nn.Linear(2, 3)
     >>> penalty = GradientSimilarityPenalty(0.1, method="exact")
@@ -103,7 +89,7 @@ class GradientSimilarityPenalty(Penalty):
     ) -> None:
         self.strength, self.automatic = strength_of(strength, "GradientSimilarityPenalty")
         if self.automatic is not None:
-            self.automatic.check = partial(_check_plain, most=self.automatic.most)
+            self.automatic.check = partial(_check_no_normalization, most=self.automatic.most)
         check_choice("kind", kind, ("trace", "logdet"))
         check_choice("method", method, ("probe", "exact"))
         check_choice("reduction", reduction, ("mean", "sum"))
@@ -114,9 +100,8 @@ class GradientSimilarityPenalty(Penalty):
         self.method: Literal["probe", "exact"] = method
         self.every, self.reduction, self.noise = every, reduction, noise
         self._probes: ProbeSource = ProbeSource(probe, seed)
-        self._warned = False
-        self._looks_alike = 0
-        self._difference = float("inf")
+        # of the tests for collapse: the warning, consecutive signs of it, the previous difference of probabilities
+        self._warned, self._n_signs, self._difference = False, 0, math.inf
 
     def count_call(self) -> bool:
         """Count a call, and return whether the penalty is applied in it."""
@@ -143,14 +128,11 @@ class GradientSimilarityPenalty(Penalty):
         return self.of_total(outputs, total)
 
     def of_total(self, outputs: Float[Tensor, "n k"], total: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the penalty, and warn if it has collapsed the network."""
-        if (
-            self.automatic is None
-            and not self._warned
-            and (self._calls // self.every) % _CHECK_INTERVAL == 0
-            and len(outputs) > 1
-        ):
+        """Return the penalty from a trace or log determinant, and warn if the network has collapsed."""
+        is_test = (self._calls // self.every) % _CHECK_INTERVAL == 0 and len(outputs) > 1
+        if is_test and self.automatic is None and not self._warned:
             self._warn_if_collapsed(outputs, total / outputs.numel())
+        # applied at every k-th call with k times the strength
         scale = self.strength * self.every / (outputs.numel() if self.reduction == "mean" else 1)
         return scale * total
 
@@ -162,35 +144,43 @@ class GradientSimilarityPenalty(Penalty):
 
     @property
     def probe(self) -> str:
-        """Kind of its probes."""
+        """Kind of the probes."""
         return self._probes.kind
 
     def cotangents(self, outputs: Float[Tensor, "n k"]) -> Float[Tensor, "c n k"]:
-        """Return cotangents whose squared gradients sum to the trace."""
+        """Return cotangents v: the squared norms of the gradients of v . f(x) sum to the trace."""
+        # exactly for one-hot v; for a random v with E[v v^T] = I / scale, times the scale, in expectation
         if self.method == "exact":
             return one_hot_cotangents(outputs)
         return self._probes.draw(outputs)[None] * math.sqrt(probe_scale(self.probe, outputs.shape[1]))
 
     def _trace(self, network: nn.Module, tape: Tape, outputs: Tensor) -> Tensor:
         if self.method == "probe" and self.probe == "batch_sum":
-            return _batch_sum(network, outputs, self._probes.draw(outputs))
+            # random signs at all samples and outputs: |sum_nc v_nc grad f_c(x_n)|^2 has the expectation tr K
+            parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+            probe = self._probes.draw(outputs).to(outputs.dtype)
+            with freeze_batch_stats():
+                gradients = whole_gradient(outputs, parameters, probe, create_graph=True)
+            return torch.stack([gradient.square().sum() for gradient in gradients]).sum()
         return square_norms(tape, outputs, self.cotangents(outputs), create_graph=True).sum()
 
     @torch.no_grad()
     def _warn_if_collapsed(self, outputs: Tensor, mean_trace: Tensor) -> None:
+        # an output bias alone has a mean trace of 1
         spread = (outputs - outputs.mean(0)).abs().max()
-        at_floor = self.kind == "trace" and bool((mean_trace < 1.01) & (spread < 0.01))
+        is_constant = self.kind == "trace" and bool((mean_trace < 1.01) & (spread < 0.01))
+        # total variation distance of a sample's probabilities from the mean, averaged over samples
         probabilities = outputs.float().softmax(1)
         difference = float((probabilities - probabilities.mean(0)).abs().sum(1).mean()) / 2
-        alike = difference == 0 or difference < min(_ALIKE, _GROWS * self._difference)
-        self._looks_alike = self._looks_alike + 1 if alike and outputs.shape[1] > 1 else 0
+        is_sign = difference == 0 or difference < min(_SMALL_DIFFERENCE, _GROWTH * self._difference)
+        self._n_signs = self._n_signs + 1 if is_sign and outputs.shape[1] > 1 else 0
         self._difference = difference
-        if at_floor:
+        if is_constant:
             reason = (
-                f"has collapsed the network: the mean trace is {float(mean_trace):.3f} (its floor is 1 with a bias at "
-                "the output) and the outputs are the same for all samples"
+                f"has collapsed the network: the mean trace is {float(mean_trace):.3f} (1 is that of an output bias "
+                "alone) and the outputs are the same for all samples"
             )
-        elif self._looks_alike >= _N_CHECKS:
+        elif self._n_signs >= _N_CHECKS:
             reason = (
                 f"keeps the network from learning: for {_N_CHECKS * _CHECK_INTERVAL} steps its outputs have been "
                 f"nearly the same for all samples (their probabilities differ by {difference:.2g} on average)"

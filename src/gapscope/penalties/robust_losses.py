@@ -1,4 +1,4 @@
-"""Noise-robust losses: drop-in replacements for cross-entropy, and baselines of penalties."""
+"""Noise-robust losses: replacements for cross-entropy, and baselines for penalties."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from gapscope.base.errors import InvalidInput, check_range, did_you_mean
 from gapscope.base.options import check_known
 from gapscope.base.specs import LossSpec
-from gapscope.base.targets import check_labels
+from gapscope.base.targets import check_labels, require_labels
 from gapscope.inspection.losses import class_logits, default_loss, sample_losses
 
 
 class RobustLoss(ABC):
-    """Loss of outputs [n, C], labels [n] and the samples' indices."""
+    """Loss of outputs [n, C], labels [n] and indices of the samples [n]."""
 
     @abstractmethod
     def __call__(
@@ -31,20 +31,15 @@ class RobustLoss(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load what `state_dict` returned (a loss without state accepts none)."""
+        """Load the result of `state_dict`."""
         if state:
-            raise InvalidInput(
-                f"{type(self).__name__} keeps no state; got {', '.join(state)}. Use the loss that it was saved with."
-            )
+            name = type(self).__name__
+            raise InvalidInput(f"Got state {', '.join(state)}; {name} has none. Use the loss it was saved with.")
 
 
-def _checked(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the logits of all classes (labels that do not fit raise InvalidInput)."""
-    if labels.is_floating_point() or labels.ndim != 1 or outputs.ndim != 2:
-        raise InvalidInput(
-            f"This loss needs class labels [n] and outputs [n, C]; got labels {labels.dtype} {list(labels.shape)} and "
-            f"outputs {list(outputs.shape)}. For regression use the squared error."
-        )
+def _check_logits(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the logits of all classes, or raise InvalidInput if the labels do not fit."""
+    require_labels(labels, "A noise-robust loss")
     logits = class_logits(outputs)
     check_labels(labels, logits.shape[1])
     return logits
@@ -53,9 +48,9 @@ def _checked(outputs: Tensor, labels: Tensor) -> Tensor:
 class GeneralizedCrossEntropy(RobustLoss):
     r"""Generalized cross-entropy: mean of $(1 - p_y^q) / q$.
 
-    $p_y$ is the label's probability. The gradient is that of the cross-entropy times $p_y^q$, so that samples whose
-    label is unlikely under the network, mislabelled ones among them, have less weight. $q \to 0$ is the cross-entropy,
-    $q = 1$ the mean absolute error. Exact.
+    $p_y$ is the probability of the label. The gradient is that of the cross-entropy times $p_y^q$, so that samples with
+    an improbable label have less weight, such as mislabelled ones. $q \to 0$ is the cross-entropy, $q = 1$ the mean
+    absolute error.
 
     Source: Zhang and Sabuncu 2018, Generalized Cross Entropy Loss (arXiv:1805.07836), their $L_q$ without truncation.
 
@@ -74,20 +69,19 @@ class GeneralizedCrossEntropy(RobustLoss):
     def __call__(
         self, outputs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], indices: Int[Tensor, " n"] | None = None
     ) -> Float[Tensor, ""]:
-        """Return the mean over the batch (`indices` are not needed)."""
-        # 1 - p^q = -expm1(q log p): no difference of nearly equal numbers where p is near 1
-        log_probability = -sample_losses(_checked(outputs, labels), labels)
+        """Return the mean over the batch."""
+        # 1 - p^q = -expm1(q log p) avoids a difference of nearly equal numbers if p is near 1
+        log_probability = -sample_losses(_check_logits(outputs, labels), labels)
         return (-torch.expm1(self.q * log_probability) / self.q).mean()
 
 
 class EarlyLearningRegularization(RobustLoss):
     r"""Cross-entropy plus $\lambda$ times the mean of $\log(1 - \langle p_i, t_i \rangle)$.
 
-    A network keeps to what it learned early: $t_i \leftarrow \beta t_i + (1 - \beta)\, p_i$ is a moving average of the
-    sample's own predicted probabilities, renewed (without a gradient) whenever the sample is seen, before it is used.
-    The added term is the more negative the nearer the prediction stays to it, which outweighs the pull of a label
-    error. Probabilities are clipped to [1e-4, 1 - 1e-4], and those that enter the average are scaled to sum to 1, as
-    in the authors' code. Exact.
+    $t_i \leftarrow \beta t_i + (1 - \beta)\, p_i$ is a moving average of the sample's predicted probabilities, updated
+    without a gradient before each use. The added term falls as the prediction approaches this average, which
+    counteracts the gradient of a label error learned later. As in the authors' code, probabilities are clipped to
+    [1e-4, 1 - 1e-4], and those that enter the average are normalized.
 
     Source: Liu, Niles-Weed, Razavian and Fernandez-Granda 2020, Early-Learning Regularization Prevents Memorization of
     Noisy Labels (arXiv:2007.00151), section 4.
@@ -109,27 +103,27 @@ class EarlyLearningRegularization(RobustLoss):
         self.averages = torch.zeros(0, 0)
 
     def _grow_to(self, indices: Tensor, probabilities: Tensor) -> None:
-        """Extend the averages to one row per sample (samples without an update have zeros)."""
-        missing = int(indices.max()) + 1 - len(self.averages)
+        """Extend the averages to one row per sample, zero before the first update."""
         if self.averages.shape[1] != probabilities.shape[1]:
-            self.averages, missing = probabilities.new_zeros(0, probabilities.shape[1]), int(indices.max()) + 1
-        if missing > 0:
-            self.averages = torch.cat([self.averages, self.averages.new_zeros(missing, self.averages.shape[1])])
+            self.averages = probabilities.new_zeros(0, probabilities.shape[1])
+        n_missing = int(indices.max()) + 1 - len(self.averages)
+        if n_missing > 0:
+            self.averages = torch.cat([self.averages, self.averages.new_zeros(n_missing, self.averages.shape[1])])
         self.averages = self.averages.to(probabilities)
 
     def __call__(
         self, outputs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], indices: Int[Tensor, " n"]
     ) -> Float[Tensor, ""]:
         """Return the mean over the batch, and update the averages of its samples."""
-        logits = _checked(outputs, labels)
+        logits = _check_logits(outputs, labels)
         probabilities = logits.softmax(1).clamp(1e-4, 1 - 1e-4)
-        seen = probabilities.detach()
-        self._grow_to(indices, seen)
-        indices = indices.to(seen.device)
-        renewed = self.momentum * self.averages[indices] + (1 - self.momentum) * seen / seen.sum(1, keepdim=True)
-        self.averages[indices] = renewed
-        agreement = (1 - (renewed * probabilities).sum(1)).log()
-        return default_loss(logits, labels) + self.strength * agreement.mean()
+        current = probabilities.detach()
+        self._grow_to(indices, current)
+        indices = indices.to(current.device)
+        averages = self.momentum * self.averages[indices] + (1 - self.momentum) * current / current.sum(1, keepdim=True)
+        self.averages[indices] = averages
+        regularizer = (1 - (averages * probabilities).sum(1)).log()
+        return default_loss(logits, labels) + self.strength * regularizer.mean()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the averages."""
@@ -155,6 +149,6 @@ def make_loss(spec: LossSpec) -> RobustLoss | None:
             f"training.loss.name must be 'default' or one of {', '.join(LOSSES)}; got {spec.name!r}."
             f"{did_you_mean(spec.name, ['default', *LOSSES])}"
         )
-    made = LOSSES[spec.name]
-    check_known(f"Loss {spec.name!r}", spec.options, inspect.signature(made).parameters, noun="setting")
-    return made(**spec.options)
+    loss_class = LOSSES[spec.name]
+    check_known(f"Loss {spec.name!r}", spec.options, inspect.signature(loss_class).parameters, noun="setting")
+    return loss_class(**spec.options)

@@ -29,6 +29,6 @@ class L2Penalty(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
-        """Return the penalty, which depends on the parameters only."""
+        """Return the penalty, from the parameters alone."""
         squares = [as_real(parameter).square().sum() for parameter in network.parameters() if parameter.requires_grad]
         return self.strength * torch.stack(squares).sum()
