@@ -1,6 +1,6 @@
-"""Named checks of a network and its training data, with evidence and one thing to do.
+"""Named checks of a network and its training data, each with evidence and one recommendation.
 
-Every file `gsNNN_*.py` registers one check; `gapscope.check` runs them.
+Modules of this package register checks by code; `gapscope.check` runs them.
 """
 
 from gapscope.checks.registry import Finding as Finding

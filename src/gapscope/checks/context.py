@@ -1,4 +1,4 @@
-"""Context of checks: network, data and shared quantities, each computed once."""
+"""Context of checks: network, data, and shared quantities that are computed once."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ UNTRAINED_BELOW = 0.1
 
 @dataclass
 class Context:
-    """Network with its training data, and quantities of them that several checks use."""
+    """Network, training data, and quantities that several checks use."""
 
-    # the network and at most 2,000 samples, those at `positions` of `everything`
+    # the network, with at most 2,000 samples: those at `indices` of all samples
     prepared: Ready
     everything: Samples
-    positions: Tensor
+    indices: Tensor
     initial_state: Mapping[str, Tensor] | None = None
     monitor: Any = None
     history: Sequence[Mapping[str, Any]] = ()
@@ -54,19 +54,25 @@ class Context:
         """Seconds of the time budget that remain (None for no limit)."""
         return None if self.deadline is None else max(self.deadline - time.perf_counter(), 0.0)
 
+    @property
     def seconds_for_kernel(self) -> float | None:
         """Half of the remaining seconds, because at most two quantities need the NTK."""
         return None if self.seconds_left is None else self.seconds_left / 2
 
     @property
     def network(self) -> nn.Module:
-        """The network from one tensor to outputs [n, K]."""
+        """The network, adapted to one input tensor and outputs [n, K]."""
         return self.prepared.network
 
     @property
     def samples(self) -> Samples:
-        """The training samples."""
+        """The training samples that are checked."""
         return self.prepared.samples
+
+    @property
+    def tensor_samples(self) -> Samples:
+        """The samples in the form of the adapted network: one tensor."""
+        return Samples(self.samples.inputs, self.samples.targets, form=None)
 
     @property
     def is_classifier(self) -> bool:
@@ -94,7 +100,7 @@ class Context:
 
     @cached_property
     def is_untrained(self) -> bool:
-        """True if the network is untrained: its own start, or without a fit."""
+        """True if the weights are the initial ones, or if nothing indicates training."""
         if self.initial_state is not None:
             state = self.prepared.bare.state_dict()
             return all(torch.equal(state[name], tensor) for name, tensor in self.initial_state.items() if name in state)
@@ -102,14 +108,14 @@ class Context:
 
     @cached_property
     def initial_network(self) -> nn.Module | None:
-        """The network before training, with batch norm statistics of the data (None if unknown)."""
+        """The network before training, with batch statistics of the data (None if unknown)."""
         if self.initial_state is None:
             return with_data_statistics(self.network, self.samples.inputs) if self.is_untrained else None
         with torch.inference_mode(False):
             bare = copy.deepcopy(self.prepared.bare)
             bare.load_state_dict(dict(self.initial_state))
-        form = Samples(self.samples.inputs, self.samples.targets, form=self.samples.form)
-        return with_data_statistics(ready(bare, form).network, self.samples.inputs)
+        samples = Samples(self.samples.inputs, self.samples.targets, form=self.samples.form)
+        return with_data_statistics(ready(bare, samples).network, self.samples.inputs)
 
     @cached_property
     def duplicates(self) -> list[tuple[int, int]]:
@@ -122,42 +128,29 @@ class Context:
 
         def compute() -> LabelIssues:
             issues = find_label_issues(None, self.samples, seed=self.seed)
-            at = self.positions.tolist()
-            conflicts = tuple((at[i], at[j]) for i, j in issues.conflicts)
-            indices = self.positions[issues.indices.cpu()]
+            # indices of the subset become those of all samples
+            rows = self.indices.tolist()
+            conflicts = tuple((rows[i], rows[j]) for i, j in issues.conflicts)
+            indices = self.indices[issues.indices.cpu()]
             return replace(issues, indices=indices, conflicts=conflicts, samples=self.everything)
 
         return self._try("labels", compute)
 
     @cached_property
     def forecast(self) -> AccuracyForecast | None:
-        """Forecast of the data and, if it is known, of the network before training."""
-
-        def compute() -> AccuracyForecast:
-            return forecast_accuracy(
-                self.initial_network, self._plain, seed=self.seed, time_budget=self.seconds_for_kernel()
-            )
-
-        return self._try("forecast", compute)
-
-    @property
-    def _plain(self) -> Samples:
-        """The samples in the form of the adapted network: one tensor."""
-        return Samples(self.samples.inputs, self.samples.targets, form=None)
+        """Accuracy forecast, by the data and, if it is known, the network before training."""
+        options: dict[str, Any] = {"seed": self.seed, "time_budget": self.seconds_for_kernel}
+        return self._try("forecast", lambda: forecast_accuracy(self.initial_network, self.tensor_samples, **options))
 
     @cached_property
     def estimate(self) -> AccuracyEstimate | None:
         """Estimated accuracy of the trained network (None: the reason is in `failures`)."""
         from gapscope.prediction.accuracy_after_training import estimate_accuracy
 
-        def compute() -> AccuracyEstimate:
-            # no check uses the accuracy on clean labels, so their rate is not estimated again
-            return estimate_accuracy(
-                self.prepared.bare, self.samples, initial_state=self.initial_state, label_noise=0.0,
-                time_budget=self.seconds_for_kernel(),
-            )  # fmt: skip
-
-        estimate = self._try("estimate", compute)
+        options: dict[str, Any] = {"initial_state": self.initial_state, "time_budget": self.seconds_for_kernel}
+        # no check uses the accuracy on clean labels, so the label noise is not estimated again
+        options["label_noise"] = 0.0
+        estimate = self._try("estimate", lambda: estimate_accuracy(self.prepared.bare, self.samples, **options))
         if estimate is not None and estimate.same_noise is None:
             self.failures["estimate"] = "; ".join(estimate.abstained_because)
         return estimate

@@ -13,7 +13,7 @@ MIN_DUPLICATES = 0.02
 
 @register_check("GS101", title="near-duplicates", seconds=0.3)
 def duplicates(context: Context) -> Outcome:
-    """Report samples that repeat another one exactly or nearly, from 2 % of the samples on."""
+    """Report near-duplicates, if they are 2 % of the samples or more."""
     pairs, n = context.duplicates, len(context.everything)
     repeats = sorted({j for _, j in pairs})
     fraction = len(repeats) / n
@@ -23,9 +23,9 @@ def duplicates(context: Context) -> Outcome:
     if context.is_classifier and context.everything.targets is not None:
         labels = context.everything.targets
         conflicts = sum(int(labels[i]) != int(labels[j]) for i, j in pairs)
-    more = f", {conflicts} pairs have different labels" if conflicts else ""
+    note = f", {conflicts} pairs have different labels" if conflicts else ""
     return Finding(
-        f"{len(repeats)} of {n} samples repeat another one{more}",
+        f"{len(repeats)} of {n} samples repeat another one{note}",
         "remove them: accuracies measured on these data are too high",
         cost=fraction / 2,
         indices=tuple(repeats),
@@ -69,7 +69,7 @@ MIN_GAIN = 0.03
 
 @register_check("GS103", title="more data would help", seconds=0.5, information=True)
 def more_data(context: Context) -> Outcome:
-    """Report an extrapolated gain of three points or more from twice the data."""
+    """Report an extrapolated gain of three percentage points or more from twice the data."""
     forecast = context.forecast
     if forecast is None:
         return NotChecked(context.failures["forecast"])
@@ -85,18 +85,18 @@ def more_data(context: Context) -> Outcome:
     )
 
 
-RATIO, FEW = 5.0, 5
+MAX_RATIO, MIN_SAMPLES = 5.0, 5
 
 
 @register_check("GS104", title="class imbalance", seconds=0.01)
 def imbalance(context: Context) -> Outcome:
     """Report a class ratio of five or more, or a class with fewer than five samples."""
     if not context.is_classifier or context.everything.targets is None or context.samples.targets is None:
-        return NotChecked("balance needs class labels")
+        return NotChecked("class balance needs class labels")
     labels, counts = context.samples.targets.cpu(), context.everything.targets.cpu().bincount()
     present = counts[counts > 0]
     ratio = float(present.max()) / float(present.min())
-    if ratio < RATIO and int(present.min()) >= FEW:
+    if ratio < MAX_RATIO and int(present.min()) >= MIN_SAMPLES:
         return Fine(f"{int(present.min())} to {int(present.max())} samples per class")
     rarest = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
     name = context.samples.class_names[rarest] if context.samples.class_names else str(rarest)
@@ -110,12 +110,13 @@ def imbalance(context: Context) -> Outcome:
     )
 
 
-DOMINATES, FAR, LARGE = 30.0, 30.0, 30.0
+# Largest spread of a column relative to the typical one, mean relative to spread, and typical spread.
+MAX_SPREAD_RATIO, MAX_MEAN_RATIO, MAX_SPREAD = 30.0, 30.0, 30.0
 
 
 @register_check("GS105", title="unscaled inputs", seconds=0.01)
 def scaling(context: Context) -> Outcome:
-    """Report columns of deviating scale or location."""
+    """Report columns of deviating scale, and inputs far from zero or of a large scale."""
     x = context.samples.inputs
     if not x.is_floating_point() or context.samples.form is not None:
         return NotChecked("scaling needs one floating point input")
@@ -126,21 +127,14 @@ def scaling(context: Context) -> Outcome:
     if not bool(varying.any()):
         return Finding("no input varies", "pass inputs that differ between samples", cost=1.0)
     typical = float(spread[varying].median())
-    what = "column" if x.ndim == 2 else "channel"
-    names = [str(int(i)) for i in torch.nonzero((spread > DOMINATES * typical) & varying).flatten()]
+    column = "column" if x.ndim == 2 else "channel"
+    names = [str(int(i)) for i in torch.nonzero((spread > MAX_SPREAD_RATIO * typical) & varying).flatten()]
+    evidence = ""
     if names:
-        ratio = float(spread.max()) / typical
-        return Finding(
-            f"{what} {', '.join(names[:5])} has {ratio:,.0f} times the typical spread",
-            "standardize the inputs (mean 0, standard deviation 1) before training",
-            cost=0.1,
-        )
-    far = (mean > FAR * spread) & varying
-    if bool(far.any()) or typical > LARGE:
-        return Finding(
-            f"values have a spread of {typical:,.3g} around {float(mean[varying].median()):,.3g}",
-            "standardize the inputs (mean 0, standard deviation 1) before training",
-            cost=0.1,
-        )
+        evidence = f"{column} {', '.join(names[:5])} has {float(spread.max()) / typical:,.0f} times the typical spread"
+    elif bool(((mean > MAX_MEAN_RATIO * spread) & varying).any()) or typical > MAX_SPREAD:
+        evidence = f"values have a spread of {typical:,.3g} around {float(mean[varying].median()):,.3g}"
+    if evidence:
+        return Finding(evidence, "standardize the inputs (mean 0, standard deviation 1) before training", cost=0.1)
     constant = int((~varying).sum())
-    return Fine(f"spread {typical:.3g}" + (f", {constant} constant {what}s" if constant and x.ndim == 2 else ""))
+    return Fine(f"spread {typical:.3g}" + (f", {constant} constant {column}s" if constant and x.ndim == 2 else ""))

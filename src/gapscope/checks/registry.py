@@ -1,4 +1,4 @@
-"""Registry of checks: a decorator with the metadata, and look-up by code."""
+"""Registry of checks, and their outcomes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Finding:
 
     Attributes:
         evidence: Measured numbers.
-        action: One imperative sentence.
+        action: What to do, in the imperative.
         cost: Expected cost in accuracy, between 0 and 1; findings are ordered by it.
         indices: Samples of the finding, if any.
-        code, title: Those of the check, filled in when it runs.
+        code, title: Those of the check, added when it runs.
     """
 
     evidence: str
@@ -76,10 +76,10 @@ def register_check(
     """Register the decorated function as a check.
 
     Args:
-        code: "GS" and three digits; the first digit groups them: 1 data, 2 network, 3 training run, 4 trained network.
+        code: "GS" and three digits, the first for the kind: 1 data, 2 network, 3 training run, 4 trained network.
         title: Noun phrase for the finding.
         seconds: Rough time for 500 samples and a small network; checks run in this order.
-        information: Whether it is information only: its evaluation on planted faults did not meet the bar.
+        information: Whether it is information only, because its evaluation on planted faults did not support it.
     """
 
     def register(function: Callable[[Context], Outcome]) -> Callable[[Context], Outcome]:

@@ -28,7 +28,7 @@ LIMITS = {
 
 
 def is_information(code: str) -> bool:
-    """Return whether a check is information only: its evaluation did not support it."""
+    """Return whether a check is information only."""
     return code in list_checks() and list_checks()[code].information
 
 
@@ -82,7 +82,7 @@ class CheckResult(Result):
         return [] if finding is None else [int(index) for index in finding.indices]
 
     def failed(self, codes: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the codes that have a finding."""
+        """Return the codes among these that have a finding."""
         return tuple(code for code in self.codes if code in codes)
 
     @property
@@ -125,10 +125,10 @@ class CheckResult(Result):
 
     def __repr__(self) -> str:
         n, checked = len(self.findings), len(self.findings) + len(self.fine)
-        every = checked + len(self.not_checked)
-        of = f"{self.n_samples:,} samples" + (f" of {self.total:,}" if self.total > self.n_samples else "")
+        total = checked + len(self.not_checked)
+        samples = f"{self.n_samples:,} samples" + (f" of {self.total:,}" if self.total > self.n_samples else "")
         lines = [
-            f"{n or 'No'} finding{'' if n == 1 else 's'} for a {self.task} on {of} ({checked} of {every} checks, "
+            f"{n or 'No'} finding{'' if n == 1 else 's'} for a {self.task} on {samples} ({checked} of {total} checks, "
             f"{self.seconds:.0f} s)",
             self.headline,
             "",
@@ -194,8 +194,8 @@ def _render_body(result: CheckResult) -> str:
     )
     parts = [f"<p><strong>{escape(result.headline)}</strong></p>", cards]
     fine = [(f, f.evidence) for f in result.fine]
-    rest = [(f, f.reason) for f in result.not_checked]
-    for title, outcomes in (("checks are fine", fine), ("not checked", rest)):
+    not_checked = [(f, f.reason) for f in result.not_checked]
+    for title, outcomes in (("checks are fine", fine), ("not checked", not_checked)):
         if outcomes:
             rows = [f"<li><code>{escape(f.code)}</code> {escape(f.title)}: {escape(text)}</li>" for f, text in outcomes]
             parts.append(f"<details><summary>{len(rows)} {title}</summary><ul>{''.join(rows)}</ul></details>")

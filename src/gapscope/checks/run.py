@@ -1,4 +1,4 @@
-"""Run of the checks within a time budget, with findings ordered by cost."""
+"""Run of the checks within a time budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gapscope.results.progress import progress
 
 
 def _run(check: Check, context: Context) -> Outcome:
-    """Return the outcome of one check, with a space before each percent sign."""
+    """Return the outcome of one check, as text with a space before each percent sign."""
     try:
         outcome = check.function(context)
     except GapscopeError as error:
@@ -45,26 +45,25 @@ def check(
     only: Sequence[str] | None = None,
     seed: int = 0,
 ) -> CheckResult:
-    """Check what limits a network, from its training data, with one thing to do per finding.
+    """Check what limits a network, from its training data.
 
-    Checks run from the cheapest to the most expensive until the budget is used; what did not run is listed with its
-    reason. Kernels of the gradients get half of the time that is left, and use fewer landmarks if that is too little.
-    Above 2,000 samples an evenly spaced subset is checked, but all samples for duplicates and class balance. Indices
-    are those of the data as passed. The network is restored exactly. Ctrl-C returns what is finished.
-    Findings are ordered by their expected cost in accuracy.
+    Findings have one recommendation each, and are ordered by their expected cost in accuracy. Checks run from the
+    cheapest to the most expensive until the time budget is used; the others are listed with a reason. Above 2,000
+    samples an evenly spaced subset is checked, except for duplicates and class balance. Indices are those of the data.
+    The network is restored exactly. Ctrl-C returns what is finished.
 
     Args:
-        network: The network, trained or untrained.
+        network: Trained or untrained network.
         data: Training data with targets, in any form that `gapscope.measure` takes.
-        initial_state: Clone of its state dictionary before training; GS201 to GS204 need it for a trained network.
+        initial_state: Clone of the state dictionary before training; GS201 to GS204 need it for a trained network.
         monitor: `gapscope.Monitor` of the training run, for GS301.
         history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, for GS302.
-        test: Held-out samples; GS401 and GS402 then use them in place of an estimate.
+        test: Held-out samples, used by GS401 and GS402 in place of an estimate.
         batch_size: Batch size of training, for GS203.
-        time_budget: Seconds, about; None for no limit.
+        time_budget: Approximate limit in seconds; None for no limit.
         ignore: Codes to omit.
         only: Codes to run; None for all.
-        seed: Seed of everything random.
+        seed: Seed of all random numbers.
 
     Raises:
         InvalidInput: The network or the data cannot be used, or a code is unknown.
@@ -80,21 +79,21 @@ def check(
     samples = as_samples(data)
     require_targets(samples.targets, "check")
     n = len(samples)
-    positions = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
-    prepared = ready(network, samples.subset(positions), needs=("outputs",))
+    indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
+    prepared = ready(network, samples.subset(indices), needs=("outputs",))
     held_out = None if test is None else as_samples(test)
     start = time.perf_counter()
     deadline = None if time_budget is None else start + time_budget
     context = Context(
-        prepared, samples, positions, initial_state, monitor, tuple(history), held_out, batch_size, seed, deadline
+        prepared, samples, indices, initial_state, monitor, tuple(history), held_out, batch_size, seed, deadline
     )
-    chosen = list(list_checks().values()) if only is None else get_checks(list(only))
-    skipped = {item.code for item in get_checks(list(ignore))}
-    chosen = sorted((item for item in chosen if item.code not in skipped), key=lambda item: item.seconds)
+    checks = list(list_checks().values()) if only is None else get_checks(list(only))
+    omitted = {item.code for item in get_checks(list(ignore))}
+    checks = sorted((item for item in checks if item.code not in omitted), key=lambda item: item.seconds)
     outcomes: list[Outcome] = []
-    with progress("checking", len(chosen)) as bar:
+    with progress("checking", len(checks)) as bar:
         try:
-            for item in chosen:
+            for item in checks:
                 bar.step(item.code)
                 if context.seconds_left == 0:
                     reason = f"the time budget of {time_budget:g} s was used; pass time_budget=None"
@@ -104,5 +103,5 @@ def check(
                 bar.advance()
         except KeyboardInterrupt:
             done = {outcome.code for outcome in outcomes}
-            outcomes += [NotChecked("interrupted", c.code, c.title) for c in chosen if c.code not in done]
+            outcomes += [NotChecked("interrupted", c.code, c.title) for c in checks if c.code not in done]
     return CheckResult.from_outcomes(outcomes, context, time.perf_counter() - start)

@@ -40,7 +40,7 @@ def configuration(context: Context) -> Outcome:
 
 
 def test_accuracy(context: Context) -> tuple[float, float]:
-    """Return the accuracy on the held-out samples and its upper end."""
+    """Return the accuracy on the held-out samples, and its one-sided 95 % limit."""
     assert context.test is not None
     accuracy = evaluate(context.network, context.test)["accuracy"]
     return accuracy, accuracy + 1.645 * (accuracy * (1 - accuracy) / len(context.test)) ** 0.5
@@ -95,17 +95,18 @@ def dead_units(context: Context) -> Outcome:
         # a module may be called several times in one pass; each call has units of its own
         key = (name, calls.get(name, 0))
         calls[name] = key[1] + 1
-        unit = 1 if output.ndim > 1 else 0
-        axes = tuple(axis for axis in range(output.ndim) if axis != unit)
-        now = (output > 0).any(dim=axes[0]) if len(axes) == 1 else (output > 0).amax(dim=axes)
-        before = active.get(key)
-        active[key] = now.cpu() if before is None or before.shape != now.shape else before | now.cpu()
+        # over all axes but that of units: samples and positions
+        unit_axis = 1 if output.ndim > 1 else 0
+        axes = tuple(axis for axis in range(output.ndim) if axis != unit_axis)
+        is_active = ((output > 0).any(dim=axes[0]) if len(axes) == 1 else (output > 0).amax(dim=axes)).cpu()
+        previous = active.get(key)
+        active[key] = is_active if previous is None or previous.shape != is_active.shape else previous | is_active
 
     with inspection_mode(network), forward_hooks(modules, record), torch.no_grad():
         for start in range(0, len(context.samples), 256):
             calls.clear()
             network_outputs(network, context.samples.inputs[start : start + 256], chunk_size=256)
-    units, dead = sum(len(units) for units in active.values()), sum(int((~units).sum()) for units in active.values())
+    units, dead = sum(map(len, active.values())), sum(int((~layer).sum()) for layer in active.values())
     if not units:
         return NotChecked("no ReLU layer ran")
     if dead < MIN_DEAD * units:
@@ -138,7 +139,7 @@ def sensitivity(context: Context) -> Outcome:
         return NotChecked("the network is untrained")
     generator = torch.Generator().manual_seed(context.seed)
     columns = x if x.ndim == 2 else x.movedim(1, -1).flatten(0, -2)
-    # a few outliers of a table's column would make noise of its standard deviation large for all other samples
+    # outliers in a column of a table would raise its standard deviation, and with it the noise of all samples
     spread = (robust_spread(x) if x.ndim == 2 else columns.std(0)).reshape(1, -1, *[1] * (x.ndim - 2))
     noise = torch.randn(x.shape, generator=generator).to(x) * spread * NOISE
     with inspection_mode(context.network):
