@@ -13,24 +13,9 @@ from typer.testing import CliRunner
 import gapscope as gs
 from commands import gapscope
 from gapscope.base.errors import InvalidInput
-from gapscope.base.specs import RunSpec
-from gapscope.cli import app
 from gapscope.cli.arguments import read_labelled_csv
-from gapscope.cli.report import _label_issues
 from gapscope.cli.study import app as study_app
 from gapscope.cli.study import load_study
-from gapscope.results.records import Record
-
-
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [("gapscope data fetch fash", "fashion_mnist"), ("gapscope measure x --measure ntk_t", "ntk_trace")],
-)
-def test_the_shell_is_answered(words: str, name: str) -> None:
-    position = str(len(words.split()) - 1)
-    environment = {"_GAPSCOPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": position}
-    done = CliRunner().invoke(app, [], env=environment, prog_name="gapscope")
-    assert name in done.stdout
 
 
 def rows(what: str) -> list[dict[str, Any]]:
@@ -135,15 +120,3 @@ def test_claims_speak_json() -> None:
 def test_an_unknown_study_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"study must be one of .*; got 'luo219'.*Did you mean 'luo2019'"):
         load_study("luo219")
-
-
-def test_the_data_of_the_first_record_are_judged_as_they_are_trained_on() -> None:
-    spec = RunSpec.from_dict({"data": {"name": "digits", "train_size": 150, "label_noise": 0.2}})
-    shown = _label_issues([Record(id="a", spec=spec.to_dict(), status="finished")], None)
-    assert len(shown["suspects"].indices) == len(shown["images"]) == 150
-    assert shown["suspects"].noise is not None and abs(shown["suspects"].noise.rate - 0.2) < 0.15
-
-
-def test_networks_trained_elsewhere_name_no_data() -> None:
-    with pytest.raises(InvalidInput, match="--suspects needs a network that gapscope trained"):
-        _label_issues([Record(id="a", spec={"width": 3}, status="finished")], None)

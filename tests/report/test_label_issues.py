@@ -1,4 +1,4 @@
-"""The section and the page on suspicious labels, and the page about one training."""
+"""The page about one training, and its section on suspected label errors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import torch
 
 from gapscope.base.errors import InvalidInput
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate, rank_label_issues
-from gapscope.report import write_report, write_training_report
+from gapscope.report import write_training_report
 from gapscope.report.label_issues import MAX_ROWS_SHOWN, label_issues_section
 from gapscope.training.recordings import Recordings
-from report.synthetic_pool import synthetic_records
 
 IMAGES = torch.rand(200, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -39,21 +38,6 @@ def test_where_the_network_is_too_weak_the_page_says_so(tmp_path: Path) -> None:
     assert "cannot be estimated" in section["noise"] and section["expected"] == ""
 
 
-def test_the_report_of_a_pool_shows_them_escaped_and_stays_small(tmp_path: Path) -> None:
-    path = write_report(
-        synthetic_records(),
-        tmp_path / "report.html",
-        title="Pool",
-        suspects=found(),
-        images=IMAGES,
-        classes=["cat", "dog", "<script>alert(1)</script>", "owl"],
-    )
-    text = path.read_text()
-    assert text.count('<img src="data:image/png;base64,') == MAX_ROWS_SHOWN
-    assert "<script>alert" not in text and "&lt;script&gt;alert" in text and 'href="#suspects"' in text
-    assert len(text) < 1_500_000
-
-
 ROWS = [
     {"ntk_trace": 2.0 * k, "alarm.ordinary": 0.1 * k, "alarm.canaries": 0.02 * k, "alarm.raised": float(k >= 6)}
     for k in range(1, 9)
@@ -62,10 +46,12 @@ ROWS = [
 
 def test_the_page_of_a_training_marks_the_moment_of_the_alarm(tmp_path: Path) -> None:
     path = write_training_report(
-        Recordings(range(1, 9), ROWS), tmp_path / "training.html", title="<One>", suspects=found(), images=IMAGES
-    )
+        Recordings(range(1, 9), ROWS), tmp_path / "training.html", title="<One>", suspects=found(), images=IMAGES,
+        classes=["cat", "dog", "<script>alert(1)</script>", "owl"],
+    )  # fmt: skip
     text = path.read_text()
     assert "The alarm was raised at epoch 6" in text and "&lt;One&gt;" in text
+    assert "<script>alert" not in text and "&lt;script&gt;alert" in text and len(text) < 1_500_000
     # epoch 6 of 8 in both figures: memorization against learning, and the trace
     assert re.findall(r'class="moment raised" x1="([^"]*)"', text) == ["75.00%", "75.00%"]
     assert "Memorization against learning" in text and text.count("<img") == MAX_ROWS_SHOWN

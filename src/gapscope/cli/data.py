@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, complete_datasets
+from gapscope.cli.options import DATA_ROOT, JSON
 
 app = typer.Typer(help="List data sets and fetch their official files.", no_args_is_help=True)
 
@@ -51,7 +51,7 @@ def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
 
 @app.command("fetch")
 def fetch_data(
-    name: str = typer.Argument(help="Name of a data set (`gapscope data list`).", autocompletion=complete_datasets),
+    name: str = typer.Argument(help="Name of a data set (`gapscope data list`)."),
     data_root: str | None = DATA_ROOT,
     base_url: str | None = typer.Option(None, "--base-url", help="Other server with the same files."),
     json: bool = JSON,

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, NETWORK, complete_measures
+from gapscope.cli.options import DATA_ROOT, JSON, NETWORK
 
 NAMES = typer.Option(
     [],
     "--measure",
     help="Measure to run (`gapscope list measures`); repeatable. Default: its default measures.",
-    autocompletion=complete_measures,
 )
 SAMPLES = typer.Option(None, help="Number of training samples to measure on. Default: all.")
 

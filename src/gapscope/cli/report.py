@@ -35,25 +35,6 @@ def _estimates(records: Sequence[Record]) -> dict[str, Any]:
     return {"estimator": estimator, "held_out": held_out}
 
 
-def _label_issues(records: Sequence[Record], data_root: str | None) -> dict[str, Any]:
-    """Return label issues of the pool's training data, by its first network at initialization."""
-    from gapscope.base.errors import InvalidInput
-    from gapscope.base.specs import RunSpec
-    from gapscope.labels.label_issues import find_label_issues
-    from gapscope.pools.from_spec import network_from_spec, prepared
-
-    trained_here = [record for record in records if "network" in record.spec and "data" in record.spec]
-    if not trained_here:
-        raise InvalidInput(
-            "--suspects needs a network that gapscope trained, whose record names its data; the pool has none. Pass "
-            "the result of gapscope.find_label_issues(network, data) to write_report(..., suspects=...)."
-        )
-    spec = RunSpec.from_dict(trained_here[0].spec)
-    problem, _ = prepared(spec, data_root)
-    result = find_label_issues(network_from_spec(spec, problem), problem.train)
-    return {"suspects": result, "images": problem.train.inputs}
-
-
 def _check(records: Sequence[Record], pool: Path, data_root: str | None) -> dict[str, Any]:
     """Return the checks of the most accurate stored network (nothing without weights or data)."""
 
@@ -82,7 +63,6 @@ def report(
     pool: Path = POOL,
     output: Path | None = typer.Option(None, help="Output file. Default: POOL/report.html."),
     title: str | None = typer.Option(None, help="Title of the page. Default: name of the folder."),
-    suspects: bool = typer.Option(False, help="Also show training samples with suspected label errors."),
     checks: bool = typer.Option(
         True, help="Begin with the findings of `gapscope check` for the most accurate network."
     ),
@@ -108,7 +88,5 @@ def report(
         return
     if checks:
         estimates |= _check(view.all_records, pool, data_root)
-    if suspects:
-        estimates |= _label_issues(view.records, data_root)
     path = write_report(view, output or pool / "report.html", title=name, **estimates)
     typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {pluralize(len(view.all_records), 'network')})")

@@ -41,15 +41,21 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeaderboardRow:
-    """Scores of one measure on a table of networks."""
+class Verdict:
+    """Verdict on one measure, with the scores on which it rests."""
 
-    measure: str
     role: str  # "measure", "size" (the baseline) or "random" (random numbers, a baseline)
     verdict: str  # "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters
     why: str
     partial: Score  # partial correlation with the gap given the hyperparameters; its p decides the verdict
     kendall: Score  # tau-b over all networks
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderboardRow(Verdict):
+    """All scores of one measure on a table of networks."""
+
+    measure: str
     granulated: Score  # mean tau-b where one hyperparameter varies
     granulated_groups: int
     granulated_dropped: int  # groups in which measure or gap is constant, so that tau is undefined
@@ -61,17 +67,6 @@ class LeaderboardRow:
     worst_sign_error: float
     environments: int  # number of environments in which the gaps differ significantly
     explained: float  # fraction of its variance that hyperparameters explain on held-out training configurations
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Verdict on one measure with its scores, as in `LeaderboardRow`."""
-
-    role: str
-    verdict: str
-    why: str
-    partial: Score
-    kendall: Score
 
 
 def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: int, recipes: int) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy
 from jaxtyping import Float, Int
@@ -100,9 +100,6 @@ class _LeaderboardContext:
     def values(self, name: str) -> Float[Array, " n"]:
         return self.rows[name].to_numpy(dtype=float)
 
-    def role(self, name: str) -> str:
-        return "random" if name == RANDOM else "size" if name == self.table.baseline else "measure"
-
     def paired(self, values: Float[Array, " n"], names: Sequence[str] = PAIRED) -> dict[str, Scored]:
         """Return scores over pairs, by name."""
         observed = self.pairs.of(values[:, None], only=names)
@@ -130,15 +127,17 @@ class _LeaderboardContext:
             resampled = weights @ errors / weights.sum(1)
         return Score.of(float(errors.mean()), percentile_interval(resampled, 0.95)), errors
 
-    def verdict(self, name: str, partial: Score, kendall: Score) -> tuple[str, str]:
-        """Return the verdict on one measure, and why."""
-        return verdict_of(
+    def verdict(self, name: str, partial: Score, kendall: Score) -> Verdict:
+        """Return the verdict on one measure."""
+        verdict, why = verdict_of(
             partial=partial,
             kendall=kendall,
             fixed=explain_by_settings(self.rows, name, self.settings),
             hyperparameters=len(self.settings),
             recipes=self.n_configurations,
         )
+        role = "random" if name == RANDOM else "size" if name == self.table.baseline else "measure"
+        return Verdict(role=role, verdict=verdict, why=why, partial=partial, kendall=kendall)
 
 
 def _row(
@@ -146,13 +145,10 @@ def _row(
 ) -> LeaderboardRow:
     groups, dropped = context.pairs.count_groups(context.values(name))
     sign_error, errors = context.signs(name, scores["kendall"].value, n_test)
-    verdict, why = context.verdict(name, scores["partial"], scores["kendall"])
+    values: dict[str, Any] = vars(context.verdict(name, scores["partial"], scores["kendall"])) | scores
     return LeaderboardRow(
         measure=name,
-        role=context.role(name),
-        verdict=verdict,
-        why=why,
-        **scores,
+        **values,
         granulated_groups=groups,
         granulated_dropped=dropped,
         competition=100 * competition_score(context.rows, name, context.target, context.settings),
@@ -184,11 +180,10 @@ def verdicts(
     kendalls = _add_p_values([context.paired(values, ("kendall",))["kendall"] for values in columns], two_sided=True)
     associations = [context.associations.of(values) for values in columns]
     partials = _add_p_values([(each.score, each.permuted) for each in associations], two_sided=True)
-    result: dict[str, Verdict] = {}
-    for name, partial, kendall in zip(context.names, partials, kendalls, strict=True):
-        verdict, why = context.verdict(name, partial, kendall)
-        result[name] = Verdict(role=context.role(name), verdict=verdict, why=why, partial=partial, kendall=kendall)
-    return result
+    return {
+        name: context.verdict(name, partial, kendall)
+        for name, partial, kendall in zip(context.names, partials, kendalls, strict=True)
+    }
 
 
 def rank_measures(

@@ -1,4 +1,4 @@
-"""Section: samples with suspected label errors, as pictures if they are images."""
+"""Section of the training report: suspected label errors, as pictures if they are images."""
 
 from __future__ import annotations
 

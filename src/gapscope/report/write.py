@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from gapscope.report.curves import curves
 from gapscope.report.figures import correlation_strip
 from gapscope.report.formatting import format_fixed, format_number
 from gapscope.report.held_out import held_out_section
-from gapscope.report.label_issues import label_issues_section
 from gapscope.report.measures import cards, guide, leaderboard_verdicts, ranked_measures, split_ranking
 from gapscope.report.networks import networks, overview
 from gapscope.report.pool_view import PoolView, as_view
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     import pandas
 
     from gapscope.checks import CheckResult
-    from gapscope.labels.results import LabelIssues
     from gapscope.pools import Pool
     from gapscope.prediction.gap_estimator import GapEstimator
 
@@ -75,24 +73,19 @@ def write_report(
     held_out: pandas.DataFrame | None = None,
     level: float = 0.9,
     check: tuple[str, CheckResult] | None = None,
-    suspects: LabelIssues | None = None,
-    images: Any = None,
-    classes: Sequence[str] | None = None,
 ) -> Path:
     """Write one self-contained HTML page about a pool of networks, and return its path.
 
     The page shows an overview with the unfinished networks, held-out estimates with their baselines, measures ranked by
-    their correlation with the gap, training curves, label issues, one row per network, and a description of each
-    number. It works offline and without scripts, on phones, in dark mode and on paper, and stays under 1.5 MB. Above
-    1,000 networks, statistics and figures use a random sample of whole training configurations.
+    their correlation with the gap, training curves, one row per network, and a description of each number. It works
+    offline and without scripts, on phones, in dark mode and on paper, and stays under 1.5 MB. Above 1,000 networks,
+    statistics and figures use a random sample of whole training configurations.
 
     Args:
         held_out: Estimates of networks outside the fit, indexed by run id: the result of `GapEstimator.assess` or
             `cross_val_predict` for rows of `records_to_pandas(records)`.
         level: Nominal coverage of the intervals in `held_out`.
         check: Run id of one network and its result of `gapscope.check`, which opens the page.
-        suspects: Result of `gapscope.find_label_issues` for the pool's training data.
-        images: Training samples by position ([h, w], [1, h, w] or [3, h, w]), to show those of `suspects`.
 
     >>> import tempfile
     >>> record = Record(id="a", spec={}, status="failed", message="out of memory")
@@ -120,6 +113,5 @@ def write_report(
             cards=cards(view, ranked),
             curves=curves(view),
             networks=networks(view),
-            suspects=None if suspects is None else label_issues_section(suspects, images, classes),
             guide=guide(view),
         )
