@@ -8,8 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cases import CASES, each
-from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.errors import InvalidInput
 from gapscope.measures.curvature import Hessian, fisher_trace, hessian_top_eigenvalue, hessian_trace
+from gapscope.measures.path_norms import fisher_rao_norm
+from gapscope.measures.training_speed import gradient_noise
 
 DOUBLE = torch.float64
 
@@ -79,22 +81,21 @@ def test_products_with_the_hessian_of_real_networks(name: str) -> None:
 
 
 @each()
-def test_fisher_trace_of_dense_gradients(name: str) -> None:
+def test_dense_gradients_of_single_samples(name: str) -> None:
     network, samples = CASES[name].make(5, dtype=DOUBLE)
+    x, y = samples.inputs, samples.targets
+    assert y is not None
     parameters = [p for p in network.parameters() if p.requires_grad]
-    squares = [
-        sum(
-            float(g.square().sum()) for g in torch.autograd.grad(F.cross_entropy(network(x[None]), y[None]), parameters)
-        )
-        for x, y in zip(samples.inputs, samples.targets, strict=True)  # type: ignore[arg-type]
-    ]
-    assert fisher_trace(network, samples.inputs, samples.targets) == pytest.approx(sum(squares) / 5, rel=1e-8)  # type: ignore[arg-type]
+    losses = [F.cross_entropy(network(x[i : i + 1]), y[i : i + 1]) for i in range(5)]
+    rows = torch.stack([torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]) for loss in losses])
+    weights = torch.cat([p.detach().flatten() for p in parameters])
+    assert fisher_trace(network, x, y) == pytest.approx(float(rows.square().sum(1).mean()), rel=1e-8)
+    noise = (rows - rows.mean(0)).square().sum(1).mean()
+    assert gradient_noise(network, x, y) == pytest.approx(float(noise), rel=1e-8)
+    assert fisher_rao_norm(network, x, y) == pytest.approx(float((rows @ weights).square().mean()), rel=1e-9)
 
 
-def test_what_curvature_needs() -> None:
-    x, y = torch.ones(4, 2), torch.zeros(4).long()
-    with pytest.raises(NotMeasurable, match="no trainable parameters"):
-        hessian_trace(nn.Identity(), x, y)
+def test_a_loss_without_curvature_has_the_eigenvalue_0() -> None:
     flat = nn.Linear(2, 1, bias=False)  # inputs of zero: the loss does not depend on the weights
     assert hessian_top_eigenvalue(flat, torch.zeros(4, 2), torch.ones(4, 1)) == 0
 

@@ -1,4 +1,4 @@
-"""Path norms against enumerated paths, and the Fisher-Rao norm against dense gradients and a closed form."""
+"""Path norms against enumerated paths, and the Fisher-Rao norm against a closed form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cases import CASES, each
 from gapscope.measures.path_norms import fisher_rao_norm, path_norm
 
 DOUBLE = torch.float64
@@ -54,18 +53,6 @@ def test_batch_norm_is_the_map_that_it_is_in_evaluation_mode(affine: bool) -> No
     assert path_norm(network, torch.zeros(1, 3, dtype=DOUBLE)) == pytest.approx(
         float(expected.sum().detach()), rel=1e-10
     )
-
-
-@each()
-def test_dense_gradients_of_single_samples(name: str) -> None:
-    network, samples = CASES[name].make(5, dtype=DOUBLE)
-    parameters = [p for p in network.parameters() if p.requires_grad]
-    expected = []
-    for x, y in zip(samples.inputs, samples.targets, strict=True):  # type: ignore[arg-type]
-        gradients = torch.autograd.grad(F.cross_entropy(network(x[None]), y[None]), parameters)
-        expected.append(sum(float((g * p.detach()).sum()) for g, p in zip(gradients, parameters, strict=True)) ** 2)
-    result = fisher_rao_norm(network, samples.inputs, samples.targets)  # type: ignore[arg-type]
-    assert result == pytest.approx(sum(expected) / 5, rel=1e-9)
 
 
 def test_closed_form_of_a_homogeneous_network() -> None:

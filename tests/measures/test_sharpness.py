@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
+from typing import Any
 
 import pytest
 import torch
@@ -90,34 +91,35 @@ def test_noise_in_units_of_the_weights() -> None:
         assert result**-0.5 == pytest.approx(factor, rel=(0.01 + 2 * 0.0034) / 0.225)
 
 
-def test_measures_of_one_stream_search_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def perturbations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry per noise sample from here on."""
+    calls, perturb = list[int](), pacbayes._perturb
+
+    def count(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        return perturb(*args, **options)
+
+    monkeypatch.setattr(pacbayes, "_perturb", count)
+    return calls
+
+
+def test_measures_of_one_stream_search_once(perturbations: list[int]) -> None:
     network, x, y = margin_classifier(0.5)
-    searches, noisy = [], pacbayes._perturb
-
-    def counted(*args: object, **options: object) -> object:
-        searches.append(1)
-        return noisy(*args, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(pacbayes, "_perturb", counted)
     pacbayes_flatness(network, x, y, generator=torch.Generator().manual_seed(3))
-    once = len(searches)
+    once = len(perturbations)
     with memo_scope():
         for measure in (pacbayes_flatness, pacbayes_norm):
             measure(network, x, y, generator=torch.Generator().manual_seed(3))
-    assert len(searches) == 2 * once > 0
+    assert len(perturbations) == 2 * once > 0
 
 
-def test_draws_that_cannot_matter_are_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most deviations the accuracy is lost after a few draws, whatever the others would show."""
+def test_noise_samples_that_cannot_matter_are_omitted(
+    perturbations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most deviations the accuracy is lost after a few noise samples, whatever the others would show."""
     network, x, y = margin_classifier(0.02)
-    drawn, noisy = [], pacbayes._perturb
-
-    def counted(*args: object, **options: object) -> object:
-        drawn.append(1)
-        return noisy(*args, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(pacbayes, "_perturb", counted)
-    result, spared = pacbayes_flatness(network, x, y, draws=50), len(drawn)
+    result, n_used = pacbayes_flatness(network, x, y, draws=50), len(perturbations)
     monkeypatch.setattr(pacbayes, "_certainly_exceeds", lambda *args: False)
     assert pacbayes_flatness(network, x, y, draws=50) == result
-    assert len(drawn) - spared > 1.3 * spared
+    assert len(perturbations) - n_used > 1.3 * n_used

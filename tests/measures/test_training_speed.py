@@ -16,7 +16,6 @@ from gapscope.base.errors import InvalidInput
 from gapscope.measures.parameters import multiply_accumulates
 from gapscope.measures.training_speed import (
     gradient_disparity,
-    gradient_noise,
     gradient_weight_alignment,
     training_loss_sum,
 )
@@ -32,13 +31,6 @@ def data(n: int = 20) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 def gradient(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     result = torch.autograd.grad(F.cross_entropy(network(x), y), list(network.parameters()))
     return torch.cat([g.flatten() for g in result])
-
-
-def test_noise_of_dense_gradients() -> None:
-    network, x, y = data()
-    rows = torch.stack([gradient(network, a[None], b[None]) for a, b in zip(x, y, strict=True)])
-    expected = (rows - rows.mean(0)).square().sum(1).mean()
-    assert gradient_noise(network, x, y) == pytest.approx(float(expected), rel=1e-9)
 
 
 def test_disparity_of_all_pairs_of_batches() -> None:

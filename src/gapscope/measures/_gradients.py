@@ -108,10 +108,6 @@ def loss_rise(
     return max(losses) - losses[0]
 
 
-# samples per pass; limits the memory for their gradients
-_MAX_SAMPLES_PER_PASS = 256
-
-
 @memoize
 def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None) -> Sequence[Tensor]:
     """Return the gradient of the mean loss, one real tensor per trainable weight."""
@@ -145,6 +141,6 @@ def sample_square_norms(
             inputs,
             chunk_size,
             one_pass=lambda first: norms(first, targets[: len(first)]),
-            at_most=_MAX_SAMPLES_PER_PASS,
+            at_most=BACKWARD_CHUNK_SIZE,
         )
         return torch.cat([norms(inputs[part], targets[part]) for part in slices(len(inputs), size)])
