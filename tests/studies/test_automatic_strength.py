@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 from gapscope_studies.automatic_strength import study
-from gapscope_studies.automatic_strength.study import AUTOMATIC, NONE, compare, final_accuracy, fixed, rows_of, runs_of
+from gapscope_studies.automatic_strength.study import (
+    AUTOMATIC,
+    NONE,
+    compare,
+    final_accuracy,
+    fixed_name,
+    rows_of,
+    runs_of,
+)
 from gapscope_studies.kit.study import RunSettings
 
-WAYS = {"0.0": NONE, "0.01": fixed(0.01), "auto": AUTOMATIC}
+WAYS = {"0.0": NONE, "0.01": fixed_name(0.01), "auto": AUTOMATIC}
 
 
 def made_up(final: dict[str, list[float]], noise: float) -> list[dict[str, Any]]:
@@ -30,7 +38,7 @@ def test_the_best_fixed_strength_is_that_of_the_scenario() -> None:
     rows += made_up({"0.0": [0.2, 0.4], "0.01": [0.6, 0.4], "auto": [0.6, 0.6]}, 0.4)
     result = compare(rows, tuned=0.01)
     clean, noisy = result["scenarios"]
-    assert (clean["best fixed way"], noisy["best fixed way"]) == (NONE, fixed(0.01))
+    assert (clean["best fixed way"], noisy["best fixed way"]) == (NONE, fixed_name(0.01))
     assert clean["automatic minus best fixed"] == pytest.approx(0.0)
     assert noisy["automatic minus best fixed"] == pytest.approx(0.1)
     assert result["worst"] == pytest.approx(0.0) and result["collapsed"] == 0

@@ -10,7 +10,7 @@ import torch
 from gapscope.data import load_dataset
 from gapscope.measures.registry import get_measure
 from gapscope_studies.kit.study import RunSettings
-from gapscope_studies.which_measure.study import NUMBERS, held_out, specs_of, taus_within
+from gapscope_studies.which_measure.study import NUMBERS, held_out_samples, specs_of, taus_within
 from smoke_studies import SmokeStudy
 
 
@@ -34,7 +34,7 @@ def test_every_number_of_the_protocol_is_one_that_its_measure_yields() -> None:
 def test_what_is_held_out_is_everything_but_the_training_images() -> None:
     everything = load_dataset("digits")
     chosen = everything.train.subset(torch.arange(0, 100, 2))
-    result = held_out(chosen, everything)
+    result = held_out_samples(chosen, everything)
     rows = {image.numpy().tobytes() for image in chosen.inputs}
     assert not rows & {image.numpy().tobytes() for image in result.inputs}
     twins = sum(image.numpy().tobytes() in rows for image in everything.train.inputs)

@@ -15,9 +15,7 @@ import torch
 from torch import nn
 
 from gapscope.base.random_streams import make_generator
-from gapscope.base.samples import Samples
 from gapscope.base.specs import DataSpec, LossSpec, NetworkSpec, RunSpec, TrainingSpec
-from gapscope.data.corruptions import inject_label_noise
 from gapscope.inspection.losses import evaluate
 from gapscope.networks import build_network
 from gapscope.penalties.base import make_penalty
@@ -25,13 +23,14 @@ from gapscope.pools.from_spec import prepared
 from gapscope.pools.jobs import run_cached
 from gapscope.training.loop import train
 from gapscope_studies.kit.claims import Claim, claim, estimate
-from gapscope_studies.kit.statistics import Interval, bootstrap
+from gapscope_studies.kit.data import noisy_subset, quartile_classes
+from gapscope_studies.kit.statistics import bootstrap_mean, from_list
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 
 Row = Mapping[str, Any]
 NONE, AUTOMATIC, FIXED = "none", "gradient similarity, automatic", "gradient similarity, fixed"
-# name of a method -> in words
-OTHERS = {
+# baseline -> its name in claims
+BASELINES = {
     NONE: "training without a penalty",
     "tuned once": "the strength that was tuned once, on one scenario",
     "dropout": "dropout",
@@ -43,9 +42,6 @@ NEAR = 0.015
 LAST = 5  # epochs whose test accuracy is averaged: single ones jump by some points
 
 
-# --- training runs
-
-
 @dataclass(frozen=True)
 class Method:
     """Remedy for label noise: a penalty or loss with options, dropout, or early stopping."""
@@ -53,8 +49,8 @@ class Method:
     name: str
     penalty: Mapping[str, Any] | None = None
     loss: Mapping[str, Any] | None = None
-    dropout: float = 0.0  # where the network has it
-    held_out: float = 0.0  # fraction of the samples that is not trained on and chooses the epoch whose weights are kept
+    dropout: float = 0.0  # of networks with dropout layers
+    held_out: float = 0.0  # fraction of the samples that selects the epoch and is not trained on
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class Run:
     scenario: Mapping[str, Any]  # name, data (without noise), network, training (without penalties)
     samples: int
     test: int
-    noise: float  # fraction of wrong labels, alike among all classes
+    noise: float  # rate of symmetric label noise
     seed: int  # of samples, noise, weights and order
     method: Method
 
@@ -74,21 +70,17 @@ class Run:
         return re.sub(r"[ ,]+", "_", f"{self.scenario['name']}-{self.noise:g}-{self.seed}-{self.method.name}")
 
 
-def fixed(strength: float) -> str:
-    """Name of a fixed strength."""
+def fixed_name(strength: float) -> str:
+    """Return the name of a fixed strength."""
     return f"{FIXED} {strength:g}"
 
 
 def runs_of(settings: Mapping[str, Any]) -> list[Run]:
-    """Return all training runs by seed, with the first seeds of all scenarios early.
-
-    Runs of the `last` ways come at the end. The ways of a scenario are none, its fixed strengths and the one tuned
-    once, and those of the settings.
-    """
+    """Return all training runs seed by seed, those of the `last` methods at the end."""
     methods = {}
     for scenario in settings["scenarios"]:
         strengths = sorted({*scenario["strengths"], settings["tuned"]})
-        penalties = {fixed(s): {"name": "gradient_similarity", "options": {"strength": s}} for s in strengths}
+        penalties = {fixed_name(s): {"name": "gradient_similarity", "options": {"strength": s}} for s in strengths}
         others = [Method(**way) for way in settings["ways"] if way["name"] not in scenario.get("without", ())]
         methods[scenario["name"]] = [Method(NONE), *(Method(*each) for each in penalties.items()), *others]
     return [
@@ -102,22 +94,6 @@ def runs_of(settings: Mapping[str, Any]) -> list[Run]:
     ]
 
 
-def problem_of(run: Run, root: str | None) -> tuple[Samples, Samples, int]:
-    """Training samples with wrong labels among them, test samples, and the number of classes."""
-    problem = prepared(RunSpec(data=DataSpec.from_dict(run.scenario["data"])), root)[0]
-    train, test, classes = problem.train, problem.test, problem.n_outputs
-    assert train.targets is not None and test.targets is not None
-    if problem.task == "regression":
-        edges = train.targets[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
-        train, test = (replace(part, targets=torch.bucketize(part.targets[:, 0], edges)) for part in (train, test))  # type: ignore[index]
-        classes = 4
-    rows = torch.randperm(len(train), generator=make_generator(run.seed, "training subset"))[: run.samples]
-    train, test = train.subset(rows), test.subset(torch.arange(min(run.test, len(test))))
-    assert train.targets is not None
-    wrong = inject_label_noise(train.targets, run.noise, classes, make_generator(run.seed, "label noise"))
-    return replace(train, targets=wrong), test, classes
-
-
 def final_accuracy(accuracies: Sequence[float], held_out: Sequence[float]) -> float:
     """Return the test accuracy of the last epochs, or of the first best held-out epoch."""
     if held_out:
@@ -126,28 +102,32 @@ def final_accuracy(accuracies: Sequence[float], held_out: Sequence[float]) -> fl
 
 
 def train_run(run: Run, root: str | None) -> dict[str, Any]:
-    """Train, and return what is compared."""
-    samples, test, classes = problem_of(run, root)
+    """Train, and return accuracies, status and seconds of one run."""
+    problem = prepared(RunSpec(data=DataSpec.from_dict(run.scenario["data"])), root)[0]
+    problem = quartile_classes(problem) if problem.task == "regression" else problem
+    problem = noisy_subset(problem, run.samples, run.test, run.noise, run.seed)
     spec, method = NetworkSpec.from_dict(run.scenario["network"]), run.method
     options: dict[str, Any] = {**spec.options} | ({"dropout": method.dropout} if method.dropout else {})
-    shape, weights = tuple(samples.inputs.shape[1:]), make_generator(run.seed, "initial weights")
-    network = build_network(spec.name, input_shape=shape, n_outputs=classes, generator=weights, **options)
+    weights = make_generator(run.seed, "initial weights")
+    network = build_network(
+        spec.name, input_shape=problem.input_shape, n_outputs=problem.n_outputs, generator=weights, **options
+    )
     settings = TrainingSpec.from_dict(run.scenario["training"])
     if method.loss is not None:
         settings = replace(settings, loss=LossSpec(**method.loss))
     penalties = [make_penalty(each["name"], each.get("options", {})) for each in [method.penalty] if each is not None]
     held_out: list[float] = []
-    part, rest, n_out = samples, None, round(method.held_out * len(samples))
+    part, rest, n_out = problem.train, None, round(method.held_out * len(problem.train))
     if n_out:
-        order = torch.randperm(len(samples), generator=make_generator(run.seed, "split"))
-        part, rest = samples.subset(order[n_out:]), samples.subset(order[:n_out])
+        order = torch.randperm(len(problem.train), generator=make_generator(run.seed, "split"))
+        part, rest = problem.train.subset(order[n_out:]), problem.train.subset(order[:n_out])
 
     def on_epoch(network: nn.Module, row: dict[str, Any]) -> None:
         if rest is not None:
             held_out.append(evaluate(network, rest)["accuracy"])
 
     start = time.process_time()
-    result = train(network, part, settings, seed=run.seed, test=test, penalties=penalties, on_epoch=on_epoch)
+    result = train(network, part, settings, seed=run.seed, test=problem.test, penalties=penalties, on_epoch=on_epoch)
     seconds = time.process_time() - start
     accuracies = [float(row["test_accuracy"]) for row in result.history]
     return {
@@ -158,21 +138,16 @@ def train_run(run: Run, root: str | None) -> dict[str, Any]:
 
 
 def rows_of(settings: Mapping[str, Any], work: Path, root: str | None) -> list[Row]:
-    """The stored rows of all training runs."""
+    """Return the rows of all training runs, cached in a folder."""
     jobs = {run.name: partial(train_run, run, root) for run in runs_of(settings)}
     return list(run_cached(jobs, work, workers=1).values())
 
 
-# --- comparison
-
-
 def compare(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
-    """Return means per scenario and noise, and mean differences with confidence intervals.
+    """Return means per scenario and noise, and how much better the automatic strength ends.
 
-    Intervals are over independent samples and weights. `tuned` is the strength that was tuned once. "differences" are
-    of the test accuracy of the automatic strength, less that of every other way in the same scenarios and of the best
-    fixed strength of each; clusters are scenarios and seeds. "collapsed" counts runs with the automatic strength that
-    end below half of what none reaches, or not at all.
+    "differences" are those to every other method and to the best fixed strength of each scenario. "collapsed" counts
+    runs that diverged or end below half of the accuracy without a penalty. `tuned`: strength that was tuned once.
     """
     table = pandas.DataFrame(list(rows))
     wide: Any = table.pivot_table(index=["scenario", "noise", "seed"], columns="way", values="final", sort=False)
@@ -184,21 +159,17 @@ def compare(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
             "scenario": scenario, "noise": float(noise), "seeds": len(part), "ways": finals.to_dict(),
             "best fixed": float(finals[best]), "best fixed way": best,
             "automatic minus best fixed": float(finals[AUTOMATIC] - finals[best]),
-            "automatic minus tuned once": float(finals[AUTOMATIC] - finals[fixed(tuned)]),
+            "automatic minus tuned once": float(finals[AUTOMATIC] - finals[fixed_name(tuned)]),
         })  # fmt: skip
         parts.append(part[best])
-    others = wide.drop(columns=AUTOMATIC).assign(
-        **{"best fixed": pandas.concat(parts), "tuned once": wide[fixed(tuned)]}
-    )
+    others = wide.drop(columns=AUTOMATIC)
+    others = others.assign(**{"best fixed": pandas.concat(parts), "tuned once": wide[fixed_name(tuned)]})
     differences = {}
-    for way in others:
-        # noises of a scenario and seed share samples and weights
-        values = (wide[AUTOMATIC] - others[way]).dropna()
-        clusters, array = [f"{scenario} {seed}" for scenario, _, seed in values.index], values.to_numpy(dtype=float)
-        result = bootstrap(lambda rows, array=array: float(array[rows].mean()), len(array), clusters)
-        differences[way] = {
-            "value": result.value, "low": result.low, "high": result.high, "trainings": len(array),
-        }  # fmt: skip
+    for name in others:
+        values = (wide[AUTOMATIC] - others[name]).dropna()
+        # levels of noise share their samples and weights
+        result = bootstrap_mean(values, [f"{scenario} {seed}" for scenario, _, seed in values.index])
+        differences[name] = {"value": result.value, "low": result.low, "high": result.high, "trainings": len(values)}
     unfinished = table[(table["way"] == AUTOMATIC) & (table["status"] != "finished")]
     return {
         "scenarios": scenarios,
@@ -209,38 +180,30 @@ def compare(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
 
 
 def claims_of(numbers: Mapping[str, Any]) -> list[Claim]:
-    """Return claims on differences of test accuracy over scenarios.
-
-    The units are the seeds of a family of data and network.
-    """
+    """Return claims on differences of test accuracy. Units are the seeds of a family."""
     differences, rows = numbers["differences"][AUTOMATIC], numbers["scenarios"]
-    # levels of noise share their samples and weights
-    families = {row["scenario"]: row["seeds"] for row in rows}
-    common: dict[str, Any] = {
-        "ours": True, "compared": (), "untrained": "accuracies at the end of training, whatever was learned",
-    }  # fmt: skip
-    texts = {name: (f", a penalty that sets its own strength ends better than {says}", 0.0)
-             for name, says in OTHERS.items()}  # fmt: skip
-    # the best fixed strength is chosen by test accuracy: no method can know it
+    families = {row["scenario"]: row["seeds"] for row in rows}  # of data and network, with any noise
+    evidence = "accuracies at the end of training, whatever was learned"
+    common: dict[str, Any] = {"ours": True, "compared": (), "untrained": evidence}
+    texts = {name: (f", a penalty that sets its own strength ends better than {baseline}", 0.0)
+             for name, baseline in BASELINES.items()}  # fmt: skip
+    # the best fixed strength is selected by test accuracy, which no method can know
     texts["best fixed"] = (f" it loses less than {100 * NEAR:g} points to the best fixed strength of each", -NEAR)
-    claims = []
-    for name, (says, above) in texts.items():
+    unit, claims = f"seeds of {len(families)} families of data and network", []
+    for name, (text, above) in texts.items():
         if name in differences:
-            value, low, high = (differences[name][key] for key in ("value", "low", "high"))
-            claims.append(estimate(
-                "ours", f"on four families{says}", "test accuracy, difference",
-                Interval(value, low, high, sum(families.values())), above=above,
-                unit=f"seeds of {len(families)} families of data and network", **common,
-            ))  # fmt: skip
-    beyond = claim("ours", "on any family it ends better than the strength that was tuned once",
+            interval = from_list((differences[name][key] for key in ("value", "low", "high")), sum(families.values()))
+            claims.append(estimate("ours", f"on four families{text}", "test accuracy, difference", interval,
+                                   above=above, unit=unit, **common))  # fmt: skip
+    on_any = claim("ours", "on any family it ends better than the strength that was tuned once",
                    "test accuracy, difference", [row["automatic minus tuned once"] for row in rows],
                    clusters=[row["scenario"] for row in rows], above=0.0, unit="families of data and network",
                    **common)  # fmt: skip
-    return [*claims, beyond]
+    return [*claims, on_any]
 
 
 def judging(setting: RunSettings) -> Outcome:
-    """Train what is missing and compare."""
+    """Train the missing networks, and compare the automatic strength with all other methods."""
     settings = setting.read(__file__, "smoke" if setting.scale == "smoke" else "small")
     rows = rows_of(settings, setting.work, setting.data_root)
     numbers = compare(rows, settings["tuned"]) | {"trainings": len(rows), "runs": rows}

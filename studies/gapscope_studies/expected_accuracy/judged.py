@@ -29,7 +29,7 @@ from gapscope_studies.expected_accuracy.rows import (
     to_table,
 )
 from gapscope_studies.expected_accuracy.runs import data_of, load_or_read, read_network
-from gapscope_studies.kit.statistics import bootstrap, to_list
+from gapscope_studies.kit.statistics import bootstrap_mean, to_list
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 TARGET = "test_score_like_training"
@@ -198,14 +198,14 @@ def _combination(setting: RunSettings, results: Table, table: Table) -> dict[str
         np.arange(0.005, 0.2, 0.001), key=lambda a: abs(float(is_covered(x.mean(1), n, y, a).mean()) - 0.9)
     )
     truth, samples = (table[name].to_numpy(dtype=float) for name in (TARGET, "samples"))
-    covered = is_covered(results[MEAN].to_numpy(dtype=float), samples, truth, network_error).astype(float)
+    covered = is_covered(results[MEAN].to_numpy(dtype=float), samples, truth, network_error)
     return {
         "fitted_networks": len(items),
         "fitted_weights": [float(weight) for weight in weights],
         "error_with_fitted_weights": root_mean_square(results[[RBF, NTK]].to_numpy() @ weights - truth),
         "network_error": float(network_error),
         "coverage_fitted": float(is_covered(x.mean(1), n, y, network_error).mean()),
-        "coverage": to_list(bootstrap(lambda rows: float(covered[rows].mean()), len(covered), table["data"].tolist())),
+        "coverage": to_list(bootstrap_mean(covered, table["data"].tolist())),
     }
 
 

@@ -37,7 +37,7 @@ from gapscope_studies.expected_accuracy.rows import (
     to_numbers,
     to_table,
 )
-from gapscope_studies.kit.statistics import bootstrap
+from gapscope_studies.kit.statistics import bootstrap, bootstrap_mean
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 TARGETS = {"CIFAR-100, 20 classes": "cifar100", "Fashion-MNIST": "fashion_mnist", "MNIST": "mnist",
@@ -139,9 +139,8 @@ def _row(table: Table, score: str) -> dict[str, Any]:
         taus.append(kendall_tau(values, truth))
         # accuracy of the best network minus that of the one with the largest score, in points
         regrets.append(100 * float(truth.max() - truth[values.argmax()]))
-    row: dict[str, Any] = {"score": score}
-    for name, numbers in (("tau", np.array(taus)), ("regret in points", np.array(regrets))):
-        row[name] = bootstrap(lambda i, numbers=numbers: float(numbers[i].mean()), len(numbers), targets, draws=500)
+    tau, loss = (bootstrap_mean(values, targets, draws=500) for values in (taus, regrets))
+    row: dict[str, Any] = {"score": score, "tau": tau, "regret in points": loss}
     if score in OURS:
         errors = table[score] - table[TRUTH]
         row["error"] = rms_error(errors, table["target"].tolist()).within(0, math.inf)

@@ -68,7 +68,7 @@ def scale_rows(values: Mapping[str, str]) -> list[dict[str, str]]:
 def provenance(setting: RunSettings, networks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the fields of an outcome that state the scale of networks."""
     table = pandas.DataFrame(networks, columns=["data", "samples", "noise", "recipe", "seed"])
-    names = sorted(set(table["data"].tolist()))
+    names = sorted({str(name) for name in table["data"]})
     return {
         "stands_in_for": scale_rows(
             {
@@ -81,7 +81,7 @@ def provenance(setting: RunSettings, networks: Sequence[Mapping[str, Any]]) -> d
             }
         ),
         "seeds": sorted({int(seed) for seed in table["seed"]}),
-        "data": hashes_of(setting, *sorted({QUARTILES.get(name, name) for name in names})),
+        "data": hashes_of(setting, *sorted({QUARTILES.get(name) or name for name in names})),
     }
 
 

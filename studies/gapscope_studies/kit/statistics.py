@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,12 @@ class Interval:
 def to_list(interval: Any) -> list[float]:
     """Return value, low and high of an interval or estimate."""
     return [interval.value, interval.low, interval.high]
+
+
+def from_list(ends: Iterable[float], units: int) -> Interval:
+    """Return the interval of value, low and high."""
+    value, low, high = ends
+    return Interval(value, low, high, units)
 
 
 def widening(units: int) -> float:
@@ -109,6 +115,12 @@ def bootstrap(statistic: Statistic, n: int, clusters: Clusters = None, *, draws:
         picks = (np.concatenate([rows[i] for i in pick]) for pick in picks)
     result = np.array([statistic(pick) for pick in picks], dtype=float)
     return _with_percentiles(value, result, len(rows))
+
+
+def bootstrap_mean(values: Any, clusters: Clusters = None, *, draws: int = 2000) -> Interval:
+    """Return the mean of values with its interval over clusters."""
+    array = np.asarray(values, dtype=float)
+    return bootstrap(lambda rows: float(array[rows].mean()), len(array), clusters, draws=draws)
 
 
 def bootstrap_both(statistic: Statistic, values: np.ndarray) -> Interval:

@@ -15,7 +15,7 @@ from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, ComparisonArm, estimate
 from gapscope_studies.kit.pool import data_hashes
 from gapscope_studies.kit.provenance import git
-from gapscope_studies.kit.statistics import Interval, bootstrap
+from gapscope_studies.kit.statistics import Interval, bootstrap, bootstrap_mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 from gapscope_studies.overfitting_alarm.judging import (
     BEST_CHECKPOINT,
@@ -140,11 +140,9 @@ def _gains(ours: pandas.Series, baselines: pandas.DataFrame, cases: Sequence[Cas
     table: dict[str, dict[str, Interval]] = {str(name): {} for name in baselines}
     for group, holds in GROUPS.items():
         rows = [i for i, case in enumerate(cases) if holds(case.noise)]
+        kinds = [cases[i].kind for i in rows]
         for name in table:
-            gains = (ours - baselines[name]).iloc[rows].tolist()
-            table[name][group] = _over_kinds(
-                lambda values: float(np.mean(values)), gains, [cases[i].kind for i in rows]
-            )
+            table[name][group] = bootstrap_mean((ours - baselines[name]).iloc[rows], kinds, draws=1000)
     return table
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from gapscope.base.files import read_json
 from gapscope_studies.checks.summary import BAR_FALSE_ALARMS, BAR_HITS, wilson
 from gapscope_studies.kit.claims import HELD, NOT_HELD, Claim, claim, estimate
-from gapscope_studies.kit.statistics import Interval, mean
+from gapscope_studies.kit.statistics import Interval, from_list, mean
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +26,7 @@ RANKINGS = (
     ("one training", "area under the margin", "one training ranks them better than the area under the margin"),
     ("one training", "no network", "one training ranks them better than no network"),
 )
-# kind of reading -> what is claimed of the share of pools in which it gets the verdict "evidence"
+# kind of reading -> claim about the fraction of pools with the verdict "evidence"
 PROTOCOLS = {
     "random": ("random numbers rarely get evidence", {"below": 0.05}),
     "leak": ("functions of the hyperparameters rarely get evidence", {"below": 0.05}),
@@ -36,25 +36,21 @@ PROTOCOLS = {
 }
 
 
-def _share(source: str, says: str, quantity: str, count: int, total: int, **more: Any) -> Claim:
-    """A claim about a share of independent cases, with Wilson's interval."""
-    value, low, high = wilson(count, total) or (math.nan, -math.inf, math.inf)
-    return estimate(source, says, quantity, Interval(value, low, high, total), compared=(), **more)
+def _fraction_claim(source: str, says: str, quantity: str, count: int, total: int, **more: Any) -> Claim:
+    """Return a claim about a fraction of independent cases, with Wilson's interval."""
+    ends = wilson(count, total) or (math.nan, -math.inf, math.inf)
+    return estimate(source, says, quantity, from_list(ends, total), compared=(), **more)
 
 
 def _better(content: Mapping[str, Any], method: str, other: str, says: str, units: int) -> Claim:
     row = next(row for row in content["differences"] if (row["method"], row["minus"]) == (method, other))
-    value, low, high = row["average_precision"]
-    return estimate("labels", says, f"average precision of {method} minus {other}", Interval(value, low, high, units),
-                    above=0.0, unit="data sets", compared=(),
+    return estimate("labels", says, f"average precision of {method} minus {other}",
+                    from_list(row["average_precision"], units), above=0.0, unit="data sets", compared=(),
                     untrained="rankings of labels, whatever was learned")  # fmt: skip
 
 
 def label_claims(stored: Path) -> list[Claim]:
-    """Return claims on label rankings, coverage of noise rates, and wrong regression targets.
-
-    Coverage is a share of data sets.
-    """
+    """Return claims on label rankings, coverage of noise rates, and wrong regression targets."""
     ranking, own, hard, targets = (
         read_json(stored / "labels" / f"{name}.json") for name in ("ranking", "own", "hard_clean", "targets")
     )
@@ -79,7 +75,7 @@ def label_claims(stored: Path) -> list[Claim]:
 
 
 def curve_claims(benchmarks: Path) -> list[Claim]:
-    """Extrapolated scores of networks against a hold-out of a tenth, and coverage."""
+    """Return claims on extrapolated scores against a hold-out of a tenth, and on coverage."""
     networks = read_json(benchmarks / "results" / "twins.json")["networks"]
     claims = []
     for design, says in (
@@ -93,12 +89,13 @@ def curve_claims(benchmarks: Path) -> list[Claim]:
                             compared=()))  # fmt: skip
     inside = sum(row["half and quarter.low"] <= row["truth"] <= row["half and quarter.high"] for row in networks)
     says = "the default's 90 % interval holds the score in 9 of 10"
-    return [*claims, _share("learning curve", says, "share of networks", inside, len(networks), unit="networks",
-                            above=LEVEL)]  # fmt: skip
+    covered = _fraction_claim("learning curve", says, "share of networks", inside, len(networks), unit="networks",
+                              above=LEVEL)  # fmt: skip
+    return [*claims, covered]
 
 
 def monitor_claims(benchmarks: Path) -> list[Claim]:
-    """Flags of memorizing fine-tuning runs, and false ones where nothing could be known."""
+    """Return claims on flags of memorizing fine-tuning runs, and on false flags."""
     claims = []
     for model, row in read_json(benchmarks / "results" / "fine_tuning.json")["summary"].items():
         runs, nulls = row["memorising runs"], row["null runs"]
@@ -107,36 +104,32 @@ def monitor_claims(benchmarks: Path) -> list[Claim]:
             ("half of them in time", "flagged in time", runs, {"above": 0.5}),
             ("where nothing is memorized, fewer than one run in ten is flagged", "false flags", nulls, {"below": 0.1}),
         ):
-            claims.append(_share("monitor", f"{model}: {says}", "share of runs", row[name], total, unit="runs",
-                                 **bounds))  # fmt: skip
+            claims.append(_fraction_claim("monitor", f"{model}: {says}", "share of runs", row[name], total,
+                                          unit="runs", **bounds))  # fmt: skip
     return claims
 
 
 def protocol_claims(stored: Path) -> list[Claim]:
-    """Return claims on shares of pools with the verdict "evidence", by kind of measure.
-
-    One kind of measure is informative, the others are not.
-    """
+    """Return claims on fractions of pools with the verdict "evidence", by kind of measure."""
     rows = read_json(stored / "protocols" / "never_fooled.json")["rows"]
     claims = []
     for kind, (says, bounds) in PROTOCOLS.items():
-        count, total = (sum(row[name] for row in rows if row["kind"] == kind) for name in ("with_evidence", "pools"))
-        claims.append(_share("protocol", says, "share of pools with evidence", count, total, unit="pools", **bounds))
+        counts = (sum(row[name] for row in rows if row["kind"] == kind) for name in ("with_evidence", "pools"))
+        claims.append(
+            _fraction_claim("protocol", says, "share of pools with evidence", *counts, unit="pools", **bounds)
+        )
     return claims
 
 
 def _wider(shares: Sequence[float], cases: Sequence[float] | None) -> Interval:
-    """Return the mean over data sets, with the wider of Student's and Wilson's intervals.
-
-    Wilson's is over cases. Where all data sets agree, Student's has no width.
-    """
-    result = mean(shares)
+    """Return the mean over data sets, with the wider of Student's and Wilson's intervals."""
+    result = mean(shares)  # without width if all data sets agree
     _, low, high = cases or (0.0, math.inf, -math.inf)
     return Interval(result.value, min(result.low, low), max(result.high, high), result.units).within(0.0, 1.0)
 
 
 def check_claims(stored: Path) -> list[Claim]:
-    """Faults that every check finds, and its false alarms. Data sets are the units."""
+    """Return claims on the faults that every check finds, and on its false alarms."""
     claims = []
     for row in read_json(stored / "checks" / "planted_faults.json")["codes"]:
         for says, name, bounds in (
@@ -150,30 +143,28 @@ def check_claims(stored: Path) -> list[Claim]:
     return claims
 
 
-def _part(setting: RunSettings, *, read: Callable[[Path], Sequence[Claim]], folder: str, behind: str) -> Outcome:
-    """Return the outcome of one part, whose rows are all ours.
-
-    `behind` describes the evidence in place of compared networks.
-    """
-    claims = [replace(each, ours=True, untrained=each.untrained or behind) for each in read(ROOT / folder)]
+def _run(setting: RunSettings, *, read: Callable[[Path], Sequence[Claim]], folder: str, evidence: str) -> Outcome:
+    """Return the outcome of one part, all ours. `evidence` replaces compared networks."""
+    claims = [replace(each, ours=True, untrained=each.untrained or evidence) for each in read(ROOT / folder)]
     decided = sum(each.outcome in (HELD, NOT_HELD) for each in claims)
     return Outcome(numbers={"rows": len(claims), "decided": decided}, claims=claims)
 
 
-_labels = partial(_part, read=label_claims, folder="results", behind="rates of wrong labels, whatever was learned")
-_curve = partial(_part, read=curve_claims, folder="benchmarks", behind="estimates of a score, whatever was learned")
-_monitor = partial(_part, read=monitor_claims, folder="benchmarks", behind="flags raised while models are fine-tuned")
-_protocols = partial(_part, read=protocol_claims, folder="results", behind="simulated readings")
-_checks = partial(_part, read=check_claims, folder="results", behind="faults planted by us")
+PARTS = (
+    ("labels", "Which labels are wrong", label_claims, "results", "rates of wrong labels, whatever was learned"),
+    ("learning_curve", "Would more data help", curve_claims, "benchmarks",
+     "estimates of a score, whatever was learned"),
+    ("monitor", "Memorization while fine-tuning", monitor_claims, "benchmarks",
+     "flags raised while models are fine-tuned"),
+    ("protocols", "Verdicts on measures", protocol_claims, "results", "simulated readings"),
+    ("checks", "Planted faults", check_claims, "results", "faults planted by us"),
+)  # fmt: skip
 STUDY = Study(
     name="own_tools",
     title="gapscope's own tools",
     reference="gapscope's own: rows read from stored results; how these were made stands on the pages of evidence.",
-    parts=(
-        Part("labels", "Which labels are wrong", _labels, ours=True),
-        Part("learning_curve", "Would more data help", _curve, ours=True),
-        Part("monitor", "Memorization while fine-tuning", _monitor, ours=True),
-        Part("protocols", "Verdicts on measures", _protocols, ours=True),
-        Part("checks", "Planted faults", _checks, ours=True),
+    parts=tuple(
+        Part(name, title, partial(_run, read=read, folder=folder, evidence=evidence), ours=True)
+        for name, title, read, folder, evidence in PARTS
     ),
 )

@@ -1,14 +1,12 @@
 """Leaderboards of two pools: measures that predict more than the configuration.
 
-The rules were fixed before a network was trained:
+Rules, fixed before a network was trained, for networks without label noise (with it, the leaderboard has one
+hyperparameter more):
 
-- A measure is to be trusted where its partial association with the gap, given the hyperparameters, has a p-value of at
-  most 5 %, corrected over all measures, in both pools and with the same sign. In one pool alone it is unsettled.
-- Prediction on unseen training configurations is judged on CIFAR-100 for the one measure whose R2 is largest on
-  CIFAR-10.
-- The order of networks that differ in one setting is judged on CIFAR-100 for the one measure that orders best on
-  CIFAR-10 when this setting changes, in the direction it has there.
-- All of this without wrong labels; with them, the same leaderboard has one hyperparameter more.
+- A measure is trusted if its partial association with the gap, given the hyperparameters, has a corrected p-value of
+  at most 5 % in both pools with the same sign. In one pool alone it is unsettled.
+- The measure with the largest R2 on CIFAR-10 predicts unseen configurations on CIFAR-100.
+- The measure that orders networks on CIFAR-10 best where one setting changes orders those on CIFAR-100.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ import torch
 
 from gapscope.base.samples import Samples
 from gapscope.base.specs import RunSpec
-from gapscope.data import Problem
 from gapscope.inspection.losses import evaluate
 from gapscope.leaderboard.association import held_out_errors
 from gapscope.leaderboard.leaderboard_result import EVIDENCE, Leaderboard, LeaderboardRow
@@ -76,25 +73,21 @@ def _evidence_claim(
     return estimate("ours", says, quantity, interval, above=0.5, ours=True, compared=arms, unit="networks")
 
 
-# --- the networks as tables that `gapscope leaderboard` reads: gap, hyperparameters hp.*, measures m.*
+# --- networks as tables for `rank_measures`: gap, hyperparameters hp.*, measures m.*
 
 
 def specs_of(setting: RunSettings, pool: str) -> list[RunSpec]:
-    """Return the training configurations of a grid, with own seeds, in random order.
-
-    Each has a seed and a training subset of its own. In random order a run that is stopped leaves a fair sample of the
-    grid.
-    """
+    """Return the configurations of a grid, each with a seed and training subset of its own."""
     first = 1000 if pool.endswith(NOISE) else 0
     specs = [
         spec.replace({"seed": first + number, "data.seed": first + number})
         for number, spec in enumerate(setting.grid(__file__, pool))
     ]
-    return random.Random(0).sample(specs, len(specs))
+    return random.Random(0).sample(specs, len(specs))  # a stopped run leaves a fair sample of the grid
 
 
 def networks(setting: RunSettings, pool: str) -> list[Record]:
-    """Train and measure a pool. The networks that learned their training labels."""
+    """Train and measure a pool, and return the networks that learned their training labels."""
     settings = setting.read(__file__)
     records = setting.train(
         pool,
@@ -106,31 +99,24 @@ def networks(setting: RunSettings, pool: str) -> list[Record]:
     return [record for record in records if record.scores.get("train_accuracy", 0.0) > MIN_ACCURACY]
 
 
-def held_out(trained_on: Samples, everything: Problem) -> Samples:
-    """All images, of both splits, that a network was not trained on."""
-    known = {image.numpy().tobytes() for image in trained_on.inputs}
-    unused = [row for row, image in enumerate(everything.train.inputs) if image.numpy().tobytes() not in known]
-    test, rest = everything.test, everything.train.subset(torch.tensor(unused))
-    assert rest.targets is not None and test.targets is not None
+def held_out_samples(train: Samples, problem: Any) -> Samples:
+    """Return all images of both splits that a network was not trained on."""
+    known = {image.numpy().tobytes() for image in train.inputs}
+    unused = [row for row, image in enumerate(problem.train.inputs) if image.numpy().tobytes() not in known]
+    test, rest = problem.test, problem.train.subset(torch.tensor(unused))
     return Samples(torch.cat([test.inputs, rest.inputs]), torch.cat([test.targets, rest.targets]))
 
 
 def _held_out_accuracy(setting: RunSettings, pool: str, spec: RunSpec) -> float:
     network, problem = load_network(setting, pool, spec.id)
-    # the same for all networks of a data set, so that it is read once
-    everything = {
-        "data.train_size": None, "data.test_size": None, "data.balanced": False, "data.label_noise": 0.0,
-        "data.seed": 0,
-    }  # fmt: skip
-    whole, _ = prepared(spec.replace(everything), setting.data_root)
-    return evaluate(network, held_out(problem.train, whole))["accuracy"]
+    # the same for all networks of a data set, so that it is loaded once
+    data = {"train_size": None, "test_size": None, "balanced": False, "label_noise": 0.0, "seed": 0}
+    whole, _ = prepared(spec.replace({f"data.{name}": value for name, value in data.items()}), setting.data_root)
+    return evaluate(network, held_out_samples(problem.train, whole))["accuracy"]
 
 
 def table_of(setting: RunSettings, pool: str, records: list[Record]) -> pandas.DataFrame:
-    """Return one row per network, with its gap from held-out images.
-
-    The gap is training accuracy minus accuracy on all images not trained on.
-    """
+    """Return one row per network, with its gap to the accuracy on all held-out images."""
     specs = {record.id: RunSpec.from_dict(record.spec) for record in records}
     jobs = {key: partial(_held_out_accuracy, setting, pool, spec) for key, spec in specs.items()}
     accuracies = setting.cached(f"{pool}-held-out", jobs)
@@ -154,11 +140,8 @@ def table_of(setting: RunSettings, pool: str, records: list[Record]) -> pandas.D
     return pandas.DataFrame(rows).set_index("id")
 
 
-# --- one pool
-
-
 def _pool(setting: RunSettings, pool: str) -> Outcome:
-    """Measures evaluated on networks trained on subsets of one data set."""
+    """Rank the measures on networks trained on subsets of one data set."""
     clean, noisy = networks(setting, pool), networks(setting, pool + NOISE)
     table = table_of(setting, pool, clean)
     everything = pandas.concat([table, table_of(setting, pool + NOISE, noisy)])
@@ -183,35 +166,30 @@ def _pool(setting: RunSettings, pool: str) -> Outcome:
     )  # fmt: skip
 
 
-# --- what is found in one pool and judged in the other
+# --- both pools
 
 
 def _in_both(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]]:
     """Return one row per measure: verdict and scores in both pools, trusted measures first."""
-    rows, others = [], {row.measure: row for row in second}
+    rows, in_second = [], {row.measure: row for row in second}
     for row in first:
-        other = others.get(row.measure)
-        if row.role != "measure" or other is None:
+        if row.role != "measure" or row.measure not in in_second:
             continue
+        other = in_second[row.measure]
         agree = row.verdict == other.verdict == EVIDENCE and row.partial.value * other.partial.value > 0
         either = EVIDENCE in (row.verdict, other.verdict)
-        rows.append(
-            {
-                "measure": row.measure.removeprefix("m."),
-                "verdict": "trust" if agree else "unsettled" if either else "no evidence",
-                **{f"{name}, {where}": score(result) for name, score in SCORES.items()
-                   for where, result in zip(POOLS.values(), (row, other), strict=True)},
-            }
-        )  # fmt: skip
+        scores = {
+            f"{name}, {pool}": score(result) for name, score in SCORES.items()
+            for pool, result in zip(POOLS.values(), (row, other), strict=True)
+        }  # fmt: skip
+        verdict = "trust" if agree else "unsettled" if either else "no evidence"
+        rows.append({"measure": row.measure.removeprefix("m."), "verdict": verdict, **scores})
     order = ("trust", "unsettled", "no evidence")
     return sorted(rows, key=lambda row: (order.index(row["verdict"]), -abs(row["partial r, CIFAR-10"])))
 
 
 def _prediction(board: Leaderboard, second: pandas.DataFrame, arms: Sequence[ComparisonArm]) -> Claim:
-    """Return the claim on absolute errors of the size minus those of the measure.
-
-    Errors are paired by training configuration.
-    """
+    """Return the claim on absolute errors of the size minus those of the best measure."""
     rows = [row for row in board if row.role == "measure"]
     best = max(rows, key=lambda row: numpy.nan_to_num(row.r_squared.value, nan=-numpy.inf)).measure
     gaps, each_alone = second["gap"].to_numpy(dtype=float), numpy.arange(len(second))
@@ -227,10 +205,7 @@ def _prediction(board: Leaderboard, second: pandas.DataFrame, arms: Sequence[Com
 
 
 def taus_within(table: pandas.DataFrame, measure: str, setting: str) -> list[float]:
-    """Return tau-b with the gap per group of networks that differ in one setting alone.
-
-    Groups without a defined tau-b are skipped.
-    """
+    """Return tau-b with the gap per group of networks that differ in one setting alone."""
     others = [name for name in _varying(table) if name != setting]
     groups = [part for _, part in table.groupby(others, sort=False)] if others else [table]
     columns = [part[[measure, "gap"]].to_numpy(dtype=float).T for part in groups if part[setting].nunique() > 1]
@@ -244,7 +219,7 @@ def _mean(values: Sequence[float]) -> float:
 def _one_setting(
     setting: str, first: pandas.DataFrame, second: pandas.DataFrame, arms: Sequence[ComparisonArm]
 ) -> tuple[Claim, dict[str, Any]]:
-    """Claim and row about the measure that orders best on CIFAR-10 where one setting changes."""
+    """Return claim and row of the measure that orders best on CIFAR-10 if one setting changes."""
     names = [name for name in first.columns if name.startswith("m.") and name in second]
     means = {name: _mean(taus_within(first, name, setting)) for name in names}
     best = max(means, key=lambda name: numpy.nan_to_num(abs(means[name]), nan=-1.0))
@@ -264,7 +239,7 @@ def _one_setting(
 
 
 def both(setting: RunSettings) -> Outcome:
-    """Evaluate measures in both pools, and those chosen on CIFAR-10 on CIFAR-100."""
+    """Evaluate measures in both pools, and those selected on CIFAR-10 on CIFAR-100."""
     records = {pool: networks(setting, pool) for pool in POOLS}
     first, second = (table_of(setting, pool, result) for pool, result in records.items())
     boards = _rank(first, setting), _rank(second, setting)
