@@ -15,8 +15,8 @@ from gapscope.measures.unit_sparsity import unit_sparsity
 from gapscope.pools.from_spec import prepared
 from gapscope_studies.kit.pool import load_network
 from gapscope_studies.kit.study import RunSettings
+from gapscope_studies.zhao2022 import fits
 from gapscope_studies.zhao2022 import networks as grids
-from gapscope_studies.zhao2022 import pools
 from gapscope_studies.zhao2022.analysis import KAPPA, ZETA, error_claim, mean_gap, sign_claims, sparsity_model
 from gapscope_studies.zhao2022.fits import N_HELD_OUT, repeated_splits, ssr_claim, ssr_per_draw
 from gapscope_studies.zhao2022.networks import first_pool, paper_grid, sparsity, varied_pool
@@ -146,13 +146,13 @@ def test_subsets_by_hand() -> None:
         corruption=[0.0, 0.0, 0.5] * 8,
         family=["a", "b"] * 12,
         recipe=["r"] * 24,
-        **{name: numpy.arange(24.0) for name in pools.OTHERS if name not in ("train_loss", "parameter_count")},
+        **{name: numpy.arange(24.0) for name in fits.BASELINES if name not in ("train_loss", "parameter_count")},
     )
-    sizes = {name: len(part) for name, part in pools.subsets(table).items()}
+    sizes = {name: len(part) for name, part in fits.subsets(table).items()}
     assert sizes["all"] == 24 and sizes["fitted"] == 18 and sizes["not fitted"] == 6
     assert sizes["fitted, no batch norm"] == sizes["fitted, batch norm"] == 9
     assert sizes["fitted, clean labels"] == 12 and sizes["fitted, clean labels, no batch norm"] == 6
-    by_family = pools.subsets(table)["fitted, from the mean of their family"]
+    by_family = fits.subsets(table)["fitted, from the mean of their family"]
     assert by_family.groupby("family")[ZETA].mean().abs().max() < 1e-12
 
 

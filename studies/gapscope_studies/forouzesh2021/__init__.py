@@ -16,7 +16,7 @@ from gapscope_studies.forouzesh2021.analysis import run_part
 from gapscope_studies.forouzesh2021.figures import HOUSING, IMAGES, POPULAR, TABLE_1_PAPER, WIDTHS
 from gapscope_studies.kit.claims import cannot_run
 from gapscope_studies.kit.study import Part, Study
-from gapscope_studies.kit.summary import Finding
+from gapscope_studies.kit.summary import read_findings
 
 
 def _part(
@@ -103,24 +103,5 @@ STUDY = Study(
     untested=(
         cannot_run("Figs. 6 to 9, 10(a, b), 11(c)", "further relations", "they are lost with the supplement"),
     ),
-    findings=(
-        Finding("authors", "test_loss at width 500",
-                held="At the paper's own scale the means that the authors stored come back: the loss of four layers of "
-                "500 units within {value:.1f} standard errors, over {units} runs."),
-        Finding("mnist", "L rises with sensitivity S after training", picture="loss",
-                held="The test loss follows the output sensitivity: a correlation of the logarithms of {value:.3f} "
-                "[{low:.3f}, {high:.3f}] over {units} {unit} of fully connected networks on MNIST."),
-        Finding("fig2a", "at equal parameters a convolution instead of a layer lowers L",
-                held="At equal parameters a convolution in place of a fully connected layer lowers the test loss: its "
-                "log10 changes by {value:.2f} [{low:.2f}, {high:.2f}]."),
-        Finding("fig2c", "a narrow CNN has a lower L than a wide one",
-                held="A narrow CNN has a lower test loss than a wide one of one convolution less: its log10 differs "
-                "by {value:.2f} [{low:.2f}, {high:.2f}], from standard normal weights."),
-        Finding("fig2b", "equal (H/2)^M give the same L",
-                not_held="Depth M and width H do not act through (H/2)^M alone: where it is equal, the log10 of the "
-                "deeper network's test loss differs by {value:.2f} [{low:.2f}, {high:.2f}]."),
-        Finding("fig1", "L rises with S among the networks from Xavier uniform weights",
-                held="Among CNNs from Xavier weights, the paper's own, the test loss rises with the sensitivity, less "
-                "closely than the paper's {paper:.2f}: the correlation is {value:.2f} [{low:.2f}, {high:.2f}]."),
-    ),
+    findings=read_findings(__file__),
 )  # fmt: skip

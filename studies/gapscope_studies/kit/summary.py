@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,12 @@ class Finding:
             return outcome, claim.sentence
         because = f" Open: {reason}." if outcome == OPEN else ""
         return outcome, f"{template.format(**vars(claim))}{because} [{claim.source}]({candidates[0].page})"
+
+
+def read_findings(path: Path | str) -> tuple[Finding, ...]:
+    """Return the findings in `findings.toml` in the folder of a study's file."""
+    content = tomllib.loads(Path(path).with_name("findings.toml").read_text(encoding="utf-8"))
+    return tuple(Finding(**row) for row in content["finding"])
 
 
 def stored_claims(content: Mapping[str, Any]) -> list[Claim]:

@@ -9,10 +9,11 @@ first test results. Tables and figures share networks where they can.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from gapscope_studies.kit.claims import cannot_run
 from gapscope_studies.kit.study import Part, Study
-from gapscope_studies.kit.summary import Finding
+from gapscope_studies.kit.summary import read_findings
 from gapscope_studies.szolnoky2022 import bench, curves, tables
 from gapscope_studies.szolnoky2022.exact import exact_checks
 from gapscope_studies.szolnoky2022.setups import ROBUST_LOSSES
@@ -20,36 +21,34 @@ from gapscope_studies.szolnoky2022.synthetic_faces import DRAWN_FACES
 
 MNIST = {"data": "MNIST, 3,000 training images, motion-blurred, 10,000 test images"}
 FACES = {"data": "facial keypoints of photographs, 96 x 96, motion-blurred"}
-_labels = partial(partial, tables.paper_table, number=1, unit="per cent")
-_table_1 = partial(_labels, name="lenet5", source="Table 1", paper={**MNIST, "network": "LeNet-5"}, also=ROBUST_LOSSES)
-_faces = partial(partial, tables.paper_table, number=2, unit="squared pixels")
-_curves = partial(partial, curves.metrics_along_training)
-
-LEAD = (
-    "At 60 % wrong labels the penalty on gradient similarity (MGS) ends {value:.0f} points [{low:.0f}, {high:.0f}] "
-    "above no regularization (the paper: {paper:.0f})."
-)
+LABELS: dict[str, Any] = {"number": 1, "unit": "per cent"}
+TABLE_1: dict[str, Any] = {
+    **LABELS, "name": "lenet5", "source": "Table 1", "paper": {**MNIST, "network": "LeNet-5"}, "also": ROBUST_LOSSES,
+}  # fmt: skip
+POINTS: dict[str, Any] = {"number": 2, "unit": "squared pixels"}
 STUDY = Study(
     name="szolnoky2022",
     title="On the Interpretability of Regularization for Neural Networks Through Model Gradient Similarity",
     reference="V. Szolnoky, V. Andersson, B. Kulcsár, R. Jörnsten, NeurIPS 2022, arXiv 2205.12642.",
     parts=(
         Part("tuning", "How the methods of Table 1 were tuned", tables.tuning_part),
-        Part("table1", "Table 1: corrupted MNIST, LeNet-5, four noise levels", _table_1(),
+        Part("table1", "Table 1: corrupted MNIST, LeNet-5, four noise levels", partial(tables.paper_table, **TABLE_1),
              "MGS ends best at 30, 60 and 80 % wrong labels (93.1, 88.4, 74.5 %), above the best epoch of all others."),
-        Part("table1_long", "Table 1 at 80 % wrong labels, trained until it has flattened", _table_1(long=True),
+        Part("table1_long", "Table 1 at 80 % wrong labels, trained until it has flattened",
+             partial(tables.paper_table, **TABLE_1, long=True),
              "At 80 % wrong labels MGS ends at 74.5 %, 35 points above the best other method."),
         Part("table1_fc", "Table 1 with a fully connected network",
-             _labels(name="fully_connected", source="Table 1, fully connected", same_network=False,
-                     paper={**MNIST, "network": "fully connected"}),
+             partial(tables.paper_table, **LABELS, name="fully_connected", source="Table 1, fully connected",
+                     same_network=False, paper={**MNIST, "network": "fully connected"}),
              "The same with a fully connected network (its table is lost with the supplement)."),
         Part("fig2", "Fig. 2: two circles, boundaries and metrics", curves.figure_2,
              "All methods slow the growth of the metrics, and low metrics go with generalization."),
         Part("fig3", "Fig. 3: AlexNet on corrupted MNIST",
-             _curves(name="alexnet", source="Fig. 3", paper={**MNIST, "network": "AlexNet"}),
+             partial(curves.metrics_along_training, name="alexnet", source="Fig. 3",
+                     paper={**MNIST, "network": "AlexNet"}),
              "All methods slow the growth of the metrics; accuracy falls as they grow; MGS alone keeps its best."),
         Part("fig4", "Fig. 4: ResNet-20 on corrupted Fashion-MNIST",
-             _curves(name="resnet20", source="Fig. 4",
+             partial(curves.metrics_along_training, name="resnet20", source="Fig. 4",
                      paper={"data": "Fashion-MNIST, motion-blurred", "network": "ResNet-20"}),
              "The same with ResNet-20, Adam and cyclical learning rates among the methods."),
         Part("bench", "Test bench: noise by training size, LeNet-5", partial(bench.bench, name="lenet5"),
@@ -57,11 +56,12 @@ STUDY = Study(
         Part("bench_fc", "Test bench: noise by training size, fully connected",
              partial(bench.bench, name="fully_connected"), "Over 143 scenarios MGS is the best overall."),
         Part("table2", "Table 2: facial keypoints, LeNet-5",
-             _faces(name="keypoints_lenet5", source="Table 2", paper={**FACES, "network": "LeNet-5"}),
+             partial(tables.paper_table, **POINTS, name="keypoints_lenet5", source="Table 2",
+                     paper={**FACES, "network": "LeNet-5"}),
              "MGS ends with the lowest loss at every level of noise."),
         Part("table2_fc", "Table A.2: facial keypoints, fully connected",
-             _faces(name="keypoints_fully_connected", source="Table A.2", same_network=False,
-                    paper={**FACES, "network": "fully connected"}),
+             partial(tables.paper_table, **POINTS, name="keypoints_fully_connected", source="Table A.2",
+                     same_network=False, paper={**FACES, "network": "fully connected"}),
              "Only MGS works at all."),
         Part("exact", "Equations 1 to 3 and their consequences", exact_checks, ours=True),
         Part("fig5", "Fig. 5: robustness to five training variables", bench.robustness,
@@ -71,26 +71,5 @@ STUDY = Study(
     untested=(
         cannot_run("Table 2", "the losses on photographs of faces", "they are on Kaggle; drawn faces stand in"),
     ),
-    findings=(
-        Finding("fig2", "MGS generalizes better than no regularization",
-                held="On two noisy circles the penalty on gradient similarity (MGS) generalizes better than no "
-                "regularization, by {value:.1f} points [{low:.1f}, {high:.1f}]."),
-        Finding("fig2", "the penalties on trace and determinant differ subtly",
-                not_held="The two MGS penalties, on trace and determinant, each tuned, do not differ subtly on two "
-                "circles: log tr K grows by {value:.1f} [{low:.1f}, {high:.1f}] more under the second."),
-        Finding("bench_fc", "over all scenarios MGS is better than Dropout",
-                held="Over 40 scenarios of wrong labels and training size a fully connected network ends "
-                "{value:.1f} points [{low:.1f}, {high:.1f}] better with MGS than with dropout, the nearest baseline."),
-        Finding("bench_fc", "MGS is the best of all methods in most scenarios",
-                not_held="MGS is not the best of all methods in most of 40 scenarios of wrong labels and training "
-                "size: it is in {value:.0%} [{low:.0%}, {high:.0%}]."),
-        Finding("table1", "at 60 % wrong labels MGS ends better than without regularization", picture="curves",
-                held=LEAD, undecided=LEAD),
-        Finding("table1", "at 60 % wrong labels MGS ends best of all methods",
-                undecided="At 60 % wrong labels MGS is not shown to beat the best other method: {value:+.1f} points "
-                "[{low:.1f}, {high:.1f}]."),
-        Finding("table1_long", "at 80 % wrong labels MGS ends better than without regularization",
-                not_held="At 80 % wrong labels, trained until all methods have flattened, MGS ends {value:.0f} points "
-                "[{low:.0f}, {high:.0f}] above no regularization (the paper: {paper:.0f})."),
-    ),
+    findings=read_findings(__file__),
 )  # fmt: skip

@@ -56,31 +56,8 @@ class Method:
         return spec.replace(changes)
 
 
-METHODS = {
-    method.name: method
-    for method in (
-        Method("Unregularised", "0.5"),
-        Method("Dropout", "tab:brown", 0.1, 0.8, logarithmic=False, path="network.options.dropout"),
-        Method("Weight", "tab:blue", 0.0003, 0.01, penalty={"name": "weight"}),
-        # the squared gradient of the mini-batch loss by the weights
-        Method("Loss gradient", "tab:green", 0.01, 1.0, penalty={"name": "loss_gradient"}),
-        # the paper's: strength times tr K / (n C) of the mini-batch, one class probe a step ...
-        Method("MGS", "tab:red", 0.001, 0.1, penalty={"name": "gradient_similarity"}),
-        # ... or times log det (I + K) / (n C)
-        Method("MGS (log det)", "tab:pink", 0.001, 0.1,
-               penalty={"name": "gradient_similarity", "options": {"kind": "logdet"}}),
-        # the strength of the last two is the learning rate
-        Method("Adam", "tab:orange", 10**-3.5, 0.01, path="training.learning_rate",
-               fixed={"training.optimizer": "adam"}),
-        # a triangular rate between a tenth of its largest value, the strength, and that value
-        Method("Cyclical", "tab:purple", 10**-1.5, 1.0, path="training.learning_rate",
-               fixed={"training.schedule": "cyclical"}, cyclical=True),
-        Method("GCE", "tab:cyan", 0.1, 1.0, logarithmic=False, path="training.loss.options.q",
-               fixed={"training.loss.name": "generalized_cross_entropy"}),
-        Method("ELR", "tab:olive", 0.3, 10.0, path="training.loss.options.strength",
-               fixed={"training.loss.name": "early_learning"}),
-    )
-}  # fmt: skip
+SETUPS = tomllib.loads(Path(__file__).with_name("setups.toml").read_text("utf-8"))
+METHODS = {name: Method(name, **content) for name, content in SETUPS["methods"].items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +105,7 @@ def _merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 def read_sizes(setting: RunSettings) -> Any:
     """Return what `setups.toml` and `<scale>.toml` hold together."""
-    return _merge(tomllib.loads(Path(__file__).with_name("setups.toml").read_text("utf-8")), setting.read(__file__))
+    return _merge(SETUPS, setting.read(__file__))
 
 
 def make_setup(setting: RunSettings, name: str, *more: str, printed: bool = False) -> Setup:

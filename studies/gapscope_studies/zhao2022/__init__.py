@@ -6,8 +6,8 @@ from functools import partial
 
 from gapscope_studies.kit.claims import cannot_run
 from gapscope_studies.kit.study import Part, Study
-from gapscope_studies.kit.summary import Finding
-from gapscope_studies.zhao2022 import curves, fits, pools
+from gapscope_studies.kit.summary import read_findings
+from gapscope_studies.zhao2022 import curves, fits
 
 STUDY = Study(
     name="zhao2022",
@@ -38,7 +38,7 @@ STUDY = Study(
              partial(fits.other_architecture, pool="resnet34", source="Fig. 6", ssr=0.122,
                      paper={"networks": "not said", "network": "ResNet-34"}),
              "The same with ResNet-34; the linear fit leaves an SSR of .122."),
-        Part("conditions", "When zeta and kappa go with the gap", pools.conditions,
+        Part("conditions", "When zeta and kappa go with the gap", fits.conditions,
              "Not in the paper: the two in subsets of three pools in which more is varied.", ours=True),
     ),
     untested=(
@@ -46,21 +46,5 @@ STUDY = Study(
         cannot_run("Table 1", "accuracies of five VGG-16 on ImageNet", "its photographs are not here"),
         cannot_run("Fig. 4", "the same of VGG-16 on ImageNet", "its photographs are not here"),
     ),
-    findings=(
-        Finding("vgg16", "the gap rises with zeta",
-                not_held="Among narrow VGG-16 that fit 600 images of CIFAR-10 the gap does not rise with zeta: a "
-                "correlation of {value:.2f} [{low:.2f}, {high:.2f}], {units} {unit}.",
-                undecided="Whether the gap rises with zeta is undecided among narrow VGG-16 too: {value:.2f} "
-                "[{low:.2f}, {high:.2f}] over {units} {unit}."),
-        Finding("fig3ab", "the gap rises with zeta",
-                held="In the pool of LeNets the gap rises with zeta: a correlation of {value:.2f} [{low:.2f}, "
-                "{high:.2f}], {units} {unit}.",
-                undecided="Whether the gap rises with zeta is undecided among small LeNets: {value:.2f} "
-                "[{low:.2f}, {high:.2f}] over {units} {unit}."),
-        Finding("fig3cd", "zeta and kappa fit the gap",
-                not_held="A linear model of zeta and kappa does not fit the gap as in the paper (.979): {value:.2f} "
-                "[{low:.2f}, {high:.2f}] over {units} {unit}.",
-                undecided="A linear model of zeta and kappa, which fits the paper's gaps with a correlation of .979, "
-                "reaches {value:.2f} [{low:.2f}, {high:.2f}] here."),
-    ),
+    findings=read_findings(__file__),
 )  # fmt: skip
