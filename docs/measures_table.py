@@ -101,9 +101,9 @@ once. A measure without a value for a network or data is a row with its reason, 
 """
 PEERS = """"cross-checks" are other programs that compute the same number. "agrees": their numbers equal ours up to the
 rounding in `benchmarks/measures/peers.json`. "not run":"""
-# (measure, peer) -> why it was not run
+# (measure, peer) -> reason why it was not run
 NOT_RUN = {
-    ("davies_bouldin_mixup", "PGDL first place"): "its released program takes the mean over the other classes, not the "
+    ("davies_bouldin_mixup", "PGDL first place"): "its released program uses the mean over the other classes, not the "
     "largest, and augmented images; scikit-learn's index is the oracle",
     (
         "margin_signature",
@@ -111,7 +111,7 @@ NOT_RUN = {
     ): "it needs TensorFlow 1 and its own checkpoints; distances to a linear boundary are the oracle",
     ("unit_sparsity", "the authors' program"): "it is bound to its own VGG-16 and folders; a port of its loop is the "
     "oracle, and a row of `benchmarks/unit_ablation`",
-    ("ntk_logdet", "neural-tangents"): "it gives the kernel, not the log determinant; the kernel agrees",
+    ("ntk_logdet", "neural-tangents"): "it returns the kernel, not the log determinant; the kernel agrees",
 }
 
 
@@ -119,7 +119,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|") or "-"
 
 
-def compared() -> dict[tuple[str, str], bool]:
+def agreements() -> dict[tuple[str, str], bool]:
     """Return whether all stored numbers of measure and program agree, by both names."""
     agreement = dict.fromkeys(ELSEWHERE, True)
     for row in json.loads(COMPARED.read_text())["rows"]:
@@ -129,28 +129,28 @@ def compared() -> dict[tuple[str, str], bool]:
     return agreement
 
 
-def _peers(item: Measure, known: dict[tuple[str, str], bool]) -> str:
+def _peers(item: Measure, agreement: dict[tuple[str, str], bool]) -> str:
     """Return each cross-check with its outcome."""
     outcomes = {True: "agrees", False: "differs", None: "not run"}
-    by_name = {(name, _plain(peer)): agrees for (name, peer), agrees in known.items()}
+    by_name = {(name, _normalize(peer)): agrees for (name, peer), agrees in agreement.items()}
     return ", ".join(
-        f"{peer} ({outcomes[by_name.get((item.name, _plain(peer)))]})" for peer in VERIFIED[item.name].cross_checks
+        f"{peer} ({outcomes[by_name.get((item.name, _normalize(peer)))]})" for peer in VERIFIED[item.name].cross_checks
     )
 
 
-def _plain(peer: str) -> str:
+def _normalize(peer: str) -> str:
     return peer.lower().replace("-", " ").replace("_", " ").replace(".", " ")
 
 
 def _not_run() -> list[str]:
     """Return each program that was not run, with the reason, as lines of at most 118 characters."""
     lines = []
-    for (measure, peer), why in NOT_RUN.items():
-        lines += textwrap.wrap(f"- `{measure}`, {peer}: {why}.", 118, subsequent_indent="  ", break_on_hyphens=False)
+    for (measure, peer), reason in NOT_RUN.items():
+        lines += textwrap.wrap(f"- `{measure}`, {peer}: {reason}.", 118, subsequent_indent="  ", break_on_hyphens=False)
     return lines
 
 
-def _row(item: Measure, known: dict[tuple[str, str], bool]) -> str:
+def _row(item: Measure, agreement: dict[tuple[str, str], bool]) -> str:
     name = f"**`{item.name}`**" if item.default else f"`{item.name}`"
     directions = "; ".join(dict.fromkeys(number.direction for number in item.numbers.values()))
     if item.name not in VERIFIED:
@@ -158,15 +158,15 @@ def _row(item: Measure, known: dict[tuple[str, str], bool]) -> str:
     oracle, invariances, _ = VERIFIED[item.name]
     cells = [
         name, _cell(item.title), directions, _cell(", ".join(item.needs)), item.cost_class, _cell(oracle),
-        _cell(", ".join(invariances)), _cell(_peers(item, known)), _cell(item.reference),
+        _cell(", ".join(invariances)), _cell(_peers(item, agreement)), _cell(item.reference),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
 def page() -> str:
-    """Return the whole page."""
-    peers = compared()
-    known = [item for item in list_measures().values() if item.function.__module__.startswith("gapscope.")]
+    """Return the text of the page."""
+    peers = agreements()
+    measures = [item for item in list_measures().values() if item.function.__module__.startswith("gapscope.")]
     lines = [f"{HEAD}Cost classes:", ""]
     lines += [f"- {name}: {meaning}." for name, meaning in COST_CLASSES.items()]
     lines += ["", "Invariances are checked both ways by one test; the initial weights are not reparametrized:", ""]
@@ -184,11 +184,11 @@ def page() -> str:
         "cross-checks",
         "reference",
     )
-    family_of = {item.name: FAMILIES.get(item.function.__module__.rpartition(".")[2], "") for item in known}
+    family_of = {item.name: FAMILIES.get(item.function.__module__.rpartition(".")[2], "") for item in measures}
     for family in sorted(set(family_of.values())):
         lines += ["", f"## {(family or 'the four papers and baselines').capitalize()}", ""]
         lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-        lines += [_row(item, peers) for item in known if family_of[item.name] == family]
+        lines += [_row(item, peers) for item in measures if family_of[item.name] == family]
     return "\n".join(lines) + "\n"
 
 

@@ -69,7 +69,7 @@ class InputNoise:
             self._bits = words.view(_INTEGERS[x.element_size()])[..., :entries]
 
     def __getitem__(self, part: slice) -> Float[Tensor, "m ..."]:
-        """Return the noise of consecutive samples, in memory of its own."""
+        """Return the noise of consecutive samples."""
         first, last = part.start // self._n_sharing, -(-part.stop // self._n_sharing)
         noise = self._magnitudes[first:last]
         if self._n_sharing > 1:
@@ -77,8 +77,6 @@ class InputNoise:
             shifts = torch.arange(self._n_sharing, dtype=self._bits.dtype, device=noise.device)[:, None]
             signs = (self._bits[first:last] << shifts).view(noise.dtype)  # [groups, samples per group, entries]
             noise = torch.copysign(noise, signs)
-        else:
-            noise = noise.clone()
         rows = noise.flatten(0, 1)[part.start - first * self._n_sharing :][: part.stop - part.start]
         return rows.view(-1, *self._shape[1:])
 

@@ -2,8 +2,8 @@ r"""Norms and spectra of the weight matrices, and spectrally normalized margin b
 
 Matrices are all trainable weights of two or more dimensions, each once; a kernel [O, I, h, w] counts as the matrix [O,
 I h w]. The scale of a batch norm is folded into the layer before it, for which one sample of x is run; biases do not
-count. Computed in float64. All raise `NotMeasurable` if there is no such weight. Common parameters: see
-`gapscope.measures`.
+count. Computed in float64. All raise `NotMeasurable` if there is no such weight. Dziugaite et al. 2020 report half of
+(value - log n) of the logarithms. Common parameters: see `gapscope.measures`.
 """
 
 from __future__ import annotations
@@ -94,8 +94,7 @@ def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
     r"""Compute the log product and the balanced log sum of squared operator norms.
 
     For the squared norms $s_l$ of L layers "log_product" is $\sum_l \log s_l$, and "log_sum" $\log \big( L (\prod_l
-    s_l)^{1/L} \big)$, the log of the smallest sum that rescaling layers against each other can reach. Dziugaite et al.
-    2020 report half of (value - log n).
+    s_l)^{1/L} \big)$, the log of the smallest sum that rescaling layers against each other can reach.
 
     A convolution counts as the linear map of whole feature maps, at the positions that its input has for these data.
     With circular padding this norm is exact (strides, dilation and groups included); zero padding changes only the

@@ -127,12 +127,6 @@ def _area(of_wrong: np.ndarray, of_correct: np.ndarray) -> Estimate:
     return Estimate(of_wrong.mean(), math.sqrt(variance))
 
 
-def _odds_against(outputs: Tensor) -> Tensor:
-    """Return (1 - p) / p of the largest probability p; it does not saturate near p = 1."""
-    relative = (outputs - outputs.max(1, keepdim=True).values).exp()
-    return relative.scatter(1, outputs.argmax(1, keepdim=True), 0.0).sum(1)
-
-
 def error_detection(
     network: nn.Module,
     x: FloatInputs,
@@ -177,6 +171,9 @@ def error_detection(
             "each. Use more or harder samples."
         )
     by_variance = _placements(variance.numpy(), wrong)
-    by_probability = _placements(_odds_against(outputs).numpy(), wrong)
+    # (1 - p) / p of the largest probability p orders as 1 - p, without saturating near p = 1
+    ratios = (outputs - outputs.max(1, keepdim=True).values).exp()
+    odds_against = ratios.scatter(1, outputs.argmax(1, keepdim=True), 0.0).sum(1)
+    by_probability = _placements(odds_against.numpy(), wrong)
     difference = _area(by_variance[0] - by_probability[0], by_variance[1] - by_probability[1])
     return ErrorDetection(_area(*by_variance), _area(*by_probability), difference, int(wrong.sum()), len(wrong))
