@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from ablation.some_networks import Untraceable, initialized, noise
 from gapscope.ablation.replay import patch_forwards, record_calls_before
 from gapscope.ablation.split import HookedSplit, ReplayedSplit, SplitNetwork, split_at
 from gapscope.base.errors import NotMeasurable
+from gradients.reference import Wrapped
 
 
 class Logits(nn.Module):
@@ -90,26 +92,19 @@ def test_only_what_is_read_is_kept() -> None:
     assert kept and set(kept) == {1} and source.kinds.count("rows") == 2  # residual stream and the block's sum
 
 
-class Repeats(nn.Module):
+def _repeats(net: Any, x: Tensor) -> Tensor:
     """One layer called three times, and values that are changed in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.again, self.cut, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.sum() > 1e9:  # cannot be traced
-            return x
-        hidden = self.again(x)
-        hidden = hidden.relu_() + self.again(hidden.tanh())
-        kept = hidden.clone()
-        kept += self.again(self.cut(hidden)).relu_()
-        return self.head(kept)
+    hidden = net.again(x)
+    hidden = hidden.relu_() + net.again(hidden.tanh())
+    total = hidden.clone()
+    total += net.again(net.cut(hidden)).relu_()
+    return net.head(total)
 
 
 @torch.no_grad()
 def test_a_layer_that_is_called_again_is_computed_only_behind_the_cut() -> None:
-    network, x = initialized(Repeats), noise(3, 6)
+    network: Any = initialized(lambda: untraceable(_repeats, again=nn.Linear(6, 6)))
+    x = noise(3, 6)
     split = split_at(network, x, "cut", None)
     assert isinstance(split, ReplayedSplit)
     ours, expected = outputs_of_changed_values(network, split, "cut", x)
@@ -136,65 +131,35 @@ def test_a_forward_of_the_module_itself_stays() -> None:
     assert isinstance(split, ReplayedSplit) and torch.equal(ours, expected) and network.head.forward is twice
 
 
-class Remembers(nn.Module):
-    """A module with a side effect on another one, so that replaying outputs differs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.cut, self.head = Leaves(), nn.Linear(6, 6), nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.sum() > 1e9:
-            return x
-        return self.head(self.cut(self.first(x)) * self.first.mean)
+def untraceable(forward: Callable[[Any, Tensor], Tensor], **parts: nn.Module) -> nn.Module:
+    """A network with the layers "cut" and "head"."""
+    layers = {"cut": nn.Linear(6, 6), "head": nn.Linear(6, 4), **parts}
+    return Wrapped(lambda net, x: x if x.sum() > 1e9 else forward(net, x), **layers)
 
 
-class Leaves(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        self.mean = x.mean(1, keepdim=True)
+def remembers() -> nn.Module:
+    """A network whose first module has a side effect, so that replaying its outputs differs."""
+
+    def first(net: Any, x: Tensor) -> Tensor:
+        net.mean = x.mean(1, keepdim=True)
         return x.tanh()
 
-
-class Packed:
-    def __init__(self, value: Tensor) -> None:
-        self.value = value
-
-
-class Wraps(nn.Module):
-    def forward(self, x: Tensor) -> Packed:
-        return Packed(x.tanh())
-
-
-class Counts(nn.Module):
-    """A module that returns an array with a tensor."""
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
-        return x.tanh(), x.sum(0).numpy()
-
-
-class TakesApart(nn.Module):
-    """A module before the cut whose result cannot be divided into samples."""
-
-    def __init__(self, before: nn.Module, tensor_of: Callable[[Any], Tensor]) -> None:
-        super().__init__()
-        self.before, self.cut, self.head = before, nn.Linear(6, 6), nn.Linear(6, 4)
-        self.tensor_of = tensor_of
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.sum() > 1e9:
-            return x
-        return self.head(self.cut(self.tensor_of(self.before(x))))
+    return untraceable(lambda net, x: net.head(net.cut(net.first(x)) * net.first.mean), first=Wrapped(first))
 
 
 def opaque() -> nn.Module:
-    return TakesApart(Wraps(), lambda packed: packed.value)
+    """A network with an object before the cut that cannot be divided into samples."""
+    first: Any = Wrapped(lambda net, x: SimpleNamespace(value=x.tanh()))
+    return untraceable(lambda net, x: net.head(net.cut(net.first(x).value)), first=first)
 
 
 def arrays() -> nn.Module:
-    return TakesApart(Counts(), lambda pair: pair[0])
+    """A network with an array before the cut."""
+    first: Any = Wrapped(lambda net, x: (x.tanh(), x.sum(0).numpy()))
+    return untraceable(lambda net, x: net.head(net.cut(net.first(x)[0])), first=first)
 
 
-@pytest.mark.parametrize("network", [Remembers, opaque, arrays])
+@pytest.mark.parametrize("network", [remembers, opaque, arrays])
 @torch.no_grad()
 def test_what_cannot_be_handed_back_is_computed(network: Callable[[], nn.Module]) -> None:
     built, x = initialized(network), noise(3, 6)
@@ -204,18 +169,12 @@ def test_what_cannot_be_handed_back_is_computed(network: Callable[[], nn.Module]
     assert torch.equal(ours, expected)
 
 
-class Chooses(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.more, self.cut, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.cut(self.more(x) if x.sum() > 100 else x))
-
-
 @torch.no_grad()
 def test_other_modules_for_other_samples_are_refused() -> None:
-    split = split_at(initialized(Chooses), noise(3, 6), "cut", None)
+    def forward(net: Any, x: Tensor) -> Tensor:
+        return net.head(net.cut(net.more(x) if x.sum() > 100 else x))
+
+    split = split_at(untraceable(forward, more=nn.Linear(6, 6)), noise(3, 6), "cut", None)
     assert isinstance(split, ReplayedSplit)
     with pytest.raises(NotMeasurable, match="different modules before layer 'cut' for different samples"):
         split.activations(noise(3, 6) + 100)

@@ -11,49 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fuzz.grammar import Sentence
 from gapscope.base.errors import GapscopeError
-from gapscope.gradients.backward import draw_probe, probe_scale
+from gapscope.gradients.backward import differentiable_kernels, draw_probe, probe_scale
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from gradients.reference import dense_jacobian, gradient_of
 
 # Largest error, relative to the largest right entry. Half precision rounds every layer to 3 digits.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-4, torch.bfloat16: 0.1}
-
-
-def trainable(network: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in network.parameters() if parameter.requires_grad]
-
-
-def _flat(gradients: tuple[Tensor | None, ...], parameters: list[nn.Parameter]) -> Tensor:
-    parts = []
-    for gradient, parameter in zip(gradients, parameters, strict=True):
-        dense = torch.zeros_like(parameter) if gradient is None else gradient
-        dense = dense.to_dense() if dense.is_sparse else dense
-        parts.append((torch.stack([dense.real, dense.imag]) if dense.is_complex() else dense).flatten())
-    return torch.cat(parts)
-
-
-def gradient(value: Tensor, network: nn.Module, *, create_graph: bool = False) -> Tensor:
-    """All derivatives of a number in one row, complex ones as two real numbers."""
-    parameters = trainable(network)
-    if not value.requires_grad:
-        return torch.zeros(sum(p.numel() * (2 if p.is_complex() else 1) for p in parameters), dtype=value.dtype)
-    result = torch.autograd.grad(value, parameters, retain_graph=True, create_graph=create_graph, allow_unused=True)
-    return _flat(result, parameters)
-
-
-def jacobian(network: nn.Module, x: Tensor, *, create_graph: bool = False) -> Tensor:
-    """[N, C, P], from batches of one."""
-    with sdpa_kernel(SDPBackend.MATH):
-        rows = [
-            torch.stack([gradient(output, network, create_graph=create_graph) for output in network(sample)[0]])
-            for sample in x.split(1)
-        ]
-    return torch.stack(rows)
 
 
 @dataclass(frozen=True)
@@ -90,7 +58,7 @@ def truth(case: Sentence, network: nn.Module, dtype: torch.dtype = torch.float64
     """Compute the right answers by plain autograd; in another precision than float64, with its rounding."""
     x = case.inputs(dtype)
     norms = _input_norms(network, x).double()
-    rows = jacobian(network, x, create_graph=case.second_order).double()
+    rows = dense_jacobian(network, x, create_graph=case.second_order).double()
     if not case.second_order:
         return Truth(rows, norms)
     kernel = rows.flatten(0, 1) @ rows.flatten(0, 1).T
@@ -102,9 +70,9 @@ def truth(case: Sentence, network: nn.Module, dtype: torch.dtype = torch.float64
     probed = probe_scale(kind, case.outputs) * products.square().sum()
 
     def with_gradient(value: Tensor) -> tuple[Tensor, Tensor]:
-        return value.detach(), gradient(value, network)
+        return value.detach(), gradient_of(value, network)
 
-    trace = gradient(rows.square().sum(), network)
+    trace = gradient_of(rows.square().sum(), network)
     return Truth(rows.detach(), norms, trace, with_gradient(logdet), with_gradient(probed))
 
 
@@ -183,7 +151,7 @@ def _penalized(case: Sentence, network: nn.Module, right: Truth) -> Questions:
         outputs, value = GradientSimilarityPenalty(1.0, reduction="sum", **options).forward_with_penalty(network, x)
         with torch.no_grad():
             same = float((outputs - network(x)).abs().max() <= TOLERANCE[case.dtype])
-        return torch.cat([gradient(value, network).double(), value.detach().double()[None], torch.tensor([same])])
+        return torch.cat([gradient_of(value, network).double(), value.detach().double()[None], torch.tensor([same])])
 
     def expected(value: Tensor, by_weights: Tensor) -> Tensor:
         return torch.cat([by_weights, value[None], torch.ones(1)])
@@ -255,17 +223,17 @@ def penalty_of_the_batch_as_run(case: Sentence, *, training: bool) -> list[str]:
 
     def ask() -> Tensor:
         value = penalty(network, case.inputs(torch.float64))
-        return torch.cat([gradient(value, network), value.detach()[None]])
+        return torch.cat([gradient_of(value, network), value.detach()[None]])
 
     if case.refused_by_the_penalty:
         return _not_refused("penalty", ask) if _samples_reach_others(case, network) else []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(case.seed)
-        with sdpa_kernel(SDPBackend.MATH):
+        with differentiable_kernels(()):
             outputs = network(case.inputs(torch.float64))
-        rows = [gradient(output, network, create_graph=True) for output in outputs.flatten()]
+        rows = [gradient_of(output, network, create_graph=True) for output in outputs.flatten()]
         value = torch.stack(rows).square().sum()
-        right = torch.cat([gradient(value, network), value.detach()[None]])
+        right = torch.cat([gradient_of(value, network), value.detach()[None]])
         torch.manual_seed(case.seed)  # the same masks
         return _compare("penalty of the batch as run", ask, right, TOLERANCE[torch.float64])
 
@@ -279,7 +247,7 @@ def _samples_reach_others(case: Sentence, network: nn.Module) -> bool:
     except RuntimeError:  # a checkpoint that hides its parameters
         return True
     across = max(float(row[torch.arange(len(x)) != i].norm()) for i, row in enumerate(rows))
-    return across > 1e-9 * float(gradient(outputs.sum(), network).norm())
+    return across > 1e-9 * float(gradient_of(outputs.sum(), network).norm())
 
 
 def _mixed(case: Sentence) -> list[str]:

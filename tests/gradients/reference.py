@@ -18,23 +18,26 @@ def trainable(network: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
+def gradient_of(value: Tensor, network: nn.Module, *, create_graph: bool = False) -> Tensor:
+    """All derivatives of a number in one row, complex ones as two real numbers."""
+    parameters = trainable(network)
+    if not value.requires_grad:
+        return torch.zeros(sum(p.numel() * (2 if p.is_complex() else 1) for p in parameters), dtype=value.dtype)
+    gradients = torch.autograd.grad(
+        value, parameters, retain_graph=True, create_graph=create_graph, materialize_grads=True
+    )
+    dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients]
+    return torch.cat([(torch.stack([g.real, g.imag]) if g.is_complex() else g).flatten() for g in dense])
+
+
 def dense_jacobian(network: nn.Module, x: Tensor, *, create_graph: bool = False) -> Tensor:
     """[N, C, P], from batches of one."""
-    rows = []
     with differentiable_kernels(network.modules()):
-        for sample in x.split(1):
-            outputs = network(sample)[0]
-            for output in outputs:
-                gradients = torch.autograd.grad(
-                    output, trainable(network), retain_graph=True, create_graph=create_graph, materialize_grads=True
-                )
-                rows.append(torch.cat([gradient.flatten() for gradient in gradients]))
-    return torch.stack(rows).view(len(x), -1, len(rows[0]))
-
-
-def gradient_of(value: Tensor, network: nn.Module) -> Tensor:
-    gradients = torch.autograd.grad(value, trainable(network), materialize_grads=True, retain_graph=True)
-    return torch.cat([gradient.flatten() for gradient in gradients])
+        rows = [
+            torch.stack([gradient_of(output, network, create_graph=create_graph) for output in network(sample)[0]])
+            for sample in x.split(1)
+        ]
+    return torch.stack(rows)
 
 
 class Wrapped(nn.Module):
