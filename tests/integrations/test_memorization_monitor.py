@@ -75,7 +75,7 @@ def test_losses_of_a_language_model_are_its_own() -> None:
     with torch.no_grad():
         logits = model(IDS[:3]).logits
         alone = [float(model(input_ids=IDS[i : i + 1], labels=labels[i : i + 1]).loss) for i in range(3)]
-    assert sequence_losses(logits, labels, next_one=True).tolist() == pytest.approx(alone, rel=1e-5)
+    assert sequence_losses(logits, labels, causal=True).tolist() == pytest.approx(alone, rel=1e-5)
 
 
 def test_the_trace_of_a_lora_adapter_is_over_its_weights_alone(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_trace_of_a_lora_adapter_is_over_its_weights_alone(tmp_path: Path) -
     trainer = trainer_of(tmp_path, model, CANARIES.dataset, max_steps=1)
     meter = add_memorization_monitor(trainer, CANARIES, trace_samples=3)
     # drawn labels: with two classes the trace is the mean over both, each weighted by its probability, in expectation
-    draws = torch.tensor([meter._trace()["trained_fisher_trace"] for _ in range(60)])
+    draws = torch.tensor([meter._fisher_trace()["trained_fisher_trace"] for _ in range(60)])
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     expected = []
     for item in SENTENCES:
@@ -102,7 +102,7 @@ def test_the_trace_of_a_lora_adapter_is_over_its_weights_alone(tmp_path: Path) -
 def test_a_flag_can_end_the_training(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, bert_classifier(), CANARIES.dataset, num_train_epochs=5)
     meter = add_memorization_monitor(trainer, CANARIES, level=1.0, stop=True)
-    meter._of_canaries = lambda epoch: setattr(meter, "flagged_at", epoch) or {}  # type: ignore[method-assign]
+    meter._test_canaries = lambda epoch: setattr(meter, "flagged_at", epoch) or {}  # type: ignore[method-assign]
     trainer.train()
     assert meter.flagged_at == 1 and trainer.state.epoch == 1
 
@@ -110,7 +110,7 @@ def test_a_flag_can_end_the_training(tmp_path: Path) -> None:
 def test_other_data_and_other_objects_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="Got str; add_memorization_monitor needs"):
         add_memorization_monitor("trainer")
-    with pytest.raises(InvalidInput, match="must train on the data that hold the canaries"):
+    with pytest.raises(InvalidInput, match="data other than canaries"):
         add_memorization_monitor(trainer_of(tmp_path, bert_classifier(), SENTENCES), CANARIES)
 
 

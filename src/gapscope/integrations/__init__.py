@@ -1,10 +1,10 @@
-"""Callbacks and sinks for other frameworks (each file needs its own extra).
+"""Callbacks and sinks for other frameworks (each module needs its own extra).
 
 Common parameters:
     monitor: `gapscope.Monitor`; its `every` counts training epochs.
     stop: Whether a raised alarm ends the training.
     trainer: Trainer of the other framework, before training starts.
-    penalty, penalties: Penalties; in the same order whenever training resumes.
+    penalty, penalties: Penalties, in the same order when training resumes.
     epoch, numbers: Epoch of a recording, and name -> value.
     args, state, control, model: Arguments of a Transformers callback.
 """

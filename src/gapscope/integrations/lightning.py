@@ -16,15 +16,14 @@ import lightning.pytorch as pl  # noqa: E402  # pyright: ignore[reportMissingImp
 
 
 class MonitorCallback(pl.Callback):
-    """Records at the end of training epochs and logs the numbers to the trainer's own loggers.
+    """Callback that records at the end of training epochs, and logs to the trainer's loggers.
 
-    The monitored network is the LightningModule itself, called with the inputs alone, or one of its modules. Weights
-    are bit-identical with and without the callback (unless `stop`). Lightning's checkpoints hold the monitor and its
-    alarm, so that a resumed training continues as if unbroken. With several processes the first one records; the
-    weights must be whole on it, so strategies that shard them are not for this.
+    Weights are bit-identical with and without the callback (unless `stop`). Lightning's checkpoints hold the state of
+    the monitor. With several processes the first one records; strategies that shard the weights are not supported.
 
     Args:
-        module: Name of the module that returns raw outputs [n, K], such as "model"; None for the LightningModule.
+        module: Name of the module that returns raw outputs [n, K], such as "model"; None for the LightningModule,
+            called with the inputs alone.
     """
 
     def __init__(self, monitor: Monitor, *, module: str | None = None, stop: bool = False) -> None:
@@ -34,7 +33,7 @@ class MonitorCallback(pl.Callback):
         return pl_module if self.module is None else pl_module.get_submodule(self.module)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Record the untrained network."""
+        """Observe the untrained network."""
         if trainer.is_global_zero:
             self.monitor.begin(self._monitored(pl_module))
 
@@ -47,7 +46,7 @@ class MonitorCallback(pl.Callback):
         self.monitor.load_state_dict(state_dict)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Record if it is time."""
+        """Record if due."""
         raised = False
         if trainer.is_global_zero:
             row = {"epoch": trainer.current_epoch + 1}
@@ -62,25 +61,25 @@ class MonitorCallback(pl.Callback):
 class PenaltyCallback(pl.Callback):
     """Callback that stores the state of penalties in Lightning's checkpoints.
 
-    The penalties themselves belong into the training step; with this a fit that is resumed ends with the weights of
-    the unbroken one. With several processes all resume the state of the first.
+    The training step adds the penalties to the loss. A resumed fit then ends with the weights of the unbroken one. With
+    several processes all resume the state of the first.
 
     Args:
-        *penalties: The penalties, in the same order whenever the fit is resumed.
+        *penalties: Penalties of the training step, in the same order when the fit is resumed.
     """
 
     def __init__(self, *penalties: Penalty) -> None:
         self.penalties = penalties
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every penalty by position, for Lightning's checkpoint."""
+        """Return the state of every penalty, for Lightning's checkpoint."""
         return {str(index): penalty.state_dict() for index, penalty in enumerate(self.penalties)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state of a checkpoint.
 
         Raises:
-            InvalidInput: It holds another number of penalties.
+            InvalidInput: The checkpoint holds another number of penalties.
         """
         if len(state_dict) != len(self.penalties):
             raise InvalidInput(

@@ -55,18 +55,18 @@ def _split(batch: Mapping[str, Any], device: torch.device) -> tuple[dict[str, Te
     return tensors, tensors.pop(name)
 
 
-def _aligned(logits: Tensor, labels: Tensor, *, next_one: bool) -> tuple[Tensor, Tensor]:
+def _align(logits: Tensor, labels: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
     """Return log probabilities [n, positions, classes] and their labels [n, positions]."""
     if labels.ndim == 1:
         logits, labels = logits[:, None], labels[:, None]
-    elif next_one:
+    elif causal:
         logits, labels = logits[:, :-1], labels[:, 1:]
     return logits.float().log_softmax(-1), labels
 
 
-def sequence_losses(logits: Tensor, labels: Tensor, *, next_one: bool) -> Tensor:
+def sequence_losses(logits: Tensor, labels: Tensor, *, causal: bool) -> Tensor:
     """Return the mean loss [n] (nats) per sample over its labelled positions."""
-    logs, labels = _aligned(logits, labels, next_one=next_one)
+    logs, labels = _align(logits, labels, causal=causal)
     losses = F.nll_loss(logs.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
     return losses.sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
 
@@ -76,29 +76,27 @@ class MemorizationMonitor(TrainerCallback):
 
     Each row (in `rows`, and in `trainer.state.log_history`) holds
 
-    - `training_loss`: mean loss of the epoch's steps, as the Trainer computed them.
-    - `first_visit_loss`: mean loss of the steps in the second half of the first epoch, whose samples had not been seen
-      before: the validation loss of the network half an epoch earlier, on average.
-    - `first_visit_gap`: first_visit_loss - training_loss, from the second epoch on; an upper bound on memorization, for
+    - `training_loss`: mean loss of the epoch's steps, as computed by the Trainer.
+    - `first_visit_loss`: mean loss of the steps in the second half of the first epoch. Its samples were new, so that
+      this is a validation loss of the network half an epoch earlier, on average.
+    - `first_visit_gap`: first_visit_loss - training_loss, from the second epoch on: an upper bound on memorization, for
       it includes later learning that applies to all samples.
-    - `canary_gap`: mean loss of the canaries that were not trained less that of those that were; its `canary_p_value`
-      is exact, see `gapscope.labels.monitored`.
-    - `trained_fisher_trace`: mean over some samples of $|\nabla_\theta \log p(y|x)|^2$ for labels y sampled from the
-      network's own prediction, by the trained weights (with LoRA those of the adapter); one label and one backward
-      pass per sample, in evaluation mode. Omitted for sharded weights (FSDP).
+    - `canary_gap`: mean loss of the canaries that were not trained on less that of those that were, and its
+      `canary_p_value` (`gapscope.labels.monitored.paired_p_value`).
+    - `trained_fisher_trace`: mean over some samples of $|\nabla_\theta \log p(y|x)|^2$ by the trained weights (with
+      LoRA those of the adapter), for labels y sampled from the prediction. Omitted for sharded weights (FSDP).
 
-    `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of recordings:
-    over all of them together a network that has learned nothing from the canaries is flagged with probability `level`
-    at most.
+    `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of recordings, so that
+    a network that has learned nothing from the canaries is flagged with probability `level` at most.
 
-    Weights are those of a training without the monitor on the same data. With several processes each takes every canary
-    through its (wrapped) model; losses of steps are means over processes.
+    Weights are those without the monitor. With several processes each evaluates every canary; losses of steps are means
+    over processes.
 
     Args:
         canaries: Pairs; None omits the test.
         level: Probability of a false flag.
         every: Epochs between recordings.
-        trace_samples: Number of samples of the trace; 0 omits it.
+        trace_samples: Number of samples of the Fisher trace; 0 omits it.
 
     Attributes:
         rows: One mapping per recording.
@@ -123,10 +121,10 @@ class MemorizationMonitor(TrainerCallback):
         self.trace_samples, self.random = trace_samples, make_generator(seed, "drawn labels")
         self.rows: list[dict[str, float]] = []
         self.flagged_at: float | None = None
-        # of the steps of an epoch, on the device, without synchronization
+        # losses of the epoch's steps, on the device, without synchronization
         self._losses: list[Tensor] = []
-        self._first = math.nan
-        self._seconds, self._began, self._looks = 0.0, math.nan, 1
+        self._first_visit_loss = math.nan
+        self._seconds, self._started_at, self._n_recordings = 0.0, math.nan, 1
 
     def __repr__(self) -> str:
         flag = "not flagged" if self.flagged_at is None else f"flagged at epoch {self.flagged_at:g}"
@@ -137,14 +135,14 @@ class MemorizationMonitor(TrainerCallback):
     @property
     def overhead_fraction(self) -> float:
         """Fraction of the time since training began that the monitor took."""
-        return self._seconds / (time.perf_counter() - self._began)
+        return self._seconds / (time.perf_counter() - self._started_at)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Begin with the first epoch."""
-        self._began, self._looks = time.perf_counter(), max(1, round(state.num_train_epochs) // self.every)
+        """Start the clock, and count the recordings to come."""
+        self._started_at, self._n_recordings = time.perf_counter(), max(1, round(state.num_train_epochs) // self.every)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Record if it is time."""
+        """Record if due."""
         start, epoch = time.perf_counter(), round(state.epoch or 0)
         losses = torch.stack(self._losses or [torch.tensor(math.nan)]).double()
         means = torch.stack([losses.mean(), losses[len(losses) // 2 :].mean()])
@@ -153,17 +151,17 @@ class MemorizationMonitor(TrainerCallback):
         loss, second_half = means.tolist()
         self._losses = []
         if epoch <= 1:
-            self._first = second_half
+            self._first_visit_loss = second_half
         if epoch % self.every == 0:
-            row = {"epoch": epoch, "training_loss": loss, "first_visit_loss": self._first}
+            row = {"epoch": epoch, "training_loss": loss, "first_visit_loss": self._first_visit_loss}
             if epoch > 1:
-                row["first_visit_gap"] = self._first - loss
-            training = self.trainer.model_wrapped.training
+                row["first_visit_gap"] = self._first_visit_loss - loss
+            mode = self.trainer.model_wrapped.training
             try:
                 with preserve_rng_state():
-                    row |= self._of_canaries(epoch) | self._trace()
+                    row |= self._test_canaries(epoch) | self._fisher_trace()
             finally:
-                self.trainer.model_wrapped.train(training)
+                self.trainer.model_wrapped.train(mode)
             self.rows.append(row)
             state.log_history.append({**row, "step": state.global_step})
         self._seconds += time.perf_counter() - start
@@ -177,34 +175,34 @@ class MemorizationMonitor(TrainerCallback):
 
     @torch.no_grad()
     def _losses_of(self, samples: Sequence[Any]) -> Tensor:
-        # the wrapped model: with sharded weights only it can be called, by all processes alike
-        model, next_one = self.trainer.model_wrapped.eval(), _is_causal(self.trainer.model)
+        # the wrapped model, because sharded weights need a call by all processes
+        model, causal = self.trainer.model_wrapped.eval(), _is_causal(self.trainer.model)
         parts = self._batches(samples)
-        return torch.cat([sequence_losses(raw_outputs(model(**x)), y, next_one=next_one) for x, y in parts])
+        return torch.cat([sequence_losses(raw_outputs(model(**x)), y, causal=causal) for x, y in parts])
 
-    def _of_canaries(self, epoch: int) -> dict[str, float]:
+    def _test_canaries(self, epoch: int) -> dict[str, float]:
         if self.canaries is None:
             return {}
-        both = self._losses_of([*self.canaries.trained, *self.canaries.others]).cpu()
-        of_trained, of_others = both.double().chunk(2)
-        result = (of_others - of_trained).tolist()
-        p_value = paired_p_value(result)
-        if self.flagged_at is None and p_value <= self.level / self._looks:
+        losses = self._losses_of([*self.canaries.trained, *self.canaries.others]).cpu()
+        trained, others = losses.double().chunk(2)
+        differences = (others - trained).tolist()
+        p_value = paired_p_value(differences)
+        if self.flagged_at is None and p_value <= self.level / self._n_recordings:
             self.flagged_at = epoch
-        return {"canary_gap": sum(result) / len(result), "canary_p_value": p_value}
+        return {"canary_gap": sum(differences) / len(differences), "canary_p_value": p_value}
 
-    def _trace(self) -> dict[str, float]:
+    def _fisher_trace(self) -> dict[str, float]:
         trainer = self.trainer
         if not self.trace_samples or trainer.is_fsdp_enabled:
             return {}
-        model, next_one = trainer.model.eval(), _is_causal(trainer.model)
+        model, causal = trainer.model.eval(), _is_causal(trainer.model)
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         count = min(self.trace_samples, len(trainer.train_dataset))
         squares = []
         for index in torch.randperm(len(trainer.train_dataset), generator=self.random)[:count].tolist():
             (x, y), *_ = self._batches([trainer.train_dataset[index]])
             with torch.enable_grad():
-                logs, labels = _aligned(raw_outputs(model(**x)), y, next_one=next_one)
+                logs, labels = _align(raw_outputs(model(**x)), y, causal=causal)
                 logs = logs[labels != IGNORED]
                 sampled = torch.multinomial(logs.detach().exp().cpu(), 1, generator=self.random).to(logs.device)
                 gradients = torch.autograd.grad(logs.gather(1, sampled).sum(), weights, allow_unused=True)
@@ -221,25 +219,22 @@ def add_memorization_monitor(
         trainer: The Trainer; its training data are `canaries.dataset`.
 
     Raises:
-        InvalidInput: It is no Trainer, or it does not train on the canaries.
+        InvalidInput: `trainer` is not a Trainer, or does not train on the canaries.
     """
     if not hasattr(trainer, "compute_loss"):
         raise InvalidInput(f"Got {type(trainer).__name__}; add_memorization_monitor needs a transformers Trainer.")
     if canaries is not None and trainer.train_dataset is not canaries.dataset:
-        raise InvalidInput(
-            "The Trainer must train on the data that hold the canaries; it has others. Pass "
-            "train_dataset=canaries.dataset."
-        )
+        raise InvalidInput("Got a Trainer with data other than canaries.dataset. Pass train_dataset=canaries.dataset.")
     monitor = MemorizationMonitor(trainer, canaries, **options)
     compute_loss = trainer.compute_loss
 
-    def noted(model: nn.Module, inputs: Mapping[str, Any], *given: Any, **settings: Any) -> Any:
-        result = compute_loss(model, inputs, *given, **settings)
+    def compute_and_record(model: nn.Module, inputs: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        result = compute_loss(model, inputs, *args, **kwargs)
         if model.training:
             loss = result[0] if isinstance(result, tuple) else result
-            monitor._losses.append(loss.detach() * accumulation_divisor(trainer, settings))
+            monitor._losses.append(loss.detach() * accumulation_divisor(trainer, kwargs))
         return result
 
-    trainer.compute_loss = noted
+    trainer.compute_loss = compute_and_record
     trainer.add_callback(monitor)
     return monitor

@@ -12,13 +12,13 @@ import mlflow  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 
 class MLflowSink:
-    """Logs the numbers of a monitor as metrics `gapscope/<name>`, the epoch as their step.
+    """Sink that logs numbers as metrics `gapscope/<name>`, with the epoch as step.
 
-    A server out of reach holds each call up for MLflow's own time-out (`MLFLOW_HTTP_REQUEST_TIMEOUT` and
+    An unreachable server blocks each call for MLflow's timeout (`MLFLOW_HTTP_REQUEST_TIMEOUT` and
     `MLFLOW_HTTP_REQUEST_MAX_RETRIES`); after three such calls in a row a monitor no longer calls the sink.
 
     Args:
-        run_id: A run; None for the active one, as for `mlflow.log_metrics`.
+        run_id: A run; None for the active one.
     """
 
     def __init__(self, run_id: str | None = None) -> None:
@@ -26,5 +26,5 @@ class MLflowSink:
 
     def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
         """Log the numbers of one recording."""
-        named = {f"gapscope/{name}": value for name, value in numbers.items()}
-        mlflow.log_metrics(named, step=epoch, run_id=self.run_id)  # pyright: ignore[reportAttributeAccessIssue]
+        metrics = {f"gapscope/{name}": value for name, value in numbers.items()}
+        mlflow.log_metrics(metrics, step=epoch, run_id=self.run_id)  # pyright: ignore[reportAttributeAccessIssue]

@@ -13,10 +13,10 @@ from torch.utils.tensorboard import SummaryWriter  # noqa: E402
 
 
 class TensorBoardSink:
-    """Writes the numbers of a monitor as scalars `gapscope/<name>` at their epoch.
+    """Sink that writes numbers as scalars `gapscope/<name>`, with the epoch as step.
 
     Args:
-        target: A SummaryWriter to share, or the folder of a new one.
+        target: A SummaryWriter, or the folder of a new one.
     """
 
     def __init__(self, target: SummaryWriter | str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Monitor and penalty for the Hugging Face Trainer, with or without adapters.
+"""Monitor and penalty for the Hugging Face Trainer, with or without adapters (PEFT).
 
 trainer = Trainer(model, ..., callbacks=[MonitorCallback(gs.Monitor(train_dataset))])
 add_penalty(trainer, gs.GradientSimilarityPenalty(0.001))
@@ -41,51 +41,49 @@ _MONITOR_FILE = "gapscope_monitor.json"
 
 
 class MonitorCallback(TrainerCallback):
-    """Records at the end of training epochs.
+    """Callback that records at the end of training epochs.
 
-    The numbers are stored in the monitor and added to `trainer.state.log_history`; trackers get them from the monitor's
-    sinks, for the Trainer does not hand them on. Weights are bit-identical with and without the callback (unless
-    `stop`). With several processes the first one records.
+    Numbers are added to `trainer.state.log_history`; trackers receive them from the monitor's sinks. Weights are
+    bit-identical with and without the callback (unless `stop`). With several processes the first one records. Each
+    checkpoint of the Trainer holds the monitor's state (`gapscope_monitor.json`), so that resumed training continues.
 
-    The monitored network is the model's logits. The monitor takes the training data as the Trainer does, a Dataset of
-    mappings of one length (pad to it), or `(input_ids, labels)`: then tokens equal to the config's
-    `pad_token_id` are masked.
-
-    The monitor's state (`gapscope_monitor.json`) is stored in each of the Trainer's checkpoints; a training run that is
-    resumed from one continues with it.
+    The monitor's data are those of the Trainer, a Dataset of mappings padded to one length, or `(input_ids, labels)`:
+    then tokens equal to the config's `pad_token_id` are masked.
     """
 
     def __init__(self, monitor: Monitor, *, stop: bool = False) -> None:
         self.monitor, self.stop = monitor, stop
 
     def _monitored(self, model: nn.Module) -> nn.Module:
-        as_given = self.monitor.samples.form is not None
-        return model if as_given else LogitsOnly(model, getattr(model.config, "pad_token_id", None))
+        has_mappings = self.monitor.samples.form is not None
+        return model if has_mappings else LogitsOnly(model, getattr(model.config, "pad_token_id", None))
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Record the untrained network, or load the state from the checkpoint."""
+        """Observe the untrained network, or load the state from the checkpoint."""
         if not state.is_world_process_zero:
             return
         file = _checkpoint(args, state) / _MONITOR_FILE
         if state.global_step and file.exists():
             self.monitor.load_state_dict(read_json(file))
         else:
-            self.monitor.begin(self._monitored(given["model"]))
+            self.monitor.begin(self._monitored(kwargs["model"]))
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write the monitor's state into the checkpoint."""
         file = _checkpoint(args, state) / _MONITOR_FILE
         if state.is_world_process_zero and file.parent.exists():
             write_atomically(file, to_json(self.monitor.state_dict()))
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        """Record if it is time."""
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Record if due."""
         if not state.is_world_process_zero:
             return
         row: dict[str, Any] = {"epoch": round(state.epoch or 0)}
-        self.monitor(self._monitored(given["model"]), row)
+        self.monitor(self._monitored(kwargs["model"]), row)
         if len(row) > 1:
             state.log_history.append({**row, "step": state.global_step})
         if self.stop and self.monitor.alarm is not None and self.monitor.alarm.raised:
@@ -99,34 +97,32 @@ class _PenaltyState(TrainerCallback):
         self.penalty, self.number = penalty, number
 
     def _file(self, args: TrainingArguments, state: TrainerState) -> Path:
-        """Each process has its own samples, hence its own state."""
+        # each process has other samples, and therefore another state
         return _checkpoint(args, state) / f"gapscope_penalty_{self.number}_{args.process_index}.safetensors"
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         file = self._file(args, state)
         if state.global_step and file.exists():
             self.penalty.load_state_dict(load_tensors(file)[0])
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         file = self._file(args, state)
         if file.parent.exists():
             save_tensors(file, self.penalty.state_dict())
 
 
 def add_penalty(trainer: Any, penalty: Penalty) -> None:
-    """Add a penalty to the loss of a Trainer's training steps (not of its evaluation).
+    """Add a penalty to the loss of a Trainer's training steps, and to the `loss` that it logs.
 
-    The penalty is that of the model's logits by its trainable weights, which with an adapter (PEFT) are those of the
-    adapter. It takes one extra forward pass per step, so that dropout masks are resampled for it. Several penalties
-    add up. With several processes each computes that of its own samples, and the mean of all is added. The `loss` that
-    the Trainer logs includes the penalty; `trainer.state.log_history` is otherwise unchanged. The penalty's state
-    (random probes, automatic strength) is stored in each of the Trainer's checkpoints, one file per process; a training
-    run that is resumed continues with it.
+    The penalty is that of the model's logits by its trainable weights (with an adapter those of the adapter), from one
+    extra forward pass per step with other dropout masks. Penalties of several calls are summed, and those of several
+    processes are averaged. Each checkpoint of the Trainer holds the penalty's state, one file per process, from which
+    resumed training continues.
 
     Raises:
-        InvalidInput: It is no Trainer, or no penalty.
+        InvalidInput: The arguments are not a Trainer and a penalty.
     """
     if not hasattr(trainer, "compute_loss"):
         raise InvalidInput(f"add_penalty needs a transformers Trainer; got {type(trainer).__name__}.")
@@ -134,9 +130,9 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
         raise InvalidInput(f"add_penalty needs a penalty, such as GradientSimilarityPenalty(0.001); got {penalty!r}.")
     compute_loss = trainer.compute_loss
 
-    def with_penalty(model: nn.Module, inputs: Mapping[str, Any], *given: Any, **options: Any) -> Any:
-        batch = dict(inputs)  # the Trainer's own loss may take the labels out
-        result = compute_loss(model, inputs, *given, **options)
+    def compute_with_penalty(model: nn.Module, inputs: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        batch = dict(inputs)  # the loss of the Trainer may remove the labels
+        result = compute_loss(model, inputs, *args, **kwargs)
         if not model.training:
             return result
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
@@ -144,18 +140,16 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
         x, form = pack_inputs(tensors)
         x = x.to(next(iter(tensors.values())).device)
         network = NetworkAdapter(trainer.accelerator.unwrap_model(model), form)
-        value = penalty(network, x, targets[0] if targets else None) / accumulation_divisor(trainer, options)
+        value = penalty(network, x, targets[0] if targets else None) / accumulation_divisor(trainer, kwargs)
         return (result[0] + value, *result[1:]) if isinstance(result, tuple) else result + value
 
-    trainer.compute_loss = with_penalty
-    kept = [item for item in trainer.callback_handler.callbacks if isinstance(item, _PenaltyState)]
-    trainer.add_callback(_PenaltyState(penalty, len(kept)))
+    trainer.compute_loss = compute_with_penalty
+    number = sum(isinstance(item, _PenaltyState) for item in trainer.callback_handler.callbacks)
+    trainer.add_callback(_PenaltyState(penalty, number))
 
 
 def accumulation_divisor(trainer: Any, options: Mapping[str, Any]) -> float:
-    """Return the gradient accumulation divisor that the Trainer leaves to the loss.
-
-    `options` are the keyword arguments of its `compute_loss`.
-    """
-    counted = options.get("num_items_in_batch") is not None and trainer.model_accepts_loss_kwargs
-    return float(trainer.args.gradient_accumulation_steps) if counted else 1.0
+    """Return by how much `compute_loss` must divide a mean, given its keyword arguments."""
+    # with the number of items of all accumulated batches, the Trainer does not divide by the number of steps
+    is_left_to_loss = options.get("num_items_in_batch") is not None and trainer.model_accepts_loss_kwargs
+    return float(trainer.args.gradient_accumulation_steps) if is_left_to_loss else 1.0

@@ -13,12 +13,10 @@ import wandb  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 
 class WandbSink:
-    """Sink that logs numbers as `gapscope/<name>` over the axis `gapscope/epoch`.
-
-    So they never disturb the step that other parts of a training log at.
+    """Sink that logs numbers as `gapscope/<name>` over the axis `gapscope/epoch`, not over the step.
 
     Args:
-        run: A run; None for the one that is current when the first numbers arrive, as for `wandb.log`.
+        run: A run; None for the current one at each recording.
     """
 
     def __init__(self, run: Any = None) -> None:

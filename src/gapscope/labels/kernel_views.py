@@ -15,7 +15,14 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.noise_rate import fit_robustly
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.kernel_leave_one_out import kernel_columns
-from gapscope.statistics.baselines import RIDGES, linear_spectrum, rbf_spectrum, sample_features, target_matrix
+from gapscope.statistics.baselines import (
+    RIDGES,
+    find_nearest,
+    linear_spectrum,
+    rbf_spectrum,
+    sample_features,
+    target_matrix,
+)
 from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
 
 
@@ -81,21 +88,6 @@ def kernel_views(network: nn.Module | None, samples: Samples, *, seed: int) -> t
 # A near-duplicate is closer than this fraction of the median distance to the nearest neighbour.
 NEAR = 0.05
 MAX_SAMPLES = 20_000
-BLOCK = 2048
-
-
-def nearest_distances(queries: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return each query's distance to the nearest feature (or other query), and its index."""
-    distances, indices = [], []
-    for start in range(0, len(queries), BLOCK):
-        block = torch.cdist(queries[start : start + BLOCK], queries if features is None else features)
-        if features is None:
-            rows = torch.arange(len(block))
-            block[rows, rows + start] = torch.inf
-        nearest = block.min(1)
-        distances.append(nearest.values)
-        indices.append(nearest.indices)
-    return torch.cat(distances), torch.cat(indices)
 
 
 def exact_repeats(inputs: Tensor) -> list[tuple[int, int]]:
@@ -121,8 +113,8 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
     features = sample_features(samples) if len(samples) <= MAX_SAMPLES else torch.empty(0, 0)
     if not features.shape[1]:
         return exact_repeats(samples.inputs)
-    distances, nearest = nearest_distances(features)
-    close = torch.nonzero(distances <= _limit(distances)).flatten().tolist()
+    distances, nearest = find_nearest(features)
+    close = torch.nonzero(distances[:, 0] <= _limit(distances)).flatten().tolist()
     return sorted({(min(i, int(nearest[i])), max(i, int(nearest[i]))) for i in close})
 
 
@@ -137,8 +129,8 @@ def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int]
     if not features.shape[1]:
         by_test_sample = sorted((j - n, i) for i, j in exact_repeats(inputs) if i < n <= j)
         return tuple((i, j) for j, i in by_test_sample)
-    distances, nearest = nearest_distances(features[n:], features[:n])
-    close = distances <= _limit(nearest_distances(features[:n])[0])
+    distances, nearest = find_nearest(features[n:], features[:n])
+    close = distances[:, 0] <= _limit(find_nearest(features[:n])[0])
     return tuple((int(nearest[j]), j) for j in torch.nonzero(close).flatten().tolist())
 
 

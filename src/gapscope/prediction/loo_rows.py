@@ -20,7 +20,7 @@ from gapscope.measures._forward import forward_pass
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.progress import is_interactive, notify
-from gapscope.statistics.baselines import LooRow, linear_ridge
+from gapscope.statistics.baselines import LooRow, kernel_row, linear_spectrum
 
 RBF, FEATURES, NTK = "RBF ridge", "last hidden features", "NTK"
 # Standard deviation of trained networks around their forecast, at an accuracy of 50 %: chosen for a coverage of 90 %
@@ -64,8 +64,8 @@ def add_network_rows(
         notes.append("The network has no last linear layer, so there is no row of hidden features.")
     else:
         features = (features - features.mean(0)) / features.std(0, correction=0).mean().clamp_min(1e-12)
-        rows.append(linear_ridge(features, samples.targets.cpu(), n_classes=n_classes, method=FEATURES,
-                                 uses="network"))  # fmt: skip
+        spectrum = linear_spectrum(features.double())
+        rows.append(kernel_row(FEATURES, "network", spectrum, samples.targets.cpu(), n_classes))
     try:
         affordable, note = options_within_budget(network, samples, options, budget)
         notes += [f"There is no NTK row. {note}" if affordable is None else note] if note else []

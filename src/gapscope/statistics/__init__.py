@@ -1,1 +1,1 @@
-"""Statistics over tables of networks: intervals, clusters, rank correlation, baselines."""
+"""Bootstrap and conformal intervals, kernel ridge regression, and baselines without a network."""

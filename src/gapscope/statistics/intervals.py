@@ -17,12 +17,12 @@ Array = numpy.ndarray
 
 
 def bootstrap_weights(n: int, n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
-    """Return how often each of n items occurs in each resample of n with replacement."""
+    """Return the number of times each of n items occurs in each bootstrap resample."""
     return numpy.random.default_rng(seed).multinomial(n, numpy.full(n, 1 / n), size=n_bootstrap).astype(float)
 
 
 def cluster_bootstrap_weights(clusters: Int[Array, " n"], n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
-    """Return how often each row occurs in each resample of whole clusters with replacement."""
+    """Return the number of times each row occurs in each bootstrap resample of whole clusters."""
     return bootstrap_weights(int(clusters.max()) + 1, n_bootstrap, seed)[:, clusters]
 
 
@@ -56,16 +56,15 @@ def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) 
         return numpy.arange(len(clusters))
     sizes = numpy.bincount(clusters)
     order = numpy.random.default_rng(seed).permutation(len(sizes))
-    # one training configuration at least, however large
-    kept = max(1, int(numpy.searchsorted(numpy.cumsum(sizes[order]), most, side="right")))
-    return numpy.flatnonzero(numpy.isin(clusters, order[:kept]))
+    # at least one configuration, however large
+    n_configurations = max(1, int(numpy.searchsorted(numpy.cumsum(sizes[order]), most, side="right")))
+    return numpy.flatnonzero(numpy.isin(clusters, order[:n_configurations]))
 
 
 def permutations(clusters: Int[Array, " n"], count: int, seed: int) -> Iterator[Int[Array, " n"]]:
     """Yield random permutations of whole clusters: entry i is the row whose value row i gets.
 
-    Clusters are exchanged with others of their size, and rows inside them are shuffled, so that dependent rows stay
-    together.
+    Clusters are exchanged with others of their size, and rows inside them are shuffled.
     """
     rng = numpy.random.default_rng(seed)
     sizes: dict[int, list[Int[Array, " m"]]] = {}
@@ -96,17 +95,17 @@ def jackknife_plus(
     $\lfloor (1 - \text{level})(n+1) \rfloor$-th smallest $\hat\mu_{-i}(x) - R_i$ to the
     $\lceil \text{level}\,(n+1) \rceil$-th smallest $\hat\mu_{-i}(x) + R_i$.
 
-    For exchangeable networks the coverage is at least 2 level - 1, for any model and distribution; in practice close to
-    `level`. The interval is infinite if n < 1 / (1 - level) - 1. With fits that omit a whole fold each, the formula is
-    CV+, with coverage at least 2 level - 1 - sqrt(2/n).
+    For exchangeable networks the coverage is at least 2 level - 1, and in practice close to `level`. The interval is
+    infinite if n < 1 / (1 - level) - 1. With fits that omit whole folds this is CV+, with a coverage of at least
+    2 level - 1 - sqrt(2/n).
 
     Barber, Candès, Ramdas, Tibshirani, "Predictive inference with the jackknife+", 2021, eq. 1.4 and theorem 1; CV+ is
     section 3 and theorem 4.
 
     Args:
         left_out: Predictions [m, n] of the new networks by each leave-one-out fit.
-        residuals: Absolute leave-one-out residuals [n], each divided by its network's own spread if there are any.
-        spread: Expected error of each new network, in units of the residuals (Lei et al. 2018, sec. 5.2).
+        residuals: Absolute leave-one-out residuals [n], divided by the expected error of their network if `spread` is.
+        spread: Expected error of each new network (Lei et al. 2018, sec. 5.2).
     """
     n = len(residuals)
     residuals = numpy.broadcast_to(spread, len(left_out))[:, None] * residuals
