@@ -45,15 +45,6 @@ def test_csv_with_string_labels(tmp_path: Path) -> None:
     assert shown.exit_code == 0 and "RBF ridge" in shown.output and "0 = 'high'" in shown.output
 
 
-def test_unknown_data_sets_and_files_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "grid.toml"
-    path.write_text('[base.data]\nname = "digitz"\n')
-    result = CliRunner().invoke(app, ["forecast", str(path)])
-    assert result.exit_code and "digits" in str(result.exception)
-    result = CliRunner().invoke(app, ["forecast", str(tmp_path / "none.csv")])
-    assert result.exit_code and "no such file" in str(result.exception)
-
-
 def test_an_interruption_shows_finished_rows_and_ends_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -130,6 +121,8 @@ def test_an_unknown_data_set_is_an_error_before_anything_runs(tmp_path: Path) ->
         done = CliRunner().invoke(app, [*command, str(tmp_path / "grid.toml"), *folder])
         assert done.exit_code == 1 and "Did you mean 'digits'" in str(done.exception)
         assert "to run" not in done.output and not (tmp_path / "pool").exists()
+    done = CliRunner().invoke(app, ["forecast", str(tmp_path / "none.csv")])
+    assert done.exit_code and "no such file" in str(done.exception)
 
 
 def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(

@@ -88,9 +88,6 @@ def test_wrong_labels_come_first_in_table_page_and_list(table: Path, tmp_path: P
         rows = list(csv.reader(file))
     column = rows[0].index("sample")
     assert {int(row[column]) for row in rows[1:5]} == set(WRONG)
-
-
-def test_json_has_the_same_ranking(table: Path) -> None:
     result = json.loads(gapscope("labels", table, "--json").stdout)
     assert {row["sample"] for row in result["rows"][:4]} == set(WRONG)
 
@@ -106,12 +103,9 @@ def test_claims_are_told_and_their_page_is_written(tmp_path: Path) -> None:
     assert "| Fig. 3: on down-sampled ImageNet itself |  |  | **cannot be run here**: the data are not" in page
 
 
-def test_claims_of_one_study_alone() -> None:
+def test_claims_of_one_study_as_text_and_json() -> None:
     output = CliRunner().invoke(study_app, ["claims", "overfitting_alarm", "--results", "nowhere"]).output
     assert output.startswith("overfitting_alarm  An overfitting alarm") and "luo2019" not in output
-
-
-def test_claims_speak_json() -> None:
     output = CliRunner().invoke(study_app, ["claims", "luo2019", "--results", "nowhere", "--json"]).output
     first = json.loads(output)["luo2019"][0]
     assert set(first) == {"outcome", "claim", "ours"} and first["outcome"] == "not run"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from engines import in_this_process
 from gapscope.pools import Grid, Pool
 
 GRID = """
@@ -116,28 +115,15 @@ def lose_nothing(tmp_path: Path, content: str, kills_wanted: int, seed: int, *op
     return kills
 
 
-@pytest.mark.thorough
-def test_a_kill_between_two_networks_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "grid.toml").write_text(GRID.replace("[0, 1, 2, 3]", "[0]"))
-    process = start(tmp_path / "grid.toml", tmp_path / "broken", "--workers", "1")
-    while not list(tmp_path.glob("broken/runs/*/record.json")):
-        assert process.poll() is None
-        time.sleep(0.05)
-    kill(process, one_worker=False, moments=random.Random(0))
-    before = finished(tmp_path / "broken")
-    assert len(before) == 1
-    # the rest is run here: another process than the one that was killed, as after a crash of the machine
-    monkeypatch.setattr("gapscope.pools.engines.run_local", in_this_process)
-    for name in ("broken", "unbroken"):
-        Pool(tmp_path / name).run(Grid.from_toml(tmp_path / "grid.toml"))
-    assert before.items() <= finished(tmp_path / "broken").items()
-    same_networks(tmp_path, 2)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
-@pytest.mark.parametrize(("seeds", "kills"), [("[0]", 2), ("[0, 1, 2, 3]", 10)])
+@pytest.mark.parametrize(
+    ("seeds", "kills"),
+    [
+        pytest.param("[0]", 2, marks=pytest.mark.thorough),
+        pytest.param("[0, 1, 2, 3]", 10, marks=pytest.mark.slow),
+    ],
+)
 def test_kills_lose_nothing(tmp_path: Path, seeds: str, kills: int) -> None:
     assert lose_nothing(tmp_path, GRID.replace("[0, 1, 2, 3]", seeds), kills, seed=1) == kills
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import socket
@@ -66,13 +65,6 @@ class Browser:
         """What the console said since it was last asked."""
         lines = self._send("POST", f"{self.session}/se/log", {"type": "browser"})
         return [f"{line['level']}: {line['message']}" for line in lines]
-
-    def picture(self, path: Path) -> None:
-        """Photograph the whole page."""
-        size = self.devtools("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        shot = self.devtools("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
         """End the session."""

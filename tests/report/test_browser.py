@@ -125,19 +125,6 @@ def test_without_scripts_nothing_is_missing(chromium: Browser, page: Path) -> No
     assert len(rows) == 33 and buttons == []
 
 
-def test_the_checks_see_a_broken_page(chromium: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "broken.html"
-    path.write_text(
-        "<meta name=viewport content='width=device-width'><link rel=icon href='data:,'>"
-        "<div style='width:2000px'>wide</div><svg class=plot aria-label=x width=300 height=100><circle r=0 /></svg>"
-        "<script>throw new Error('broken')</script>"
-    )
-    chromium.show(path, width=1440)
-    assert any("broken" in line for line in chromium.console())
-    assert chromium.run("return document.documentElement.scrollWidth > innerWidth")
-    assert chromium.run(FIGURES)[0]["marks"] == 0
-
-
 @pytest.mark.parametrize("width", [390, 1440])
 def test_the_page_of_a_training_shows_its_pictures_and_fits(chromium: Browser, tmp_path: Path, width: int) -> None:
     path = write_training_report(

@@ -165,22 +165,21 @@ def test_a_band_is_closed_and_a_cloud_is_short() -> None:
 VALUES = st.lists(st.floats(min_value=-1e6, max_value=1e6).filter(lambda v: abs(v) > 1e-6), min_size=1, max_size=20)
 
 
+def check_scale(scale: Scale, values: list[float], about: int) -> list[float]:
+    ticks = scale.ticks(about)
+    assert all(-1e-9 <= scale.percent(value) <= 100 + 1e-9 for value in values)
+    assert all(-1e-6 <= scale.percent(tick) <= 100 + 1e-6 for tick in ticks) and ticks == sorted(set(ticks))
+    return ticks
+
+
 @given(values=VALUES, about=st.integers(2, 8))
 def test_linear(values: list[float], about: int) -> None:
-    scale = Scale.around(values)
-    assert all(-1e-9 <= scale.percent(value) <= 100 + 1e-9 for value in values)
-    ticks = scale.ticks(about)
-    assert ticks == sorted(set(ticks)) and len(ticks) <= about + 1
-    assert all(-1e-6 <= scale.percent(tick) <= 100 + 1e-6 for tick in ticks)
+    assert len(check_scale(Scale.around(values), values, about)) <= about + 1
 
 
 @given(values=st.lists(st.floats(min_value=1e-12, max_value=1e12), min_size=1, max_size=20))
 def test_logarithmic(values: list[float]) -> None:
-    scale = Scale.around(values, logarithmic=True)
-    assert all(-1e-9 <= scale.percent(value) <= 100 + 1e-9 for value in values)
-    ticks = scale.ticks(4)
-    assert 1 <= len(ticks) <= 8
-    assert all(-1e-6 <= scale.percent(tick) <= 100 + 1e-6 for tick in ticks)
+    assert 1 <= len(check_scale(Scale.around(values, logarithmic=True), values, 4)) <= 8
 
 
 def test_equal_values_and_nothing_at_all_still_make_an_axis() -> None:

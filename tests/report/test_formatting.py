@@ -23,13 +23,14 @@ def test_a_written_number_is_within_half_a_unit_of_its_last_digit(value: float) 
 
 
 def test_nothing_is_an_en_dash() -> None:
-    assert {
+    texts = {
         format_number(None),
         format_number(math.nan),
         format_fixed(None),
         format_fixed(math.nan),
         setting_value(None),
-    } == {"–"}
+    }
+    assert texts == {"–"}
     assert format_fixed(math.inf) == "∞"
     assert format_number(-0.0) == "0"
 
