@@ -57,13 +57,6 @@ def test_an_interruption_shows_finished_rows_and_ends_the_grid(tmp_path: Path, m
     assert [each["method"] for each in row["rows"]][-1] == "last hidden features"
 
 
-def test_a_grid_keeps_the_time_budget(tmp_path: Path) -> None:
-    (tmp_path / "grid.toml").write_text(GRID.replace("train_size = 120", "train_size = 200"))
-    shown = CliRunner().invoke(app, ["forecast", str(tmp_path / "grid.toml"), "--time-budget", "1e-9", "--json"])
-    rows = json.loads(shown.stdout)
-    assert all("NTK" not in [each["method"] for each in row["rows"]] for row in rows)
-
-
 OWN = """
 import torch
 

@@ -116,11 +116,11 @@ def test_lack_of_memory_is_recognized() -> None:
 
 def interrupted(folder: Path, spec: RunSpec) -> Path:
     """A run that was killed after its second epoch."""
-    from gapscope.pools.from_spec import network_from_spec, prepared
+    from gapscope.pools.from_spec import network_from_spec, prepare_data
     from gapscope.training.loop import train
 
     (folder / "runs" / spec.id).mkdir(parents=True)
-    problem, _ = prepared(spec, None)
+    problem, _ = prepare_data(spec, None)
 
     def stop(network: object, row: dict[str, Any]) -> None:
         if row["epoch"] == 2:

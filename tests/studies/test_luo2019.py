@@ -14,7 +14,7 @@ import torch
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.norm_layers import BATCH_KINDS
 from gapscope.data import Problem, load_dataset
-from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.results.records import Record
 from gapscope.theory import order_parameter_integrals, stability_eigenvalues
 from gapscope_studies import luo2019
@@ -79,7 +79,7 @@ def test_differences_pair_seeds_and_leave_out_what_diverged() -> None:
 
 def test_folding_keeps_the_norms_that_act() -> None:
     spec = make_specs(at("smoke"), "cnn", 10)[0]
-    problem, _ = prepared(spec, None)
+    problem, _ = prepare_data(spec, None)
     network = network_from_spec(spec, problem)
     network(problem.train.inputs)
     with torch.no_grad():

@@ -16,7 +16,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.ntk import ntk_trace
-from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.results.records import Record
 from gapscope.training.loop import train
 from gapscope_studies.kit.study import RunSettings
@@ -75,7 +75,7 @@ def test_table_1_has_the_papers_setting(scale: str) -> None:
 def test_runs_differ_in_data_and_weights_and_tuning_has_data_of_its_own(setting: RunSettings) -> None:
     for name in SETUPS:
         setup = make_setup(setting, name)
-        first, second = (prepared(setup.with_seed(seed), None)[0].train for seed in (0, 1))
+        first, second = (prepare_data(setup.with_seed(seed), None)[0].train for seed in (0, 1))
         assert not torch.equal(first.inputs, second.inputs)
         assert setup.with_seed(0).seed != setup.with_seed(1).seed
         assert protocol.TUNING_SEED not in range(setup.runs)
@@ -83,7 +83,7 @@ def test_runs_differ_in_data_and_weights_and_tuning_has_data_of_its_own(setting:
 
 def test_held_out_samples_are_training_samples_with_their_wrong_labels(setting: RunSettings) -> None:
     spec = make_setup(setting, "lenet5").with_seed(3).replace({"data.label_noise": 0.9, "training.epochs": 2})
-    problem, _ = prepared(spec, None)
+    problem, _ = prepare_data(spec, None)
     generator = torch.Generator().manual_seed(derive_seed(3, "folds"))
     order = torch.randperm(len(problem.train), generator=generator)
     network = network_from_spec(spec, problem)
@@ -241,7 +241,7 @@ def test_only_methods_that_were_not_tuned_before_are_tuned(monkeypatch: pytest.M
 
 def test_the_constant_prediction_is_the_variance_of_the_targets(setting: RunSettings) -> None:
     setup = make_setup(setting, "keypoints_fully_connected")
-    problem, _ = prepared(setup.with_seed(0).replace({"data.target_noise": 0.0}), None)
+    problem, _ = prepare_data(setup.with_seed(0).replace({"data.target_noise": 0.0}), None)
     targets = problem.train.targets
     assert targets is not None and problem.test.targets is not None
     one_run = (problem.test.targets - targets.mean(0)).square().mean().item()
@@ -256,7 +256,7 @@ def test_watching_measures_the_network_that_training_gives(setting: RunSettings)
     spec = make_setup(setting, "circles").with_seed(0).replace({"training.epochs": 4})
     results = monitor_run(spec, 2, 100, None)
     assert [row["epoch"] for row in results["rows"]] == [0, 2, 4]
-    problem, _ = prepared(spec, None)
+    problem, _ = prepare_data(spec, None)
     network = network_from_spec(spec, problem)
     assert results["rows"][0]["trace"] == pytest.approx(float(ntk_trace(network, problem.train.inputs)) / 200)
     result = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test)
@@ -349,7 +349,7 @@ def test_the_true_model_of_two_circles_is_the_bayes_classifier() -> None:
 def test_alignment_of_the_watched_kernel_is_that_of_its_dense_definition(setting: RunSettings) -> None:
     spec = make_setup(setting, "circles").with_seed(0).replace({"training.epochs": 2})
     rows = monitor_run(spec, 2, 100, None)["rows"]
-    problem, _ = prepared(spec, None)
+    problem, _ = prepare_data(spec, None)
     network, x, y = network_from_spec(spec, problem), problem.train.inputs, problem.train.targets
     assert y is not None
     gradients = []

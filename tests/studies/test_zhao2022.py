@@ -12,7 +12,7 @@ import pandas
 import pytest
 
 from gapscope.measures.unit_sparsity import unit_sparsity
-from gapscope.pools.from_spec import prepared
+from gapscope.pools.from_spec import prepare_data
 from gapscope_studies.kit.pool import load_network
 from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.zhao2022 import fits
@@ -174,7 +174,7 @@ def test_the_table_holds_the_networks_as_they_are(setting: RunSettings) -> None:
 def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
     setting = RunSettings(scale="smoke", work=tmp_path)
     (spec,) = next(iter(grids.models(setting).values()))
-    problem, _ = prepared(spec, grids.use_photographs(setting).data_root)
+    problem, _ = prepare_data(spec, grids.use_photographs(setting).data_root)
     assert (len(problem.train), len(problem.test), problem.n_outputs) == (100, 100, 10)
     assert problem.train.inputs.shape[1:] == (3, 8, 8)
 

@@ -20,7 +20,7 @@ import pytest
 from commands import Done, gapscope
 from gapscope.base.errors import GapscopeError
 from gapscope.pools import Grid, Pool
-from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.training.loop import train
 from torture.damages import BYTES, Damage, json_damages, tensor_damages
@@ -58,7 +58,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "two" / "estimator.json"
     )
     spec = next(iter(Grid.from_toml(folder / "grid.toml")))
-    problem, _ = prepared(spec, None)
+    problem, _ = prepare_data(spec, None)
     short = spec.replace({"training.epochs": 2}).training
     train(network_from_spec(spec, problem), problem.train, short, seed=spec.seed, test=problem.test, folder=folder)
     return folder

@@ -17,10 +17,10 @@ def _targets(target: Path, data_root: str | None, max_networks: int) -> Iterator
     from gapscope.cli.arguments import call_factory, is_factory, is_grid, read_grid
 
     if is_grid(target):
-        from gapscope.pools.from_spec import network_from_spec, prepared
+        from gapscope.pools.from_spec import network_from_spec, prepare_data
 
         for name, spec in list(read_grid(target, data_root).items())[:max_networks]:
-            problem, _ = prepared(spec, data_root)
+            problem, _ = prepare_data(spec, data_root)
             yield name, network_from_spec(spec, problem), problem.train, {"seed": spec.seed}
     elif target.is_dir():
         weights = sorted(target.glob("runs/*/weights.safetensors"))[:max_networks]

@@ -27,13 +27,13 @@ def _forecasts(
         return {str(target): forecast_accuracy(network, data, time_budget=time_budget)}
     if not is_grid(target):
         return {str(target): forecast_accuracy(None, read_labelled_csv(target, column))}
-    from gapscope.pools.from_spec import network_from_spec, prepared
+    from gapscope.pools.from_spec import network_from_spec, prepare_data
 
     specs, forecasts = read_grid(target, data_root), {}
     with steps("forecasting") as show:
         for name, spec in specs.items():
             show(len(forecasts), len(specs))
-            problem, _ = prepared(spec, data_root)
+            problem, _ = prepare_data(spec, data_root)
             network, train = network_from_spec(spec, problem), problem.train.first(samples)
             forecasts[name] = forecast_accuracy(network, train, time_budget=time_budget, seed=spec.seed)
             if _is_interrupted(forecasts[name]):

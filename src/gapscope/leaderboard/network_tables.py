@@ -87,17 +87,9 @@ def network_table(
     target: str = "gap",
     baseline: str | None = None,
 ) -> NetworkTable:
-    """Read the networks of a leaderboard.
-
-    Args:
-        source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME` and `m.NAME`; a pool, its
-            folder, or its table.
-        measures: Columns of the measures; None uses all (`m.*`, or the readings of a pool).
-        hyperparameters: Columns of the hyperparameters; None uses all that vary (`hp.*`, or the settings of a pool).
-        baseline: Column of the size; None uses `parameter_count` or `m.vc_dim`, if there is one.
+    """Read the networks of a leaderboard; parameters are those of `rank_measures`.
 
     Raises:
-        UnreadableFile: There is no such file or pool, or the file is no table.
         InvalidInput: A column is missing, or contains other values than numbers.
     """
     import pandas

@@ -213,7 +213,7 @@ def rank_measures(
     Args:
         source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME`, `m.NAME`; a pool, its
             folder or its table; None uses the 96 networks of the 2020 competition from the data root.
-        measures: Columns of the measures; None uses all.
+        measures: Columns of the measures; None uses all (`m.NAME`, or the readings of a pool).
         baseline: Column of the size; None uses `parameter_count` or `m.vc_dim`, if there is one.
         n_test: Number of test samples per gap, for the sign errors; None gives all pairs the same weight.
         n_permutations: Permutations for p-values, at most 200 for scores over pairs.

@@ -18,14 +18,14 @@ from gapscope.pools.normalization import apply_normalization
 
 
 @lru_cache(maxsize=2)
-def _prepared(data: str, root: str | None) -> tuple[Problem, dict[str, Any]]:
+def _prepare_cached(data: str, root: str | None) -> tuple[Problem, dict[str, Any]]:
     """Prepare the data of a spec (cached, since a worker's next run often uses the same data)."""
     return prepare(DataSpec.from_dict(json.loads(data)), root=root)
 
 
-def prepared(spec: RunSpec, root: str | None) -> tuple[Problem, dict[str, Any]]:
+def prepare_data(spec: RunSpec, root: str | None) -> tuple[Problem, dict[str, Any]]:
     """Return the data of a spec and the metadata of their corruption (cached)."""
-    return _prepared(to_json(spec.data.to_dict()), root)
+    return _prepare_cached(to_json(spec.data.to_dict()), root)
 
 
 def network_from_spec(spec: RunSpec, problem: Problem) -> nn.Module:

@@ -22,7 +22,7 @@ from gapscope.inspection.losses import class_logits, evaluate
 from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.measures.measurement import Budget, measure
-from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.pools.readings import RunOptions, measure_record
 from gapscope.results.records import Record
 from gapscope.statistics.kernel_ridge import are_unequal, class_scores
@@ -42,7 +42,7 @@ def _load(weights: Path, options: RunOptions) -> tuple[Record, nn.Module, dict[s
             f"{weights} must contain the spec of its network; it contains weights only. Pass weights that a pool wrote."
         )
     spec = RunSpec.from_dict(metadata["spec"])
-    problem, corruption = prepared(spec, options.data_root)
+    problem, corruption = prepare_data(spec, options.data_root)
     if json.loads(to_json(corruption)) != metadata.get("corruption"):
         raise UnreadableFile(
             f"The data must be those that {weights} was trained on; their subset or corruption differs. Use the data "

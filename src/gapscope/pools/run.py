@@ -47,7 +47,7 @@ from gapscope.inspection.losses import evaluate
 from gapscope.measures.registry import get_measure
 from gapscope.networks import check_network_options
 from gapscope.penalties.base import make_penalty
-from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.pools.loading import copy_state, measure_stored_network
 from gapscope.pools.normalization import make_penalties, population_statistics
 from gapscope.pools.readings import RunOptions, failure_message, measure_record
@@ -148,7 +148,7 @@ class _Run:
             except DamagedFile:
                 self.stored = None
             check_device(self.options.device)
-            self.problem, self.corruption = prepared(self.spec, self.options.data_root)
+            self.problem, self.corruption = prepare_data(self.spec, self.options.data_root)
         if self.outcome is not None:
             return
         with self._recording(NotWritten, DeviceNotFound):

@@ -14,7 +14,7 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
-from gapscope.pools.from_spec import prepared
+from gapscope.pools.from_spec import prepare_data
 from gapscope.prediction.forecast import check_prediction_data, count_duplicates
 from gapscope.prediction.subset_designs import (
     CONTINUED,
@@ -196,7 +196,7 @@ def learning_curve(
     if data is None:
         if not isinstance(train_fn, RunSpec):
             raise InvalidInput("Got a training function without data; only a RunSpec brings its own. Pass data=(x, y).")
-        data = prepared(train_fn, data_root)[0].train
+        data = prepare_data(train_fn, data_root)[0].train
     samples = as_samples(data)
     check_prediction_data(samples, "A learning curve", MIN_SAMPLES)
     numbers = group_numbers(groups, len(samples))

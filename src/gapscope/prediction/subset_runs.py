@@ -42,7 +42,7 @@ from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.measures._forward import forward_pass
-from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.pools.jobs import run_cached
 from gapscope.prediction.subset_designs import SizedScore, Split, SubsetRun, variance_of_mean
 from gapscope.results.progress import NullProgress
@@ -63,7 +63,7 @@ def run_configuration(
     """Run a training configuration, with global random numbers that depend on the seed alone."""
     assert samples.targets is not None
     if isinstance(train_fn, RunSpec):
-        problem, _ = prepared(train_fn, root)
+        problem, _ = prepare_data(train_fn, root)
         spec = train_fn.replace({"seed": seed % 2**31})
         network = network_from_spec(spec, dataclasses.replace(problem, train=samples))
         training = Training(network, samples, spec.training, seed=spec.seed)

@@ -177,11 +177,7 @@ def training_curves(
 ) -> Markup:
     """Plot train and test curves of a group of networks, with their alarms.
 
-    Args:
-        histories: Network -> one row per epoch.
-        score: "accuracy" or "loss".
-        group: Title of the group.
-        top: Upper end of the vertical axis.
+    `histories` maps networks to one row per epoch, `score` is "accuracy" or "loss", `top` ends the vertical axis.
     """
     epochs = max(float(row["epoch"]) for rows in histories.values() for row in rows)
     plot = Plot(Scale(0.0, max(epochs, 1.0)), Scale(0.0, top), x_label="epoch", y_label=score,

@@ -19,7 +19,7 @@ from gapscope.base.specs import DataSpec, LossSpec, NetworkSpec, RunSpec, Traini
 from gapscope.inspection.losses import evaluate
 from gapscope.networks import build_network
 from gapscope.penalties.base import make_penalty
-from gapscope.pools.from_spec import prepared
+from gapscope.pools.from_spec import prepare_data
 from gapscope.pools.jobs import run_cached
 from gapscope.training.loop import train
 from gapscope_studies.kit.claims import Claim, claim, estimate
@@ -103,7 +103,7 @@ def final_accuracy(accuracies: Sequence[float], held_out: Sequence[float]) -> fl
 
 def train_run(run: Run, root: str | None) -> dict[str, Any]:
     """Train, and return accuracies, status and seconds of one run."""
-    problem = prepared(RunSpec(data=DataSpec.from_dict(run.scenario["data"])), root)[0]
+    problem = prepare_data(RunSpec(data=DataSpec.from_dict(run.scenario["data"])), root)[0]
     problem = quartile_classes(problem) if problem.task == "regression" else problem
     problem = noisy_subset(problem, run.samples, run.test, run.noise, run.seed)
     spec, method = NetworkSpec.from_dict(run.scenario["network"]), run.method

@@ -24,7 +24,7 @@ from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameters import parameter_count
-from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.training.checkpoints import load_tensors, set_weights
 from gapscope_studies.forouzesh2021.grids import Configuration
 from gapscope_studies.kit.claims import downsample_curve
@@ -44,7 +44,7 @@ def _subsample(samples: Samples, n: int | None) -> Samples:
 
 def load_samples(setting: RunSettings, spec: RunSpec) -> tuple[Problem, Samples]:
     """Return a problem with its whole test split, and the test samples to measure on."""
-    problem, _ = prepared(spec.replace({"data.test_size": None}), setting.data_root)
+    problem, _ = prepare_data(spec.replace({"data.test_size": None}), setting.data_root)
     return problem, _subsample(problem.test, setting.read(__file__).get("measured"))
 
 

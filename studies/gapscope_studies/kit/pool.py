@@ -102,10 +102,10 @@ def scale_substitutions(
     setting: RunSettings, specs: Sequence[RunSpec], paper: Mapping[str, str] | None = None
 ) -> list[dict[str, str]]:
     """Return rows "what", "paper", "here" from the specs of a part and the paper's values."""
-    from gapscope.pools.from_spec import prepared
+    from gapscope.pools.from_spec import prepare_data
 
     data = []
-    for problem in (prepared(spec, setting.data_root)[0] for spec in _distinct(specs)):
+    for problem in (prepare_data(spec, setting.data_root)[0] for spec in _distinct(specs)):
         outputs = f"{problem.n_outputs} {'classes' if problem.task == 'classification' else 'targets'}"
         sizes = f"{len(problem.train):,} training and {len(problem.test):,} test samples"
         data.append(f"{problem.name}, {sizes}, {outputs}, {' x '.join(map(str, problem.input_shape))}")

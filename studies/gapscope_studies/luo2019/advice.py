@@ -23,7 +23,7 @@ from gapscope.batch_norm.gamma_decay.measured_excess import batch_norm_excess
 from gapscope.data import Problem
 from gapscope.inspection.losses import evaluate
 from gapscope.penalties.base import make_penalty
-from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.results.estimate import Estimate
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
@@ -54,7 +54,7 @@ def _train_network(
     spec: RunSpec, root: str | None, before: str = "", rate: float = 0.0
 ) -> tuple[nn.Module, Problem, dict[str, Any]]:
     """Train a network, if named with dropout before a layer, and return it with its problem and scores."""
-    problem, _ = prepared(spec, root)
+    problem, _ = prepare_data(spec, root)
     network = network_from_spec(spec, problem)
     if before:
         layers = list(network.named_children())
@@ -82,7 +82,7 @@ def _apply_remedy(
         size = int(amount)
         spec = spec.replace({"normalization.kind": "ghost", "normalization.emulated_size": size})
     if remedy == "gamma decay":
-        steps = max(1, len(prepared(spec, root)[0].train) // large)
+        steps = max(1, len(prepare_data(spec, root)[0].train) // large)
         options = decay | {"every": steps, "draws": 2}
         spec = spec.replace({"training.penalties": [{"name": "gamma_decay", "options": options}]})
     network, problem, result = _train_network(spec, root, before if remedy == "dropout" else "", amount)
@@ -198,7 +198,7 @@ def follow_advice(setting: RunSettings, name: str) -> Outcome:
         setting, specs,
         numbers={"methods": {method: group[["predicted", "measured"]].to_dict("list") | {"runs": group["run"].to_list()}
                              for method, group in groups}},
-        claims=_claims(runs, world, 1 / prepared(specs[0], setting.data_root)[0].n_outputs),
+        claims=_claims(runs, world, 1 / prepare_data(specs[0], setting.data_root)[0].n_outputs),
         tables={"Predicted by the networks of small batches, and measured (mean over seeds, 95 % t interval)": table},
         figures={"advice": _figure(runs)},
     )  # fmt: skip

@@ -21,7 +21,7 @@ from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.losses import evaluate
 from gapscope.penalties.base import Penalty
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
-from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.training.loop import train
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, claim
@@ -175,7 +175,7 @@ def train_one(
     spec = _specs(setting, large=large)[0].replace({"seed": seed, "data.seed": seed})
     if spec.data.train_size is not None:  # else half of all images is kept back
         spec = spec.replace({"data.train_size": 2 * spec.data.train_size})
-    problem, _ = prepared(spec, setting.data_root)
+    problem, _ = prepare_data(spec, setting.data_root)
     samples, kept_back = (problem.train.subset(half) for half in torch.arange(len(problem.train)).chunk(2))
     network = network_from_spec(spec.replace({"network.options.dropout": dropout}), problem)
     for number in (1, 2):

@@ -15,7 +15,7 @@ import pandas
 from matplotlib.figure import Figure
 
 from gapscope.base.specs import RunSpec
-from gapscope.pools.from_spec import prepared
+from gapscope.pools.from_spec import prepare_data
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve
 from gapscope_studies.kit.pool import make_arm, outcome
@@ -83,7 +83,7 @@ def train_methods(setting: RunSettings, methods: Mapping[str, Sequence[RunSpec]]
     # seed by seed, so that a stopped study has whole seeds
     specs = sorted((spec for of_method in methods.values() for spec in of_method), key=lambda spec: spec.seed)
     records = {record.id: record for record in setting.train(POOL, specs, measures=())}
-    n_classes = prepared(specs[0], setting.data_root)[0].n_outputs
+    n_classes = prepare_data(specs[0], setting.data_root)[0].n_outputs
     rows = []
     for name, of_method in methods.items():
         for spec in of_method:

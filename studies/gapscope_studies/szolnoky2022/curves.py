@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 from scipy.special import i0e
 
-from gapscope.pools.from_spec import prepared
+from gapscope.pools.from_spec import prepare_data
 from gapscope_studies.kit.claims import REGULARIZED, Claim, claim, relation
 from gapscope_studies.kit.plots import legend, lines, panels, set_labels
 from gapscope_studies.kit.runs import differences
@@ -214,7 +214,7 @@ def _circles(setup: Setup) -> tuple[float, float]:
 
 def _draw(axis: Axes, values: Sequence[float], setting: RunSettings, setup: Setup) -> None:
     """Plot one decision boundary with the data; that of the true model is dashed."""
-    samples = prepared(setup.with_seed(0), setting.data_root)[0].train
+    samples = prepare_data(setup.with_seed(0), setting.data_root)[0].train
     side = numpy.linspace(-HALF_WIDTH, HALF_WIDTH, POINTS)
     axis.contourf(side, side, numpy.reshape(values, (POINTS, POINTS)), levels=[0, 0.5, 1],
                   colors=["#dbe5f3", "#f8ddd6"])  # fmt: skip

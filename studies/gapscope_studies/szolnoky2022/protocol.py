@@ -24,7 +24,7 @@ from gapscope.inspection.losses import default_loss, evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.measures.kernel_leave_one_out import kernel_alignment
 from gapscope.measures.ntk import empirical_ntk
-from gapscope.pools.from_spec import network_from_spec, prepared
+from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.results.records import Record
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
@@ -44,7 +44,7 @@ Scenario = Mapping[str, Any]
 
 def held_out_scores(spec: RunSpec, fold: int, folds: int, data_root: str | None) -> dict[str, Any]:
     """Train without one random fold of the (corrupted) training samples, and score on it."""
-    problem, _ = prepared(spec, data_root)
+    problem, _ = prepare_data(spec, data_root)
     generator = torch.Generator().manual_seed(derive_seed(spec.data.seed, "folds"))
     parts = list(torch.randperm(len(problem.train), generator=generator).tensor_split(folds))
     held_out = problem.train.subset(parts.pop(fold))
@@ -157,7 +157,7 @@ def constant_prediction_loss(setting: RunSettings, setup: Setup) -> float:
     """Return the test loss of the mean training target, averaged over runs without noise."""
     losses = []
     for seed in range(setup.runs):
-        problem, _ = prepared(setup.with_seed(seed).replace({"data.target_noise": 0.0}), setting.data_root)
+        problem, _ = prepare_data(setup.with_seed(seed).replace({"data.target_noise": 0.0}), setting.data_root)
         assert problem.train.targets is not None and problem.test.targets is not None
         constant = problem.train.targets.mean(0).expand_as(problem.test.targets)
         losses.append(float(default_loss(constant, problem.test.targets)))
@@ -181,7 +181,7 @@ def monitor_run(spec: RunSpec, every: int, n_samples: int, data_root: str | None
     dropout masks on. For inputs of two numbers also alignment, that of the kernel with the kernel of the labels, and
     `plane`, the final probabilities of class 1 on the plane, to three digits.
     """
-    problem, _ = prepared(spec, data_root)
+    problem, _ = prepare_data(spec, data_root)
     network = network_from_spec(spec, problem)
     common: dict[str, Any] = {"every": every, "n_samples": n_samples, "max_time_fraction": None}
     monitor = Monitor(problem.train, options=OPTIONS, **common)

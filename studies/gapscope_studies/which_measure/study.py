@@ -28,7 +28,7 @@ from gapscope.inspection.losses import evaluate
 from gapscope.leaderboard.association import held_out_errors
 from gapscope.leaderboard.leaderboard_result import EVIDENCE, Leaderboard, LeaderboardRow
 from gapscope.leaderboard.ranking import rank_measures
-from gapscope.pools.from_spec import prepared
+from gapscope.pools.from_spec import prepare_data
 from gapscope.prediction.correlations import kendall_tau
 from gapscope.results.records import Record
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, estimate
@@ -111,7 +111,7 @@ def _held_out_accuracy(setting: RunSettings, pool: str, spec: RunSpec) -> float:
     network, problem = load_network(setting, pool, spec.id)
     # the same for all networks of a data set, so that it is loaded once
     data = {"train_size": None, "test_size": None, "balanced": False, "label_noise": 0.0, "seed": 0}
-    whole, _ = prepared(spec.replace({f"data.{name}": value for name, value in data.items()}), setting.data_root)
+    whole, _ = prepare_data(spec.replace({f"data.{name}": value for name, value in data.items()}), setting.data_root)
     return evaluate(network, held_out_samples(problem.train, whole))["accuracy"]
 
 

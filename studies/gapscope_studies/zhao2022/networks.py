@@ -11,7 +11,7 @@ from typing import Any
 from gapscope.base.specs import DataSpec, RunSpec
 from gapscope.data import prepare
 from gapscope.measures.unit_sparsity import MIN_TRAIN_ACCURACY, UnitSparsity, unit_sparsity
-from gapscope.pools.from_spec import prepared
+from gapscope.pools.from_spec import prepare_data
 from gapscope.results.records import Record, records_to_pandas
 from gapscope.training.checkpoints import load_tensors
 from gapscope_studies.kit.data import image_folder
@@ -205,6 +205,6 @@ def measure_networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec]) 
         batch_norm=norm,
         fitted=table["train_accuracy"] >= MIN_TRAIN_ACCURACY,
         family=table["network.name"] + [", batch norm" if value else ", no batch norm" for value in norm],
-        chance=1 / prepared(specs[0], setting.data_root)[0].n_outputs,
+        chance=1 / prepare_data(specs[0], setting.data_root)[0].n_outputs,
         curve=[[float(row["test_accuracy"]) for row in record.history] for record in records],
     )
