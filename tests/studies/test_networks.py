@@ -13,12 +13,12 @@ from torch import nn
 
 from gapscope.base.specs import RunSpec
 from gapscope.data import Problem
+from gapscope.pools import records_to_pandas
 from gapscope_studies.kit.pool import (
     data_hashes,
     evaluate_networks,
     load_network,
     make_arm,
-    networks,
     scale_substitutions,
 )
 from gapscope_studies.kit.study import RunSettings
@@ -40,7 +40,7 @@ def widest(network: nn.Module, problem: Problem) -> dict[str, Any]:
 
 
 def test_networks_are_a_table_and_their_probes_another(setting: RunSettings) -> None:
-    table = networks(setting, "toy", SPECS, measures=("accuracy",))
+    table = records_to_pandas(setting.train("toy", SPECS, measures=("accuracy",)))
     assert list(table.index) == [spec.id for spec in SPECS] and list(table["seed"]) == [0, 1]
     result = evaluate_networks(setting, "toy", widest, table.index)
     assert result["samples"].tolist() == [200, 200] and result["training"].tolist() == [False] * 2

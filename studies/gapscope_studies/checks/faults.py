@@ -127,7 +127,7 @@ def unscale(data: Data, generator: torch.Generator) -> Data:
 
 
 def rescale_weights(network: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Multiply the weights by 10 or 0.1 (with batch norm those of the last layer by 100 or 0.001)."""
+    """Multiply weights by 10 or 0.1 (with batch norm: of the last layer by 100 or 0.001)."""
     network = copy.deepcopy(network)
     large = bool(torch.rand((), generator=generator) < 0.5)
     normalized = any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules())

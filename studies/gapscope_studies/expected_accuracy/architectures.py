@@ -81,9 +81,9 @@ def architectures(setting: RunSettings) -> Outcome:
             for score in SCORES
         ]  # fmt: skip
         lead = bootstrap(lambda i, tau=tau: tau(i, OURS) - tau(i, "parameter count"), len(part))
-        says = f"on {name}, left-out accuracy before training ranks architectures better than their size"
+        statement = f"on {name}, left-out accuracy before training ranks architectures better than their size"
         quantity = "Kendall's tau minus that of the parameter count"
-        claims.append(error_claim(says, quantity, lead, unit="architectures", above=0.0))
+        claims.append(error_claim(statement, quantity, lead, unit="architectures", above=0.0))
         points[str(name)] = (part["expected"].tolist(), truth.tolist())
     figure, axes = plots.panels(1)
     plots.scatter(axes[0], points)

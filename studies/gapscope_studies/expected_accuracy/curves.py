@@ -77,7 +77,7 @@ def _split(train: gs.Samples, split: Any) -> list[gs.Samples]:
 
 
 def halves(configuration: Configuration, train: gs.Samples, classes: int) -> dict[str, Any]:
-    """Return scores of both halves, as trained and continued, by number of steps, and of kernels."""
+    """Return scores of both halves, as trained and continued, per number of steps."""
     n, labels = len(train), train.targets
     assert labels is not None
     features = feature_matrix(train.inputs)

@@ -64,14 +64,14 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
 
 def fitted_items() -> list[Configuration]:
     """Return the trained networks of the first evaluation pools and of the fitted pool."""
-    known = load_rows("networks")
-    return [item for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan) if item.job in known]
+    stored = load_rows("networks")
+    return [item for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan) if item.job in stored]
 
 
 def fitted_table() -> pandas.DataFrame:
     """Return the networks that the shipped estimator is fitted to."""
-    known = load_rows("networks")
-    return as_table([known[item.job] for item in fitted_items()])
+    stored = load_rows("networks")
+    return as_table([stored[item.job] for item in fitted_items()])
 
 
 @dataclass(frozen=True)

@@ -139,8 +139,8 @@ def judge(setting: RunSettings) -> Outcome:
         if both.any():
             data = answered.loc[both, "data"].tolist()
             difference = rms_difference(errors[SHIPPED][both], errors[name][both], data)
-            says = f"without any training, the shipped estimate errs less than {baseline}"
-            claims.append(error_claim(says, "root mean squared error minus the baseline's", difference, below=0.0))
+            statement = f"without any training, the shipped estimate errs less than {baseline}"
+            claims.append(error_claim(statement, "root mean squared error minus the baseline's", difference, below=0.0))
     return Outcome(
         numbers={
             "judged": {name: to_numbers(part) for name, part in rows.items()},
@@ -182,9 +182,9 @@ def read_baselines(configuration: Configuration, root: str | None) -> dict[str, 
 
 def _combination(setting: RunSettings, results: Table, table: Table) -> dict[str, Any]:
     """Fit weights and interval of the combined forecast, and evaluate it on other pools."""
-    known, items = load_rows("networks"), fitted_items()
+    stored, items = load_rows("networks"), fitted_items()
     items = items[: setting.choose(smoke=6, small=None, paper=None)]
-    fitted = as_table([known[item.job] for item in items])
+    fitted = as_table([stored[item.job] for item in items])
     scores = []
     for item in items:
         train, _, classes = data_of(item, setting.data_root)
@@ -211,9 +211,9 @@ def _combination(setting: RunSettings, results: Table, table: Table) -> dict[str
 
 def evaluate_baselines(setting: RunSettings) -> Outcome:
     """Compare baselines with the NTK on the networks for which the estimator has an answer."""
-    known = load_rows("networks")
-    items = [item for item in judged_in_turn() if item.job in known]
-    table = as_table([known[item.job] for item in items])
+    stored = load_rows("networks")
+    items = [item for item in judged_in_turn() if item.job in stored]
+    table = as_table([stored[item.job] for item in items])
     answered = np.flatnonzero(~refusals(load_default(), table))[: setting.choose(smoke=3, small=None, paper=None)]
     items, table = [items[row] for row in answered], table.iloc[answered].reset_index(drop=True)
     results = pandas.DataFrame([read_baselines(item, setting.data_root) for item in items])
@@ -249,5 +249,5 @@ def evaluate_baselines(setting: RunSettings) -> Outcome:
             "Baselines that never see the network are level with its kernel: the forecast before training states how "
             "hard the data are. The baselines were added after the evaluation."
         ),
-        **provenance(setting, [known[item.job] for item in items]),
+        **provenance(setting, [stored[item.job] for item in items]),
     )  # fmt: skip

@@ -121,7 +121,7 @@ JUDGED = plans("second_cifar_batch_norm", "second_images", "second_table")
 
 
 def judged_in_turn() -> list[Configuration]:
-    """Return all evaluation networks, one per pool in turn, so that the first are a fair sample."""
+    """Return all evaluation networks, the pools in turn (the first are a fair sample)."""
     return [item for turn in zip(*map(in_random_order, JUDGED), strict=True) for item in turn]
 
 

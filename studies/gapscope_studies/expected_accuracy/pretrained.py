@@ -130,7 +130,7 @@ def read(name: str, target: str, n: int, seed: int, root: str | None, folder: Pa
 
 
 def _row(table: Table, score: str) -> dict[str, Any]:
-    """Return means over choices between networks on the same images, with intervals over targets."""
+    """Return mean tau and regret of choices on the same images, with intervals over targets."""
     table = table.assign(**{score: table[score].astype(float).fillna(table[score].astype(float).min() - 1)})
     targets, taus, regrets = [], [], []
     for (_, _, target), part in table.groupby(["n", "seed", "target"], sort=False):

@@ -1,4 +1,4 @@
-"""Networks pretrained on CIFAR-10: published ResNets, and a VGG-11 and an MLP trained here."""
+"""Networks pretrained on CIFAR-10: published ResNets, VGG-11 and an MLP trained here."""
 
 from __future__ import annotations
 

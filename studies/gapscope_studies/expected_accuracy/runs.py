@@ -108,7 +108,7 @@ def load_or_read(
     setting: RunSettings, configurations: Sequence[Configuration], file: str, read: Callable[..., dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return rows of networks in order: stored (small), completed (paper) or all read (smoke)."""
-    known = load_rows(file) if setting.scale != "smoke" else {}
-    missing = [item for item in configurations if item.job not in known] if setting.scale != "small" else []
-    known |= setting.cached(file, {item.job: partial(read, item, setting.data_root) for item in missing})
-    return [known[item.job] for item in configurations if item.job in known]
+    stored = load_rows(file) if setting.scale != "smoke" else {}
+    missing = [item for item in configurations if item.job not in stored] if setting.scale != "small" else []
+    stored |= setting.cached(file, {item.job: partial(read, item, setting.data_root) for item in missing})
+    return [stored[item.job] for item in configurations if item.job in stored]

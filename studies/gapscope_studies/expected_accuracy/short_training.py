@@ -71,7 +71,7 @@ def flow_residuals(kernel: Tensor, residuals: Tensor, time: float) -> Tensor:
 
 
 def preconditioned_kernels(network: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Return the NTK at the initial weights, averaged over outputs, and the same with Adam's scales.
+    """Return the initial NTK, averaged over outputs, and the same with Adam's scales.
 
     Adam divides by the root of the mean square gradient over batches: squared mean plus variance / batch size.
     """

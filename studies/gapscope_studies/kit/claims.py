@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from gapscope_studies.kit.statistics import Clusters, Interval, Values, bootstrap, mean
 
@@ -26,9 +27,8 @@ LAST_PART, RISE = 0.2, 0.05
 CURVE_DIGITS = 3  # of a stored curve
 # largest difference of training accuracies, and of training losses in nats, between the networks that are compared
 REACH = 0.1
-# training accuracy from which on the samples count as fitted, so that training has little left to do
-FITTED = 0.97
-# of claims about penalties and dropout: fields that allow unequal training, with the reason
+FITTED = 0.97  # smallest training accuracy at which the samples count as fitted
+# fields of claims about penalties and dropout: they allow unequal training, with the reason
 REGULARIZED: dict[str, Any] = {
     "reach": math.inf,
     "loss_reach": math.inf,
@@ -41,16 +41,16 @@ class ComparisonArm:
     """Side of the comparison in a claim, with the training fit that the guard evaluates."""
 
     name: str
-    # median over its networks at the end, so that one which learned does not speak for others at chance (for regression
-    # R^2, whose chance is 0); None: not stored. The loss is judged if the accuracy is not stored
+    # median over networks at the end of training (R^2 for regression, whose chance is 0). None: not stored; then the
+    # guard evaluates the loss
     train_accuracy: float | None
     chance: float
     train_loss: float | None = None
     curve: tuple[float, ...] = ()  # the compared score along training (see `downsample_curve`)
-    falling: bool = False  # a good score is a small one
-    loss_curve: tuple[float, ...] = ()  # whether training was finished is judged on it where it is stored
-    finished: bool | None = None  # known without a curve: True where a stop rule ended training, False: cut off
-    failed: str = ""  # of several scenarios those in which it learned nothing: "in 2 of 40 scenarios"
+    falling: bool = False  # smaller scores are better
+    loss_curve: tuple[float, ...] = ()  # training loss, from which `done` is decided if it is stored
+    finished: bool | None = None  # without a curve: True if a stop rule ended training, False if it was cut off
+    failed: str = ""  # scenarios in which it learned nothing: "in 2 of 40 scenarios"
 
     @property
     def done(self) -> bool | None:
@@ -67,7 +67,7 @@ class ComparisonArm:
         return has_flattened((self.curve,), falling=self.falling)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values that differ from their default, without curves that `done` does not read."""
+        """Return the values that differ from their default, without curves that are not read."""
         unused: tuple[str, ...] = ("curve", "falling") if self.loss_curve else ()
         if self.finished is not None:
             unused = ("curve", "falling", "loss_curve")
@@ -116,11 +116,8 @@ def has_flattened(curves: Sequence[Sequence[float]], *, falling: bool = False) -
     last = score[-max(5, math.ceil(LAST_PART * shortest)) :]
     if not np.isfinite(score).all():
         return True
-    epochs = np.arange(len(last)) - (len(last) - 1) / 2
-    slope = float((epochs * last).sum() / (epochs**2).sum())
-    rest = last - last.mean() - slope * epochs
-    error = math.sqrt(float((rest**2).sum()) / (len(last) - 2) / float((epochs**2).sum()))
-    return slope <= 2 * error or slope * (len(last) - 1) <= RISE * float(np.ptp(score))
+    line: Any = stats.linregress(np.arange(len(last)), last)
+    return bool(line.slope <= 2 * line.stderr or line.slope * (len(last) - 1) <= RISE * float(np.ptp(score)))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -141,15 +138,15 @@ class Claim:
     units: int = 0
     unit: str = "seeds"
     values: tuple[float, ...] = ()  # one per unit, where it has one
-    above: float = -math.inf  # the claim is that the number lies between these
+    above: float = -math.inf  # the claimed range of the number
     below: float = math.inf
-    paper: float | None = None  # size is judged together with sign: held needs ours within a factor of it
+    paper: float | None = None  # number of the paper; a claim with it is held if ours is within a factor
     within: float = 2.0
     compared: tuple[ComparisonArm, ...] = ()  # networks, for the guard
-    untrained: str = ""  # where none is compared, what stands behind the number; the guard asks for one of the two
+    untrained: str = ""  # evidence behind the number if no network is compared; the guard needs one of the two
     reach: float = REACH  # largest difference of training accuracies, and of losses in nats
     loss_reach: float = REACH
-    unequal: str = ""  # why training may be unequal, needed where there is no limit
+    unequal: str = ""  # reason for unequal training, needed without a limit
     ours: bool = False  # the statement is not the paper's (a control, a method of ours)
     exact: bool = False  # a formula gives the number, not runs: it has no units to count
     status: str = ""  # "not run" or "cannot be run here"
@@ -245,27 +242,27 @@ def _did_not_learn(claim: Claim) -> list[str]:
     unknown = [arm.name for arm in claim.compared if arm.train_accuracy is None and arm.train_loss is None]
     if unknown:
         return [f"no training accuracy or loss was kept of {_listed(unknown)}"]
-    lazy = []
+    at_chance = []
     for arm in claim.compared:
         if arm.train_accuracy is None:
             if not float(arm.train_loss or 0) < (1 - ABOVE_CHANCE) * -math.log(arm.chance):
-                lazy.append(f"{arm.name} (training loss {arm.train_loss:.2f})")
+                at_chance.append(f"{arm.name} (training loss {arm.train_loss:.2f})")
         elif not arm.train_accuracy > arm.chance + ABOVE_CHANCE:
-            lazy.append(f"{arm.name} (training accuracy {arm.train_accuracy:.2f})")
-    lazy = lazy or [f"{arm.name} {arm.failed}" for arm in claim.compared if arm.failed]
-    if lazy:
-        return [f"did not learn: {_listed(lazy)}"]
-    for what, reach, values in (
+            at_chance.append(f"{arm.name} (training accuracy {arm.train_accuracy:.2f})")
+    at_chance = at_chance or [f"{arm.name} {arm.failed}" for arm in claim.compared if arm.failed]
+    if at_chance:
+        return [f"did not learn: {_listed(at_chance)}"]
+    for score, reach, values in (
         ("accuracy", claim.reach, [(arm.train_accuracy, arm.name) for arm in claim.compared]),
-        # of regression, whose chance is 0, the loss has a unit of its own
+        # the loss of regression, whose chance is 0, has the unit of its targets
         ("loss", claim.loss_reach, [(arm.train_loss, arm.name) for arm in claim.compared if arm.chance > 0]),
     ):
-        known = [(float(value), name) for value, name in values if value is not None]
-        if len(known) < 2 or (math.isinf(reach) and claim.unequal):
+        stored = [(float(value), name) for value, name in values if value is not None]
+        if len(stored) < 2 or (math.isinf(reach) and claim.unequal):
             continue
-        if not max(known)[0] - min(known)[0] <= (reach if math.isfinite(reach) else REACH):
-            (low, least), (high, most) = min(known), max(known)
-            return [f"did not learn alike: training {what} {low:.2g} ({least}) against {high:.2g} ({most})"]
+        (low, first), (high, last) = min(stored), max(stored)
+        if not high - low <= (reach if math.isfinite(reach) else REACH):
+            return [f"did not learn alike: training {score} {low:.2g} ({first}) against {high:.2g} ({last})"]
     return []
 
 
@@ -282,9 +279,9 @@ def _size(ours: Interval, paper: float, within: float) -> tuple[str, str]:
 Coefficient = Callable[[np.ndarray, np.ndarray], float]
 
 
-def claim(source: str, says: str, quantity: str, values: Values, *, clusters: Clusters = None, **more: Any) -> Claim:
+def claim(source: str, says: str, quantity: str, values: Values, *, clusters: Clusters = None, **options: Any) -> Claim:
     """Return a claim about the mean of one value per run. Runs of one cluster count once."""
-    return estimate(source, says, quantity, mean(values, clusters), values=tuple(map(float, values)), **more)
+    return estimate(source, says, quantity, mean(values, clusters), values=tuple(map(float, values)), **options)
 
 
 def relation(
@@ -295,28 +292,28 @@ def relation(
     x: Values,
     y: Values,
     clusters: Clusters = None,
-    **more: Any,
+    **options: Any,
 ) -> Claim:
     """Return a claim about a correlation of pairs, with a bootstrap interval over clusters."""
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     result = bootstrap(lambda rows: coefficient(a[rows], b[rows]), len(a), clusters).within(-1.0, 1.0)
-    return estimate(source, says, quantity, result, **{"unit": "clusters" if clusters else "networks", **more})
+    return estimate(source, says, quantity, result, **{"unit": "clusters" if clusters else "networks", **options})
 
 
 def estimate(
-    source: str, says: str, quantity: str, number: Interval, *, compared: Sequence[ComparisonArm], **more: Any
+    source: str, says: str, quantity: str, number: Interval, *, compared: Sequence[ComparisonArm], **options: Any
 ) -> Claim:
-    """Return a claim about a number with its interval. `more` are further fields of `Claim`."""
+    """Return a claim about a number with its interval. `options` are further fields of `Claim`."""
     return Claim(
         source=source, statement=says, quantity=quantity, value=number.value, low=number.low,
-        high=number.high, units=number.units, compared=tuple(compared), **more,
+        high=number.high, units=number.units, compared=tuple(compared), **options,
     )  # fmt: skip
 
 
-def identity(source: str, says: str, quantity: str, value: float, **more: Any) -> Claim:
+def identity(source: str, says: str, quantity: str, value: float, **options: Any) -> Claim:
     """Return a claim about the value of a formula (no count of runs, no best of a grid)."""
-    known = {"untrained": "" if more.get("compared") else "a formula, computed", "compared": (), "exact": True}
-    return estimate(source, says, quantity, Interval(value, value, value, 0), **known | more)
+    defaults = {"untrained": "" if options.get("compared") else "a formula, computed", "compared": (), "exact": True}
+    return estimate(source, says, quantity, Interval(value, value, value, 0), **defaults | options)
 
 
 def not_run(source: str, says: str, why: str) -> Claim:

@@ -1,4 +1,4 @@
-"""Networks of a grid as a table, cached functions of them, and the paper's networks they replace."""
+"""Networks of a pool, cached functions of them, and the paper's networks that they replace."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from gapscope.base.errors import GapscopeError
 from gapscope.base.specs import RunSpec
 from gapscope.pools import Pool
-from gapscope.results.records import Record, records_to_pandas
+from gapscope.results.records import Record
 from gapscope_studies.kit.claims import ComparisonArm, downsample_curve
 from gapscope_studies.kit.study import Outcome, RunSettings
 
@@ -21,15 +20,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gapscope.data import Problem
-
-
-def networks(setting: RunSettings, pool: str, grid: Iterable[RunSpec], **options: Any) -> pandas.DataFrame:
-    """Train missing networks, and return settings, scores, gap and readings of the finished ones."""
-    records = setting.train(pool, list(grid), **options)
-    finished = [record for record in records if record.status == "finished"]
-    if not finished:
-        raise GapscopeError(f"A network of {pool} must finish; none did. The first one: {records[0].message}.")
-    return records_to_pandas(finished)
 
 
 def weights_of(setting: RunSettings, pool: str, spec_id: str) -> Path:
@@ -154,8 +144,8 @@ def data_hashes(setting: RunSettings, specs: Sequence[RunSpec]) -> dict[str, str
 
 def outcome(
     setting: RunSettings, specs: Sequence[RunSpec], paper: Mapping[str, str] | None = None, *,
-    also: Sequence[Mapping[str, str]] = (), **more: Any,
+    also: Sequence[Mapping[str, str]] = (), **fields: Any,
 ) -> Outcome:  # fmt: skip
     """Return an outcome with scale, seeds and data of its specs. `also` are rows of the scale."""
-    known: dict[str, Any] = {"seeds": sorted({spec.seed for spec in specs}), "data": data_hashes(setting, specs)}
-    return Outcome(stands_in_for=[*scale_substitutions(setting, specs, paper), *also], **known | more)
+    data, rows = data_hashes(setting, specs), [*scale_substitutions(setting, specs, paper), *also]
+    return Outcome(**{"stands_in_for": rows, "seeds": sorted({spec.seed for spec in specs}), "data": data} | fields)

@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Finding:
-    """Sentence about one claim, with fields of the claim: {value:.2f}, {low}, {paper}, {units}."""
+    """Sentence about a claim, with its fields: {value:.2f}, {low}, {high}, {paper}, {units}."""
 
     part: str
     says: str  # the statement of the claim, or how it begins

@@ -99,7 +99,7 @@ def time_call(function: Callable[[], Any]) -> tuple[Any, float]:
 def _confident_learning(
     name: str, samples: gs.Samples, n_classes: int, seed: int, truth: np.ndarray
 ) -> dict[str, dict[str, Any]]:
-    """Return the scores of cleanlab's method: three kinds of probabilities, three rankings each."""
+    """Return scores of cleanlab's method: three kinds of probabilities, three rankings each."""
     assert samples.targets is not None
     labels, methods = samples.targets.numpy(), {}
     of_network = partial(network_probabilities, name, samples, n_classes, seed)

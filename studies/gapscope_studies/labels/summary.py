@@ -57,7 +57,7 @@ def flatten(cells: Sequence[dict[str, Any]]) -> Table:
 
 
 def rankings(cells: Sequence[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
-    """Return mean scores per method (and value of `by`), with intervals over several data sets."""
+    """Return mean scores per method (and value of `by`), with intervals over data sets."""
     rows = []
     for key, part in flatten(cells).groupby([*by, "method"], sort=False):
         row: dict[str, Any] = dict(zip((*by, "method"), key, strict=True)) | {"cells": len(part)}

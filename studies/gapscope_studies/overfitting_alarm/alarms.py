@@ -39,7 +39,7 @@ class ReplayedAlarm(PeakAlarm):
 
 
 def prediction_changes(predicted: Int[Tensor, "t n"]) -> list[float]:
-    """Return the fraction of training samples with a changed class per epoch, NaN in the first.
+    """Return the fraction of samples with a changed class per epoch, NaN in the first.
 
     It rises when the network begins to fit label errors. Yuan, Feng and Liu (ICLR 2024, arXiv:2502.07551, Sec. 3) stop
     at the first local minimum of its mean over 3 epochs (Label Wave).
@@ -55,7 +55,7 @@ def excess_kurtosis(values: Float[Tensor, " n"]) -> float:
 
 
 def alignment(cosines: Float[Tensor, " n"], *, kurtosis: bool = True, smallest: float = 0.05) -> float:
-    """Return the mean cosine of per-sample gradients and weights over the excess kurtosis + 1.2.
+    """Return the mean cosine of gradients and weights over the excess kurtosis + 1.2.
 
     After Hoelzl, Rueckert and Kaissis (NeurIPS 2025, arXiv:2510.25480, Sec. 4), for the last layer. The authors do not
     bound the denominator by `smallest`; it is negative for a distribution with two modes.
@@ -65,7 +65,7 @@ def alignment(cosines: Float[Tensor, " n"], *, kurtosis: bool = True, smallest: 
 
 
 def significant_rise(errors: Float[Tensor, "t m"], level: float) -> tuple[int, int] | None:
-    """Return the first time of a significant rise of held-out errors, and the best time by then.
+    """Return the first significant rise of held-out errors, and the best time by then.
 
     Each pair of times is compared by the exact paired sign test (McNemar's) at the level over the number of pairs. So
     the chance of a false alarm in the whole training is at most `level` if accuracy never falls.

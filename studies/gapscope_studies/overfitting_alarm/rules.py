@@ -65,7 +65,7 @@ def _smooth(values: Sequence[float], window: int) -> list[float]:
 
 
 def first_drop(values: Sequence[float], *, fall: float, patience: int, window: int) -> Stop | None:
-    """Return the first drop by `fall` below the maximum of smoothed values, `patience` in a row."""
+    """Return the first drop by `fall` below the smoothed maximum, `patience` in a row."""
     smooth = _smooth(values, window)
     peak, below = 0, 0
     for index, value in enumerate(smooth):

@@ -120,7 +120,7 @@ def problem_of(case: Case, root: str | None) -> Problem:
 
 @dataclass(frozen=True)
 class Run:
-    """Recorded training of a network, of the same without a tenth of its samples, and with canaries.
+    """Recorded training of a network, also without a tenth of its samples and with canaries.
 
     `columns`, `split` and `with_canaries` have one number per epoch, `seconds` the CPU time of training runs and of the
     observations of each alarm. `tensors`: predicted [T, n] in the training pass; outputs [T, w, k], neighbours

@@ -117,7 +117,7 @@ def _verdicts(settings: Mapping[str, Settings], recorded: Sequence[Run]) -> Verd
 
 
 def _over_kinds(statistic: Callable[[list[Any]], float], items: Sequence[Any], kinds: Sequence[str]) -> Interval:
-    """Return a statistic of runs with its interval over kinds, the same resamples for all rules."""
+    """Return a statistic of runs with its interval over kinds (the same resamples for all)."""
     return bootstrap(lambda rows: statistic([items[i] for i in rows]), len(items), kinds, draws=1000)
 
 
@@ -127,7 +127,7 @@ def _ends(interval: Interval) -> tuple[float, float, float]:
 
 
 def _accuracies(recorded: Sequence[Run], settings: Mapping[str, Settings], verdicts: Verdicts) -> pandas.DataFrame:
-    """Return the test accuracy that every rule and baseline (columns) keeps of each run (rows)."""
+    """Return the test accuracy that each rule and baseline (columns) keeps per run (rows)."""
     name = "10 % split, loss"
     baselines = pandas.DataFrame(baselines_of(run, RULES[name], settings[name]) for run in recorded)
     columns = {name: [v.kept for v in items] for name, items in verdicts.items()}
@@ -178,9 +178,9 @@ def _claims(
     ]  # fmt: skip
     limits: dict[str, Any] = {"reach": math.inf, "loss_reach": math.inf}
     return [
-        estimate("alarm", says, quantity, interval, unit="kinds", ours=True, compared=arms,
+        estimate("alarm", statement, quantity, interval, unit="kinds", ours=True, compared=arms,
                  unequal="kinds are not compared with each other", **limits, **bounds)
-        for says, quantity, interval, bounds in rows
+        for statement, quantity, interval, bounds in rows
     ]  # fmt: skip
 
 

@@ -36,15 +36,15 @@ PROTOCOLS = {
 }
 
 
-def _fraction_claim(source: str, says: str, quantity: str, count: int, total: int, **more: Any) -> Claim:
+def _fraction_claim(source: str, statement: str, quantity: str, count: int, total: int, **options: Any) -> Claim:
     """Return a claim about a fraction of independent cases, with Wilson's interval."""
     ends = wilson(count, total) or (math.nan, -math.inf, math.inf)
-    return estimate(source, says, quantity, from_list(ends, total), compared=(), **more)
+    return estimate(source, statement, quantity, from_list(ends, total), compared=(), **options)
 
 
-def _better(content: Mapping[str, Any], method: str, other: str, says: str, units: int) -> Claim:
+def _better(content: Mapping[str, Any], method: str, other: str, statement: str, units: int) -> Claim:
     row = next(row for row in content["differences"] if (row["method"], row["minus"]) == (method, other))
-    return estimate("labels", says, f"average precision of {method} minus {other}",
+    return estimate("labels", statement, f"average precision of {method} minus {other}",
                     from_list(row["average_precision"], units), above=0.0, unit="data sets", compared=(),
                     untrained="rankings of labels, whatever was learned")  # fmt: skip
 
@@ -56,13 +56,13 @@ def label_claims(stored: Path) -> list[Claim]:
     )
     n_sets = len({row["data"] for row in ranking["by_data"]})
     n_tables = len({row["by"] for row in targets["rows"]} - {"gross", "swapped", "unit"})
-    claims = [_better(ranking, first, second, says, n_sets) for first, second, says in RANKINGS]
+    claims = [_better(ranking, first, second, statement, n_sets) for first, second, statement in RANKINGS]
     for name, content in (("first draws", ranking), ("new draws", own)):
         for method in ("no network", "one training"):
             rows = [row for row in content["coverage"] if row["method"] == method and row["data"] != "all"]
             shares = [row["covered"] / row["answered"] for row in rows if row["answered"]]
-            says = f"the 90 % interval of the rate of wrong labels holds it in 9 of 10 ({method}, {name})"
-            claims.append(claim("labels", says, "share of intervals", shares, above=LEVEL, unit="data sets",
+            statement = f"the 90 % interval of the rate of wrong labels holds it in 9 of 10 ({method}, {name})"
+            claims.append(claim("labels", statement, "share of intervals", shares, above=LEVEL, unit="data sets",
                                 compared=()))  # fmt: skip
     shares = [(row["abstained"] + row["covered"]) / row["draws"] for row in hard["hard"]]
     return [
@@ -78,18 +78,18 @@ def curve_claims(benchmarks: Path) -> list[Claim]:
     """Return claims on extrapolated scores against a hold-out of a tenth, and on coverage."""
     networks = read_json(benchmarks / "results" / "twins.json")["networks"]
     claims = []
-    for design, says in (
+    for design, statement in (
         ("half and quarter", "the default design, at 0.75 trainings,"),
         ("five folds and quarter", "the design of five folds, at 4.25 trainings,"),
     ):
         differences = [abs(row[f"{design}.score"] - row["truth"]) - abs(row["hold-out.score"] - row["truth"])
                        for row in networks]  # fmt: skip
-        claims.append(claim("learning curve", f"{says} errs less than a hold-out of a tenth",
+        claims.append(claim("learning curve", f"{statement} errs less than a hold-out of a tenth",
                             "absolute error, difference", differences, below=0.0, unit="networks",
                             compared=()))  # fmt: skip
     inside = sum(row["half and quarter.low"] <= row["truth"] <= row["half and quarter.high"] for row in networks)
-    says = "the default's 90 % interval holds the score in 9 of 10"
-    covered = _fraction_claim("learning curve", says, "share of networks", inside, len(networks), unit="networks",
+    statement = "the default's 90 % interval holds the score in 9 of 10"
+    covered = _fraction_claim("learning curve", statement, "share of networks", inside, len(networks), unit="networks",
                               above=LEVEL)  # fmt: skip
     return [*claims, covered]
 
@@ -99,12 +99,12 @@ def monitor_claims(benchmarks: Path) -> list[Claim]:
     claims = []
     for model, row in read_json(benchmarks / "results" / "fine_tuning.json")["summary"].items():
         runs, nulls = row["memorising runs"], row["null runs"]
-        for says, name, total, bounds in (
+        for statement, name, total, bounds in (
             ("three of four memorizing runs are flagged", "flagged", runs, {"above": 0.75}),
             ("half of them in time", "flagged in time", runs, {"above": 0.5}),
             ("where nothing is memorized, fewer than one run in ten is flagged", "false flags", nulls, {"below": 0.1}),
         ):
-            claims.append(_fraction_claim("monitor", f"{model}: {says}", "share of runs", row[name], total,
+            claims.append(_fraction_claim("monitor", f"{model}: {statement}", "share of runs", row[name], total,
                                           unit="runs", **bounds))  # fmt: skip
     return claims
 
@@ -113,10 +113,10 @@ def protocol_claims(stored: Path) -> list[Claim]:
     """Return claims on fractions of pools with the verdict "evidence", by kind of measure."""
     rows = read_json(stored / "protocols" / "never_fooled.json")["rows"]
     claims = []
-    for kind, (says, bounds) in PROTOCOLS.items():
+    for kind, (statement, bounds) in PROTOCOLS.items():
         counts = (sum(row[name] for row in rows if row["kind"] == kind) for name in ("with_evidence", "pools"))
         claims.append(
-            _fraction_claim("protocol", says, "share of pools with evidence", *counts, unit="pools", **bounds)
+            _fraction_claim("protocol", statement, "share of pools with evidence", *counts, unit="pools", **bounds)
         )
     return claims
 
@@ -132,13 +132,13 @@ def check_claims(stored: Path) -> list[Claim]:
     """Return claims on the faults that every check finds, and on its false alarms."""
     claims = []
     for row in read_json(stored / "checks" / "planted_faults.json")["codes"]:
-        for says, name, bounds in (
+        for statement, name, bounds in (
             ("finds four of five planted faults", "hits", {"above": BAR_HITS}),
             ("raises a false alarm in at most one clean case of ten", "false alarms of answered",
              {"below": BAR_FALSE_ALARMS}),
         ):  # fmt: skip
             values = [data[name][0] for data in row["by data"].values() if data[name] is not None]
-            claims.append(estimate("check", f"{row['code']} {says}", "share of cases", _wider(values, row[name]),
+            claims.append(estimate("check", f"{row['code']} {statement}", "share of cases", _wider(values, row[name]),
                                    unit="data sets", compared=(), **bounds))  # fmt: skip
     return claims
 

@@ -66,11 +66,11 @@ def _arm(records: Sequence[Record], pool: str) -> ComparisonArm:
 
 
 def _evidence_claim(
-    says: str, quantity: str, count: int, most: int, units: int, arms: Sequence[ComparisonArm]
+    statement: str, quantity: str, count: int, most: int, units: int, arms: Sequence[ComparisonArm]
 ) -> Claim:
     # the count is a lower bound: a test may be too weak for some measures
     interval = Interval(count, count, most, units)
-    return estimate("ours", says, quantity, interval, above=0.5, ours=True, compared=arms, unit="networks")
+    return estimate("ours", statement, quantity, interval, above=0.5, ours=True, compared=arms, unit="networks")
 
 
 # --- networks as tables for `rank_measures`: gap, hyperparameters hp.*, measures m.*
@@ -233,8 +233,8 @@ def _one_setting(
         "tau, CIFAR-100": _mean(taus),
         "tau of the size, CIFAR-100": _mean(taus_of_size),
     }
-    says = f"where only {what} changes, {name}, which orders best on CIFAR-10, orders on CIFAR-100 too"
-    return claim("ours", says, "mean tau in the direction it has on CIFAR-10", [sign * tau for tau in taus],
+    statement = f"where only {what} changes, {name}, which orders best on CIFAR-10, orders on CIFAR-100 too"
+    return claim("ours", statement, "mean tau in the direction it has on CIFAR-10", [sign * tau for tau in taus],
                  above=0.0, unit="groups", compared=arms, ours=True), row  # fmt: skip
 
 
