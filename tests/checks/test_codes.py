@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -18,7 +16,6 @@ import gapscope as gs
 from cases import CLASSES, Encoder
 from door_networks import bert_classifier
 from gapscope.checks import list_checks
-from gapscope.results.readings import CHECKS_THAT_USE
 from gapscope_studies.checks import faults
 
 
@@ -205,12 +202,3 @@ def test_residual_networks_and_transformers_are_checked(name: str) -> None:
     assert "GS101" in {outcome.code for outcome in result.fine}
     assert len(result.findings) + len(result.fine) + len(result.not_checked) == len(list_checks())
     assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
-
-
-def test_checks_that_a_measure_names_use_it() -> None:
-    shared = {"forecast": "kernel_leave_one_out", "estimate": "gradient_neighbours", "train_accuracy": "accuracy"}
-    for measure, codes in CHECKS_THAT_USE.items():
-        assert measure in gs.list_measures()
-        for code in codes:
-            source = inspect.getsource(sys.modules[list_checks()[code].function.__module__])
-            assert any(f"context.{quantity}" in source for quantity, name in shared.items() if name == measure), code

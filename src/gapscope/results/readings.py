@@ -20,12 +20,7 @@ BETTER = {"lower": "lower", "higher": "higher", "none": "-"}
 # a measure with at least this many numbers is one row of the printed table
 FOLDED_FROM = 5
 MAX_LINES = 15
-# Measures that `gapscope.check` computes too, and the codes of the checks that rest on them.
-CHECKS_THAT_USE = {
-    "accuracy": ("GS401", "GS402"),
-    "gradient_neighbours": ("GS401", "GS402"),
-    "kernel_leave_one_out": ("GS103", "GS204", "GS401"),
-}
+USAGE = "no reference values exist: compare networks that were trained alike"
 
 
 def _describe(title: str, units: str, note: str) -> str:
@@ -198,16 +193,6 @@ class Readings(StoredRows[Reading]):
         readings = map(Reading.from_dict, content["rows"])
         return cls(readings, content.get("unmeasured"), content.get("notes", ()))
 
-    @property
-    def _usage_note(self) -> list[str]:
-        """Sentence on the checks that use the readings (none without readings)."""
-        if not self:
-            return []
-        measures = dict.fromkeys(reading.measure for reading in self)
-        items = [f"{name} ({', '.join(CHECKS_THAT_USE[name])})" for name in measures if name in CHECKS_THAT_USE]
-        usage = f"checks use {', '.join(items)}; no check uses the others" if items else "no check uses these numbers"
-        return [f"{usage}, and no reference values are shipped: compare networks that were trained alike"]
-
     def to_html(self) -> str:
         """Return a table with the missing measures and notes below, all text escaped."""
         head = "".join(f"<th>{name}</th>" for name in HEAD)
@@ -215,7 +200,7 @@ class Readings(StoredRows[Reading]):
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in _rows(self)
         )
         missing = [f"not measured: {name}: {reason}" for name, reason in self.unmeasured.items()]
-        lines = "".join(f"<p>{html.escape(line)}</p>" for line in [*missing, *self.notes, *self._usage_note])
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in [*missing, *self.notes, *([USAGE] if self else [])])
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{lines}"
 
     _repr_html_ = to_html
@@ -223,7 +208,7 @@ class Readings(StoredRows[Reading]):
     def __repr__(self) -> str:
         """Return rows, reasons for missing measures, and notes, in at most 15 lines."""
         rows = _rows(self)
-        notes = [*(f"note: {note}" for note in self.notes[:3]), *self._usage_note]
+        notes = [*(f"note: {note}" for note in self.notes[:3]), *([USAGE] if self else [])]
         missing = _missing_lines(self.unmeasured, max(1, MAX_LINES - len(notes) - min(len(rows), 9)))
         max_rows = MAX_LINES - len(notes) - len(missing) - 1
         if len(rows) > max_rows:
