@@ -1,4 +1,4 @@
-"""A penalty in the trainers of other libraries: two processes train as one does on the joined batches."""
+"""A penalty in the Trainer of transformers: two processes train as one does on the joined batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import SequentialSampler, TensorDataset
+from torch.utils.data import SequentialSampler
 
 from door_networks import bert_classifier
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
@@ -21,8 +21,6 @@ from two_processes import together
 STEPS, BATCH = 3, 8
 IDS = torch.randint(1, 20, (STEPS * BATCH, 7), generator=torch.Generator().manual_seed(0))
 SENTENCES = [{"input_ids": row, "attention_mask": (row != 3).long(), "labels": row.sum() % 2} for row in IDS]
-X = torch.randn(STEPS * BATCH, 5, generator=torch.Generator().manual_seed(1))
-Y = (X[:, 0] > 0).long()
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -95,49 +93,6 @@ def _with_lora_in_transformers(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def _trained_by_lightning(folder: str, strength: float, rank: int, devices: int) -> Tensor:
-    import lightning.pytorch as pl
-    from torch.utils.data import DataLoader
-
-    class Classifier(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            with torch.random.fork_rng():
-                torch.manual_seed(0)
-                self.model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2))
-            self.penalty = _penalty(strength)
-
-        def training_step(self, batch: Any, index: int) -> Tensor:
-            outputs, value = self.penalty.forward_with_penalty(self.model, batch[0])
-            return nn.functional.cross_entropy(outputs, batch[1]) + value
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    quiet: Any = {
-        "use_distributed_sampler": False,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "accelerator": "cpu",
-    }
-    trainer = pl.Trainer(
-        max_epochs=1, devices=devices, strategy="ddp" if devices > 1 else "auto", default_root_dir=folder, **quiet
-    )
-    module = Classifier()
-    # every process has its part of each batch: together they see what one sees
-    x, y = (part.unflatten(0, (STEPS, devices, -1))[:, rank].flatten(0, 1) for part in (X, Y))
-    trainer.fit(module, DataLoader(TensorDataset(x, y), batch_size=BATCH // devices))
-    assert trainer.global_step == STEPS
-    return _weights(module)
-
-
-def _in_lightning(rank: int, folder: str) -> None:
-    _join(rank, folder)
-    torch.save(_trained_by_lightning(folder, 0.1, rank, 2), Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "process", "alone"),
@@ -148,7 +103,6 @@ def _in_lightning(rank: int, folder: str) -> None:
             _with_lora_in_transformers,
             lambda folder, strength: _trained_by_transformers(folder, strength, lora=True),
         ),
-        ("lightning", _in_lightning, lambda folder, strength: _trained_by_lightning(folder, strength, 0, 1)),
     ],
 )
 def test_two_processes_train_as_one_does(tmp_path: Path, library: str, process: Any, alone: Any) -> None:
@@ -157,7 +111,7 @@ def test_two_processes_train_as_one_does(tmp_path: Path, library: str, process: 
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert torch.equal(first, second)
     # few weights are trained with LoRA, and their gradients are small
-    strength = {"lightning": 0.1, "transformers": 0.01, "peft": 30.0}[library]
+    strength = {"transformers": 0.01, "peft": 30.0}[library]
     torch.testing.assert_close(first, alone(str(tmp_path), strength), rtol=1e-4, atol=1e-6)
     assert float((first - alone(str(tmp_path), 0.0)).abs().max()) > 1e-3
 

@@ -13,11 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 pl = pytest.importorskip("lightning.pytorch")
 
-import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.integrations.lightning import MonitorCallback, PenaltyCallback
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.alarms.joint import JointAlarm
 from gapscope.training.monitor import Monitor
 
@@ -146,31 +144,6 @@ def test_a_resumed_fit_resumes_the_monitor_and_its_alarm(tmp_path: Path) -> None
     assert resumed.alarm.state_dict()["_predictions"] == unbroken.alarm.state_dict()["_predictions"]
 
 
-def test_wrong_labels_are_told_after_a_fit_and_after_a_resumed_one(tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(0)
-    truth = torch.randint(0, 3, (160,), generator=generator)
-    x = torch.randn(160, 6, generator=generator) + 4 * torch.eye(3, 6)[truth]
-    labels = torch.where(torch.arange(160) < 12, (truth + 1) % 3, truth)
-
-    def watched() -> tuple[MonitorCallback, Any]:
-        canaries = Canaries(labels)
-        data = canaries.dataset(TensorDataset(x, labels))
-        monitor = Monitor(data, [], n_samples=160, alarm=CanaryAlarm(canaries, restore=False))
-        return MonitorCallback(monitor), data
-
-    unbroken, data = watched()
-    fit(tmp_path, unbroken, data=data)
-    result = gs.find_label_issues(unbroken)
-    wrong = (result.indices < 12).double()
-    assert len(result.indices) == 136 and float(wrong[: int(wrong.sum())].mean()) > 0.8
-    first, resumed = watched()[0], watched()[0]
-    trainer, _ = fit(tmp_path, first, epochs=2, data=data)
-    trainer.save_checkpoint(tmp_path / "half.ckpt")
-    fit(tmp_path, resumed, data=data, resume=tmp_path / "half.ckpt")
-    again = gs.find_label_issues(resumed)
-    assert float((again.indices[: int(wrong.sum())] < 12).double().mean()) > 0.8
-
-
 class Penalized(Module):
     """The module with a penalty in its training step."""
 
@@ -197,14 +170,3 @@ def test_a_resumed_fit_goes_on_with_the_state_of_the_penalty(tmp_path: Path) -> 
     assert any(not torch.equal(fresh[name], value) for name, value in unbroken.state_dict().items())
     with pytest.raises(InvalidInput, match="needs the penalties of the checkpoint, 1; got 0"):
         PenaltyCallback().load_state_dict(PenaltyCallback(resumed).state_dict())
-
-
-def test_checks_of_the_monitor_are_raised_and_survive_a_checkpoint(tmp_path: Path) -> None:
-    monitor = Monitor(make_data(), checks=["GS301", "GS302"], max_time_fraction=1.0)
-    assert monitor.checks is not None
-    monitor.checks._report("GS302", 1, "stuck", "stop")
-    fit(tmp_path, MonitorCallback(monitor))
-    assert monitor.epochs == [1, 2, 3, 4] and "GS302 at epoch 1" in repr(monitor)
-    resumed = Monitor(make_data(), checks=["GS301", "GS302"])
-    MonitorCallback(resumed).load_state_dict(MonitorCallback(monitor).state_dict())
-    assert resumed.findings == monitor.findings

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,17 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
 
 from door_networks import bert_classifier
 from gapscope.base.errors import InvalidInput, ReplaceLayer, SlowGradients
 from gapscope.gradients.backward import draw_probe, probe_scale
 from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.networks.adapters import LogitsOnly
-from gapscope.networks.factory import build_network
 from gapscope.penalties.gradient_norms import InputJacobianPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from two_processes import together
 
 KINDS: list[dict[str, Any]] = [
     {"method": "exact"},
@@ -206,30 +202,6 @@ def test_statistics_that_cannot_be_held_are_refused() -> None:
         GradientSimilarityPenalty(1.0)(network.train(), x)
 
 
-def _process(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
-    x, y = (part.chunk(2)[rank] for part in _batch(12))
-    network: Any = DistributedDataParallel(_batch_normalized())
-    torch.save(_local_gradient(network, x, y), Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-def _local_gradient(network: Any, x: Tensor, y: Tensor) -> Tensor:
-    outputs, value = GradientSimilarityPenalty(0.1, method="exact").forward_with_penalty(network, x)
-    (F.cross_entropy(outputs, y) + value).backward()
-    return _gathered(network)
-
-
-@pytest.mark.thorough
-def test_two_processes_average_what_each_gives_with_its_own_statistics(tmp_path: Path) -> None:
-    together(_process, tmp_path)
-    parts = zip(*(part.chunk(2) for part in _batch(12)), strict=True)
-    right = torch.stack([_local_gradient(_batch_normalized(), x, y) for x, y in parts]).mean(0)
-    for rank in (0, 1):
-        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), right, rtol=1e-9, atol=1e-10)
-
-
 def _rows_of_graph(outputs: Tensor, network: nn.Module) -> Tensor:
     """[N, C, P] from the graph of one pass, in which every sample stands for itself."""
     parameters = list(network.parameters())
@@ -251,41 +223,3 @@ def test_a_small_bert(options: dict[str, Any]) -> None:
         outputs, value = GradientSimilarityPenalty(1.0, reduction="sum", **options).forward_with_penalty(network, x)
     assert not torch.equal(outputs, network(x))
     _check(value, _expected(_rows_of_graph(outputs, network), **options), network)
-
-
-def test_batch_norm_and_dropout_and_a_bare_parameter_at_once() -> None:
-    class Network(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Dropout(0.3))
-            self.scale = nn.Parameter(torch.rand(6))
-            self.power = nn.Parameter(torch.rand(()))
-            self.head = nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            # no rule knows the softplus of a parameter
-            return self.head(self.layers(x) * self.scale) * F.softplus(self.power)
-
-    torch.manual_seed(0)
-    network, x = Network().double().train(), torch.randn(5, 4, dtype=torch.float64)
-    with pytest.warns(SlowGradients, match="by power are computed by one backward pass per sample"):
-        first = GradientSimilarityPenalty(1.0, method="exact")(network, x)
-    first.backward()
-    assert bool(torch.isfinite(_gathered(network)).all())
-
-
-def test_a_resnet_18_with_batch_norm_trains_under_the_penalty() -> None:
-    torch.manual_seed(0)
-    network = build_network("resnet18", input_shape=(3, 8, 8), n_outputs=3, width_multiplier=1 / 16).train()
-    x, y = torch.randn(8, 3, 8, 8), torch.arange(8) % 3
-    penalty = GradientSimilarityPenalty(0.01)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
-    losses = []
-    for _ in range(12):
-        outputs, value = penalty.forward_with_penalty(network, x)
-        loss = F.cross_entropy(outputs, y) + value
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < losses[0]

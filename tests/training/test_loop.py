@@ -119,29 +119,6 @@ def test_a_weight_penalty_is_twice_its_strength_of_weight_decay() -> None:
         assert torch.allclose(first, second, atol=1e-6)
 
 
-def test_penalties_are_named_in_the_settings() -> None:
-    penalties = [{"name": "weight", "options": {"strength": 0.05}}]
-    settings = TrainingSpec(epochs=2, penalties=penalties)  # type: ignore[arg-type]
-    first, second = some_network(), some_network()
-    train(first, some_samples(), settings)
-    train(second, some_samples(), TrainingSpec(epochs=2), penalties=[L2Penalty(0.05)])
-    assert equal(state(first), state(second))
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_the_same_seed_gives_bit_identical_weights_and_leaves_the_global_random_state(optimizer: str) -> None:
-    settings = TrainingSpec(optimizer=optimizer, learning_rate=0.01, epochs=3, batch_size=16)
-    first, second, third = some_network(), some_network(), some_network()
-    before = torch.get_rng_state()
-    train(first, some_samples(), settings, seed=5)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.rand(3)
-    train(second, some_samples(), settings, seed=5)
-    train(third, some_samples(), settings, seed=6)
-    assert equal(state(first), state(second))
-    assert not equal(state(first), state(third))
-
-
 class _Killed(Exception):
     pass
 
@@ -282,11 +259,6 @@ def test_schedules() -> None:
     assert [learning_rate_at(cyclical, epochs) for epochs in (0, 1, 2, 3, 4)] == pytest.approx([0.2, 0.6, 1, 0.6, 0.2])
     constant = TrainingSpec(learning_rate=0.3)
     assert learning_rate_at(constant, 7.5) == 0.3
-
-
-def test_a_last_batch_of_one_sample_joins_its_neighbour() -> None:
-    result = train(some_network(), some_samples(61), TrainingSpec(batch_size=20, epochs=1))
-    assert result.status == "finished"
 
 
 def test_regression_trains_on_the_mean_squared_error() -> None:

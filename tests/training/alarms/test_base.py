@@ -55,11 +55,7 @@ def test_peaks_by_hand(settings: dict[str, Any], raised: int | None, peak: int) 
 
 def test_numbers_that_are_not_finite_are_passed_over() -> None:
     assert fed([0.5, math.nan, math.inf, 0.4]).raised_at == 4
-    assert fed([math.nan, math.nan]).peak is None
-
-
-def test_what_stays_raises_nothing() -> None:
-    assert fed([0.5] * 6).raised_at is None
+    assert fed([math.nan, math.nan]).peak is None and fed([0.5] * 6).raised_at is None
 
 
 def test_an_alarm_that_is_held_back_counts_from_when_it_is_not() -> None:
