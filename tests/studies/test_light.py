@@ -9,8 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from gapscope_studies.kit.light import light_svg
-from gapscope_studies.kit.page import stored_facts
+from gapscope_studies.kit.page import light_svg, stored_facts
 
 matplotlib.use("Agg")
 RESULTS = Path(__file__).parents[2] / "results"

@@ -38,14 +38,10 @@ def rms_difference(first: Any, second: Any, clusters: Sequence[Hashable] | None 
     return bootstrap(lambda rows: root_mean_square(a[rows]) - root_mean_square(b[rows]), len(a), clusters)
 
 
-def error_claim(
-    text: str, quantity: str, interval: Interval, *, unit: str = "data sets", **bounds: float
-) -> Claim:
+def error_claim(text: str, quantity: str, interval: Interval, *, unit: str = "data sets", **bounds: float) -> Claim:
     """Return a claim of ours about errors of estimates, whatever the networks learned."""
     evidence = "errors of estimates; networks of any accuracy count"
-    return estimate(
-        "ours", text, quantity, interval, ours=True, unit=unit, compared=(), untrained=evidence, **bounds
-    )
+    return estimate("ours", text, quantity, interval, ours=True, unit=unit, compared=(), untrained=evidence, **bounds)
 
 
 def find_row(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> Mapping[str, Any]:

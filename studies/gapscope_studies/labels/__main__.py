@@ -17,7 +17,7 @@ import torch
 from gapscope.base.environment import environment
 from gapscope.base.files import to_json, write_atomically
 from gapscope.pools.jobs import run_cached
-from gapscope_studies.kit.light import light_json
+from gapscope_studies.kit.page import light_json
 from gapscope_studies.kit.provenance import commit
 from gapscope_studies.labels import noise_rates, ranking, summary, targets
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import NotMeasurable
-from gapscope_studies.expected_accuracy.pretrained_networks import build_pretrained, normalize
+from gapscope_studies.expected_accuracy.pretrained import build_pretrained, normalize
 from gapscope_studies.kit.data import shift_labels
 from gapscope_studies.labels.summary import scores, suspicion_of
 
