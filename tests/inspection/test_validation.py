@@ -222,8 +222,8 @@ def test_a_compiled_network_is_measured_through_the_original() -> None:
         (nn.LazyLinear(2), (X, Y), "'weight' belongs to a lazy layer that has not run yet. Run the network once"),
         (nn.Linear(5, 2), (X, Y), r"must run on the inputs; Linear on \[20, 4\] raised RuntimeError: mat1 and mat2"),
         (mlp(), ((X * 255).long(), Y), r"use x.float\(\) / 255"),
-        (returning(lambda logits: logits + 0j), (X, Y), "Outputs must be real; got torch.complex64"),
-        (returning(lambda logits: [logits]), (X, Y), "raw outputs as a tensor .* got list"),
+        (returning(lambda logits: logits + 0j), (X, Y), "outputs must be real.*; got torch.complex64"),
+        (returning(lambda logits: [logits]), (X, Y), "must return a tensor of shape .* got list"),
     ],
     ids=["lazy", "shape", "integers", "complex", "list"],
 )

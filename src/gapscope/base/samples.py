@@ -146,7 +146,7 @@ def _check_values(inputs: Tensor) -> None:
         n_invalid = int((~torch.isfinite(inputs)).reshape(len(inputs), -1).any(1).sum())
         if n_invalid:
             raise InvalidInput(
-                f"inputs must be finite; {n_invalid} of {len(inputs)} samples have NaN or infinity. Drop or impute: "
+                f"inputs must be finite; {n_invalid} of {len(inputs)} samples hold NaN or infinity. Drop or impute: "
                 "x = sklearn.impute.SimpleImputer().fit_transform(x)."
             )
     elif not inputs.is_floating_point() and inputs.dtype not in (torch.int64, torch.int32, torch.bool):

@@ -93,9 +93,11 @@ def require_labels(targets: Tensor | None, owner: str = "This", *, dense: bool =
     """Return class labels [n] (with `dense` also labels of positions), or raise InvalidInput."""
     targets = require_targets(targets, owner)
     if targets.is_floating_point() or (targets.ndim != 1 and not dense):
+        regression = targets.is_floating_point()
+        advice = "y.long() if these are labels" if regression else "one label per sample (if one-hot: y.argmax(1))"
         raise InvalidInput(
             f"{owner} needs class labels, int64 of shape [n]; got {targets.dtype} of shape {list(targets.shape)}. "
-            "Pass y.long() if these are labels."
+            f"Pass {advice}."
         )
     return targets
 

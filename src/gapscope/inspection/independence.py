@@ -143,6 +143,6 @@ def check_sample_independence(network: nn.Module, x: Tensor) -> None:
     if not network.training and not is_sample_independent(network, x):
         raise NeverSupported(
             "Got other outputs for the same samples in another batch or in a second pass; every output must depend on "
-            "its own sample alone and be repeatable. Remove layers that mix samples (statistics or a scale of the "
+            "its own sample alone and be repeatable. Remove what mixes samples (statistics or a scale of the "
             "batch), and let random layers such as dropout follow the evaluation mode."
         )

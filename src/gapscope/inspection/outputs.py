@@ -223,10 +223,15 @@ def device_of(network: nn.Module) -> torch.device:
     return torch.device("cpu") if tensor is None else tensor.device
 
 
+def precision_of(network: nn.Module) -> torch.dtype | None:
+    """Return the (real) type of the first floating-point or complex parameter, None if there is none."""
+    floating = (p.dtype.to_real() for p in network.parameters() if p.is_floating_point() or p.is_complex())
+    return next(floating, None)
+
+
 def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
     """Return `x`, detached, on the network's device (copied only if necessary)."""
-    floating = (p.dtype.to_real() for p in network.parameters() if p.is_floating_point() or p.is_complex())
-    dtype = next(floating, None)
+    dtype = precision_of(network)
     check_holds_numbers(x)
     if dtype is not None and (x.is_floating_point() or x.is_complex()) and dtype != x.dtype.to_real():
         raise InvalidInput(
@@ -298,14 +303,15 @@ def raw_outputs(result: Any) -> Any:
     return getattr(result, "logits", result)
 
 
-def checked_outputs(outputs: Any, n: int) -> Tensor:
-    """Return the logits [n, K] in a network's result, or raise InvalidInput unless they are real numbers."""
+def checked_outputs(outputs: Any, n: int, *, flat: bool = True) -> Tensor:
+    """Return the logits in a network's result, [n, K] (also [n] or with positions unless `flat`)."""
     outputs = raw_outputs(outputs)
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != n:
+    is_valid = isinstance(outputs, Tensor) and outputs.ndim > 0 and len(outputs) == n
+    if not is_valid or (flat and outputs.ndim != 2):
         got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise InvalidInput(
             f"A network must return a tensor of shape [n, K] for n inputs, here [{n}, K]; got {got}. "
-            "Wrap it in a module that returns its raw outputs (logits)."
+            "Wrap it in a module that returns its raw outputs (logits), or an object with `logits`."
         )
     if not outputs.is_floating_point():
         raise InvalidInput(

@@ -18,7 +18,9 @@ from gapscope.inspection.network_adapter import NetworkAdapter, call_network, cl
 from gapscope.inspection.outputs import (
     check_finite,
     check_hookable,
+    checked_outputs,
     inspection_mode,
+    precision_of,
     prepare_inputs,
     raw_outputs,
     unwrapped,
@@ -155,21 +157,9 @@ def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
         except Exception as error:
             raise InvalidInput(_forward_error(network, samples, error)) from error
     outputs = raw_outputs(result)
-    if not isinstance(outputs, Tensor):
-        raise InvalidInput(
-            f"A network must return its raw outputs as a tensor [n, K], or an object with `logits`; got "
-            f"{type(outputs).__name__}. Wrap it in a module that returns them."
-        )
-    if outputs.is_complex():
-        raise InvalidInput(f"Outputs must be real; got {outputs.dtype}. Wrap the network: return its absolute values.")
-    if len(x) == 1 and outputs.ndim == 0:
+    if isinstance(outputs, Tensor) and outputs.shape == () and len(x) == 1:
         outputs = outputs[None]
-    if outputs.ndim == 0 or len(outputs) != len(x):
-        raise InvalidInput(
-            f"A network must return a tensor of shape [n, K] for n inputs, here [{len(x)}, K]; got "
-            f"{list(outputs.shape)}. Wrap it in a module that returns its raw outputs (logits), one row per sample."
-        )
-    return outputs, outputs is result
+    return checked_outputs(outputs, len(x), flat=False), outputs is result
 
 
 def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> str:
@@ -229,10 +219,7 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
 
 def _in_network_precision(network: Any, samples: Samples) -> Samples:
     """Cast floating-point inputs to the type of the network's weights, with a note."""
-    weights = network.parameters() if isinstance(network, nn.Module) else ()
-    dtype = next(
-        (weight.dtype.to_real() for weight in weights if weight.is_floating_point() or weight.is_complex()), None
-    )
+    dtype = precision_of(network) if isinstance(network, nn.Module) else None
     inputs = samples.inputs
     if dtype is None or not inputs.is_floating_point() or inputs.dtype == dtype:
         return samples
