@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from gapscope_studies.kit.page import light_svg, stored_facts
+from gapscope_studies.kit.page import light_svg, stored_content
 
 matplotlib.use("Agg")
 RESULTS = Path(__file__).parents[2] / "results"
@@ -41,5 +41,5 @@ def test_a_light_figure_is_valid_smaller_and_shows_its_words() -> None:
 
 @pytest.mark.parametrize(("scale", "stays"), [("smoke", True), ("small", False)])
 def test_raw_rows_are_stored_at_smoke_scale_alone(scale: str, stays: bool) -> None:
-    numbers = stored_facts({"scale": scale, "numbers": {"runs": [1], "means": [2]}})["numbers"]
+    numbers = stored_content({"scale": scale, "numbers": {"runs": [1], "means": [2]}})["numbers"]
     assert ("runs" in numbers) is stays and numbers["means"] == [2]

@@ -104,7 +104,7 @@ def untrained_cases(family: str, train: Data, seed: int) -> Iterator[dict[str, A
     yield from _both("GS204", clean, faults.add_bottleneck(network, train[0], generator), train, time_budget=None)
 
 
-def trained_cases(family: str, train: Data, more: Data, test: Data, seed: int) -> Iterator[dict[str, Any]]:
+def trained_cases(family: str, train: Data, double: Data, test: Data, seed: int) -> Iterator[dict[str, Any]]:
     """Yield faults of the training run and of the trained network."""
     generator = torch.Generator().manual_seed(seed)
     for kind, spec in (("trained", TRAINED), ("short", SHORT), ("noisy", TRAINED)):
@@ -132,8 +132,8 @@ def trained_cases(family: str, train: Data, more: Data, test: Data, seed: int) -
             if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules()):
                 yield from _both("GS203", result, faults.age_statistics(network), data, **options)
             forecast = gs.check(network, data, only=["GS103"])
-            bigger = build(family, more, seed)
-            gs.train(bigger, more, spec, seed=seed)
+            bigger = build(family, double, seed)
+            gs.train(bigger, double, spec, seed=seed)
             gain = _accuracy(bigger, test) - accuracy
             if gain >= 0.04 or gain <= 0.015:
                 yield _case("GS103", "trained on twice the data", gain >= 0.04, forecast)
@@ -162,13 +162,13 @@ def units(scale: str) -> Iterator[tuple[int, str, str]]:
 def run_unit(seed: int, name: str, family: str, n: int = faults.N) -> dict[str, Any]:
     """Return all cases of one unit with their CPU seconds."""
     start = time.process_time()
-    more, test = draw(name, seed, 2 * n)
-    train = (more[0][:n], more[1][:n])
-    many = draw(name, seed, 3 * n + 50)[0]
+    double, test = draw(name, seed, 2 * n)
+    train = (double[0][:n], double[1][:n])
+    triple = draw(name, seed, 3 * n + 50)[0]
     parts = (
-        data_cases(family, many, seed),
+        data_cases(family, triple, seed),
         untrained_cases(family, train, seed),
-        trained_cases(family, train, more, test, seed),
+        trained_cases(family, train, double, test, seed),
     )
     cases = [{"data": name, "family": family, "seed": seed, **case} for part in parts for case in part]
     return {"cases": cases, "cpu_seconds": time.process_time() - start}

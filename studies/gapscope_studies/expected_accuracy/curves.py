@@ -212,12 +212,12 @@ def _validated(table: Table) -> list[dict[str, Any]]:
         for name, columns in VALIDATED.items():
             error, low, high = values[:, columns].T
 
-            def share(chosen: np.ndarray, error: np.ndarray = error, alone: np.ndarray = alone) -> float:
-                return float((alone[chosen] ** 2).mean() / (error[chosen] ** 2).mean())
+            def worth(rows: np.ndarray, error: np.ndarray = error, alone: np.ndarray = alone) -> float:
+                return float((alone[rows] ** 2).mean() / (error[rows] ** 2).mean())
 
             rows.append({
                 "validation split": size, "method": name, "networks": len(values), "RMSE": rms_error(error, data),
-                "worth, in multiples of the split": bootstrap(share, len(values), data),
+                "worth, in multiples of the split": bootstrap(worth, len(values), data),
                 "covered": float(((low <= 0) & (high >= 0)).mean()), "width": float((high - low).mean()),
             })  # fmt: skip
     return rows

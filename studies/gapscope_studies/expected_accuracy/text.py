@@ -204,10 +204,10 @@ def text(setting: RunSettings) -> Outcome:
         for method in METHODS for n in sizes for seed in range(seeds)
     })  # fmt: skip
     table = pandas.DataFrame(answers.values())
-    others = ["way", "n", "seed", TRUTH, "training accuracy", "seconds", "fine_tune_seconds"]
+    columns = ["way", "n", "seed", TRUTH, "training accuracy", "seconds", "fine_tune_seconds"]
     means: Table = table.groupby("way").mean(numeric_only=True)
     rows = []
-    for name in table.columns.drop(others):
+    for name in table.columns.drop(columns):
         errors = table[name] - table[TRUTH]
         rows.append({
             "prediction before the fine-tune": name,

@@ -59,16 +59,16 @@ def claims_in_words(claims: Sequence[Claim], most: int = 4) -> str:
     return " ".join(texts)
 
 
-def scale_in_words(facts: Mapping[str, Any], *, most: int = 4) -> str:
+def scale_in_words(content: Mapping[str, Any], *, most: int = 4) -> str:
     """Return data (with their size), networks (without options), epochs and seeds of a run."""
-    here = {row["what"]: row["here"] for row in facts.get("stands_in_for", ())}
-    data = [re.sub(r", ([\d,]+) training.*", r" (\1 samples)", each) for each in here.get("data", "").split("; ")]
-    networks = here.get("network", "").split("; ")
+    scale = {row["what"]: row["here"] for row in content.get("stands_in_for", ())}
+    data = [re.sub(r", ([\d,]+) training.*", r" (\1 samples)", each) for each in scale.get("data", "").split("; ")]
+    networks = scale.get("network", "").split("; ")
     names = list(dict.fromkeys(re.sub(r" \(.*", "", name).replace("_", " ") for name in networks))
     names = [*names[:most], "others"] if len(names) > most else names
     names += ["others"] if re.search(r" and \d+ more$", networks[-1]) and 1 < len(names) <= most else []
-    numbers = [f"{here[name]} {name}" for name in ("epochs", "networks") if here.get(name)]
-    seeds = f"{here.get('seeds') or len(facts['seeds'])} seeds"
+    numbers = [f"{scale[name]} {name}" for name in ("epochs", "networks") if scale.get(name)]
+    seeds = f"{scale.get('seeds') or len(content['seeds'])} seeds"
     texts = [", ".join([*dict.fromkeys(data)][:most]), ", ".join(names), *numbers[: most - 2], seeds]
     return "; ".join(filter(None, texts))
 
@@ -96,33 +96,33 @@ def _short(commit: str) -> str:
     return commit[:12] + "+" * commit[12:].endswith("+") or "unknown"
 
 
-def page_of(facts: Mapping[str, Any], body: str) -> str:
+def page_of(content: Mapping[str, Any], body: str) -> str:
     """Return the page of a part, around the tables and figures that its run wrote."""
-    claims = [Claim.from_dict(row) for row in facts["claims"]]
+    claims = [Claim.from_dict(row) for row in content["claims"]]
     page = [f"# {facts['title']}", ""]
-    if facts["says"]:
-        page += [f"**What the paper says.** {facts['says']}", ""]
-    page += [f"**What we found.** {' '.join(filter(None, (claims_in_words(claims), facts['verdict'])))}", ""]
-    page += [f"**At what scale.** {facts['scale'].capitalize()}: {scale_in_words(facts)}.", ""]
+    if content["says"]:
+        page += [f"**What the paper says.** {content['says']}", ""]
+    page += [f"**What we found.** {' '.join(filter(None, (claims_in_words(claims), content['verdict'])))}", ""]
+    page += [f"**At what scale.** {content['scale'].capitalize()}: {scale_in_words(content)}.", ""]
     page += [markdown_table(CLAIM_COLUMNS, [claim_row(claim) for claim in claims])] if claims else []
-    if facts["stands_in_for"]:
-        rows = [[row["what"], row["paper"], row["here"]] for row in facts["stands_in_for"]]
+    if content["stands_in_for"]:
+        rows = [[row["what"], row["paper"], row["here"]] for row in content["stands_in_for"]]
         page += ["## What stands in for what", "", markdown_table(("", "the paper", "here"), rows)]
-    date, evaluation = f"{facts['date'][:10]}, commit {_short(facts['commit'])}", facts.get("judged")
+    date, evaluation = f"{content['date'][:10]}, commit {_short(content['commit'])}", content.get("judged")
     origin = f"Made on {date}"
     if evaluation is not None:  # verdicts that are younger than the numbers
         origin = f"Numbers of {date}, judged on {evaluation['date'][:10]}, commit {_short(evaluation['commit'])}, "
         origin += "from what was stored: no learning curves"
-    cost = f"{facts['seconds']:.0f} s for this page"
-    if facts["seconds_of_runs"] is None:
+    cost = f"{content['seconds']:.0f} s for this page"
+    if content["seconds_of_runs"] is None:
         cost += "; seconds of its networks were not kept"
-    elif facts["runs"]:
-        cost = f"{facts['runs']} runs of {facts['seconds_of_runs']:.0f} s in all, {cost}"
-    data = "; ".join(f"{name}: {value}" for name, value in facts["data"].items())
-    history = history_in_words(facts.get("settings", ()))
+    elif content["runs"]:
+        cost = f"{content['runs']} runs of {content['seconds_of_runs']:.0f} s in all, {cost}"
+    data = "; ".join(f"{name}: {value}" for name, value in content["data"].items())
+    history = history_in_words(content.get("settings", ()))
     page += [BODY, body.strip("\n"), MADE, "", "## How it was made", ""]
-    page += [f"- {origin}; torch {facts['environment']['torch']}, {facts.get('device', 'cpu')}."]
-    page += [f"- Scale {facts['scale']}, seeds {_seeds(facts['seeds'])}; {cost}."]
+    page += [f"- {origin}; torch {content['environment']['torch']}, {content.get('device', 'cpu')}."]
+    page += [f"- Scale {content['scale']}, seeds {_seeds(content['seeds'])}; {cost}."]
     page += [f"- Data by SHA-256 of what was taken: {data}."] if data else []
     page += [f"- Settings: {history}"] if history else []
     return "\n".join(page) + "\n"
@@ -139,13 +139,14 @@ def _without_raw_rows(value: Any) -> Any:
     return {key: _without_raw_rows(item) for key, item in value.items() if not is_raw[key]}
 
 
-def stored_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+def stored_content(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of a part, without its raw rows unless the scale is smoke."""
-    return dict(facts) if facts["scale"] == "smoke" else {**facts, "numbers": _without_raw_rows(facts["numbers"])}
+    numbers = content["numbers"]
+    return {**content, "numbers": numbers if content["scale"] == "smoke" else _without_raw_rows(numbers)}
 
 
 def write_part(
-    folder: Path, facts: Mapping[str, Any], tables: Mapping[str, pandas.DataFrame], figures: Mapping[str, Figure]
+    folder: Path, content: Mapping[str, Any], tables: Mapping[str, pandas.DataFrame], figures: Mapping[str, Figure]
 ) -> None:
     """Write the JSON, page and figures of a part to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,11 +154,11 @@ def write_part(
     for name, table in tables.items():
         body += [f"## {name}", "", markdown_table(list(table.columns), list(table.itertuples(index=False)))]
     for name, figure in figures.items():
-        path = folder / f"{facts['part']}-{name}.svg"
+        path = folder / f"{content['part']}-{name}.svg"
         _save(figure, path)
         body += [f"![{name}]({path.name})", ""]
-    write_atomically(folder / f"{facts['part']}.md", page_of(facts, "\n".join(body)))
-    write_atomically(folder / f"{facts['part']}.json", light_json(to_json(stored_facts(facts))))
+    write_atomically(folder / f"{content['part']}.md", page_of(content, "\n".join(body)))
+    write_atomically(folder / f"{content['part']}.json", light_json(to_json(stored_content(content))))
 
 
 def rewrite(folder: Path, part: str) -> None:

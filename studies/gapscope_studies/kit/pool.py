@@ -106,10 +106,10 @@ def scale_substitutions(
             options.setdefault(name, []).append(value)
     networks = []
     for name, options in values_of.items():
-        words = ", ".join(f"{option} {in_words(values)}" for option, values in options.items())
-        networks.append(f"{name} ({words})" if words else name)
+        text = ", ".join(f"{option} {in_words(values)}" for option, values in options.items())
+        networks.append(f"{name} ({text})" if text else name)
     paper = dict(paper or {})
-    here = {
+    ours = {
         "data": "; ".join(data),
         "network": "; ".join(networks),
         "batch size": in_words(spec.training.batch_size for spec in specs),
@@ -117,7 +117,7 @@ def scale_substitutions(
         "networks": str(len({spec.id for spec in specs})),
         "seeds": str(len({spec.seed for spec in specs})),
     }
-    rows = [{"what": what, "paper": paper.pop(what, ""), "here": value} for what, value in here.items()]
+    rows = [{"what": what, "paper": paper.pop(what, ""), "here": value} for what, value in ours.items()]
     return [*rows, *({"what": what, "paper": value, "here": ""} for what, value in paper.items())]
 
 

@@ -201,7 +201,7 @@ def run_study(
         setting.spent.clear()
         setting.settings.clear()
         outcome = part.run(setting)
-        facts = {
+        content = {
             "study": study.name,
             "part": part.name,
             "title": part.title,
@@ -224,7 +224,7 @@ def run_study(
             "verdict": outcome.verdict,
             "numbers": outcome.numbers,
         }
-        write_part(folder, facts, outcome.tables, outcome.figures)
+        write_part(folder, content, outcome.tables, outcome.figures)
         write_index(folder, study, setting.scale)
         written.append(path)
     return written

@@ -80,9 +80,9 @@ def units_needed(claim: Claim) -> int | None:
     return min(max(math.ceil(needed), claim.units + 1), MAX_UNITS + 1) if math.isfinite(needed) else MAX_UNITS + 1
 
 
-def hours_needed(claim: Claim, facts: Mapping[str, Any]) -> float | None:
+def hours_needed(claim: Claim, content: Mapping[str, Any]) -> float | None:
     """Return the CPU hours of the missing units at the cost of the stored ones, or None."""
-    units, seconds = units_needed(claim), facts.get("seconds_of_runs")
+    units, seconds = units_needed(claim), content.get("seconds_of_runs")
     if units is None or not seconds:
         return None
     return (units - claim.units) * float(seconds) / claim.units / 3600

@@ -119,12 +119,12 @@ def _confident_learning(
     return methods
 
 
-def run_cell(name: str, kind: str, rate: float, seed: int, own_only: bool) -> dict[str, Any]:
+def run_cell(name: str, kind: str, rate: float, seed: int, ours_only: bool) -> dict[str, Any]:
     """Return scores, answers and CPU seconds of all methods on one cell."""
     samples, wrong, n_classes = make_cell(name, kind, rate, seed)
     truth, methods = wrong.numpy(), {}
     networks: dict[str, Any] = {"no network": None}
-    if not own_only and name != "CIFAR-10":  # there a kernel of 600 images costs as much as a training run
+    if not ours_only and name != "CIFAR-10":  # there a kernel of 600 images costs as much as a training run
         networks["untrained network"] = make_network(name, samples, n_classes, seed)
     for method, network in networks.items():
         issues, seconds = time_call(partial(gs.find_label_issues, network, samples, seed=seed))
@@ -134,7 +134,7 @@ def run_cell(name: str, kind: str, rate: float, seed: int, own_only: bool) -> di
     for method, issues in zip(("one training", "area under the margin"), both, strict=True):
         methods[method] = scores(suspicion_of(issues, len(truth)), truth) | {"seconds": seconds}
     methods["one training"] |= answer(both[0], wrong)
-    if not own_only:
+    if not ours_only:
         methods |= _confident_learning(name, samples, n_classes, seed, truth)
     return {"data": name, "kind": kind, "asked": rate, "wrong": float(wrong.double().mean()), "n": len(truth),
             "methods": methods}  # fmt: skip

@@ -100,13 +100,13 @@ def evidence_criterion(network: nn.Module, samples: Samples) -> float:
                 rows = torch.cat([values[0].flatten(1) for values in contribution.dense()], dim=1).double()
                 first, second = totals.get(key, (torch.zeros(()), torch.zeros(())))
                 totals[key] = (first + rows.sum(0), second + rows.square().sum(0))
-    m, quotients, counted = len(samples), 0.0, 0
+    m, quotients, n_weights = len(samples), 0.0, 0
     for first, second in totals.values():
         variance = (second - first.square() / m) / (m - 1)
         alive = variance > 1e-12 * second / m
         quotients += float(((first[alive] / m).square() / variance[alive]).sum())
-        counted += int(alive.sum())
-    return 1 - m * quotients / counted if counted else 1.0
+        n_weights += int(alive.sum())
+    return 1 - m * quotients / n_weights if n_weights else 1.0
 
 
 def first_exceeded(criteria: Sequence[float], *, threshold: float, patience: int) -> Stop | None:
