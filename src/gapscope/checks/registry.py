@@ -100,8 +100,8 @@ def list_checks() -> dict[str, Check]:
 
 def get_checks(codes: tuple[str, ...] | list[str]) -> list[Check]:
     """Return checks by code."""
-    known = list_checks()
+    checks = list_checks()
     for code in codes:
-        if code not in known:
-            raise InvalidInput(f"Got check {code!r}; known are {', '.join(known)}.{did_you_mean(code, known)}")
-    return [known[code] for code in codes]
+        if code not in checks:
+            raise InvalidInput(f"Got check {code!r}; known are {', '.join(checks)}.{did_you_mean(code, checks)}")
+    return [checks[code] for code in codes]

@@ -81,10 +81,6 @@ class CheckResult(Result):
         finding = next((finding for finding in self.findings if finding.code == code), None)
         return [] if finding is None else [int(index) for index in finding.indices]
 
-    def failed(self, codes: Sequence[str]) -> tuple[str, ...]:
-        """Return the codes among these that have a finding."""
-        return tuple(code for code in self.codes if code in codes)
-
     @property
     def headline(self) -> str:
         """The main limit of the network, as one sentence."""
@@ -183,7 +179,6 @@ def _pictures(result: CheckResult, finding: Finding) -> str:
 
 
 def _render_body(result: CheckResult) -> str:
-    """Return headline and outcomes, without the page around them."""
     largest = max((finding.cost for finding in result.findings), default=1.0) or 1.0
     notes = {f.code: " (information)" if is_information(f.code) else "" for f in result.findings}
     cards = "".join(

@@ -91,5 +91,5 @@ def check(
         typer.echo(f"written: {html}", err=True)
     if json:
         print_json([{"network": name, **result.to_dict()} for name, result in results])
-    if any(result.failed(_codes(fail_on)) for _, result in results):
+    if any(set(result.codes) & set(_codes(fail_on)) for _, result in results):
         raise typer.Exit(1)

@@ -86,7 +86,7 @@ class MemorizationMonitor(TrainerCallback):
     - `trained_fisher_trace`: mean over some samples of $|\nabla_\theta \log p(y|x)|^2$ by the trained weights (with
       LoRA those of the adapter), for labels y sampled from the prediction. Omitted for sharded weights (FSDP).
 
-    `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of recordings, so that
+    `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of epochs, so that
     a network that has learned nothing from the canaries is flagged with probability `level` at most.
 
     Weights are those without the monitor. With several processes each evaluates every canary; losses of steps are means
@@ -95,7 +95,6 @@ class MemorizationMonitor(TrainerCallback):
     Args:
         canaries: Pairs; None omits the test.
         level: Probability of a false flag.
-        every: Epochs between recordings.
         trace_samples: Number of samples of the Fisher trace; 0 omits it.
 
     Attributes:
@@ -109,22 +108,20 @@ class MemorizationMonitor(TrainerCallback):
         canaries: PairedCanaries | None = None,
         *,
         level: float = 0.01,
-        every: int = 1,
         trace_samples: int = 2,
         stop: bool = False,
         seed: int = 0,
     ) -> None:
         check_range("level", level, 0, 1, low_open=True)
-        check_range("every", every, 1)
         check_range("trace_samples", trace_samples, 0)
-        self.trainer, self.canaries, self.level, self.every, self.stop = trainer, canaries, level, every, stop
+        self.trainer, self.canaries, self.level, self.stop = trainer, canaries, level, stop
         self.trace_samples, self.random = trace_samples, make_generator(seed, "drawn labels")
         self.rows: list[dict[str, float]] = []
         self.flagged_at: float | None = None
         # losses of the epoch's steps, on the device, without synchronization
         self._losses: list[Tensor] = []
         self._first_visit_loss = math.nan
-        self._seconds, self._started_at, self._n_recordings = 0.0, math.nan, 1
+        self._seconds, self._started_at, self._n_epochs = 0.0, math.nan, 1
 
     def __repr__(self) -> str:
         flag = "not flagged" if self.flagged_at is None else f"flagged at epoch {self.flagged_at:g}"
@@ -138,11 +135,11 @@ class MemorizationMonitor(TrainerCallback):
         return self._seconds / (time.perf_counter() - self._started_at)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Start the clock, and count the recordings to come."""
-        self._started_at, self._n_recordings = time.perf_counter(), max(1, round(state.num_train_epochs) // self.every)
+        """Start the clock, and count the epochs to come."""
+        self._started_at, self._n_epochs = time.perf_counter(), max(1, round(state.num_train_epochs))
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Record if due."""
+        """Record the epoch."""
         start, epoch = time.perf_counter(), round(state.epoch or 0)
         losses = torch.stack(self._losses or [torch.tensor(math.nan)]).double()
         means = torch.stack([losses.mean(), losses[len(losses) // 2 :].mean()])
@@ -152,18 +149,17 @@ class MemorizationMonitor(TrainerCallback):
         self._losses = []
         if epoch <= 1:
             self._first_visit_loss = second_half
-        if epoch % self.every == 0:
-            row = {"epoch": epoch, "training_loss": loss, "first_visit_loss": self._first_visit_loss}
-            if epoch > 1:
-                row["first_visit_gap"] = self._first_visit_loss - loss
-            mode = self.trainer.model_wrapped.training
-            try:
-                with preserve_rng_state():
-                    row |= self._test_canaries(epoch) | self._fisher_trace()
-            finally:
-                self.trainer.model_wrapped.train(mode)
-            self.rows.append(row)
-            state.log_history.append({**row, "step": state.global_step})
+        row = {"epoch": epoch, "training_loss": loss, "first_visit_loss": self._first_visit_loss}
+        if epoch > 1:
+            row["first_visit_gap"] = self._first_visit_loss - loss
+        mode = self.trainer.model_wrapped.training
+        try:
+            with preserve_rng_state():
+                row |= self._test_canaries(epoch) | self._fisher_trace()
+        finally:
+            self.trainer.model_wrapped.train(mode)
+        self.rows.append(row)
+        state.log_history.append({**row, "step": state.global_step})
         self._seconds += time.perf_counter() - start
         if self.stop and self.flagged_at is not None:
             control.should_training_stop = True
@@ -187,7 +183,7 @@ class MemorizationMonitor(TrainerCallback):
         trained, others = losses.double().chunk(2)
         differences = (others - trained).tolist()
         p_value = paired_p_value(differences)
-        if self.flagged_at is None and p_value <= self.level / self._n_recordings:
+        if self.flagged_at is None and p_value <= self.level / self._n_epochs:
             self.flagged_at = epoch
         return {"canary_gap": sum(differences) / len(differences), "canary_p_value": p_value}
 

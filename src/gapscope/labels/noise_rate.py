@@ -50,8 +50,8 @@ def margins_of(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float
     >>> margins_of(torch.tensor([[2.0, 5.0, 1.0]]), torch.tensor([0])).item()
     -3.0
     """
-    own = scores.gather(1, labels[:, None]).squeeze(1)
-    return own - scores.scatter(1, labels[:, None], -torch.inf).amax(1)
+    label_scores = scores.gather(1, labels[:, None]).squeeze(1)
+    return label_scores - scores.scatter(1, labels[:, None], -torch.inf).amax(1)
 
 
 def smallest_ratio(margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], quantile: float) -> tuple[float, float]:
@@ -104,12 +104,8 @@ def clean_accuracy(accuracy: float, rate: float, n_classes: float) -> float:
 
     A correct prediction agrees with a noisy label with probability 1 - r, a wrong one with probability r / (C - 1) for
     errors spread evenly: $A_{noisy} = (1 - r) A + (1 - A)\, r / (C - 1)$, solved for A.
-
-    >>> round(clean_accuracy(0.9 * 0.8 + 0.1 * 0.2 / 9, 0.2, 10), 6)
-    0.9
     """
-    others = n_classes - 1
-    return (accuracy - rate / others) / max(1 - rate * n_classes / others, 1e-12)
+    return (accuracy - rate / (n_classes - 1)) / max(1 - rate * n_classes / (n_classes - 1), 1e-12)
 
 
 def confusion_odds(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_classes: int) -> Tensor:

@@ -47,7 +47,6 @@ document.getElementById('save').onclick = () => {
 
 
 def _card(row: dict[str, Any], samples: Samples | None) -> str:
-    """Return the card of a sample, with its picture, values or tokens."""
     index, body = int(row["sample"]), ""
     if samples is not None:
         x = samples.inputs

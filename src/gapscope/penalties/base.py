@@ -223,14 +223,16 @@ def penalties() -> dict[str, type]:
 
 def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
     """Build a penalty from its registered name and keyword settings."""
-    known = penalties()
-    if name not in known:
-        raise InvalidInput(f"There is no penalty {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")
-    settings = inspect.signature(known[name]).parameters
+    classes = penalties()
+    if name not in classes:
+        raise InvalidInput(
+            f"There is no penalty {name!r}; known are {', '.join(classes)}.{did_you_mean(name, classes)}"
+        )
+    settings = inspect.signature(classes[name]).parameters
     check_known(f"Penalty {name!r}", options, settings, noun="setting")
     missing = [key for key, item in settings.items() if item.default is item.empty and key not in options]
     if missing:
         raise InvalidInput(
             f"Penalty {name!r} needs the setting {missing[0]!r}; got {', '.join(options) or 'no settings'}. Add it."
         )
-    return known[name](**options)
+    return classes[name](**options)

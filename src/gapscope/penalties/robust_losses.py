@@ -89,11 +89,6 @@ class EarlyLearningRegularization(RobustLoss):
     Args:
         strength: lambda, 0 or larger; 3 for CIFAR-10 in the paper.
         momentum: beta, in [0, 1); 0.7 for CIFAR-10 in the paper.
-
-    >>> loss = EarlyLearningRegularization(strength=0.0)
-    >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([1])
-    >>> torch.allclose(loss(x, y, torch.tensor([0])), default_loss(x, y))
-    True
     """
 
     def __init__(self, strength: float = 3.0, momentum: float = 0.7) -> None:

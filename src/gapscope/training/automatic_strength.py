@@ -177,7 +177,6 @@ class AutomaticStrength:
         return columns if self._names[0].isdigit() else dict(zip(self._names, columns, strict=True))
 
     def _predict_samples(self) -> None:
-        """Predict the monitored samples from each other, by the untrained network."""
         if len(self._labels) < MIN_SAMPLES:
             raise InvalidInput(
                 f"strength 'auto' needs {MIN_SAMPLES} different samples; got {len(self._labels)}. Pass a number."

@@ -105,9 +105,6 @@ class Monitor(Recordings):
         sinks: Called after each recording with the epoch and the numbers; see `gapscope.integrations`.
         seed: Seed of the choice of samples and of measures that sample noise.
 
-    Raises:
-        InvalidInput: A measure, an option or an alarm is unknown or out of range, or the alarm needs class labels.
-
     >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
     >>> network, monitor = nn.Linear(4, 2), Monitor((x, y), measures=["ntk_trace"], every=2)
     >>> for epoch in range(1, 5):

@@ -88,7 +88,6 @@ class _TrainingSlot:
 
     @property
     def is_pending(self) -> bool:
-        """True if epochs remain."""
         return self.error is None and self.training.result is None
 
     def execute(self, step: Callable[..., None], *arguments: Any) -> None:

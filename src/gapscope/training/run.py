@@ -32,11 +32,7 @@ CHECK_FINITE_EVERY = 50
 
 
 def learning_rate_at(settings: TrainingSpec, epochs: float) -> float:
-    """Return the learning rate after `epochs` (fractional) epochs.
-
-    >>> learning_rate_at(TrainingSpec(learning_rate=1.0, schedule="step", schedule_epochs=2), 2.5)
-    0.1
-    """
+    """Return the learning rate after a fractional number of epochs."""
     # closed forms: torch's schedulers multiply the previous rate, so that the last bits of the weights would depend on
     # interruptions
     base, factor = settings.learning_rate, settings.schedule_factor

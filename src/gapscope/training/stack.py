@@ -51,7 +51,6 @@ class _StackedOptimizer:
         return stacked
 
     def step(self, gradients: Sequence[Tensor | None], rates: Sequence[float]) -> None:
-        """Take one step with the learning rate of each network."""
         with torch.no_grad():
             for weights, gradient, state in zip(self.weights, gradients, self.state, strict=True):
                 if gradient is not None:
@@ -61,7 +60,6 @@ class _StackedOptimizer:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give every optimizer its state."""
         for index, stacked in enumerate(self.state):
             for number, state in enumerate(self._states(index)):
                 state.update({key: value[number].clone() for key, value in stacked.items()})
@@ -206,8 +204,8 @@ class Stack:
             run.network.train()
         self.template = runs[0].network
         self.parameters, self.buffers = stack_module_state([run.network for run in runs])  # type: ignore[arg-type]
-        self.trained = [name for name, tensor in self.parameters.items() if tensor.requires_grad]
-        weights = [self.parameters[name] for name in self.trained]
+        self.trainable = [name for name, tensor in self.parameters.items() if tensor.requires_grad]
+        weights = [self.parameters[name] for name in self.trainable]
         optimizer_class = StackedAdam if runs[0].settings.optimizer == "adam" else StackedSGD
         self.optimizer = optimizer_class(weights, [run.optimizer for run in runs])
         self.penalties = StackedPenalties([run.penalties for run in runs])
@@ -236,7 +234,6 @@ class Stack:
         return x, torch.stack(targets).to(self.device)
 
     def _losses(self, outputs: Tensor, y: Tensor, indices: Sequence[Tensor]) -> Tensor:
-        """Return the loss of each network's batch, [networks]."""
         if any(run.robust_loss is not None for run in self.runs):
             parts = zip(self.runs, outputs, y, indices, strict=True)
             return torch.stack([run.loss(*part) for run, *part in parts])
@@ -257,7 +254,7 @@ class Stack:
         settings, n = [run.settings for run in self.runs], len(self.samples[0])
         size, classes = settings[0].batch_size, self.samples[0].is_classification
         totals = torch.zeros(3, len(self.runs), dtype=torch.float64, device=self.device)
-        rates, weights = [item.learning_rate for item in settings], [self.parameters[name] for name in self.trained]
+        rates, weights = [item.learning_rate for item in settings], [self.parameters[name] for name in self.trainable]
         orders = [batches(n, size, run.order) for run in self.runs]
         for number, indices in enumerate(zip(*orders, strict=True)):
             epoch_fraction = number / max(1, math.ceil(n / size))

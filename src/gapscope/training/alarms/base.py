@@ -82,7 +82,6 @@ class Alarm(ABC):
         return ("raised_at", "peak", *self.state_fields)
 
     def _labels(self, samples: Samples) -> Tensor:
-        """Return the class labels [n] of monitored samples on the CPU."""
         return require_labels(samples.targets, type(self).__name__).cpu()
 
     def _raise(self, epoch: int) -> None:
@@ -198,8 +197,8 @@ def alarms() -> dict[str, type[Alarm]]:
 
 def make_alarm(name: str, **settings: Any) -> Alarm:
     """Build an alarm from its registered name and settings."""
-    known = alarms()
-    if name not in known:
-        raise InvalidInput(f"There is no alarm {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")
-    check_known(f"Alarm {name!r}", settings, inspect.signature(known[name]).parameters, noun="setting")
-    return known[name](**settings)
+    classes = alarms()
+    if name not in classes:
+        raise InvalidInput(f"There is no alarm {name!r}; known are {', '.join(classes)}.{did_you_mean(name, classes)}")
+    check_known(f"Alarm {name!r}", settings, inspect.signature(classes[name]).parameters, noun="setting")
+    return classes[name](**settings)

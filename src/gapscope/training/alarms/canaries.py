@@ -58,9 +58,6 @@ class Canaries:
         positions: Sorted indices of the canaries [m].
         n_classes: Number of classes.
 
-    Raises:
-        InvalidInput: There are no class labels, fewer than two classes, or too few samples.
-
     >>> canaries = Canaries(torch.zeros(100, dtype=torch.int64), n_classes=2)
     >>> int(canaries.labels.sum())
     24

@@ -68,18 +68,6 @@ class SharedLearning(Alarm):
         threshold: Smallest fall in standard errors.
         smallest_fall: Smallest fall, a probability.
         smallest_conflict: Smallest fraction of samples in conflict.
-
-    >>> import torch
-    >>> labels = (torch.arange(99) % 3 == 0).long()  # 99 equal samples, a third with another label
-    >>> others = (torch.arange(99)[:, None] + torch.arange(1, 21)) % 99
-    >>> alarm = SharedLearning()
-    >>> for epoch, output in enumerate([(0.5, 0.5), (0.67, 0.33)], start=1):  # learns the common part
-    ...     _ = alarm.update(torch.tensor([output]).expand(99, 2), labels, others, epoch)
-    >>> alarm.raised_at, alarm.peak
-    (None, 2)
-    >>> _ = alarm.update(torch.eye(2)[labels], labels, others, 3)  # each label is memorized
-    >>> alarm.raised_at, alarm.peak
-    (3, 2)
     """
 
     description: ClassVar[str] = "progress on individual samples is not shared by similar ones"
