@@ -99,7 +99,7 @@ def _short(commit: str) -> str:
 def page_of(content: Mapping[str, Any], body: str) -> str:
     """Return the page of a part, around the tables and figures that its run wrote."""
     claims = [Claim.from_dict(row) for row in content["claims"]]
-    page = [f"# {facts['title']}", ""]
+    page = [f"# {content['title']}", ""]
     if content["says"]:
         page += [f"**What the paper says.** {content['says']}", ""]
     page += [f"**What we found.** {' '.join(filter(None, (claims_in_words(claims), content['verdict'])))}", ""]
