@@ -27,7 +27,6 @@ def _part(
 
 
 def _figure(name: str, title: str, says: str, grid: str, paper: dict[str, str] = WIDTHS, **options: Any) -> Part:
-    """Return the part of a figure of test loss against S."""
     analyse = partial(figures.loss_against_sensitivity, source=title.split(":")[0], **options)
     return _part(name, title, says, analyse, grid, paper=paper)
 

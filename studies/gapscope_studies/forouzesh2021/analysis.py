@@ -71,9 +71,9 @@ def number_rows(numbers: Any, name: str = "") -> Rows:
         return [{"quantity": name, "value": numbers, "95 % interval": ""}]
     if "rho" in numbers:
         return [
-            {"quantity": f"{name}: {what}, {numbers['n']} configurations", "value": numbers[key],
+            {"quantity": f"{name}: {text}, {numbers['n']} configurations", "value": numbers[key],
              "95 % interval": f"[{numbers[key + '_low']:.3g}, {numbers[key + '_high']:.3g}]"}
-            for key, what in (("rho", "Pearson of logarithms"), ("rho_raw", "Pearson"), ("slope", "log-log slope"))
+            for key, text in (("rho", "Pearson of logarithms"), ("rho_raw", "Pearson"), ("slope", "log-log slope"))
         ]  # fmt: skip
     return [row for key, value in numbers.items() for row in number_rows(value, f"{name}, {key}" if name else key)]
 
@@ -111,9 +111,9 @@ def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = Fa
     scatter(axis, {name: (group[x], group[y]) for name, group in groups.items()}, hollow)
     set_labels(axis, xscale="log", yscale="log", xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
     if predicted:
-        first, ends = table.iloc[0], [table[x].min(), table[x].max()]
-        facts = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
-        axis.plot(ends, [predicted_loss(end, **facts) for end in ends], "--", color="0.5", lw=1, label="eq. (9)")
+        first, limits = table.iloc[0], [table[x].min(), table[x].max()]
+        options = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
+        axis.plot(limits, [predicted_loss(s, **options) for s in limits], "--", color="0.5", lw=1, label="eq. (9)")
     axis.legend(fontsize=7, frameon=False)
     return figure
 
@@ -236,9 +236,9 @@ def relation_claim(source: str, says: str, table: Table, x: str, y: str = "test_
     return estimate(source, says, quantity, result, above=0.0, compared=arms_of(table), **LOGITS, **more)
 
 
-def ratio_claim(source: str, says: str, first: Table, second: Table, column: str, what: str, **more: Any) -> Claim:
+def ratio_claim(source: str, says: str, first: Table, second: Table, column: str, quantity: str, **more: Any) -> Claim:
     """Return a claim on the log10 ratio of two tables' values, by draw."""
     other = more.pop("over", column)
     values = numpy.log10(by_draw(first, column)[0] / by_draw(second, other)[0]).mean(0).tolist()
     compared = (*arms_of(first), *(() if second is first else arms_of(second)))
-    return claim(source, says, f"log10 of {what}", values, unit=DRAWS, compared=compared, **LOGITS, **more)
+    return claim(source, says, f"log10 of {quantity}", values, unit=DRAWS, compared=compared, **LOGITS, **more)

@@ -82,10 +82,10 @@ def exact_checks(setting: RunSettings) -> Outcome:
     """Check eqs. (8) and (10) and the powers of Sec. VI-B, without training."""
     n_outputs = 3
     layers = fully_connected_layers(8, HIDDEN)
-    truth = output_second_moment(layers) / n_outputs
+    exact = output_second_moment(layers) / n_outputs
     shares = {
-        "as printed": printed_bias_contribution(layers, n_outputs) / truth,
-        "corrected": bias_contribution(layers, n_outputs) / truth,
+        "as printed": printed_bias_contribution(layers, n_outputs) / exact,
+        "corrected": bias_contribution(layers, n_outputs) / exact,
     }
     random = torch.Generator().manual_seed(0)
     x, noise = torch.randn(2, 400, 8, generator=random, dtype=torch.float64)

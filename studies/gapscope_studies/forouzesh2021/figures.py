@@ -47,11 +47,11 @@ TABLE_1_PAPER = {**POPULAR, "data": "CIFAR-10, 50,000 training images"}
 # --- test loss against sensitivity: Figs. 1 to 5, appendix F
 
 
-def _both(source: str, says: str, first: Table, second: Table, what: str, **more: Any) -> list[Claim]:
+def _both(source: str, says: str, first: Table, second: Table, quantity: str, **more: Any) -> list[Claim]:
     """Return two claims, on S and on L of the first table over the second's (by default < 1)."""
     more = more or {"below": 0.0}
     return [
-        ratio_claim(source, says.format(name), first, second, column, f"{name} of {what}", **more)
+        ratio_claim(source, says.format(name), first, second, column, f"{name} of {quantity}", **more)
         for name, column in (("S", "s_after"), ("L", "test_loss"))
     ]
 
@@ -71,9 +71,9 @@ def convolutions_for_layers(table: Table) -> list[Claim]:
     claims = _both("Fig. 2(a)", says, table.loc[[cnn]], table.loc[[other]], "CNN over FC")
     cnn, other = cnns["parameters"].idxmax(), others["parameters"].idxmin()
     if size[cnn] > size[other]:
-        what = f"the CNN over the network with 1/{size[cnn] / size[other]:.1f} of its parameters"
+        pair = f"the CNN over the network with 1/{size[cnn] / size[other]:.1f} of its parameters"
         says = "the largest CNN has a lower {} than the smallest fully connected network"
-        claims += _both("Fig. 2(a)", says, table.loc[[cnn]], table.loc[[other]], what)
+        claims += _both("Fig. 2(a)", says, table.loc[[cnn]], table.loc[[other]], pair)
     return claims
 
 
@@ -236,8 +236,8 @@ def _distances(stage: Table) -> numpy.ndarray:
     """Return |log10 of L over eq. (9)| of each draw, averaged over configurations."""
     s, loss = by_draw(stage, "s_after", "test_loss")
     first = stage.iloc[0]
-    facts = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
-    return numpy.abs(numpy.log10(loss / (predicted_loss(1.0, **facts) * numpy.sqrt(s)))).mean(0)
+    options = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
+    return numpy.abs(numpy.log10(loss / (predicted_loss(1.0, **options) * numpy.sqrt(s)))).mean(0)
 
 
 def figure_11_stages(networks: Networks) -> PartResult:

@@ -36,7 +36,6 @@ FITTED_ACCURACY = 0.9
 
 
 def _subsample(samples: Samples, n: int | None) -> Samples:
-    """Return at most `n` samples, evenly spaced."""
     if n is None or n >= len(samples):
         return samples
     return samples.subset(torch.linspace(0, len(samples) - 1, n).round().long())

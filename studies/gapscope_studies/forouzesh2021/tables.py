@@ -130,8 +130,8 @@ def authors(networks: Networks) -> PartResult:
         for width, group in networks.runs.groupby("width")
         for name in ("test_loss", "s_after", "test_accuracy")
     ]
-    known = [result for result in rows if math.isfinite(result["deviations apart"])]
-    claims = [same_mean(result, len(known)) for result in known]
+    comparable = [result for result in rows if math.isfinite(result["deviations apart"])]
+    claims = [same_mean(result, len(comparable)) for result in comparable]
     ratios = by_draw(networks.points, "s_before")[0] / numpy.transpose([theory])
     claims.append(claim("eq. (10)", "S before training is eq. (10)", "S before training over eq. (10)", ratios.mean(0),
                         unit="draws of weights", above=1 / SAME, below=SAME, compared=(),

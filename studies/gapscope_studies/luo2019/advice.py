@@ -68,7 +68,6 @@ def _train_network(
 
 
 def _measure_excess(network: nn.Module, samples: Samples, size: int) -> Estimate:
-    """Measure the excess loss of batch statistics in all layers at once."""
     return batch_norm_excess(network, samples, batch_sizes=(size,), passes=PASSES, noise_draws=0, draws=1)[-1].measured
 
 
@@ -163,7 +162,6 @@ def _figure(runs: Table) -> Figure:
 
 
 def _claims(runs: Table, world: Mapping[str, Any], chance: float) -> list[Claim]:
-    """Return claims that advised networks are regularized as predicted and have a lower test loss."""
     small, alone = f"batches of {world['normal']}", f"batches of {world['large']}"
     groups = dict(list(runs.groupby("method", sort=False)))
     arms = {name: dictionary_arm(name, group, chance) for name, group in groups.items()}

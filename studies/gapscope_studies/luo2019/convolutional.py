@@ -215,11 +215,13 @@ def figure_3(setting: RunSettings) -> Outcome:
 def effective_norms(network: nn.Module, inputs: Tensor) -> dict[str, float]:
     r"""Return Frobenius norms of $\gamma_i w_i / \bar\sigma_i$ where batch norm follows a layer, else of $w$."""
     norms = {name: layer for name, layer in network.named_modules() if isinstance(layer, BATCH_KINDS)}
-    fed = {feeder: norms[name] for name, feeder in preceding_layers(network, norms, inputs).items()} if norms else {}
+    norm_behind = (
+        {layer: norms[name] for name, layer in preceding_layers(network, norms, inputs).items()} if norms else {}
+    )
     result = {}
     for name in TUNED_LAYERS:
         weight: Any = network.get_submodule(name).weight
-        norm: Any = fed.get(name)
+        norm: Any = norm_behind.get(name)
         lengths = weight.detach().flatten(1).norm(dim=1)
         if norm is not None:
             lengths = lengths * (norm.weight.detach() / (norm.running_var + norm.eps).sqrt()).abs()

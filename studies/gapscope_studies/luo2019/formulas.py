@@ -138,7 +138,7 @@ def _saddle_claims() -> list[Claim]:
     printed_error = 1 - LOAD / (4 * a) + LOAD * NOISE / (2 * a * (2 * a - LOAD))
     error = 1 + gamma**2 / 2 - product
     point = equilibrium(LOAD, temperature=TEMPERATURE, length=LENGTH, noise_variance=NOISE)
-    ends = [
+    errors = [
         abs(equilibrium(load, noise_variance=noise).generalization_error
             - (1 - load / 4 + load * noise / (2 * (2 - load))))
         for load in (0.3, 1.2, 1.9) for noise in (0.0, 0.25, 1.0)
@@ -150,7 +150,7 @@ def _saddle_claims() -> list[Claim]:
         identity("Eq. 22", "gamma^2 is as corrected", at, abs(point.gamma**2 / gamma**2 - 1), below=SAME, ours=True),
         identity("Eq. 24", "the error is as printed", at, abs(printed_error / error - 1), below=SAME),
         identity("Eq. 25", "the error at zero temperature follows from the saddle",
-                 "largest difference over loads below 2", max(ends), below=1e-9),
+                 "largest difference over loads below 2", max(errors), below=1e-9),
     ]  # fmt: skip
 
 

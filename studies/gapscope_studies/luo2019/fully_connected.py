@@ -192,7 +192,6 @@ def train_one(
 
 
 def _train_all(setting: RunSettings, methods: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]) -> Table:
-    """Return one row per method and seed."""
     jobs = {f"{seed} {name}": partial(train_one, setting, seed, **options)
             for seed in seeds for name, options in methods.items()}  # fmt: skip
     result = setting.cached("constant-decay", jobs)

@@ -89,15 +89,15 @@ def train_methods(setting: RunSettings, methods: Mapping[str, Sequence[RunSpec]]
         for spec in of_method:
             record = records[spec.id]
             scores = record.scores if record.status == "finished" else dict.fromkeys(SCORES, math.nan)
-            facts = {"id": spec.id, "status": record.status, "n_classes": n_classes, "record": record}
-            rows.append({"method": name, "seed": spec.seed, "batch": spec.training.batch_size, **facts, **scores})
+            columns = {"id": spec.id, "status": record.status, "n_classes": n_classes, "record": record}
+            rows.append({"method": name, "seed": spec.seed, "batch": spec.training.batch_size, **columns, **scores})
     return pandas.DataFrame(rows)
 
 
 def arm_of(runs: Table, method: str) -> ComparisonArm:
     """Return the training fit of one method's networks, for the guard."""
-    chosen = runs[runs["method"] == method]
-    return make_arm(method, chosen["record"].to_list(), int(chosen["n_classes"].iloc[0]))
+    of_method = runs[runs["method"] == method]
+    return make_arm(method, of_method["record"].to_list(), int(of_method["n_classes"].iloc[0]))
 
 
 def claims_of(source: str, runs: Table, rows: Sequence[Sequence[Any]]) -> list[Claim]:
@@ -111,17 +111,16 @@ def claims_of(source: str, runs: Table, rows: Sequence[Sequence[Any]]) -> list[C
         common = set.intersection(*(set(runs.loc[runs["method"] == name, "seed"]) for name in (one, other)))
         pair = runs[runs["seed"].isin(common)]
         finished = pair[pair["status"] == "finished"]
-        facts = {"source": source, "above" if sign == "larger" else "below": 0.0, **(more[0] if more else {})}
+        fields = {"source": source, "above" if sign == "larger" else "below": 0.0, **(more[0] if more else {})}
         claims.append(
             claim(says=statement, quantity=f"{SCORES[score]} of {one} minus {other}",
                   values=differences(finished, one, other, score), compared=(arm_of(pair, one), arm_of(pair, other)),
-                  **facts)
+                  **fields)
         )  # fmt: skip
     return claims
 
 
 def _curves(runs: Table) -> Figure:
-    """Plot means over seeds along training, with bands of the range, one panel per score."""
     figure, axes = plots.panels(len(PANELS))
     for axis, score in zip(axes, PANELS, strict=True):
         values = {

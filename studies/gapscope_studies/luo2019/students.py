@@ -84,9 +84,9 @@ def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
                              generator=generator)  # fmt: skip
     # SGD and weight norm with gamma decay to the end: by linear algebra where the student is linear, else by training
     if plan.student == "linear":
-        plain, decayed = least_squares_students(task), least_squares_students(task, zeta=plan.zeta)
+        end, decayed = least_squares_students(task), least_squares_students(task, zeta=plan.zeta)
     else:
-        plain = train_students(task, method="sgd", student="relu", epochs=plan.full_epochs, anneal=False)
+        end = train_students(task, method="sgd", student="relu", epochs=plan.full_epochs, anneal=False)
         decayed = train_students(task, method="weight_norm", student="relu", zeta=plan.zeta, epochs=plan.full_epochs)
     result = {
         method: train_students(
@@ -96,18 +96,18 @@ def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
         for method in ("batch_norm", "sgd")
     }  # fmt: skip
     last = result["batch_norm"].weights[-1]
-    lengths = np.linalg.norm(last, axis=-1) * np.linalg.norm(plain.weights, axis=-1)
+    lengths = np.linalg.norm(last, axis=-1) * np.linalg.norm(end.weights, axis=-1)
     errors = {
         method: {str(b): e.tolist() for b, e in zip(plan.budgets, students.generalization_error, strict=True)}
         for method, students in result.items()
     }
     return {
         "load": load,
-        "plain": plain.generalization_error.tolist(),
+        "plain": end.generalization_error.tolist(),
         "decayed": decayed.generalization_error.tolist(),
         "batch_norm": errors["batch_norm"],
         "batches": errors["sgd"],
-        "cosine": (np.sum(last * plain.weights, axis=-1) / lengths).tolist(),
+        "cosine": (np.sum(last * end.weights, axis=-1) / lengths).tolist(),
     }
 
 
@@ -155,9 +155,9 @@ def _claims(plan: Plan, points: list[Point], best: Mapping[str, int], decay: Seq
 def _peak_claims(points: list[Point]) -> list[Claim]:
     """Return claims that SGD's error peaks at P/N = 2, unlike that of gamma decay."""
     top = int(np.argmax([np.mean(point["plain"]) for point in points]))
-    loads, plain = [point["load"] for point in points], np.array(points[top]["plain"])
+    loads, sgd = [point["load"] for point in points], np.array(points[top]["plain"])
     # the largest of a few loads says no more than that the peak lies between its neighbours
-    peak = Interval(loads[top], loads[max(top - 1, 0)], loads[min(top + 1, len(loads) - 1)], len(plain))
+    peak = Interval(loads[top], loads[max(top - 1, 0)], loads[min(top + 1, len(loads) - 1)], len(sgd))
     below = [point["plain"] for point in points if point["load"] < 2]
     closed = [1 - load / 4 + load * NOISE / (2 * (2 - load)) for load in loads if load < 2]
     off = bootstrap(lambda rows: _apart(below, closed, rows), len(below[0]), draws=500)
@@ -167,7 +167,7 @@ def _peak_claims(points: list[Point]) -> list[Claim]:
         estimate("Fig. 1b", "SGD's error has its peak at P/N = 2",
                  "load with the largest error, between its neighbours", peak, above=1.9, below=2.1, **TASKS),
         estimate("Fig. 1b", "gamma decay suppresses that peak", "error there over SGD's",
-                 mean(np.array(points[top]["decayed"]) / plain), below=1.0, **TASKS),
+                 mean(np.array(points[top]["decayed"]) / sgd), below=1.0, **TASKS),
     ]  # fmt: skip
 
 

@@ -32,19 +32,19 @@ def last_recordings(table: Table) -> Table:
     rows = []
     for (method, seed), run in table.groupby(["method", "seed"], sort=False):
         run = run.sort_values("epoch")
-        known: dict[str, list[float]] = {
+        series: dict[str, list[float]] = {
             name: run[name].dropna().to_list() if name in run else []
             for name in ("test_accuracy", "train_accuracy", "train_loss", "alignment")
         }
-        last, diverged, alignment = run.iloc[-1], bool(run["diverged"].any()), known["alignment"]
+        last, diverged, alignment = run.iloc[-1], bool(run["diverged"].any()), series["alignment"]
         rows.append({
             "method": method, "seed": seed, "diverged": diverged,
             "final": last["test_accuracy"], "best": run["test_accuracy"].max(), "trace": last["trace"],
             "logdet": last["logdet"], "growth": math.log(last["trace"] / run["trace"].iloc[0]),
             "alignment": alignment[-1] - alignment[0] if alignment and not diverged else math.nan,
-            "train_accuracy": known["train_accuracy"][-1] / 100 if known["train_accuracy"] else math.nan,
-            "train_loss": known["train_loss"][-1] if known["train_loss"] else math.nan,
-            "curve": known["test_accuracy"], "loss curve": known["train_loss"],
+            "train_accuracy": series["train_accuracy"][-1] / 100 if series["train_accuracy"] else math.nan,
+            "train_loss": series["train_loss"][-1] if series["train_loss"] else math.nan,
+            "curve": series["test_accuracy"], "loss curve": series["train_loss"],
         })  # fmt: skip
     return pandas.DataFrame(rows)
 
@@ -164,11 +164,11 @@ def metrics_along_training(setting: RunSettings, *, name: str, source: str, pape
     tuning = protocol.tune(setting, setup)
     table, _, specs = protocol.monitor_methods(setting, setup, tuning)
     runs = last_recordings(table)
-    mine = runs[runs["method"] == "MGS"]
+    mgs = runs[runs["method"] == "MGS"]
     claims = [
         *growth_claims(source, setup, runs), rank_claim(source, setup, runs),
         claim(source, f"MGS ends within {DROP:g} points of its best recording", "best minus final accuracy of MGS",
-              mine["best"] - mine["final"], below=DROP, compared=arms_of(setup, runs, "MGS")),
+              mgs["best"] - mgs["final"], below=DROP, compared=arms_of(setup, runs, "MGS")),
         claim(source, "the determinant of the dropout network has gaps", "singular recordings with masks on",
               count_gaps(table), above=0.0, compared=arms_of(setup, runs, "Dropout")),
         *plateau_claims(source, setup, table, runs),
@@ -207,7 +207,6 @@ def disagreement(probabilities: Sequence[float] | numpy.ndarray, factor: float, 
 
 
 def _circles(setup: Setup) -> tuple[float, float]:
-    """Return radius of the inner circle and noise of the data."""
     options = setup.base.data.options
     return float(options.get("factor", 0.5)), float(options.get("noise", 0.2))
 
@@ -244,7 +243,7 @@ def figure_2(setting: RunSettings) -> Outcome:
     runs = last_recordings(table)
     apart = {key: disagreement(values, *_circles(setup)) for key, values in planes.items()}
     runs["boundary"] = [apart.get((row.method, row.seed), math.nan) for row in runs.itertuples()]
-    known = runs.dropna(subset=["trace", "boundary"])
+    complete = runs.dropna(subset=["trace", "boundary"])
     claims = [
         *growth_claims("Fig. 2", setup, runs), rank_claim("Fig. 2", setup, runs),
         *(claim("Fig. 2", f"{name} generalizes better than no regularization", f"points of {name} over unregularized",
@@ -258,8 +257,8 @@ def figure_2(setting: RunSettings) -> Outcome:
                            "the decision boundary of {} is nearer to the true model",
                            "share of the data classified unlike the true model, {} minus unregularized", below=0.0),
         relation("Fig. 2", "boundaries are nearer to the true model where the trace is lower",
-                 "Spearman of final trace and share classified unlike the true model", spearman, known["trace"],
-                 known["boundary"], clusters=known["method"].to_list(), above=0.0, unit="methods",
+                 "Spearman of final trace and share classified unlike the true model", spearman, complete["trace"],
+                 complete["boundary"], clusters=complete["method"].to_list(), above=0.0, unit="methods",
                  compared=arms_of(setup, runs), **REGULARIZED),
         claim("Sec. 2.2", "in training the kernel aligns with that of the labels",
               "centred alignment at the end minus at the start, unregularized",

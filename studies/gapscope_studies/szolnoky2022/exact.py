@@ -31,8 +31,8 @@ def interlacing_violation(kernel: torch.Tensor) -> float:
     >>> interlacing_violation(torch.diag(torch.arange(1.0, 5.0, dtype=torch.float64))) <= 0
     True
     """
-    whole, less = torch.linalg.eigvalsh(kernel), torch.linalg.eigvalsh(kernel[:-1, :-1])
-    return float(torch.maximum(whole[:-1] - less, less - whole[1:]).max())
+    eigenvalues, without_last = torch.linalg.eigvalsh(kernel), torch.linalg.eigvalsh(kernel[:-1, :-1])
+    return float(torch.maximum(eigenvalues[:-1] - without_last, without_last - eigenvalues[1:]).max())
 
 
 def exact_checks(setting: RunSettings) -> Outcome:

@@ -141,16 +141,16 @@ def run_scenarios(
     A scenario holds what differs from the middle one.
     """
     strengths = chosen_strengths(tuning)
-    planned = [
+    specs_by_method = [
         (method.name, method.apply(setup.with_seed(seed).replace(scenario), strengths[method.name]))
         for seed in range(runs)
         for scenario in scenarios
         for method in setup.methods
     ]
-    specs = list(dict.fromkeys(spec for _, spec in planned))
+    specs = list(dict.fromkeys(spec for _, spec in specs_by_method))
     pool = f"{setup.base.network.name}-{setup.base.data.name}"
     records = dict(zip(specs, setting.train(pool, specs, measures=()), strict=True))
-    return pandas.DataFrame(scenario_row(setup, method, spec, records[spec]) for method, spec in planned), specs
+    return pandas.DataFrame(scenario_row(setup, method, spec, records[spec]) for method, spec in specs_by_method), specs
 
 
 def constant_prediction_loss(setting: RunSettings, setup: Setup) -> float:
@@ -224,9 +224,9 @@ def fill_recordings(content: Mapping[str, Any], setup: Setup, every: int) -> lis
         for column in ("test_accuracy", "train_accuracy"):
             row[column] = 100 * row.get(column, math.nan)
     if content["status"] != "finished":
-        left = range(round(rows[-1]["epoch"]) + every, setup.base.training.epochs + 1, every)
+        missing = range(round(rows[-1]["epoch"]) + every, setup.base.training.epochs + 1, every)
         after = {"diverged": True, "test_accuracy": setup.chance, "trace": math.nan, "logdet": math.nan}
-        rows += [after | {"epoch": float(epoch)} for epoch in left]
+        rows += [after | {"epoch": float(epoch)} for epoch in missing]
     return rows
 
 

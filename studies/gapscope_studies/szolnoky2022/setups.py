@@ -110,8 +110,8 @@ def read_sizes(setting: RunSettings) -> Any:
 
 def make_setup(setting: RunSettings, name: str, *more: str, printed: bool = False) -> Setup:
     """Return a setup at this scale, with `more` methods or the budget of `printed` tables."""
-    every = read_sizes(setting)
-    content, common = dict(every[name]), every["common"]
+    sizes = read_sizes(setting)
+    content, common = dict(sizes[name]), sizes["common"]
     larger = content.pop("printed", {})
     if printed:
         content = _merge(content, larger)

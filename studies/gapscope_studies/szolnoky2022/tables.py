@@ -83,7 +83,7 @@ def arms_of(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...
     return tuple(arm_of(setup, groups[name]) for name in names or groups)
 
 
-def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: str, constant: float) -> list[Claim]:
+def table_claims(setup: Setup, source: str, table: Table, printed: Table, unit: str, constant: float) -> list[Claim]:
     """Return claims per noise level that MGS ends above the unregularized network.
 
     Where the paper has it so, MGS also ends above all others, at their end and at their best epochs. That it ends above
@@ -91,37 +91,36 @@ def table_claims(setup: Setup, source: str, table: Table, theirs: Table, unit: s
     """
     sign = -1 if setup.lower_is_better else 1
     claims = []
+
+    def add_gain(says: str, mgs: Table, other: Table, column: str = "final", **more: Any) -> None:
+        name = str(other["method"].iloc[0])
+        # where MGS should win because the other learns wrong labels, only MGS must have learned what is compared
+        arms = tuple(arm_of(setup, side, constant) for side in ([mgs] if name == "Unregularised" else [mgs, other]))
+        quantity = f"gain of MGS over {name}{' at its best epoch' if column == 'best' else ''} ({unit})"
+        values = sign * (mgs["final"].to_numpy() - other[column].to_numpy())
+        claims.append(claim(source, says, quantity, values, above=0.0, compared=arms, **REGULARIZED, **more))
+
     for noise, group in table.groupby("noise"):
         at = f"at noise of {noise:g} pixels" if setup.lower_is_better else f"at {100 * noise:.0f} % wrong labels"
         rows = {str(name): each.sort_values("seed") for name, each in group.groupby("method", sort=False)}
-        mine, robust = rows.pop("MGS"), [rows.pop(name) for name in ROBUST_LOSSES if name in rows]
-        paper = theirs[theirs["noise"] == noise].set_index("method")
-
-        def gain(says: str, other: Table, column: str = "final", at: str = at, mine: Table = mine, **more: Any) -> None:
-            name = str(other["method"].iloc[0])
-            values = sign * (mine["final"].to_numpy() - other[column].to_numpy())
-            # where MGS should win because the other learns wrong labels, only MGS must have learned what is compared
-            sides = [mine] if name == "Unregularised" else [mine, other]
-            quantity = f"gain of MGS over {name}{' at its best epoch' if column == 'best' else ''} ({unit})"
-            arms = tuple(arm_of(setup, side, constant) for side in sides)
-            claims.append(claim(source, f"{at} MGS ends {says}", quantity, values, above=0.0, compared=arms,
-                                **REGULARIZED, **more))  # fmt: skip
-
+        mgs, robust = rows.pop("MGS"), {name: rows.pop(name) for name in ROBUST_LOSSES if name in rows}
+        paper = printed[printed["noise"] == noise].set_index("method")
         # the size of the lead is the paper's where network and data are
         lead = paper.loc["MGS", "final"] - paper.loc["Unregularised", "final"] if source == "Table 1" else None
-        gain("better than without regularization", rows["Unregularised"], paper=lead)
+        add_gain(f"{at} MGS ends better than without regularization", mgs, rows["Unregularised"], paper=lead)
         for column, says in (
             ("final", "best of all methods"),
             ("best", "better than the best epoch of every other method"),
         ):
             if sign * paper.loc["MGS", "final"] > (sign * paper.drop("MGS")[column]).max():
-                gain(says, max(rows.values(), key=lambda each, by=column: sign * each[by].mean()), column)
-        for other in robust:
-            gain(f"better than {other['method'].iloc[0]}", other, ours=True)
+                best = max(rows.values(), key=lambda each, by=column: sign * each[by].mean())
+                add_gain(f"{at} MGS ends {says}", mgs, best, column)
+        for name, other in robust.items():
+            add_gain(f"{at} MGS ends better than {name}", mgs, other, ours=True)
         if noise == DROP_NOISE:
             claims.append(claim(source, f"{at} MGS ends within {DROP:g} points of its own best epoch",
-                                "best minus final accuracy of MGS", mine["best"] - mine["final"], below=DROP,
-                                compared=(arm_of(setup, mine),)))  # fmt: skip
+                                "best minus final accuracy of MGS", mgs["best"] - mgs["final"], below=DROP,
+                                compared=(arm_of(setup, mgs),)))  # fmt: skip
     return claims
 
 
@@ -136,15 +135,15 @@ def with_tuning(
     # methods whose best strength is the smallest or the largest that was tried
     edge = ", ".join(str(method) for method, group in tuning.groupby("method", sort=False)
                      if len(group) > 1 and group["chosen"].to_numpy()[[0, -1]].any())  # fmt: skip
-    words = (
+    verdict = (
         f"Each method was tuned once among {setup.n_strengths} strengths on held-out training samples, their labels as "
         f"they are ({setup.folds_scored} of {setup.folds} folds, one seed), then frozen"
         f"{f' (best at the edge of what was tried: {edge})' if edge else ''}."
     )
-    facts = {"epochs": "not known (supplement lost)", "batch size": "not known", "seeds": "not known", **paper}
+    paper = {"epochs": "not known (supplement lost)", "batch size": "not known", "seeds": "not known", **paper}
     return outcome(
-        setting, specs, facts, numbers={**numbers, "strengths": protocol.chosen_strengths(tuning)},
-        tables={**tables, "Strengths tried": tuning}, verdict=words, **more,
+        setting, specs, paper, numbers={**numbers, "strengths": protocol.chosen_strengths(tuning)},
+        tables={**tables, "Strengths tried": tuning}, verdict=verdict, **more,
     )  # fmt: skip
 
 
@@ -171,7 +170,7 @@ def paper_table(
     `same_network` where it is that of the paper; `also` are more methods; `long` trains for longer, with the strengths
     that were tuned in shorter training.
     """
-    setup, theirs = make_setup(setting, name, *also, printed=True), read_printed(number)
+    setup, printed = make_setup(setting, name, *also, printed=True), read_printed(number)
     tuning = protocol.tune(setting, setup)
     path = "data.target_noise" if setup.lower_is_better else "data.label_noise"
     noises, changes = setup.printed_noises, {}
@@ -179,7 +178,7 @@ def paper_table(
         noises = setup.long["noises"]
         changes = {"training.epochs": setup.long["times"] * setup.base.training.epochs}
     # the level at which drops are compared is trained first
-    levels = [noise for noise in theirs["noise"].unique() if noise in noises]
+    levels = [noise for noise in printed["noise"].unique() if noise in noises]
     levels.sort(key=lambda noise: noise != DROP_NOISE)
     scenarios = [{path: float(noise), **changes} for noise in levels]
     table, specs = protocol.run_scenarios(setting, setup, tuning, scenarios, setup.runs)
@@ -193,9 +192,9 @@ def paper_table(
         numbers["constant_prediction"] = constant = protocol.constant_prediction_loss(setting, setup)
     return with_tuning(
         setting, setup, tuning, specs, paper, numbers=numbers,
-        claims=table_claims(setup, source, table, theirs, unit, constant),
+        claims=table_claims(setup, source, table, printed, unit, constant),
         tables={f"Test {setup.metric} in {unit}: final ± standard deviation (best epoch)":
-                compare_with_paper(result, theirs if same_network else None)},
+                compare_with_paper(result, printed if same_network else None)},
         figures={"curves": curves_figure(setup, table, f"test {setup.metric} ({unit})")},
     )  # fmt: skip
 

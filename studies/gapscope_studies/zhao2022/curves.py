@@ -40,11 +40,11 @@ def plain_sparsities(
 def repeated_sparsities(setting: RunSettings) -> tuple[list[RunSpec], list[Sparsities], list[Record]]:
     """Return networks, sparsities per draw of weights and samples, and records of Figs. 1 and 2."""
     pool, specs = grids.first_pool(setting)
-    first, *others = grids.repeats_of_plain(setting, specs)
+    first, *repeats = grids.repeats_of_plain(setting, specs)
     result = [plain_sparsities(setting, pool, first)]
-    result += [plain_sparsities(setting, f"{pool}-again", plain, measures=()) for plain in others]
+    result += [plain_sparsities(setting, f"{pool}-again", plain, measures=()) for plain in repeats]
     records = [record for _, of_draw in result for record in of_draw]
-    return [spec for plain in (first, *others) for spec in plain], [each for each, _ in result], records
+    return [spec for plain in (first, *repeats) for spec in plain], [each for each, _ in result], records
 
 
 def class_table(item: UnitSparsity) -> Table:
@@ -102,9 +102,9 @@ def _arms(records: Sequence[Record], draw: Sparsities) -> tuple[ComparisonArm, .
     """Return the label fit of the networks of each corruption in `draw`, over all draws."""
     arms = []
     for level, item in draw.items():
-        chosen = [record for record in records if record.spec["data"]["label_noise"] == level]
-        fitted = min(record.scores["train_accuracy"] for record in chosen) >= MIN_TRAIN_ACCURACY
-        arms.append(make_arm(f"{level:.0%} corrupted", chosen, len(item.classes), stopped=fitted))
+        of_level = [record for record in records if record.spec["data"]["label_noise"] == level]
+        fitted = min(record.scores["train_accuracy"] for record in of_level) >= MIN_TRAIN_ACCURACY
+        arms.append(make_arm(f"{level:.0%} corrupted", of_level, len(item.classes), stopped=fitted))
     return tuple(arms)
 
 

@@ -111,7 +111,6 @@ def repeated_splits(estimator: GapEstimator, table: Table, n_splits: int = 100) 
 
 
 def _split_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return the results of repeated splits, one row per model."""
     return pandas.DataFrame(
         [{"model": name, "fitted on": each["n"] - each["held_out"], "held out": each["held_out"],
           "Pearson, fitted": each["fit_pearson"], "SSR, median": each["median_ssr"],
@@ -140,7 +139,6 @@ def _plot_estimates(groups: Mapping[str, tuple[Any, Any]]) -> Figure:
 
 
 def _plot_sums(sums: Mapping[str, Sequence[float]]) -> Figure:
-    """Plot a histogram of the sums of squared residuals over repeated splits (Fig. 3D)."""
     figure, (axis,) = panels(1, width=4.2, height=3.0)
     largest = max(max(values) for values in sums.values())
     for label, values in sums.items():

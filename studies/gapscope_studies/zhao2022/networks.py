@@ -77,12 +77,12 @@ def paper_grid(setting: RunSettings, pool: str) -> list[RunSpec]:
     )
     recipes = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
     plain = {name: PLAIN.get(name, values[0]) for name, values in varied.items()}
-    others = [recipe for recipe in recipes if recipe != plain]
+    remaining = [recipe for recipe in recipes if recipe != plain]
     balanced = [name for name in ("batch_norm", "augmented") if name in varied]
     result = []
     for place, fraction in enumerate(fractions):
         n_configurations = network["n"] // len(fractions) + (place < network["n"] % len(fractions))
-        for number, recipe in enumerate([plain, *stratified(others, n_configurations - 1, balanced, seed=place)]):
+        for number, recipe in enumerate([plain, *stratified(remaining, n_configurations - 1, balanced, seed=place)]):
             images = {"data.seed": len(result)} if network.get("own_images") else {}
             result.append(base.replace({"data.label_noise": fraction, "seed": number, **images, **_changes(recipe)}))
     return result
@@ -122,10 +122,10 @@ def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
     pool = varied["pools"][name]
     noises = [{"data.label_noise": noise} for noise in pool.get("fractions", content["fractions"])]
     base = RunSpec.from_dict(varied["base"]).replace(pool["changes"])
-    built = [{**shape, "batch_norm": norm} for shape in pool["shapes"] for norm in (False, True)]
-    narrow = built[:2]
+    shapes = [{**shape, "batch_norm": norm} for shape in pool["shapes"] for norm in (False, True)]
+    narrow = shapes[:2]
     crossed = [
-        *itertools.product(built, noises),
+        *itertools.product(shapes, noises),
         *itertools.product([{**option, "dropout": 0.2} for option in narrow], noises[1::3]),
         *itertools.product(narrow, [{"data.train_size": size} for size in pool["sizes"]]),
         *itertools.product(narrow, [noise | {"training.epochs": varied["early"]} for noise in noises[::2]]),
