@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from commands import gapscope
-from gapscope.cli.demo import held_out_ids
 from gapscope.cli.doctor import torchvision_problem
 
 CODE = "import sys; from gapscope.cli import main; sys.argv[0] = 'gapscope'; main()"
@@ -82,7 +81,7 @@ def _endless_grid(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_run_prints_how_to_continue(tmp_path: Path, number: signal.Signals) -> None:
     def stop() -> None:
         _wait_for_a_checkpoint(tmp_path / "pool")
         os.kill(os.getpid(), number)
@@ -100,7 +99,7 @@ def test_a_stopped_run_says_that_it_goes_on(tmp_path: Path, number: signal.Signa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_process_with_workers_says_that_it_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_process_with_workers_prints_how_to_continue(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", CODE, "pool", "run", str(_endless_grid(tmp_path)), str(tmp_path / "pool")]
     # a background job inherits an ignored SIGINT, which the command would rightly keep ignoring
     process = subprocess.Popen(
@@ -119,7 +118,7 @@ def test_a_stopped_process_with_workers_says_that_it_goes_on(tmp_path: Path, num
     assert process.returncode == 130 and "Run the same command again" in message and "Traceback" not in message
 
 
-def test_an_estimator_is_fitted_and_asked(pool: Path) -> None:
+def test_an_estimator_is_fitted_and_applied(pool: Path) -> None:
     done = gapscope("gap", "fit", pool)
     assert done.returncode == 0, done.stderr
     assert "fitted on 12 networks" in done.stdout and "mean gap" in done.stdout
@@ -137,7 +136,7 @@ def test_an_estimator_is_fitted_and_asked(pool: Path) -> None:
     assert answer.returncode == 2 and "gap: no estimate" in answer.stdout and "in domain: no" in answer.stdout
 
 
-def test_every_reading_command_speaks_json(pool: Path) -> None:
+def test_every_reading_command_has_json_output(pool: Path) -> None:
     first, second = sorted(pool.glob("runs/*/weights.safetensors"))[:2]
     status = json.loads(gapscope("pool", "status", pool.parent / "grid.toml", pool, "--json").stdout)
     assert status["total"] == status["finished"] == 12 and status["unreadable"] == 0
@@ -167,7 +166,7 @@ def test_a_pool_of_which_nothing_finished_is_a_failure(tmp_path: Path) -> None:
     assert gapscope("pool", "run", grid, tmp_path / "pool").returncode == 1
 
 
-def test_a_damaged_record_is_said_in_a_line_and_hides_no_other(pool: Path, tmp_path: Path) -> None:
+def test_a_damaged_record_is_one_warning_and_hides_no_other(pool: Path, tmp_path: Path) -> None:
     copy = tmp_path / "pool"
     shutil.copytree(pool, copy)
     first = min(copy.glob("runs/*/record.json"))
@@ -179,7 +178,7 @@ def test_a_damaged_record_is_said_in_a_line_and_hides_no_other(pool: Path, tmp_p
 
 
 @pytest.mark.parametrize("facts", [5, None, {}, {"spec": 3}, {"spec": {"dat": 1}}, {"spec": {}, "corruption": 1}])
-def test_weights_with_wrong_facts_get_one_sentence(tmp_path: Path, facts: object) -> None:
+def test_weights_with_wrong_metadata_get_one_sentence(tmp_path: Path, facts: object) -> None:
     import torch
     from safetensors.torch import save
 
@@ -219,14 +218,9 @@ def torch_version() -> str:
     return torch.__version__
 
 
-def test_lists_are_json_where_asked() -> None:
+def test_lists_as_json() -> None:
     rows = json.loads(gapscope("data", "list", "--json").stdout)
     assert {"name", "task", "licence", "where"} <= set(rows[0]) and "digits" in {row["name"] for row in rows}
     assert json.loads(gapscope("data", "fetch", "digits", "--json").stdout) == []
     studies = json.loads(gapscope("study", "list", "--json").stdout)
     assert studies["zhao2022"]["parts"]
-
-
-def test_a_third_of_the_networks_is_held_out() -> None:
-    ids = [f"{n:x}" for n in range(10)]
-    assert held_out_ids(reversed(ids)) == ["0", "3", "6", "9"]

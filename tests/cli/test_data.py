@@ -29,7 +29,7 @@ def test_list_shows_every_set_and_where_it_is(data_root: Path, tmp_path: Path) -
     assert n_absent(empty) > n_absent(result.output) and str(tmp_path) in empty
 
 
-def test_fetch_tells_its_progress_in_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_prints_a_line_per_tenth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = tmp_path / "there"
     there.mkdir()
     for split in ("train", "t10k"):
@@ -45,7 +45,7 @@ def test_fetch_tells_its_progress_in_plain_lines(tmp_path: Path, monkeypatch: py
     assert f"{tmp_path}/mnist/train-images-idx3-ubyte.gz  9,912,422 bytes, checked" in result.stdout.splitlines()
 
 
-def test_fetch_says_when_there_is_nothing_to_do(tmp_path: Path) -> None:
+def test_fetch_of_a_built_in_data_set(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["fetch", "digits", "--data-root", str(tmp_path)])
     assert result.output == "digits is built in; there is nothing to fetch.\n"
 

@@ -17,7 +17,7 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "pgdl_task1_v4.csv"
 FAST = ["--permutations", "60", "--measure", "m.rbf", "--measure", "m.wcv"]
 
 
-def test_history_is_found_among_the_data_and_told_in_words(tmp_path: Path) -> None:
+def test_networks_of_the_competition_come_from_the_data_root(tmp_path: Path) -> None:
     (tmp_path / "pgdl").mkdir()
     shutil.copy(FIXTURE, tmp_path / "pgdl" / FIXTURE.name)
     shown = CliRunner().invoke(app, ["leaderboard", "--data-root", str(tmp_path), *FAST], env={"COLUMNS": "80"})

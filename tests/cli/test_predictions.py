@@ -70,15 +70,15 @@ def mine():
 """
 
 
-def test_a_row_a_recipe_and_a_second_call_reads_what_is_kept(tmp_path: Path) -> None:
+def test_one_row_per_spec_and_a_second_call_reads_the_cache(tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(GRID)
-    kept = ["--cache-dir", str(tmp_path / "kept")]
-    rows = json.loads(CliRunner().invoke(app, ["learning-curve", str(path), "--json", *kept]).stdout)
+    cache = ["--cache-dir", str(tmp_path / "cache")]
+    rows = json.loads(CliRunner().invoke(app, ["learning-curve", str(path), "--json", *cache]).stdout)
     assert len(rows) == 2 and all(row["low"] <= row["score"] <= row["high"] for row in rows)
-    answers = sorted((tmp_path / "kept").rglob("*.json"))
+    answers = sorted((tmp_path / "cache").rglob("*.json"))
     times = [answer.stat().st_mtime_ns for answer in answers if answer.name != "twin.json"]
-    shown = CliRunner().invoke(app, ["learning-curve", str(path), *kept], env={"COLUMNS": "120"})
+    shown = CliRunner().invoke(app, ["learning-curve", str(path), *cache], env={"COLUMNS": "120"})
     assert shown.exit_code == 0, shown.output
     assert "90 % interval" in shown.output and f"{rows[0]['score']:.3f}" in shown.output
     # the rows are named by what differs between them, and nothing is cut without a terminal
@@ -87,7 +87,7 @@ def test_a_row_a_recipe_and_a_second_call_reads_what_is_kept(tmp_path: Path) -> 
     assert times == [answer.stat().st_mtime_ns for answer in answers if answer.name != "twin.json"]
 
 
-def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_recipe.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -97,9 +97,7 @@ def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (tmp_path / "gapscope-learning-curve" / "own_recipe.mine" / "twin.json").exists()
 
 
-def test_a_function_that_returns_a_network_is_told_what_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_that_returns_a_network_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_network.py").write_text(OWN.replace("return recipe,", "return recipe(0, 0),"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -166,7 +164,7 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_a_network_is_answered_at_once(factory: str) -> None:
+def test_an_estimate_as_text_and_json(factory: str) -> None:
     done = CliRunner().invoke(app, ["estimate", f"{factory}:digits"])
     assert done.exit_code == 0, done.output
     assert "Estimated accuracy: " in done.output
@@ -175,7 +173,7 @@ def test_a_network_is_answered_at_once(factory: str) -> None:
     assert answer["like_training"] == answer["clean"] and answer["initial"] == "resampled"
 
 
-def test_a_refusal_says_why_and_ends_with_2(factory: str) -> None:
+def test_an_abstention_has_a_reason_and_exit_code_2(factory: str) -> None:
     done = CliRunner().invoke(app, ["estimate", f"{factory}:meaningless"])
     assert done.exit_code == 2 and "no answer: before training its gradients predict no better" in done.output
 

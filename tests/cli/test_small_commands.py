@@ -1,4 +1,4 @@
-"""Lists, tables, completion, labels, studies: commands of a few lines."""
+"""Lists, tables, labels, studies: commands of a few lines."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_wrong_labels_come_first_in_table_page_and_list(table: Path, tmp_path: P
     assert {row["sample"] for row in result["rows"][:4]} == set(WRONG)
 
 
-def test_claims_are_told_and_their_page_is_written(tmp_path: Path) -> None:
+def test_claims_are_printed_and_their_page_is_written(tmp_path: Path) -> None:
     result = CliRunner().invoke(study_app, ["claims", "--results", str(tmp_path), "--write"])
     assert result.exit_code == 0 and f"written: {tmp_path / 'README.md'}" in result.output
     assert "\n  not run  fig4: Once BN is gone" in result.output
@@ -111,6 +111,6 @@ def test_claims_of_one_study_as_text_and_json() -> None:
     assert set(first) == {"outcome", "claim", "ours"} and first["outcome"] == "not run"
 
 
-def test_an_unknown_study_is_refused() -> None:
+def test_an_unknown_study_is_an_error() -> None:
     with pytest.raises(InvalidInput, match=r"study must be one of .*; got 'luo219'.*Did you mean 'luo2019'"):
         load_study("luo219")

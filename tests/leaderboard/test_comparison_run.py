@@ -49,7 +49,7 @@ def test_the_jackknife_of_means_and_sums_is_that_of_leaving_groups_out() -> None
         assert row["standard_error"] == pytest.approx(expected, rel=1e-5), name
 
 
-def test_the_verdict_is_in_words_and_the_table_is_small() -> None:
+def test_the_verdict_is_a_sentence_and_the_table_is_small() -> None:
     result = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "parameter_norm", "ntk_trace", "unit_sparsity"])
     assert result.order() == ["flat", "steep"]
     assert result.verdict[0].startswith("flat is expected to have the smallest gap: ")
@@ -103,15 +103,15 @@ def test_without_evidence_the_verdict_says_so_first() -> None:
 
 def test_a_comparison_survives_the_disk(tmp_path: Path) -> None:
     result = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "loss", "unit_sparsity"])
-    result.save(tmp_path / "found.json")
-    read = gs.Comparison.load(tmp_path / "found.json")
+    result.save(tmp_path / "comparison.json")
+    read = gs.Comparison.load(tmp_path / "comparison.json")
     assert repr(read) == repr(result) and read.unmeasured == result.unmeasured and read.level == 0.95
     gs.measure(NETWORKS["flat"], X, ["ntk_trace"]).save(tmp_path / "readings.json")
     with pytest.raises(UnreadableFile, match="must hold a comparison"):
         gs.Comparison.load(tmp_path / "readings.json")
     assert gs.Readings.load(tmp_path / "readings.json")["ntk_trace"].value > 0
     with pytest.raises(UnreadableFile, match="must hold readings"):
-        gs.Readings.load(tmp_path / "found.json")
+        gs.Readings.load(tmp_path / "comparison.json")
 
 
 def test_wrong_input_gets_one_sentence() -> None:

@@ -1,4 +1,4 @@
-"""Measures that say nothing get no evidence, and one that says something is found: counted over simulated pools.
+"""Uninformative measures get no evidence and informative ones do, counted over simulated pools.
 
 The full counts are results/protocols/never_fooled.json; `pytest -m slow tests/leaderboard/test_never_fooled.py` counts
 them again. The smaller counts of every test run have fixed seeds.
@@ -23,7 +23,7 @@ FOOLING = ("random", "copy", "leak")
 
 
 def evidence(seed: int, kind: str, grid: str, n: int, n_permutations: int = 400) -> list[str]:
-    """Measures of this kind that get evidence in one pool, judged together, beside a random measure."""
+    """Return the measures of a kind that get evidence in one pool, evaluated together."""
     table, kinds = simulated(seed, n, grid)
     result = verdicts(table, measures=kinds[kind], n_permutations=n_permutations, n_bootstrap=20, seed=seed)
     return [name for name, row in result.items() if row.verdict == "evidence" and row.role != "random"]
@@ -46,17 +46,17 @@ def keeps_the_promise(row: Mapping[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-def test_what_says_nothing_gets_no_evidence(grid: str) -> None:
+def test_uninformative_measures_get_no_evidence(grid: str) -> None:
     result = [name for seed in range(2) for kind in FOOLING for name in evidence(seed, kind, grid, 96, 200)]
     assert len(result) <= 1
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-def test_what_says_something_is_found(grid: str) -> None:
+def test_informative_measures_get_evidence(grid: str) -> None:
     assert sum(bool(evidence(seed, "planted", grid, NETWORKS, 200)) for seed in range(4)) >= 2
 
 
-def test_the_stored_counts_meet_what_is_promised() -> None:
+def test_the_stored_counts_meet_the_promised_rates() -> None:
     rows = json.loads(STORED.read_text())["rows"]
     assert {(kind, "crossed") for kind in (*FOOLING, "planted")} <= {(row["kind"], row["grid"]) for row in rows}
     for row in rows:

@@ -32,7 +32,7 @@ def board(pgdl: pandas.DataFrame) -> gs.Leaderboard:
     return gs.rank_measures(pgdl, measures=[f"m.{name}" for name in REFERENCE], n_permutations=200, n_bootstrap=100)
 
 
-def test_history_has_the_reference_scores(board: gs.Leaderboard) -> None:
+def test_the_competition_has_the_reference_scores(board: gs.Leaderboard) -> None:
     for name, (tau, granulated, score) in REFERENCE.items():
         row = board.row(name)
         assert row.kendall.value == pytest.approx(tau, abs=6e-4)
@@ -40,7 +40,7 @@ def test_history_has_the_reference_scores(board: gs.Leaderboard) -> None:
         assert row.competition == pytest.approx(score, abs=6e-4)
 
 
-def test_only_the_best_measure_says_more_than_the_hyperparameters(board: gs.Leaderboard) -> None:
+def test_only_the_best_measure_predicts_beyond_the_hyperparameters(board: gs.Leaderboard) -> None:
     assert [row.measure for row in board.trusted] == ["m.rbf"]
     assert board.verdict[0].startswith("1 of 3 measures predict the gap beyond the hyperparameters: rbf.")
     assert "wcv, smoothness_gap" in board.verdict[1]
@@ -67,7 +67,7 @@ def test_every_score_has_an_interval_and_what_decides_a_p_value(board: gs.Leader
     assert board.row("wcv").kendall.p == pytest.approx(1 / 201) and board.row(RANDOM).kendall.p > 0.05
 
 
-def test_it_prints_words_first_and_is_kept(board: gs.Leaderboard, tmp_path: Path) -> None:
+def test_it_prints_the_verdict_first_and_is_stored(board: gs.Leaderboard, tmp_path: Path) -> None:
     lines = repr(board).splitlines()
     assert len(lines) <= 15 and max(map(len, lines[2:])) <= 80 and lines[0] == board.verdict[0]
     assert [lines[3].split()[0], lines[4][:16]] == ["vc_dim", RANDOM]
@@ -82,7 +82,7 @@ def test_it_prints_words_first_and_is_kept(board: gs.Leaderboard, tmp_path: Path
         gs.Leaderboard.load(tmp_path / "other.json")
 
 
-def test_a_table_of_ones_own(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
+def test_a_csv_table(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
     path = tmp_path / "own.csv"
     pgdl.drop(columns="m.vc_dim").assign(**{"m.mine": pgdl["m.rbf"]}).to_csv(path, index=False)
     result = gs.rank_measures(path, measures=["m.mine"], n_permutations=50, n_bootstrap=20)
@@ -110,7 +110,7 @@ def test_verdicts_in_words() -> None:
     facts: dict[str, Any] = {"fixed": "", "hyperparameters": 3, "recipes": 40}
     assert verdict_of(partial=strong, kendall=weak, **facts)[0] == "evidence"
     assert "smaller gap at equal" in verdict_of(partial=Score(value=-0.4, p=0.01), kendall=weak, **facts)[1]
-    for given, why in (
+    for changes, why in (
         ({"recipes": 5}, "5 training configurations are too few; at least 12"),
         ({"fixed": "it is fixed"}, "it is fixed"),
         ({"kendall": Score(value=-0.97, p=0.01)}, "its order is that of the gap (tau -0.97)"),
@@ -118,7 +118,7 @@ def test_verdicts_in_words() -> None:
         ({"partial": weak, "kendall": strong}, "but not beyond the hyperparameters"),
         ({"partial": weak}, "it does not correlate with the gap"),
     ):
-        changed: dict[str, Any] = {"partial": strong, "kendall": weak} | facts | given
+        changed: dict[str, Any] = {"partial": strong, "kendall": weak} | facts | changes
         verdict, words = verdict_of(**changed)
         assert verdict == "no evidence" and why in words
 
@@ -132,7 +132,7 @@ def test_what_is_fixed_by_settings() -> None:
     assert explain_by_settings(seeds.assign(x=numpy.arange(8.0)), "x", ["a", "b"]) == ""
 
 
-def test_what_is_wrong_is_said(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
+def test_wrong_input_is_an_error(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
     with pytest.raises(UnreadableFile, match=r"nothing.csv must be a CSV file or a pool folder; there is no such file"):
         gs.rank_measures(tmp_path / "nothing.csv")
     with pytest.raises(InvalidInput, match=r"must have measures, columns named m.NAME"):
@@ -147,7 +147,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
         gs.rank_measures(data_root=tmp_path)
 
 
-def test_of_many_networks_whole_recipes_are_verdict_of(pgdl: pandas.DataFrame) -> None:
+def test_of_many_networks_whole_configurations_are_sampled(pgdl: pandas.DataFrame) -> None:
     thrice = pandas.concat([pgdl] * 3, ignore_index=True)
     thrice["gap"] += numpy.random.default_rng(0).normal(size=len(thrice)) / 1000
     result = gs.rank_measures(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)

@@ -1,4 +1,4 @@
-"""Local workers and cached jobs: results, errors and dead workers; each job once, kept whatever fails beside it."""
+"""Local workers and cached jobs: results, errors, dead workers; every job runs once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gapscope.pools.jobs import run_cached
 
 
 def work(job: tuple[str, str]) -> str:
-    """Done in a worker: return, fail, or die the first time or always."""
+    """Return in a worker, fail, or die the first time or always."""
     kind, folder = job
     marker = Path(folder) / f"seen-{kind}"
     first = not marker.exists()
     marker.touch()
     if kind == "fails":
-        raise ValueError("as told")
+        raise ValueError("on purpose")
     if kind == "always dies" or (kind == "dies once" and first):
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.05)
@@ -46,7 +46,7 @@ def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("light_workers")
-def test_only_the_job_that_kills_its_worker_is_given_up(tmp_path: Path) -> None:
+def test_only_the_job_that_kills_its_worker_is_lost(tmp_path: Path) -> None:
     kinds = ["a", "dies once", "b", "always dies", "fails", "c", "d"]
     jobs = [(kind, str(tmp_path)) for kind in kinds]
     outcomes = {job[0]: (result, error) for job, result, error in run_local(work, jobs, 2)}
@@ -117,7 +117,7 @@ def test_a_worker_killed_with_nothing_to_do_is_replaced(tmp_path: Path) -> None:
     assert list(running) == []
 
 
-def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_script_without_a_guard_is_an_error(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("from gapscope.pools.engines import run_local\nprint(list(run_local(abs, [-1], 1)))\n")
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
@@ -127,11 +127,11 @@ def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
 
 
 def answer(folder: str, name: str) -> dict[str, object]:
-    """Leaves a mark for each call, and says in how many threads of which process it ran."""
+    """Mark the call, and return its process and number of threads."""
     with (Path(folder) / f"{name}.calls").open("a") as file:
         file.write("x")
     if name == "fails":
-        raise ValueError("as told")
+        raise ValueError("on purpose")
     return {"name": name, "threads": torch.get_num_threads(), "process": os.getpid(), "gone": math.nan, "pair": (1, 2)}
 
 
@@ -140,34 +140,34 @@ def made(folder: Path, *names: str) -> dict[str, partial[dict[str, object]]]:
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_every_job_is_computed_once_and_kept(tmp_path: Path, workers: int) -> None:
-    message: list[tuple[str, int, int]] = []
+def test_every_job_is_computed_once(tmp_path: Path, workers: int) -> None:
+    calls: list[tuple[str, int, int]] = []
 
-    def tell(*done: object) -> None:
-        message.append(done)  # type: ignore[arg-type]
+    def note(*done: object) -> None:
+        calls.append(done)  # type: ignore[arg-type]
 
     torch.set_num_threads(2)
-    first = run_cached(made(tmp_path, "b", "a"), tmp_path / "kept", workers=workers, on_done=tell)
+    first = run_cached(made(tmp_path, "b", "a"), tmp_path / "cache", workers=workers, on_done=note)
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
     assert list(first) == ["b", "a"] and first["a"]["name"] == "a"
     assert first["a"]["threads"] == 1 and (first["a"]["process"] == os.getpid()) == (workers == 1)
     assert first["a"]["gone"] == "NaN" and first["a"]["pair"] == [1, 2]
-    assert sorted(name for name, _, _ in message) == ["a", "b"] and [done[1:] for done in message] == [(1, 2), (2, 2)]
-    again = run_cached(made(tmp_path, "a", "b", "c"), tmp_path / "kept", workers=workers, on_done=tell)
-    assert again["a"] == first["a"] and again["b"] == first["b"] and message[2:] == [("c", 1, 1)]
+    assert sorted(name for name, _, _ in calls) == ["a", "b"] and [done[1:] for done in calls] == [(1, 2), (2, 2)]
+    again = run_cached(made(tmp_path, "a", "b", "c"), tmp_path / "cache", workers=workers, on_done=note)
+    assert again["a"] == first["a"] and again["b"] == first["b"] and calls[2:] == [("c", 1, 1)]
     assert {path.read_text() for path in tmp_path.glob("*.calls")} == {"x"}
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["a.json", "b.json", "c.json"]
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["a.json", "b.json", "c.json"]
 
 
 def test_a_failure_does_not_lose_the_others(tmp_path: Path) -> None:
     expected = made(tmp_path, "fails", "a", "b")
-    with pytest.raises(GapscopeError, match=r"1 of 3 failed, first 'fails' \(ValueError: as told\)") as raised:
-        run_cached(expected, tmp_path / "kept", workers=1)
+    with pytest.raises(GapscopeError, match=r"1 of 3 failed, first 'fails' \(ValueError: on purpose\)") as raised:
+        run_cached(expected, tmp_path / "cache", workers=1)
     assert isinstance(raised.value.__cause__, ValueError)
-    assert sorted(path.stem for path in (tmp_path / "kept").iterdir()) == ["a", "b"]
+    assert sorted(path.stem for path in (tmp_path / "cache").iterdir()) == ["a", "b"]
     with pytest.raises(GapscopeError, match="1 of 1 failed"):
-        run_cached(expected, tmp_path / "kept", workers=1)
+        run_cached(expected, tmp_path / "cache", workers=1)
     assert (tmp_path / "a.calls").read_text() == "x" and (tmp_path / "fails.calls").read_text() == "xx"
 
 
@@ -177,11 +177,11 @@ def test_an_answer_that_cannot_be_written_stops_at_once(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(jobs, "write_atomically", full)
     with pytest.raises(NotWritten, match="disk full"):
-        run_cached(made(tmp_path, "a", "b"), tmp_path / "kept", workers=1)
+        run_cached(made(tmp_path, "a", "b"), tmp_path / "cache", workers=1)
     assert not (tmp_path / "b.calls").exists()
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "a\\b"])
-def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> None:
+def test_names_that_are_no_file_names_are_errors(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="usable as the name of a file"):
         run_cached({name: int}, tmp_path, workers=1)

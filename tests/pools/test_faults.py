@@ -1,4 +1,4 @@
-"""What may go wrong beside the networks: damaged and foreign files, absent data, dead workers, folders that move."""
+"""Faults of the machine: corrupted files, absent data and devices, dead workers, moved folders."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_absent_data_are_no_failure_of_the_network(tmp_path: Path) -> None:
     assert pool.missing(grid) == grid[1:]
 
 
-def refused(*arguments: object, **options: object) -> None:
+def deny(*arguments: object, **options: object) -> None:
     raise PermissionError("read-only")
 
 
@@ -192,7 +192,7 @@ def test_one_damaged_record_never_hides_the_others(pool: Pool, name: str) -> Non
     assert {**mended, "seconds": 0, "readings": 0} == {**json.loads(content), "seconds": 0, "readings": 0}
 
 
-def test_a_newer_record_is_left_alone(pool: Pool) -> None:
+def test_a_newer_record_is_unchanged(pool: Pool) -> None:
     path = pool.run_folder(SPEC.id) / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 99}))
     assert pool.missing(specs()) == [] and pool.status(specs()).unreadable == 1
@@ -222,7 +222,7 @@ def test_a_copied_run_folder_counts_once(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("content", ["x", "[]", '{"schema": "1"}', "{}"])
-def test_advice_about_a_damaged_marker_leads_out(pool: Pool, content: str) -> None:
+def test_the_advice_about_a_damaged_marker_works(pool: Pool, content: str) -> None:
     (pool.folder / "pool.json").write_text(content)
     with pytest.raises(UnreadableFile, match="Delete it"):
         Pool(pool.folder)
@@ -232,7 +232,7 @@ def test_advice_about_a_damaged_marker_leads_out(pool: Pool, content: str) -> No
     assert json.loads((pool.folder / "pool.json").read_text()) == {"schema": 1}
 
 
-def test_a_run_that_was_killed_at_its_very_start_goes_on(tmp_path: Path) -> None:
+def test_a_run_killed_at_its_start_continues(tmp_path: Path) -> None:
     folder = tmp_path / "pool"
     folder.mkdir()
     (folder / "pool.lock").touch()
@@ -243,14 +243,14 @@ def test_a_run_that_was_killed_at_its_very_start_goes_on(tmp_path: Path) -> None
     assert not leftover.exists()
 
 
-def test_a_checkpoint_beside_its_record_is_removed_by_the_next_run(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_superseded_checkpoint_is_removed_by_the_next_run(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     finished, failed = (pool.run_folder(spec.id) / "checkpoint.safetensors" for spec in specs())
     for checkpoint in (finished, failed):
         checkpoint.write_bytes(b"left by a kill")
     record = failed.with_name("record.json")
     record.write_text(json.dumps(json.loads(record.read_text()) | {"status": "failed"}))
     with monkeypatch.context() as patch:
-        patch.setattr("pathlib.Path.unlink", refused)
+        patch.setattr("pathlib.Path.unlink", deny)
         assert len(pool.run(specs(), measures=MEASURES)) == 2, "a pool that may only be read"
     assert finished.exists()
     assert len(pool.run(specs(), measures=MEASURES)) == 2
@@ -276,17 +276,17 @@ def test_a_record_that_is_written_elsewhere_is_noticed(tmp_path: Path, monkeypat
         Pool(tmp_path / "pool").run(specs())
 
 
-def test_workers_are_given_places_that_hold_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Any] = []
+def test_workers_receive_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[Any] = []
 
     def note(function: object, jobs: Iterable[Any], workers: int) -> Iterator[Any]:
-        given.extend(jobs)
+        received.extend(jobs)
         return iter(())
 
     monkeypatch.setattr("gapscope.pools.engines.run_local", note)
     monkeypatch.chdir(tmp_path)
     Pool("pool").run(specs(0), data_root="data")
-    ((_, (folder,), options),) = given
+    ((_, (folder,), options),) = received
     assert folder == tmp_path / "pool" / "runs" / SPEC.id and options.data_root == str(tmp_path / "data")
 
 
@@ -310,7 +310,7 @@ def test_folders_without_the_right_to_write_get_one_sentence(pool: Pool, tmp_pat
     assert pool.missing(specs()) == []
 
 
-def test_a_bug_met_by_one_network_is_its_failure_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_a_failure_of_one_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gapscope.pools import run as module
 
     whole = module.Training

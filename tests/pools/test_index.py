@@ -1,4 +1,4 @@
-"""The index of a pool: the same as the files say, fewer files opened, and nothing damaged overlooked."""
+"""The index of a pool: the contents of the files, with fewer files opened and no damage overlooked."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_change_that_keeps_size_and_time_is_seen(pool: Pool) -> None:
     assert pool.to_pandas().at[path.parent.name, "loss"] == 0.7
 
 
-def test_damage_is_named_every_time(pool: Pool) -> None:
+def test_damage_is_reported_every_time(pool: Pool) -> None:
     cut, epochs = (pool.run_folder(spec.id) for spec in list(GRID)[:2])
     (cut / "record.json").write_text('{"schema": 1, "id"')
     (epochs / "history.jsonl").write_text('{"epoch": "first"}\n')
@@ -114,7 +114,7 @@ def test_damage_is_named_every_time(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "other version", "folder"])
-def test_an_index_that_is_not_as_it_was_written_is_made_anew(pool: Pool, damage: str) -> None:
+def test_a_corrupted_index_is_recreated(pool: Pool, damage: str) -> None:
     path = pool.folder / "index.json"
     content = path.read_bytes()
     expected = pool.to_pandas()
@@ -140,9 +140,9 @@ VALUES: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("share", [1.0, 0.7])
 def test_what_is_stored_is_the_table_of_pandas(tmp_path: Path, share: float) -> None:
-    drawn = random.Random(0)
+    rng = random.Random(0)
     rows = [
-        {"id": str(k), **{name: drawn.choice(of) for name, of in VALUES.items() if drawn.random() < share}}
+        {"id": str(k), **{name: rng.choice(of) for name, of in VALUES.items() if rng.random() < share}}
         for k in range(60)
     ]
     expected, stamps = pandas.DataFrame(rows).set_index("id"), [(k, 2**60 + k) for k in range(60)]
@@ -164,10 +164,10 @@ def test_a_file_just_written_is_not_trusted_by_its_times(pool: Pool, monkeypatch
 def test_a_pool_that_may_only_be_read_is_read(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     (pool.folder / "index.json").unlink()
 
-    def refuse(*_: Any, **__: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(index_module, "atomic_writer", refuse)
+    monkeypatch.setattr(index_module, "atomic_writer", fail)
     assert pool.status(GRID).finished == 75
     assert not (pool.folder / "index.json").exists()
 

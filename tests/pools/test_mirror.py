@@ -1,4 +1,4 @@
-"""Copies of finished runs: on machines that share no folder, for whoever comes next, on an S3 server, half written."""
+"""Mirrors of finished runs: machines without a shared folder, an S3 server, partial mirror."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nothing_may_run(function: Any, jobs: Any, workers: int) -> Iterator[Any]:
 
 
 def check_copied(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pool that is run with copies is had whole by whoever names their address."""
+    """Run a pool with a mirror, and fetch all runs into another pool."""
     done = Pool(tmp_path / "first").run(SPECS, measures=(), mirror=address)
     assert Mirror(address).list_ids() == {spec.id for spec in SPECS}
     monkeypatch.setattr("gapscope.pools.engines.run_local", nothing_may_run)
@@ -45,12 +45,12 @@ def check_copied(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert all((here / name).read_bytes() == (there / name).read_bytes() for name in FILES)
 
 
-def test_whoever_names_the_address_has_all_that_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_runs_are_fetched_from_the_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_copied(str(tmp_path / "there"), tmp_path, monkeypatch)
 
 
 @pytest.mark.thorough
-def test_an_s3_server_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_s3_server_is_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = pytest.importorskip("moto.server")
     pytest.importorskip("s3fs")
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -90,10 +90,10 @@ def test_a_run_that_lacks_a_measure_is_fetched_and_not_trained_again(tmp_path: P
     assert "parameter_norm" in (tmp_path / "third" / "record.json").read_text()
 
 
-def test_a_run_that_is_copied_in_part_counts_as_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_copy_counts_as_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Pool(tmp_path / "pool").run([SPEC], measures=())
-    folder, copies = tmp_path / "pool" / "runs" / SPEC.id, Mirror(str(tmp_path / "there"))
-    files = copies._files
+    folder, mirror = tmp_path / "pool" / "runs" / SPEC.id, Mirror(str(tmp_path / "there"))
+    files = mirror._files
     put = files.put_file
 
     def full(path: str, target: str) -> None:
@@ -103,15 +103,15 @@ def test_a_run_that_is_copied_in_part_counts_as_not_there(tmp_path: Path, monkey
 
     monkeypatch.setattr(files, "put_file", full)
     with pytest.raises(NotWritten, match=r"copying \w+ failed \(OSError: no space\). The network is saved in"):
-        copies.put(folder)
-    assert copies.list_ids() == {SPEC.id} and not copies.get(SPEC.id, tmp_path / "fetched")
+        mirror.put(folder)
+    assert mirror.list_ids() == {SPEC.id} and not mirror.get(SPEC.id, tmp_path / "fetched")
     assert not (tmp_path / "fetched").exists()
     monkeypatch.setattr(files, "put_file", put)
-    copies.put(folder)
-    assert copies.get(SPEC.id, tmp_path / "fetched")
+    mirror.put(folder)
+    assert mirror.get(SPEC.id, tmp_path / "fetched")
 
 
-def test_an_address_that_no_file_system_has_is_refused() -> None:
+def test_an_unsupported_address_is_an_error() -> None:
     with pytest.raises(InvalidInput, match=r"mirror must .*nonsense://x"):
         Pool("unused").run([SPEC], mirror="nonsense://x")
     assert not Path("unused").exists()

@@ -1,4 +1,4 @@
-"""The normalization of a spec, put into its network and kept in step along the training."""
+"""The normalization of a spec: inserted into its network and updated during training."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ def test_population_statistics_are_exact_after_training_and_measured_before_ever
     record = run(made, tmp_path / "run", RunOptions(measures=()))
     assert record.status == "finished" and all(row["penalty"] > 0 for row in record.history)
     network, _, problem = load_with_initial(tmp_path / "run" / "weights.safetensors")
-    kept = {name: value.clone() for name, value in network.state_dict().items() if "running" in name}
+    before = {name: value.clone() for name, value in network.state_dict().items() if "running" in name}
     samples = population_samples(made, problem.train)
     refresh_population(network, samples, samples=len(samples))
-    for name, value in kept.items():
+    for name, value in before.items():
         torch.testing.assert_close(network.state_dict()[name], value, atol=1e-6, rtol=1e-5)
     # 2 epochs of 60 samples in batches of 10, once more for the scores of each epoch, and once here
     assert int(network.get_submodule("conv1_norm").num_batches_tracked) == 2 * (6 + 1) + 1  # type: ignore[arg-type]
 
 
-def test_statistics_of_other_kinds_are_left_alone(problem: Problem) -> None:
+def test_statistics_of_other_kinds_do_not_change(problem: Problem) -> None:
     network = network_from_spec(BASE, problem)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     with population_statistics(network, BASE, problem) as refresh:
@@ -103,7 +103,7 @@ def test_the_population_is_a_random_part_of_the_training_samples(problem: Proble
     assert len(population_samples(spec(kind="population"), problem.train)) == 60
 
 
-def test_decay_comes_beside_the_penalties_of_the_recipe(problem: Problem) -> None:
+def test_decay_is_added_to_the_penalties_of_the_spec(problem: Problem) -> None:
     weight = {"training.penalties": [{"name": "weight", "options": {"strength": 0.1}}]}
     kinds = [type(item).__name__ for item in make_penalties(BASE.replace(DECAY | weight), problem)]
     assert kinds == ["L2Penalty", "GammaDecayPenalty"]
@@ -111,13 +111,13 @@ def test_decay_comes_beside_the_penalties_of_the_recipe(problem: Problem) -> Non
 
 
 def counted(network: nn.Module, problem: Problem, row: dict[str, Any]) -> None:
-    """Sent to the worker: what it adds stands in the history."""
+    """Add numbers to the history, in the worker."""
     assert not network.training and "test_loss" in row
     row["weights"] = float(sum(parameter.numel() for parameter in network.parameters()))
     row["samples"] = len(problem.train)
 
 
-def test_a_function_can_look_at_every_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_epoch_extends_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapscope.pools.engines.run_local", in_this_process)
     small = RunSpec.from_dict(
         {"data": {"train_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}

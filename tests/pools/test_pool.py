@@ -1,4 +1,4 @@
-"""Pools and grids: only what is missing is run, failures are records, wrong keys and damaged folders are refused."""
+"""Pools and grids: only what is missing is run, failures are records, wrong keys and folders are errors."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         pool.run(some_grid())
 
 
-def test_foreign_and_newer_folders_are_refused(tmp_path: Path) -> None:
+def test_foreign_and_newer_folders_are_errors(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UnreadableFile, match="must be a pool, a new folder or an empty one"):
         Pool(tmp_path)
@@ -146,7 +146,7 @@ def test_a_full_disk_is_no_failure_of_the_network(tmp_path: Path, monkeypatch: p
     assert again.status == "finished" and again.scores == record.scores
 
 
-def test_finished_work_survives_a_measure_that_cannot_be_taken_any_more(tmp_path: Path) -> None:
+def test_finished_work_survives_a_failing_measure(tmp_path: Path) -> None:
     pool = Pool(tmp_path)
     (record,) = pool.run(some_grid(seed=[0]))
     (pool.run_folder(record.id) / "weights.safetensors").write_bytes(b"damaged")
@@ -238,7 +238,7 @@ def test_equal_specs_come_once() -> None:
         ({"measures": 5}, "measures must be a list of names; got 5"),
     ],
 )
-def test_wrong_keys_are_named_with_the_nearest(content: dict[str, Any], message: str) -> None:
+def test_wrong_keys_suggest_the_nearest(content: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Grid.from_dict(content)
 

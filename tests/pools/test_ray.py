@@ -1,4 +1,4 @@
-"""The Ray engine: clusters that run, that are named, that are gone; deaths of workers; relative folders."""
+"""The Ray engine: running, absent and lost clusters, dying workers, relative folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def free_port() -> int:
         return held.getsockname()[1]
 
 
-def test_a_stale_address_file_is_seen_through_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_address_file_is_ignored_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     assert running_cluster() is None
@@ -50,14 +50,14 @@ def test_a_stale_address_file_is_seen_through_in_seconds(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("named", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "nonsense"])
-def test_a_named_cluster_that_is_gone_gets_one_sentence(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_cluster_in_ray_address_is_an_error(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", named.format(free_port()))
     with pytest.raises(GapscopeError, match="RAY_ADDRESS must be the address of a running Ray cluster"):
         running_cluster()
 
 
 def work(job: tuple[str, str]) -> str:
-    """Done in a worker: return, or die the first time or always."""
+    """Return in a worker, or die the first time or always."""
     kind, folder = job
     marker = Path(folder) / f"seen-{kind}"
     first = not marker.exists()
@@ -97,13 +97,13 @@ def test_a_running_cluster_is_used(cluster: str, tmp_path: Path, monkeypatch: py
     assert len(list(tmp_path.glob("pool/runs/*/record.json"))) == 2
 
 
-def test_a_cluster_that_is_asked_for_and_gone_gets_one_sentence() -> None:
+def test_an_absent_cluster_at_the_address_is_an_error() -> None:
     with pytest.raises(GapscopeError, match=r"address must be that of a running Ray cluster.*nothing answers at"):
         list(run_ray(work, [("a", "")], 1, address=f"127.0.0.1:{free_port()}"))
 
 
-def waited(job: tuple[str, str]) -> tuple[str, list[Any]]:
-    """Say on which node it began, wait as long as the job says, and return its node and its GPUs."""
+def sleep_on_node(job: tuple[str, str]) -> tuple[str, list[Any]]:
+    """Mark the start of the job, sleep, and return node and GPUs."""
     seconds, folder = job
     node = ray.get_runtime_context().get_node_id()
     (Path(folder) / f"{node}-{time.monotonic_ns()}").touch()
@@ -113,7 +113,7 @@ def waited(job: tuple[str, str]) -> tuple[str, list[Any]]:
 
 @pytest.fixture
 def two_nodes() -> Iterator[tuple[Any, Any]]:
-    """A cluster of two machines with two processors and one GPU each (which Ray counts, and nobody uses)."""
+    """A cluster of two machines with two processors and one GPU each (counted by Ray, never used)."""
     settings: dict[str, Any] = {"num_cpus": 2, "num_gpus": 1}
     cluster = pytest.importorskip("ray.cluster_utils").Cluster(
         initialize_head=True, head_node_args=settings | {"include_dashboard": False}
@@ -125,13 +125,13 @@ def two_nodes() -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.slow
-def test_a_node_that_is_lost_takes_no_job_with_it(two_nodes: tuple[Any, Any], tmp_path: Path) -> None:
+def test_a_lost_node_loses_no_job(two_nodes: tuple[Any, Any], tmp_path: Path) -> None:
     cluster, second = two_nodes
     with pytest.raises(GapscopeError, match=r"gpus must be available on one machine .*; got 2, and the largest has 1"):
-        list(run_ray(waited, [("0", "")], 1, address=cluster.address, gpus=2))  # both machines together have two
+        list(run_ray(sleep_on_node, [("0", "")], 1, address=cluster.address, gpus=2))  # both machines together have two
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     nodes, jobs = set(), [("2", str(tmp_path))] * 6
-    for number, (_, result, error) in enumerate(run_ray(waited, jobs, 4, address=cluster.address, gpus=0.25)):
+    for number, (_, result, error) in enumerate(run_ray(sleep_on_node, jobs, 4, address=cluster.address, gpus=0.25)):
         assert error is None and len(result[1]) == 1, "each job sees one GPU"
         nodes.add(result[0])
         if number == 0:  # three others are running, at least one of them there

@@ -1,4 +1,4 @@
-"""Pools whose workers train several networks in one stack: the same records, whatever ends the run before."""
+"""Pools whose workers train several networks in one stack: the same records, even after a kill."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
     return [run(spec, folder / spec.id, OPTIONS) for spec in GRID]
 
 
-def check_equal_but_rounding(found: list[Any], alone: list[Record]) -> None:
-    for one, other in zip(alone, found, strict=True):
+def check_equal_but_rounding(stacked: list[Any], alone: list[Record]) -> None:
+    for one, other in zip(alone, stacked, strict=True):
         content, again = vars(one), vars(other)
         assert content.keys() == again.keys()
         assert {name: content[name] for name in ("id", "spec", "status", "corruption", "stopped")} == {
@@ -112,7 +112,7 @@ def test_networks_of_a_stack_that_kills_its_worker_run_alone(tmp_path: Path, mon
     assert [record.status for record in records] == ["finished", "failed", "finished", "finished"]
 
 
-def test_batches_hold_what_is_alike() -> None:
+def test_batches_are_stackable() -> None:
     grid = Grid(base=GRID.base, axes={"network.options.width": [8, 9], "training.learning_rate": [0.1, 0.2, 0.3]})
     specs = list(grid)
     assert [len(batch) for batch in group_specs(specs, 10, 1)] == [3, 3]

@@ -62,7 +62,7 @@ class Browser:
         return self._send("POST", f"{self.session}/execute/sync", {"script": script, "args": []})
 
     def console(self) -> list[str]:
-        """What the console said since it was last asked."""
+        """Return the console messages since the last call."""
         lines = self._send("POST", f"{self.session}/se/log", {"type": "browser"})
         return [f"{line['level']}: {line['message']}" for line in lines]
 

@@ -15,7 +15,7 @@ from gapscope.results.records import records_to_pandas
 from gapscope.training.recordings import Recordings
 from report.browser import Browser, browser, missing
 from report.synthetic_pool import synthetic_records
-from report.test_label_issues import IMAGES, ROWS, found
+from report.test_label_issues import IMAGES, ROWS, make_issues
 
 pytestmark = [
     pytest.mark.browser,
@@ -128,7 +128,7 @@ def test_without_scripts_nothing_is_missing(chromium: Browser, page: Path) -> No
 @pytest.mark.parametrize("width", [390, 1440])
 def test_the_page_of_a_training_shows_its_pictures_and_fits(chromium: Browser, tmp_path: Path, width: int) -> None:
     path = write_training_report(
-        Recordings(range(1, 9), ROWS), tmp_path / "training.html", suspects=found(), images=IMAGES
+        Recordings(range(1, 9), ROWS), tmp_path / "training.html", suspects=make_issues(), images=IMAGES
     )
     chromium.show(path, width=width, height=3000)
     assert chromium.console() == []

@@ -17,15 +17,15 @@ from gapscope.training.recordings import Recordings
 IMAGES = torch.rand(200, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
-def found(rate: float = 0.25, clean: float = 0.9) -> LabelIssues:
+def make_issues(rate: float = 0.25, clean: float = 0.9) -> LabelIssues:
     margins = torch.arange(200.0).flip(0)  # the last sample is the most suspicious one
     labels = torch.arange(200) % 4
     noise = LabelNoiseEstimate(rate, 0.2, 0.3, clean, 200)
     return rank_label_issues(torch.arange(200), labels, (labels + 1) % 4, margins, torch.full((20,), 9.5), noise)
 
 
-def test_the_most_suspicious_samples_stand_first_and_are_bounded() -> None:
-    section = label_issues_section(found(), IMAGES, ["cat", "dog", "<b>", "owl"])
+def test_the_lowest_margins_come_first_and_are_bounded() -> None:
+    section = label_issues_section(make_issues(), IMAGES, ["cat", "dog", "<b>", "owl"])
     assert len(section["cards"]) == MAX_ROWS_SHOWN and section["of"] == 200 and section["flagged"] == 50
     first = section["cards"][0]
     assert (first["sample"], first["given"], first["suggested"], first["flagged"]) == (199, "owl", "cat", True)
@@ -33,8 +33,8 @@ def test_the_most_suspicious_samples_stand_first_and_are_bounded() -> None:
     assert section["expected"] == "100 %" and "25.0 % of 200 labels" in section["noise"]
 
 
-def test_where_the_network_is_too_weak_the_page_says_so(tmp_path: Path) -> None:
-    section = label_issues_section(found(clean=0.3), IMAGES)
+def test_a_weak_network_gives_no_noise_estimate(tmp_path: Path) -> None:
+    section = label_issues_section(make_issues(clean=0.3), IMAGES)
     assert "cannot be estimated" in section["noise"] and section["expected"] == ""
 
 
@@ -46,7 +46,7 @@ ROWS = [
 
 def test_the_page_of_a_training_marks_the_moment_of_the_alarm(tmp_path: Path) -> None:
     path = write_training_report(
-        Recordings(range(1, 9), ROWS), tmp_path / "training.html", title="<One>", suspects=found(), images=IMAGES,
+        Recordings(range(1, 9), ROWS), tmp_path / "training.html", title="<One>", suspects=make_issues(), images=IMAGES,
         classes=["cat", "dog", "<script>alert(1)</script>", "owl"],
     )  # fmt: skip
     text = path.read_text()

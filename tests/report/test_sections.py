@@ -1,4 +1,4 @@
-"""What the sections say, against numbers computed here from the records."""
+"""Sections of the report against numbers computed from the records."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ def test_readings_missing_or_constant_do_not_break_the_figures(records: list[Rec
             Reading(measure="constant", number="constant", value=1.0),
             Reading(measure="lost", number="lost", value=-math.inf),
         ]
-        kept = [reading for reading in record.readings if k != 3 or reading.name != "ntk_trace"]
-        changed.append(replace(record, readings=Readings([*kept, *extra])) if record.readings else record)
+        originals = [reading for reading in record.readings if k != 3 or reading.name != "ntk_trace"]
+        changed.append(replace(record, readings=Readings([*originals, *extra])) if record.readings else record)
     view = PoolView(changed)
     rows = {row["name"]: row for row in ranked_measures(view)}
     assert "constant" not in rows and "lost" not in rows
     assert (rows["rare"]["n"], rows["rare"]["dropped"]) == (15, 15)
     assert rows["ntk_trace"]["n"] == 29
-    drawn = cards(view, ranked_measures(view))
-    assert len(drawn["figures"]) == 8 and drawn["more"] == []
+    figures = cards(view, ranked_measures(view))
+    assert len(figures["figures"]) == 8 and figures["more"] == []
     ends = {number["name"]: number["ends"] for entry in guide(view) for number in entry["numbers"]}
     assert ends["lost"] == () and ends["constant"] == (1.0, 1.0)
 
@@ -171,7 +171,7 @@ def test_estimates_and_baselines_are_scored_on_the_same_networks(view: PoolView)
     assert [name for _, name in result["formula"]] == ["", "unit_sparsity.zeta"]
 
 
-def test_a_baseline_that_was_not_measured_is_left_out(records: list[Record]) -> None:
+def test_a_baseline_that_was_not_measured_is_omitted(records: list[Record]) -> None:
     def without_size(record: Record) -> Record:
         return replace(record, readings=Readings(r for r in record.readings if r.name != "parameter_count"))
 

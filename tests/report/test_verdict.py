@@ -1,4 +1,4 @@
-"""The report opens with what to do, and its JSON summary has the same numbers."""
+"""Conclusions of the report, and its JSON summary."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_memorizing_networks_are_counted() -> None:
     ("off", "words"),
     [(0.01, "error of 0.010 (of the mean gap: 0.075)"), (0.5, "Gaps cannot be estimated from training")],
 )
-def test_whether_the_estimate_is_worth_anything(off: float, words: str) -> None:
+def test_the_error_of_the_estimate_is_compared_with_the_mean_gap(off: float, words: str) -> None:
     records = [record(str(i), 0.9, 0.5 + 0.02 * i) for i in range(12)]
     predictions = {item.id: item.gap + off * (-1) ** i for i, item in enumerate(records)}
     assert words in conclusions(*records, held_out=pandas.DataFrame({"prediction": predictions}))
 
 
-def test_the_estimate_leads_and_says_what_to_expect_of_the_best() -> None:
+def test_the_estimate_comes_first_with_the_best_expected_accuracy() -> None:
     records = [record(str(i), 0.9, 0.5 + 0.02 * i) for i in range(12)]
     gaps = pandas.Series({item.id: item.gap for item in records})
     held_out = pandas.DataFrame({"prediction": gaps, "low": gaps - 0.04, "high": gaps + 0.05})
@@ -69,7 +69,7 @@ def test_the_estimate_leads_and_says_what_to_expect_of_the_best() -> None:
     assert "Highest expected accuracy on new data: 72 % (67 to 76), 11." in result
 
 
-def test_measures_are_named_by_words() -> None:
+def test_measures_are_named_by_their_titles() -> None:
     new = Reading(measure="zeta", number="zeta", value=0.5, title="units that a class needs")
     old = Reading(measure="my_own", number="first", value=0.5)
     records = [record(str(i), 0.9, 0.5, new, old) for i in range(12)]
@@ -77,7 +77,7 @@ def test_measures_are_named_by_words() -> None:
     assert "correlation with the gap: my own: first." in conclusions(*records, best="my_own.first")
 
 
-def test_the_verdict_says_what_the_hyperparameters_predict() -> None:
+def test_measures_are_compared_with_chance_and_hyperparameters() -> None:
     zeta = Reading(measure="zeta", number="zeta", value=0.5, title="units that a class needs")
     records = [record(str(i), 0.9, 0.5, zeta) for i in range(12)]
     significant, not_so = Score(value=0.4, p=0.01), Score(value=0.1, p=0.5)
@@ -95,7 +95,7 @@ def test_the_verdict_says_what_the_hyperparameters_predict() -> None:
     assert "hyperparameters" not in conclusions(*records, best="zeta")
 
 
-def test_readings_are_judged_at_equal_settings(tmp_path: Path) -> None:
+def test_readings_have_verdicts_at_equal_settings(tmp_path: Path) -> None:
     rng = numpy.random.default_rng(0)
     records = []
     for number in range(48):
@@ -110,7 +110,7 @@ def test_readings_are_judged_at_equal_settings(tmp_path: Path) -> None:
     assert [name for name, result in by_reading.items() if result.verdict == "evidence"] == ["own"]
     assert rows["own"]["verdict"].partial.p == pytest.approx(0.0025, abs=1e-4)
     assert rows[RANDOM]["verdict"].verdict == "no evidence" and rows[RANDOM]["kind"] == "random numbers"
-    page = write_report(view, tmp_path / "page.html", title="Judged").read_text()
+    page = write_report(view, tmp_path / "page.html", title="Verdicts").read_text()
     assert re.search(r"at equal settings: evidence, r 0\.\d\d \(0\.\d\d to 0\.\d\d\), corrected p 0\.002", page)
     assert leaderboard_verdicts(PoolView(records[:11])) == {}
 

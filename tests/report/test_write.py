@@ -124,7 +124,7 @@ def test_the_numbers_on_the_page_are_those_of_the_records(page: str) -> None:
     assert "higher predicts a smaller gap" in parsed.text
 
 
-def test_refused_networks_have_a_reason_instead_of_a_number(tmp_path: Path) -> None:
+def test_networks_without_an_estimate_have_a_reason(tmp_path: Path) -> None:
     records = synthetic_records()
     _, answers = estimated(records)
     first = answers.index[0]
@@ -152,7 +152,7 @@ def test_a_large_pool_stays_small(tmp_path: Path) -> None:
     assert "Plotted: " in text
 
 
-def test_what_is_wrong_is_said_and_the_old_file_stays(tmp_path: Path) -> None:
+def test_wrong_input_is_an_error_and_the_old_file_stays(tmp_path: Path) -> None:
     records, path = synthetic_records(3), tmp_path / "report.html"
     path.write_text("old")
     with pytest.raises(InvalidInput, match="A report needs at least one record; got none"):
@@ -226,7 +226,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
     return pool
 
 
-def test_counts_are_of_all_and_figures_of_whole_recipes(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_use_all_networks_and_figures_whole_configurations(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = summary(pool)
     monkeypatch.setattr(module, "MAX_POINTS", 30)
     view = PoolView(pool)
@@ -236,13 +236,13 @@ def test_counts_are_of_all_and_figures_of_whole_recipes(pool: Pool, monkeypatch:
         key = (record.spec["data"]["label_noise"], record.spec["training"]["batch_size"])
         seeds[key] = seeds.get(key, 0) + 1
     assert set(seeds.values()) == {3}
-    drawn = summary(pool)
-    assert drawn["status"] == whole["status"] == {"finished": 60, "failed": 1}
-    names = [[(row["id"], row["name"], row["gap"]) for row in result["networks"][:60]] for result in (drawn, whole)]
+    sampled = summary(pool)
+    assert sampled["status"] == whole["status"] == {"finished": 60, "failed": 1}
+    names = [[(row["id"], row["name"], row["gap"]) for row in result["networks"][:60]] for result in (sampled, whole)]
     assert names[0] == names[1]
     # which is best, and how many memorize, is known of all
-    assert [s for s in drawn["verdict"] if "best test accuracy" in s or "memorized by" in s] == [
-        s for s in whole["verdict"] if "best test accuracy" in s or "memorized by" in s
+    assert [s for s in sampled["verdict"] if "est test accuracy" in s or "memorized by" in s] == [
+        s for s in whole["verdict"] if "est test accuracy" in s or "memorized by" in s
     ]
 
 
@@ -250,7 +250,7 @@ def test_the_page_states_the_sampling(pool: Pool, tmp_path: Path, monkeypatch: p
     page = write_report(pool, tmp_path / "all.html", title="all").read_text()
     assert "sampled at random" not in page
     monkeypatch.setattr(module, "MAX_POINTS", 30)
-    page = write_report(pool, tmp_path / "drawn.html", title="drawn").read_text()
+    page = write_report(pool, tmp_path / "sampled.html", title="sampled").read_text()
     assert "of them: whole training configurations sampled at random" in page and "out of memory" in page
 
 

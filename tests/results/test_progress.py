@@ -26,7 +26,7 @@ def use_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return terminal
 
 
-def test_nothing_is_shown_for_what_is_over_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_work_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = use_terminal(monkeypatch)
     monkeypatch.setattr(bars, "SHOW_AFTER_SECONDS", 60.0)
     with progress("measuring", 2) as bar:
@@ -35,7 +35,7 @@ def test_nothing_is_shown_for_what_is_over_soon(monkeypatch: pytest.MonkeyPatch)
     assert "loss" not in terminal.getvalue()
 
 
-def test_what_lasts_shows_what_is_done_and_only_the_outermost_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_work_shows_the_outermost_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = use_terminal(monkeypatch)
     with progress("measuring", 2) as bar:
         bar.step("loss")
@@ -47,7 +47,7 @@ def test_what_lasts_shows_what_is_done_and_only_the_outermost_one(monkeypatch: p
     assert "measuring: loss" in terminal.getvalue() and "inner" not in terminal.getvalue()
 
 
-def test_nothing_is_shown_where_nobody_looks_or_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_bar_outside_a_terminal_or_if_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = use_terminal(monkeypatch)
     with progress("measuring", 1, shown=False):
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Estimates, readings and records: round trips, tables in words, damaged files."""
+"""Estimates, readings and records: round trips, printed tables, damaged files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def some_record(**changes: object) -> Record:
     return Record(**{**content, **changes})  # type: ignore[arg-type]
 
 
-def test_an_estimate_is_a_float_that_knows_its_standard_error() -> None:
+def test_an_estimate_is_a_float_with_a_standard_error() -> None:
     estimate = Estimate(2.0, 0.5)
     assert estimate * 2 == 4.0 and isinstance(estimate, float) and not estimate.exact
     assert repr(estimate) == "2 ± 0.5" and repr(Estimate(1 / 3)) == "0.333333" and Estimate(1.0).exact
@@ -60,7 +60,7 @@ def test_the_table_has_settings_scores_and_readings() -> None:
     assert records_to_pandas([]).empty
 
 
-def test_readings_are_found_by_name_and_escape_their_html() -> None:
+def test_readings_are_indexed_by_name_and_escape_their_html() -> None:
     readings = some_record().readings
     assert readings["unit_sparsity.zeta"].units == "fraction"
     with pytest.raises(NotMeasurable, match="Did you mean 'ntk_trace'"):
@@ -81,7 +81,7 @@ def test_readings_are_found_by_name_and_escape_their_html() -> None:
         ('{"schema": 1, "id"', "must hold JSON"),
     ],
 )
-def test_damaged_records_are_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_damaged_records_are_errors(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "record.json").write_text(content)
     with pytest.raises(UnreadableFile, match=message):
         Record.read(tmp_path)
@@ -97,7 +97,7 @@ def margins(n: int) -> list[Reading]:
     return [reading(name, k + 0.5, title=title + name, units="spreads") for k, name in enumerate(names)]
 
 
-def test_a_number_is_said_in_words_with_its_units_and_its_note() -> None:
+def test_a_number_is_described_with_units_and_note() -> None:
     one = reading("loss", title="loss on the samples", units="nats", note="500 of 2,000 samples")
     head, row, use = str(Readings([one])).splitlines()
     assert head.split() == ["measure", "value", "error", "better", "what", "it", "is"]

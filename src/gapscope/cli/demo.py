@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 
 GRID = Path(__file__).with_name("demo.toml")
 MEASURE_SAMPLES = 400
-
-
-def held_out_ids(ids: Iterable[str]) -> list[str]:
-    """Return every third id (ids are hashes, unrelated to the settings)."""
-    return sorted(ids)[::3]
 
 
 def _network_name(record: Record) -> str:
@@ -100,7 +95,7 @@ def demo(
     with handle_interrupts(), progress("training and measuring", missing) as show:
         records = pool.run(grid, workers=workers, measure_samples=MEASURE_SAMPLES, on_record=show)
     finished = [record for record in records if record.status == "finished"]
-    ids = held_out_ids(record.id for record in finished)
+    ids = sorted(record.id for record in finished)[::3]  # hashes, unrelated to the settings
     held_out = [record for record in finished if record.id in ids]
     rest = [record for record in finished if record.id not in ids]
     estimator = suggest_estimator(rest)
