@@ -189,7 +189,7 @@ def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path
 
     def watched(folder: Path, **resume: Any) -> MonitorCallback:
         canaries = Canaries(labels)
-        data = canaries.dataset(rows)
+        data = [{**row, "labels": label} for row, label in zip(rows, canaries.labels, strict=True)]
         monitor = Monitor(data, [], n_samples=120, alarm=CanaryAlarm(canaries, restore=False))
         callback = MonitorCallback(monitor)
         trainer = trainer_of(bert_classifier(), folder, callback, data=data, save=True, num_train_epochs=3)

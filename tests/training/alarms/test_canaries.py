@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
@@ -28,18 +27,6 @@ def test_canaries_have_another_label_and_get_theirs_back() -> None:
     kept = canaries.labels
     canaries.restore()
     assert torch.equal(kept, labels)
-
-
-def test_data_sets_read_the_labels_of_the_moment() -> None:
-    labels = torch.zeros(60, dtype=torch.int64)
-    canaries = Canaries(labels, n_classes=2)
-    pairs = canaries.dataset(TensorDataset(torch.zeros(60, 2), labels))
-    mappings = canaries.dataset([{"x": i, "labels": 0} for i in range(60)])
-    assert sum(int(y) for _, y in pairs) == sum(int(row["labels"]) for row in mappings) == 24  # type: ignore[attr-defined]
-    canaries.restore()
-    assert sum(int(y) for _, y in pairs) == 0  # type: ignore[attr-defined]
-    with pytest.raises(InvalidInput, match="data set of 3 samples; there are 60 labels"):
-        canaries.dataset(TensorDataset(torch.zeros(3, 2)))
 
 
 def sequence(*pairs: tuple[float, float]) -> list[torch.Tensor]:

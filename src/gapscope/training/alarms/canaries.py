@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
@@ -23,29 +21,12 @@ from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
 MIN_CANARIES, MIN_FRACTION = 24, 0.005
 
 
-class _Relabelled(Dataset):
-    """View of a data set with the current labels of `Canaries`."""
-
-    def __init__(self, dataset: Any, labels: Tensor) -> None:
-        self.dataset, self.labels = dataset, labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> Any:
-        sample, label = self.dataset[index], self.labels[index]
-        if isinstance(sample, Mapping):
-            name = next(name for name in LABEL_NAMES if name in sample)
-            return {**sample, name: label}
-        return (*sample[:-1], label)
-
-
 class Canaries:
     r"""Training samples with a label sampled at random from the other classes.
 
-    By default max(24, 0.005 n) of n samples. Train on `labels` (or on `dataset(...)`) and monitor with a `CanaryAlarm`,
-    which calls `restore()` when it is raised. This changes `labels` in place, so that training continues with the
-    original labels (persistent workers of a loader do not see the change).
+    By default max(24, 0.005 n) of n samples. Train on `labels`, or on a Dataset that reads them, and monitor with a
+    `CanaryAlarm`, which calls `restore()` when it is raised. This changes `labels` in place, so that training continues
+    with the original labels (persistent workers of a loader do not see the change).
 
     Args:
         labels: Class labels [n], which may have errors; left unchanged.
@@ -96,15 +77,6 @@ class Canaries:
     def is_restored(self) -> bool:
         """True if all samples have their original labels."""
         return torch.equal(self.labels, self.given)
-
-    def dataset(self, dataset: Any) -> Dataset:
-        """Return a view of a data set of tuples or mappings with the current labels."""
-        if len(dataset) != len(self.labels):
-            raise InvalidInput(
-                f"Got a data set of {len(dataset)} samples; there are {len(self.labels)} labels. Pass the data set of "
-                "these labels."
-            )
-        return _Relabelled(dataset, self.labels)
 
 
 @register_alarm("canaries")
