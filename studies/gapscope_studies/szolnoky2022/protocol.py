@@ -33,7 +33,7 @@ from gapscope_studies.szolnoky2022.setups import Method, Setup
 
 TUNING_SEED = 1000
 # log det K is that of the n x n kernel, summed over outputs; the trace is a mean over samples and outputs
-OPTIONS = {"ntk_trace": {"reduction": "mean"}, "ntk_logdet": {"outputs": "traced"}}
+OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
 HALF_WIDTH, POINTS = 2.0, 61
 HISTORY = ("epoch", "test_accuracy", "train_loss", "train_accuracy")  # of a row of the training's history
 Scenario = Mapping[str, Any]
@@ -197,7 +197,10 @@ def monitor_run(spec: RunSpec, every: int, n_samples: int, data_root: str | None
             return
         readings = monitor.observe(network, row["epoch"])
         result = {name: row[name] for name in HISTORY if name in row}
-        result |= {"trace": readings["ntk_trace"], "logdet": readings["ntk_logdet"]}
+        result |= {
+            "trace": readings["ntk_trace"] / (len(monitor.samples) * problem.n_outputs),
+            "logdet": readings["ntk_logdet"],
+        }
         if flat:
             assert problem.train.targets is not None
             labels = nn.functional.one_hot(problem.train.targets).double()
