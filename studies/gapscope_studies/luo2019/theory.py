@@ -29,7 +29,7 @@ from gapscope.theory.teacher_students import draw_teachers
 from gapscope_studies.kit import plots
 from gapscope_studies.kit.claims import claim, identity
 from gapscope_studies.kit.statistics import mean
-from gapscope_studies.kit.study import Outcome, RunSettings
+from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 ZETA = 0.25
 RATE = 0.5
@@ -97,7 +97,7 @@ def table_1(setting: RunSettings) -> Outcome:
     scale = setting.read(__file__)["theory"]
     rows = [_row(scale["until"], approach, student) for student in STUDENTS for approach in APPROACHES]
     settling = {student: largest_settling_rate(student, scale["tolerance"]) for student in STUDENTS}
-    table = pandas.DataFrame(rows)
+    table: Table = pandas.DataFrame(rows)
     by_name = table.set_index(["approach", "student"])
     gains = (by_name.loc["BN", "largest rate"] - by_name.loc["SGD", "largest rate"]).to_dict()
     apart = (table["γ at the end"] / table["γ0"] - 1).abs().max()

@@ -73,7 +73,7 @@ def cluster_fields(table: Table, cluster: str = "corruption", unit: str = "noise
     return {"clusters": table[cluster].to_list(), "unit": unit, "compared": arms_of(table)}
 
 
-def bound_of(sign: int) -> dict[str, float]:
+def bound_of(sign: int) -> dict[str, Any]:
     """Return the bound of a claim that a number has this sign."""
     return {"above": 0.0} if sign > 0 else {"below": 0.0}
 
