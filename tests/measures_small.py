@@ -1,4 +1,4 @@
-"""How the batteries over the registry take each measure: repeatable, and with few draws where many would take long."""
+"""Options for tests of all measures: fixed generators, and few noise samples or steps."""
 
 from __future__ import annotations
 

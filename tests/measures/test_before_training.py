@@ -31,7 +31,7 @@ def test_synaptic_flow_of_a_network_without_biases() -> None:
         synaptic_flow(net, torch.zeros(2, 4, dtype=DOUBLE))
 
 
-def test_synaptic_flow_takes_batch_norm_as_a_linear_map() -> None:
+def test_synaptic_flow_with_batch_norm_as_a_linear_map() -> None:
     net = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 2, bias=False)).double()
     nn.init.normal_(net[1].weight)  # type: ignore[arg-type]
     net.train()(torch.randn(40, 3, dtype=DOUBLE))

@@ -1,4 +1,4 @@
-"""What fits into a budget is exact; what does not is sampled, says so, and covers the exact number."""
+"""Time budgets: exact within the budget, else sampled, with a note and an error that covers the exact number."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def network() -> nn.Module:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", list(SAMPLINGS))
-def test_a_part_of_the_samples_estimates_the_number_of_all(name: str) -> None:
+def test_subsets_estimate_the_number_of_all_samples(name: str) -> None:
     item, result = get_measure(name), ready(network(), as_samples((X, Y)))
     exact = evaluate_on_subset(item, result, Allocation(2000)).values()
     off = []
@@ -70,7 +70,7 @@ def test_a_sum_is_scaled_to_all_samples() -> None:
     assert reading.note == "probes on 500 of 2,000 samples"
 
 
-def test_an_infinite_number_of_a_group_leaves_the_error_unknown() -> None:
+def test_an_infinite_number_of_a_group_makes_the_error_nan() -> None:
     """A statistic of infinities is none: the number stands."""
 
     def take(samples: gs.Samples, purpose: str = "") -> gs.Readings:
@@ -83,14 +83,14 @@ def test_an_infinite_number_of_a_group_leaves_the_error_unknown() -> None:
     assert math.isnan(_mean(take, part, 100)[0].standard_error or 0)
 
 
-def test_smaller_draws_are_parts_of_larger_ones() -> None:
+def test_smaller_subsets_are_nested_in_larger_ones() -> None:
     samples = as_samples(torch.arange(50.0)[:, None])
     small, large = (set(subsample(samples, n, 1).inputs[:, 0].tolist()) for n in (10, 20))
     assert small < large and len(large) == 20
     assert set(subsample(samples, 10, 2).inputs[:, 0].tolist()) != small
 
 
-def test_the_dearest_is_halved_until_all_fit() -> None:
+def test_the_most_expensive_measure_is_halved_until_all_fit() -> None:
     costs = {"ntk_trace": 0.1, "input_jacobian_norm": 0.05, "loss": 0.001}
     fewest = {name: SAMPLINGS[name].fewest for name in costs}
     counts = _fit_to_budget(costs, fewest, 2000, 30.0)
@@ -100,7 +100,7 @@ def test_the_dearest_is_halved_until_all_fit() -> None:
     assert _fit_to_budget({"loss": 1.0}, {"loss": 256}, 1024, 600.0) == {"loss": 512}
 
 
-def test_what_is_paid_once_does_not_count_for_every_sample(clock: Clock) -> None:
+def test_fixed_cost_is_not_a_cost_per_sample(clock: Clock) -> None:
     def take(item: Any, part: Any, options: Any) -> None:
         clock.sleep(0.05 * (not paid) + 1e-3 * len(part.samples))
         paid.append(len(part.samples))
@@ -110,7 +110,7 @@ def test_what_is_paid_once_does_not_count_for_every_sample(clock: Clock) -> None
     assert paid == [10, 10] and cost.once > 0.03 and 1e-3 <= cost.per_sample < 4e-3
 
 
-def test_what_a_pass_costs_whatever_its_size_does_not_count_for_every_sample(clock: Clock) -> None:
+def test_fixed_cost_of_a_pass_is_not_a_cost_per_sample(clock: Clock) -> None:
     def take(item: Any, part: Any, options: Any) -> None:
         tried.append(len(part.samples))
         clock.sleep(0.02 + 1e-5 * len(part.samples))
@@ -140,7 +140,7 @@ def slow(clock: Clock) -> Any:
     return Slow()
 
 
-def test_a_budget_is_kept_and_said(slow: Any, clock: Clock) -> None:
+def test_a_budget_is_met_and_noted(slow: Any, clock: Clock) -> None:
     names = ["accuracy", "input_jacobian_norm", "output_sensitivity", "parameter_count"]
     readings = gs.measure(slow, (X, Y), names, time_budget=2.5)
     assert clock.now < 4
@@ -152,7 +152,7 @@ def test_a_budget_is_kept_and_said(slow: Any, clock: Clock) -> None:
         assert error and readings[name].value == pytest.approx(exact[name].value, abs=5 * error)
 
 
-def test_of_all_measures_those_that_cannot_fit_are_left_out_untried(
+def test_measures_that_cannot_fit_are_omitted_without_a_trial(
     slow: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = ("loss", "accuracy", "gradient_norm", "ntk_logdet", "hessian_trace", "hessian_top_eigenvalue")
@@ -166,7 +166,7 @@ def test_of_all_measures_those_that_cannot_fit_are_left_out_untried(
     assert "omitted to keep the budget: it takes" in message["ntk_logdet"]
 
 
-def test_the_cheapest_stay_and_what_is_asked_for_stays() -> None:
+def test_the_cheapest_and_the_named_measures_stay() -> None:
     least = {"a": 1.0, "b": 2.0, "c": 9.0, "d": 0.5}
     assert list(planning._over_budget(least, 4.0, least)) == ["c"]
     assert list(planning._over_budget(least, 2.0, least)) == ["b", "c"]
@@ -174,7 +174,7 @@ def test_the_cheapest_stay_and_what_is_asked_for_stays() -> None:
     assert planning._over_budget(least, 1.0, []) == {}
 
 
-def test_a_cost_that_grows_is_followed_until_it_is_known_to_fit(clock: Clock) -> None:
+def test_superlinear_cost_is_extrapolated_until_it_fits(clock: Clock) -> None:
     def cubic(item: Any, part: Any, options: Any) -> None:
         tried.append(len(part.samples))
         clock.sleep(2e-8 * len(part.samples) ** 3)  # 1.3 s for 400
@@ -192,7 +192,7 @@ def test_a_cost_that_grows_is_followed_until_it_is_known_to_fit(clock: Clock) ->
     assert not tried
 
 
-def test_what_the_caller_asks_for_by_option_stays_as_asked(slow: Any) -> None:
+def test_options_of_the_caller_do_not_change(slow: Any) -> None:
     few = gs.measure(slow, (X[:64], Y[:64]), ["ntk_trace"], time_budget=0.2, options={"ntk_trace": {"method": "exact"}})
     assert few["ntk_trace"].standard_error is None and few["ntk_trace"].note == ""
 
@@ -213,7 +213,7 @@ def interrupted() -> Any:
     assert list(list_measures()) == list(known)
 
 
-def test_stopping_keeps_what_is_finished(interrupted: Any) -> None:
+def test_interruption_returns_finished_readings(interrupted: Any) -> None:
     readings = gs.measure(network(), (X, Y), ["loss", "axle", "accuracy"])
     assert list(readings.values()) == ["loss"]
     assert readings.unmeasured == dict.fromkeys(["axle", "accuracy"], "stopped before it was finished")

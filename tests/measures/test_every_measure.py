@@ -1,7 +1,6 @@
-"""One battery over the registry: what every measure must do, whoever wrote it.
+"""Tests of every registered measure, new ones included.
 
-A new measure is found by itself. It may need the labels, the initial weights, a generator or a chunk size; the
-battery gives them where the signature asks for them.
+Labels, initial weights, a generator and a chunk size are passed to the measures that have these arguments.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ every_measure = pytest.mark.parametrize("item", MEASURES.values(), ids=list(MEAS
 
 
 @pytest.mark.parametrize("name", sorted(name for name, item in MEASURES.items() if "labels" in item.needs))
-def test_targets_that_are_no_labels_are_named_in_a_direct_call(name: str) -> None:
+def test_a_direct_call_rejects_targets_that_are_not_labels(name: str) -> None:
     samples = some_samples()
     initial = {"initial_state": NETWORK.initial} if "initial" in MEASURES[name].needs else {}
     with pytest.raises(GapscopeError, match=f"{name}.*class labels"):
@@ -220,7 +219,7 @@ _PAIRS = [
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("item", "name"), _PAIRS)
-def test_every_network_is_measured_alike_in_any_chunks_or_refused_in_a_sentence(item: Measure, name: str) -> None:
+def test_every_network_has_equal_numbers_for_any_chunk_size_or_a_reason(item: Measure, name: str) -> None:
     network, samples = copy.deepcopy(_made(name))
     state = {key: tensor.clone() for key, tensor in network.state_dict().items()}
     result = _taken(item, network, samples)

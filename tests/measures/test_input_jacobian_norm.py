@@ -7,38 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cases import CASES
 from gapscope.base.errors import InvalidInput
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 
 
-def fully_connected() -> nn.Module:
-    return nn.Sequential(nn.Linear(48, 12), nn.Tanh(), nn.Linear(12, 5))
-
-
-def convolutional() -> nn.Module:
-    return nn.Sequential(
-        nn.Unflatten(1, (3, 4, 4)),
-        nn.Conv2d(3, 4, 3, padding=1),
-        nn.BatchNorm2d(4),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(2),
-        nn.Dropout(),
-        nn.Flatten(),
-        nn.Linear(16, 5),
-    )
-
-
-@pytest.fixture(params=[fully_connected, convolutional])
-def network(request) -> nn.Module:
-    torch.manual_seed(0)
-    network = request.param().double()
-    network(torch.randn(20, 48, dtype=torch.float64))  # running statistics that are not 0 and 1
-    return network
-
-
-@pytest.fixture
-def x() -> Tensor:
-    return torch.randn(11, 48, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+@pytest.fixture(params=["fully connected", "convolutional"])
+def case(request) -> tuple[nn.Module, Tensor]:
+    network, samples = CASES[request.param].make(11, dtype=torch.float64)
+    return network.train(), samples.inputs
 
 
 def dense_norms(network: nn.Module, x: Tensor, space: str) -> Tensor:
@@ -55,7 +32,8 @@ def dense_norms(network: nn.Module, x: Tensor, space: str) -> Tensor:
 
 
 @pytest.mark.parametrize("space", ["logits", "probabilities"])
-def test_equals_the_dense_jacobian(network, x, space):
+def test_equals_the_dense_jacobian(case, space):
+    network, x = case
     norms = dense_norms(network, x, space)
     measured = input_jacobian_norm(network, x, space=space)
     assert measured.exact
@@ -65,7 +43,8 @@ def test_equals_the_dense_jacobian(network, x, space):
 
 
 @pytest.mark.parametrize("space", ["logits", "probabilities"])
-def test_probes_are_unbiased_and_their_standard_error_is_their_spread(network, x, space):
+def test_probes_are_unbiased_and_their_standard_error_is_their_spread(case, space):
+    network, x = case
     exact = input_jacobian_norm(network, x, space=space, squared=True)
     probed = [
         input_jacobian_norm(
@@ -86,7 +65,8 @@ def test_probes_are_unbiased_and_their_standard_error_is_their_spread(network, x
     )
 
 
-def test_one_probe_has_a_standard_error_not_below_its_spread(network, x):
+def test_one_probe_has_a_standard_error_not_below_its_spread(case):
+    network, x = case
     probed = [
         input_jacobian_norm(network, x, squared=True, method="probe", generator=torch.Generator().manual_seed(seed))
         for seed in range(100)
@@ -94,9 +74,8 @@ def test_one_probe_has_a_standard_error_not_below_its_spread(network, x):
     assert np.mean([value.standard_error or 0 for value in probed]) > 0.95 * np.std([float(value) for value in probed])
 
 
-def test_saturated_probabilities_keep_their_small_derivatives(x):
-    torch.manual_seed(0)
-    network = nn.Linear(48, 2)
+def test_saturated_probabilities_keep_their_small_derivatives():
+    network, x = nn.Linear(48, 2), torch.randn(11, 48, dtype=torch.float64)
     with torch.no_grad():
         network.bias.copy_(torch.tensor([40.0, 0.0]))
     expected = dense_norms(network.double(), x, "probabilities").mean().item()
@@ -104,6 +83,7 @@ def test_saturated_probabilities_keep_their_small_derivatives(x):
     assert input_jacobian_norm(network.float(), x.float(), space="probabilities") == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_probe_of_the_norm_itself_is_refused(network, x):
+def test_a_probe_of_the_norm_itself_is_rejected(case):
+    network, x = case
     with pytest.raises(InvalidInput, match="needs squared=True, because the probe of the norm itself is biased"):
         input_jacobian_norm(network, x, method="probe")

@@ -1,4 +1,4 @@
-"""Left-out predictions and neighbours in gradient space against dense gradients, in float64, and on real digits."""
+"""LOO predictions and neighbours in gradient space against dense gradients in float64, and on real digits."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def exact_and_by_landmarks(n: int, landmarks: int, **options: Any) -> tuple[Kern
     return exact, kernel_leave_one_out(network, samples.inputs, samples.targets, max_exact=100, landmarks=landmarks)
 
 
-def test_landmarks_are_near_the_exact_answer() -> None:
+def test_landmarks_are_close_to_the_exact_result() -> None:
     exact, near = exact_and_by_landmarks(400, 200)
     assert not torch.equal(near.predictions, exact.predictions)  # the landmarks were used
     assert near.accuracy == pytest.approx(exact.accuracy, abs=0.03)
 
 
-def test_all_samples_as_landmarks_are_the_exact_answer() -> None:
+def test_all_samples_as_landmarks_give_the_exact_result() -> None:
     # the mean dominates this float32 kernel: its other eigenvalues are small, and still not rounding
     exact, near = exact_and_by_landmarks(300, 300, n_hidden=3)
     assert near.effective_dimension == pytest.approx(exact.effective_dimension, rel=0.01)
@@ -129,7 +129,7 @@ def test_neighbours_are_the_most_similar_gradients_of_a_dense_computation() -> N
     assert network.training
 
 
-def test_a_sample_without_a_gradient_is_nobodys_first_neighbour() -> None:
+def test_a_sample_without_a_gradient_is_not_a_nearest_neighbour() -> None:
     network = nn.Linear(2, 1, bias=False)
     x = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 0.0], [1.0, 0.2]])
     neighbours = gradient_neighbours(network, x, torch.tensor([0, 0, 0, 0]), neighbours=2).neighbours

@@ -64,7 +64,7 @@ def test_features_are_those_of_the_normalized_margins() -> None:
     assert result.n_samples == 50 and result.margins.shape == (1, len(normalized))
 
 
-def test_readings_have_four_places_whatever_the_network() -> None:
+def test_readings_have_four_layers_for_every_network() -> None:
     small, x = initialized(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))), noise(20, 4)
     readings = measure(small, (x, labels_of(small, x)), measures=("margin_signature",))
     names = [f"margin_signature.{tap}.{feature}" for tap in TAPS for feature in FEATURES]
@@ -80,7 +80,7 @@ def test_readings_have_four_places_whatever_the_network() -> None:
         margin_signature(five, x, y, layers=["0", "1", "2", "3"]).scalars()
 
 
-def test_what_has_no_margin() -> None:
+def test_networks_without_a_margin() -> None:
     network, x = initialized(lambda: nn.Linear(3, 2)), noise(6, 3)
     y = labels_of(network, x)
     with pytest.raises(NotMeasurable, match="needs correctly classified samples; got none"):

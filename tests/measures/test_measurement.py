@@ -22,7 +22,7 @@ X, Y = torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
 NETWORK = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 
 
-def test_everything_that_the_data_allow_is_measured() -> None:
+def test_default_measures_are_those_that_the_data_allow() -> None:
     names = {reading.measure for reading in gs.measure(NETWORK, (X, Y))}
     assert {"accuracy", "loss", "parameter_count", "parameter_norm"} <= names
     assert "distance_from_initialization" not in names
@@ -44,7 +44,7 @@ def test_names_options_and_seeds() -> None:
         gs.measure(NETWORK, (X, Y), ["loss"], options={"accuracy": {}})
 
 
-def test_an_error_says_what_was_being_measured() -> None:
+def test_an_error_names_measure_and_network() -> None:
     with pytest.raises(InvalidInput) as caught:
         gs.measure(NETWORK, (X, Y + 1), ["loss"])
     assert "while measuring loss of Sequential on [6, 3]" in caught.value.__notes__

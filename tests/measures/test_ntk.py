@@ -66,7 +66,7 @@ def test_trace_in_the_closed_form_of_a_relu_network() -> None:
 
 @pytest.mark.thorough
 @PROBES
-def test_probes_converge_to_the_trace_as_their_standard_error_says(probe: Any) -> None:
+def test_probes_converge_to_the_trace_within_their_standard_error(probe: Any) -> None:
     network, x = fully_connected(4, 16, 16, 5), inputs(12, 4)
     exact = ntk_trace(network, x)
     estimate = ntk_trace(network, x, method="probe", probe=probe, draws=400)
@@ -80,7 +80,7 @@ def test_probes_converge_to_the_trace_as_their_standard_error_says(probe: Any) -
 
 
 @PROBES
-def test_one_probe_states_an_error_that_is_not_too_small(probe: Any) -> None:
+def test_the_error_of_one_probe_is_not_too_small(probe: Any) -> None:
     network, x = fully_connected(4, 16, 16, 5), inputs(12, 4)
     exact = ntk_trace(network, x)
     draws = [ntk_trace(network, x, method="probe", probe=probe, generator=seeded(seed)) for seed in range(100)]
@@ -102,7 +102,7 @@ def test_log_determinant_rank_and_eigenvalues() -> None:
     assert again == result and torch.equal(again.eigenvalues, result.eigenvalues)
 
 
-def test_a_duplicated_sample_is_a_gap_with_its_rank_in_either_precision() -> None:
+def test_a_duplicated_sample_makes_the_kernel_singular_in_both_precisions() -> None:
     network, x = fully_connected(4, 16, 3, activation=nn.Tanh), inputs(5, 4)
     twice = torch.cat([x, x[:1]])
     result = ntk_logdet(network, twice)

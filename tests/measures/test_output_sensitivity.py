@@ -1,4 +1,4 @@
-"""S against its definition in NumPy, against closed forms, and what it can and cannot see."""
+"""Output sensitivity against its definition in NumPy and closed forms, and its blind spot."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_per_output_is_the_mean_of_the_outputs_variances(network, x):
     assert measured == pytest.approx(expected, rel=1e-12)
 
 
-def test_behind_the_softmax_the_literal_form_is_zero_and_the_per_output_form_is_taken(network, x):
+def test_after_the_softmax_s_is_zero_and_the_per_output_form_is_used(network, x):
     behind = shifts(nn.Sequential(network, nn.Softmax(1)), x, 1, seed=5)
     assert np.var(behind.mean(2)) < 1e-32
     measured = output_sensitivity(network, x, space="probabilities", generator=seeded(5))
@@ -98,7 +98,7 @@ class Bowl(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_noise_is_not_the_inputs_that_the_same_small_seed_draws(seed):
+def test_the_noise_differs_from_inputs_of_the_same_seed(seed):
     x = torch.randn(400, 5, generator=seeded(seed), dtype=torch.float64)
     measured = output_sensitivity(Bowl(), x)
     # Noise 0.1 x would shift the mean output by 0.75 * 0.21 |x|^2, so that S were 0.25 instead of 0.11.
@@ -150,7 +150,7 @@ def centred(network: nn.Sequential) -> nn.Sequential:
 
 
 @pytest.mark.parametrize("method", ["sampled", "zero_noise"])
-def test_a_centred_head_predicts_the_same_and_makes_s_blind_which_is_said(network, x, method):
+def test_a_centred_head_makes_s_zero_with_a_warning(network, x, method):
     blind = centred(network)
     assert torch.allclose(network(x).softmax(1), blind(x).softmax(1), atol=1e-14)
     with pytest.warns(UserWarning, match=r"The output layer is centred, or nearly so\. Use per_output=True\."):
@@ -188,7 +188,7 @@ def test_noise_of_many_entries_is_normal_and_uncorrelated_between_samples(dtype:
 
 
 @pytest.mark.parametrize("weight", ["equal", "steep"])
-def test_shared_sizes_enlarge_the_variance_of_s_by_what_the_formula_says(weight: str) -> None:
+def test_shared_magnitudes_increase_the_variance_of_s_by_the_formula(weight: str) -> None:
     w = torch.ones(256).double() if weight == "equal" else 0.9 ** torch.arange(256).double()
     w = w / w.norm()
     result = torch.stack([(InputNoise(torch.zeros(64, 256).double(), seeded(s))[slice(0, 64)] @ w).square().mean()

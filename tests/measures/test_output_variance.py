@@ -103,7 +103,7 @@ def convolutional() -> nn.Module:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
 @pytest.mark.parametrize("network", [fully_connected, convolutional])
-def test_the_areas_that_are_documented(real_data_root, name, network):
+def test_documented_areas(real_data_root, name, network):
     network, test = trained_on_images(name, real_data_root, network())
     assert test.targets is not None
     behind = error_detection(network, test.inputs, test.targets)
@@ -153,7 +153,7 @@ def test_mse_is_bias_plus_variance(runs, n, k, scale, seed):
     assert parts.runs == runs
 
 
-def test_labels_are_one_hot_targets_and_tensors_of_any_type_are_taken():
+def test_labels_are_one_hot_targets_of_any_type():
     rng = np.random.default_rng(0)
     predictions = torch.tensor(rng.dirichlet(np.ones(4), size=(3, 6)))
     labels = torch.tensor([0, 3, 1, 1, 2, 0])

@@ -36,7 +36,7 @@ def test_all_paths_of_a_small_network() -> None:
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_batch_norm_is_the_map_that_it_is_in_evaluation_mode(affine: bool) -> None:
+def test_batch_norm_is_its_linear_map_in_evaluation_mode(affine: bool) -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=affine), nn.ReLU(), nn.Linear(4, 2)).double()
     if affine:
         nn.init.normal_(network[1].weight), nn.init.normal_(network[1].bias)  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ def own_measure() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_measure")
-def test_a_measure_of_the_users_own_yields_readings() -> None:
+def test_a_custom_measure_returns_readings() -> None:
     readings = get_measure("two_numbers")(nn.Identity(), Samples(X), scale=2.0)
     assert readings["two_numbers.a"].value == 10 and readings["two_numbers.a"].units == "m"
     assert readings["two_numbers.b"].standard_error == 0.5
@@ -60,7 +60,7 @@ def test_names_and_needs_are_checked() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(list_measures()))
-def test_every_measure_states_its_facts(name: str) -> None:
+def test_every_measure_has_its_metadata(name: str) -> None:
     item = list_measures()[name]
     assert item.numbers and item.function.__doc__ and item.title and len(item.title) <= 85
     assert TABLE.VERIFIED[name].oracle
@@ -76,7 +76,7 @@ def test_the_table_is_up_to_date() -> None:
     assert all(f"`{name}`" in text for name in list_measures())
 
 
-def test_the_measure_of_the_docs_stands_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_measure_of_the_docs_works_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_MEASURES", dict(list_measures()))
     page = TABLE.PAGE.with_name("add-a-measure.md").read_text(encoding="utf-8")
     exec(page.split("```python\n")[1].split("```")[0], {"__name__": "confidence"})  # as a user's own file would

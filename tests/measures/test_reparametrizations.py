@@ -1,4 +1,4 @@
-"""What the table of measures says leaves a measure unchanged does, and what it does not name changes it."""
+"""Invariances of measures: exactly those in the table of measures."""
 
 from __future__ import annotations
 
@@ -108,9 +108,7 @@ def test_each_reparametrization_keeps_the_predictions() -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", MEASURES)
-def test_measures_are_unchanged_by_what_they_name_and_by_nothing_else(
-    name: str, change: str, plain: dict[str, Readings]
-) -> None:
+def test_exactly_the_documented_invariances_hold(name: str, change: str, plain: dict[str, Readings]) -> None:
     item = MEASURES[name]
     result = take(item, CHANGES[change](NETWORK))
     pairs = [(mine.value, theirs) for mine, theirs in zip(result, plain[name], strict=True)]

@@ -32,7 +32,7 @@ from gapscope.measures.robustness import (
 DOUBLE = torch.float64
 
 
-def test_scikit_learn_s_index() -> None:
+def test_davies_bouldin_index_of_scikit_learn() -> None:
     features, y = torch.randn(60, 5, dtype=DOUBLE), torch.arange(60) % 4
     features += y[:, None]
     assert davies_bouldin(features, y) == pytest.approx(davies_bouldin_score(features, y), rel=1e-10)
@@ -100,7 +100,7 @@ def test_within_over_between_of_dense_covariances() -> None:
     assert list(two_outputs.missing()) == ["head_mismatch"]
 
 
-def test_partners_are_others_of_the_same_class_each_once() -> None:
+def test_partners_are_a_permutation_within_classes() -> None:
     y = torch.tensor([0, 1, 0, 2, 1, 0, 0])
     result = same_class_partners(y, None)
     assert result.sort().values.tolist() == list(range(7)) and bool((y[result] == y).all())
@@ -127,7 +127,7 @@ class LeftIsBright(nn.Module):
         return 1000 * torch.stack([left - right, right - left], 1)
 
 
-def test_penalties_of_a_network_that_a_flip_turns_round() -> None:
+def test_penalties_of_a_network_whose_predictions_flip() -> None:
     x = torch.zeros(6, 3, 8, 8)
     x[:, :, :, :4] = 1.0  # white and grey: saturation changes nothing; the crop and brightness keep the side
     result = augmentation_robustness(LeftIsBright(), x)
@@ -144,7 +144,7 @@ def test_penalties_of_a_network_that_a_flip_turns_round() -> None:
     assert result["agreement"] <= 5 / 7
 
 
-def test_each_transformation_does_what_it_says() -> None:
+def test_transformations() -> None:
     x = torch.rand(40, 3, 10, 10)
     draws = torch.rand(40, 6, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
     assert torch.equal(flip(x, draws)[..., 0], x[..., 9])

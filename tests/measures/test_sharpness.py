@@ -61,7 +61,7 @@ def test_the_deviation_is_a_standard_deviation() -> None:
     assert result**-0.5 == pytest.approx(sigma, rel=(0.01 + 2 * 0.0034) / 0.225)
 
 
-def test_the_drop_is_met_by_the_very_draws_that_are_taken() -> None:
+def test_the_drop_holds_for_the_same_noise_samples() -> None:
     """Each draw errs from one deviation on, margin / (n_0 - n_1): the fraction below the result is the drop."""
     network, x, y = margin_classifier(0.5)
     result = pacbayes_flatness(network, x, y, draws=100, generator=torch.Generator().manual_seed(5)) ** -0.5
@@ -82,7 +82,7 @@ def test_bounds_follow_from_the_deviation() -> None:
         assert pacbayes_distance(network, x, y, draws=100, initial_state=initial) == pytest.approx(bound, rel=1e-6)
 
 
-def test_noise_in_units_of_the_weights() -> None:
+def test_noise_proportional_to_the_weights() -> None:
     """Only the weight of the right class is not zero: its noise is sigma' w, so that the margin does not matter."""
     factor = 1 / NormalDist().inv_cdf(0.9)
     for margin in (0.5, 5.0):
@@ -104,7 +104,7 @@ def perturbations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def test_measures_of_one_stream_search_once(perturbations: list[int]) -> None:
+def test_measures_of_one_stream_share_a_bisection(perturbations: list[int]) -> None:
     network, x, y = margin_classifier(0.5)
     pacbayes_flatness(network, x, y, generator=torch.Generator().manual_seed(3))
     once = len(perturbations)

@@ -66,7 +66,7 @@ def test_alignment_of_the_last_layer_by_autograd() -> None:
     assert alike["alignment"] != alike["alignment"] and "no kurtosis" in alike.missing()["alignment"]
 
 
-def test_the_history_of_a_training_is_summed_and_its_lack_said_in_one_row() -> None:
+def test_losses_of_the_history_are_summed() -> None:
     network, samples = nn.Linear(3, 2), gs.Samples(torch.randn(30, 3), torch.arange(30) % 2)
     result = gs.train(network, samples, gs.TrainingSpec(learning_rate=0.1, epochs=4, batch_size=10))
     losses = [row["train_loss"] for row in result.history]

@@ -58,7 +58,7 @@ def test_planted_units_give_their_turning_points() -> None:
     assert result.kappa == pytest.approx((9 + 7 + 11) / 12 / 3)
 
 
-def test_a_constant_head_looks_sparse_and_is_told() -> None:
+def test_a_constant_head_looks_sparse_with_caveats() -> None:
     network = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4))
     nn.init.zeros_(network.get_parameter("2.weight"))
     network.get_parameter("2.bias").data.copy_(torch.tensor([0.0, 1.0, 0.0, 0.0]))
@@ -142,7 +142,7 @@ def test_tables_and_readings(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     assert repr(result).startswith(f"UnitSparsity(zeta={result.zeta:.4f}, kappa={result.kappa:.4f}, layer='conv3_relu'")
 
 
-def test_classes_without_samples_are_left_out(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+def test_classes_without_samples_are_omitted(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     network, x, y = trained
     some = (y == 3) | (y == 8)
     result = unit_sparsity(network, x[some], y[some])

@@ -1,4 +1,4 @@
-"""Measures of networks that others leave out: complex weights, compiled, lazy, with constants in another precision."""
+"""Unusual networks: complex weights, compiled, pruned, with constants in another precision."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_outputs_that_do_not_depend_on_the_inputs() -> None:
     assert float(value.detach()) == 0
 
 
-def test_outputs_whose_graph_loses_the_inputs_are_no_zero() -> None:
+def test_outputs_detached_from_the_inputs_are_not_zero() -> None:
     network = Wrapped(lambda net, x: net.layer(x.detach()), layer=nn.Linear(4, 2))
     with pytest.raises(NotMeasurable, match="outputs change with the inputs, but are not connected to them"):
         input_jacobian_norm(network, torch.randn(3, 4))
@@ -179,7 +179,7 @@ def test_a_traced_network_has_one_precision() -> None:
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-def test_weights_that_are_not_finite_are_refused_in_one_sentence(number: float) -> None:
+def test_weights_that_are_not_finite_are_rejected(number: float) -> None:
     network, x, y = nn.Linear(4, 2), torch.randn(3, 4), torch.tensor([0, 1, 0])
     penalty = InputJacobianPenalty(1.0)
     penalty(network, x)

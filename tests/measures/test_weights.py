@@ -86,7 +86,7 @@ def test_the_operator_norm_is_that_of_the_dense_operator(
     assert circular_operator_norm(kernel, size, **options) == pytest.approx(expected, rel=1e-10)
 
 
-def test_operator_norms_of_a_network_take_the_sizes_of_its_data() -> None:
+def test_operator_norms_use_the_sizes_of_the_data() -> None:
     network, samples = CASES["convolutional"].make(4, dtype=DOUBLE)
     layers = {layer.name: layer for layer in layer_weights(network, samples.inputs)}
     assert {name: layer.positions for name, layer in layers.items()} == {
@@ -141,12 +141,12 @@ def slow_fit(values: list[float]) -> tuple[float, float]:
     return best[1], best[2]
 
 
-def test_the_fit_of_random_values_is_the_slow_one() -> None:
+def test_the_fit_of_random_values_equals_a_slow_one() -> None:
     values = torch.rand(40, dtype=DOUBLE).reciprocal()
     assert power_law_fit(values)[:2] == pytest.approx(slow_fit(values.tolist()), rel=1e-9)
 
 
-def test_layers_are_averaged_and_small_ones_left_out() -> None:
+def test_layers_are_averaged_without_small_ones() -> None:
     network = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 25), nn.Linear(25, 3)).double()
     x = torch.ones(1, 30, dtype=DOUBLE)
     fits = []
