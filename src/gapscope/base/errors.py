@@ -73,27 +73,27 @@ class SlowGradients(UserWarning):
     """Warning, once per network, that each sample needs its own backward pass."""
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest known name, or an empty string.
 
     >>> did_you_mean("widht", ["width", "depth"])
     " Did you mean 'width'?"
     """
-    matches = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean '{matches[0]}'?" if matches else ""
 
 
-def check_choice(parameter: str, given: str, choices: Iterable[str]) -> None:
-    """Raise InvalidInput with the nearest choice unless `given` is one of `choices`."""
+def check_choice(parameter: str, value: str, choices: Iterable[str]) -> None:
+    """Raise InvalidInput with the nearest choice unless `value` is one of `choices`."""
     choices = list(choices)
-    if given not in choices:
+    if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
-        raise InvalidInput(f"{parameter} must be one of {listed}; got {given!r}.{did_you_mean(str(given), choices)}")
+        raise InvalidInput(f"{parameter} must be one of {listed}; got {value!r}.{did_you_mean(str(value), choices)}")
 
 
 def check_range(
     parameter: str,
-    given: float | int,
+    value: float | int,
     low: float | int | None = None,
     high: float | int | None = None,
     *,
@@ -102,15 +102,15 @@ def check_range(
 ) -> None:
     """Raise InvalidInput unless a value is in the interval (NaN never is)."""
     try:
-        above = low is None or (given > low if low_open else given >= low)
-        below = high is None or (given < high if high_open else given <= high)
+        above = low is None or (value > low if low_open else value >= low)
+        below = high is None or (value < high if high_open else value <= high)
     except TypeError:
-        raise InvalidInput(f"{parameter} must be a number; got {given!r}.") from None
-    if above and below and given == given:
+        raise InvalidInput(f"{parameter} must be a number; got {value!r}.") from None
+    if above and below and value == value:
         return
     left = "(-inf" if low is None else f"{'(' if low_open else '['}{low}"
     right = "inf)" if high is None else f"{high}{')' if high_open else ']'}"
-    raise InvalidInput(f"{parameter} must lie in {left}, {right}; got {given}.")
+    raise InvalidInput(f"{parameter} must lie in {left}, {right}; got {value}.")
 
 
 def check_same_length(first: str, n_first: int, second: str, n_second: int) -> None:

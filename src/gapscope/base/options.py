@@ -42,10 +42,10 @@ def add_common_parameters(registered: Any, package: str) -> None:
     registered.__doc__ = text.rstrip() + "\n"
 
 
-def check_known(owner: str, given: Iterable[str], known: Iterable[str], *, noun: str = "option") -> None:
+def check_known(owner: str, names: Iterable[str], known: Iterable[str], *, noun: str = "option") -> None:
     """Raise InvalidInput with the nearest name for an unknown name (of type `noun`)."""
     known = list(known)
-    for name in given:
+    for name in names:
         if name not in known:
             listed = ", ".join(known) or "none"
             raise InvalidInput(f"{owner} has no {noun} {name!r}; {noun}s: {listed}.{did_you_mean(str(name), known)}")

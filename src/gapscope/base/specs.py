@@ -332,23 +332,23 @@ class RunSpec(_BaseSpec):
             if rest and table not in _TABLES:
                 _raise_unknown(path)
             tables.setdefault(table, {})[rest] = value
-        parts = {name: self._changed(name, settings, made) for name, settings in tables.items()}
+        parts = {name: self._change(name, settings, made) for name, settings in tables.items()}
         return from_mapping(
             RunSpec, {**{item.name: getattr(self, item.name) for item in fields(self)}, **parts}, "Spec"
         )
 
-    def _changed(self, name: str, settings: Mapping[str, Any], made: dict[Any, Any] | None) -> Any:
+    def _change(self, name: str, settings: Mapping[str, Any], cache: dict[Any, Any] | None) -> Any:
         """Return one table with some settings changed, or the seed."""
         if "" in settings:
             return settings[""]
-        made, key = {} if made is None else made, (name, repr(settings))
-        if key not in made:
+        cache, key = {} if cache is None else cache, (name, repr(settings))
+        if key not in cache:
             table = getattr(self, name)
             content = table.to_dict()
             for path, value in settings.items():
                 _set(content, path, value, f"{name}.{path}")
-            made[key] = from_mapping(type(table), content, f"Spec.{name}")
-        return made[key]
+            cache[key] = from_mapping(type(table), content, f"Spec.{name}")
+        return cache[key]
 
 
 _TABLES = ("data", "network", "normalization", "training")

@@ -113,7 +113,7 @@ class _Division:
     row_group: int
     column_group: int
     outputs: Tensor  # of a first pass
-    whole: tuple[Tape, Tensor] | None = None  # the pass of all rows, if one is enough and has been run
+    full_pass: tuple[Tape, Tensor] | None = None  # the pass of all rows, if one is enough and has been run
 
 
 def _divide(
@@ -129,8 +129,8 @@ def _divide(
         if chunk_size < longest:
             chunk_size = max(1, chunk_size // 2)  # smaller passes leave memory for more rows
     if chunk_size >= longest:
-        whole = (tape, outputs) if tape.n == len(x) else None
-        return _Division(chunk_size, chunk_size, chunk_size, outputs.detach(), whole)
+        full_pass = (tape, outputs) if tape.n == len(x) else None
+        return _Division(chunk_size, chunk_size, chunk_size, outputs.detach(), full_pass)
     if tape.n > 1:
         tape, outputs = record_forward(network, x[:1], substituted)
     stored = _compact(tape.contributions(outputs, one_hot_cotangents(outputs)))
@@ -153,7 +153,7 @@ class _Blocks:
 
     network: nn.Module
     x: Tensor
-    others: Tensor
+    x2: Tensor  # the inputs of the columns
     substituted: ParameterSubstitution
     division: _Division
     kernel: Tensor  # [n, C, m, C], or [n, m] if traced
@@ -163,15 +163,15 @@ class _Blocks:
 
     def fill(self, group: slice) -> None:
         """Compute a group of rows (if symmetric only blocks right of the diagonal, which are mirrored)."""
-        whole = self.division.whole
-        rows = self._run(self.x, group) if whole is None else [(group, _contributions(*whole))]
+        full_pass = self.division.full_pass
+        rows = self._run(self.x, group) if full_pass is None else [(group, _contributions(*full_pass))]
         if self.symmetric:
             for i, first in enumerate(rows):
                 for second in rows[i:]:
                     self._add(first, second)
-        others = slice(group.stop if self.symmetric else 0, len(self.others))
-        for columns in slices_of(others, self.division.column_group):
-            for second in self._run(self.others, columns):
+        rest = slice(group.stop if self.symmetric else 0, len(self.x2))
+        for columns in slices_of(rest, self.division.column_group):
+            for second in self._run(self.x2, columns):
                 for first in rows:
                     self._add(first, second)
 
@@ -222,18 +222,19 @@ def ntk_blocks(
     x = prepare_inputs(network, x)
     max_bytes = memory_budget(x.device, MAX_BYTES) if max_bytes is None else max_bytes
     check_range("max_bytes", max_bytes, 1)
-    others = x if x2 is None else prepare_inputs(network, x2)
-    if len(others) < len(x):
+    symmetric = x2 is None
+    x2 = x if x2 is None else prepare_inputs(network, x2)
+    if len(x2) < len(x):
         # the smaller side becomes the rows, which are computed once if they fit into memory
         kernel = ntk_blocks(
-            network, others, x, traced=traced, max_bytes=max_bytes, chunk_size=chunk_size, substituted=substituted,
+            network, x2, x, traced=traced, max_bytes=max_bytes, chunk_size=chunk_size, substituted=substituted,
             one_pass=one_pass,
         )  # fmt: skip
         return kernel.T if traced else kernel.permute(2, 3, 0, 1)
-    symmetric, longest = x2 is None, max(len(x), len(others))
+    longest = max(len(x), len(x2))
     if one_pass:
-        whole = record_forward(network, x, substituted)
-        division = _Division(longest, longest, longest, whole[1].detach(), whole)
+        full_pass = record_forward(network, x, substituted)
+        division = _Division(longest, longest, longest, full_pass[1].detach(), full_pass)
     else:
         division = _divide(network, x, longest, max_bytes, chunk_size, substituted)
     among = None if one_pass else processes(len(x))
@@ -242,12 +243,12 @@ def ntk_blocks(
         largest = -(-len(x) // (2 * among.size))
         sizes = {name: getattr(division, name) for name in ("chunk_size", "row_group", "column_group")}
         sizes = {name: among.all_min(min(size, largest)) for name, size in sizes.items()}
-        division = replace(division, whole=None, **sizes)
+        division = replace(division, full_pass=None, **sizes)
     c, dtype = division.outputs.shape[1], torch.promote_types(division.outputs.dtype, torch.float32)
-    shape = (len(x), len(others)) if traced else (len(x), c, len(others), c)
+    shape = (len(x), len(x2)) if traced else (len(x), c, len(x2), c)
     kernel = torch.zeros(shape, dtype=dtype, device=x.device)
     floats = max(1, max_bytes // 32)
-    blocks = _Blocks(network, x, others, substituted, division, kernel, symmetric, traced, floats)
+    blocks = _Blocks(network, x, x2, substituted, division, kernel, symmetric, traced, floats)
     groups = list(slices(len(x), division.row_group))
     for number, rows in enumerate(groups):
         if among is None or _is_own(number, len(groups), among, symmetric=symmetric):

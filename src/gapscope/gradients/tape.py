@@ -91,7 +91,7 @@ class Tape:
         self.network, self.modules = network, modules
         self.inputs, self.substituted = inputs.detach(), substituted
         # the call of the network itself, with all trainable parameters; None until it has returned
-        self.whole: Call | None = None
+        self.network_call: Call | None = None
         self.outputs_of: Callable[[Any], Tensor] = raw_outputs
         self.n = len(inputs)
         device = inputs.device.type
@@ -143,7 +143,7 @@ class Tape:
             substituted=self.substituted,
         )
         if module is self.network:
-            self.whole = replace(call, parameters=self.parameters, rule=None)
+            self.network_call = replace(call, parameters=self.parameters, rule=None)
         if parameters:
             self.calls.append(call)
 
@@ -174,7 +174,7 @@ class Tape:
                 whole_network |= call.owned
         if not whole_network | per_sample | broadcast_keys:
             return self.calls, per_sample
-        if self.whole is None:
+        if self.network_call is None:
             per_sample |= whole_network
         routed = []
         for call in self.calls:
@@ -185,8 +185,8 @@ class Tape:
             if regular:
                 routed.append(replace(call, parameters=regular))
         of_network = {name: p for name, p in self.parameters.items() if id(p) in whole_network - per_sample}
-        if of_network and self.whole is not None:
-            routed.append(replace(self.whole, parameters=of_network))
+        if of_network and self.network_call is not None:
+            routed.append(replace(self.network_call, parameters=of_network))
         return routed, per_sample
 
     def contributions(
