@@ -18,14 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, check_range, require_extra
 from gapscope.base.random_streams import make_generator
 from gapscope.base.targets import IGNORED
 from gapscope.inspection.outputs import raw_outputs
 from gapscope.inspection.restoring import preserve_rng_state
 from gapscope.integrations.transformers import accumulation_divisor
-from gapscope.labels.monitored import PairedCanaries, paired_p_value
+from gapscope.labels.monitored import PairedCanaries, label_name, paired_p_value
 
 require_extra("transformers", "hf")
 require_extra("accelerate", "hf")
@@ -49,10 +48,7 @@ def _is_causal(model: Any) -> bool:
 
 def _split(batch: Mapping[str, Any], device: torch.device) -> tuple[dict[str, Tensor], Tensor]:
     tensors = {name: value.to(device) for name, value in batch.items() if isinstance(value, Tensor)}
-    name = next((name for name in LABEL_NAMES if name in tensors), None)
-    if name is None:
-        raise InvalidInput(f"Samples must have labels; got {', '.join(tensors)}. Add 'labels'.")
-    return tensors, tensors.pop(name)
+    return tensors, tensors.pop(label_name(tensors))
 
 
 def _align(logits: Tensor, labels: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:

@@ -137,7 +137,8 @@ class _WithCanaries(Dataset):
         return self.replacements.get(index, self.dataset[index])
 
 
-def _label_name(sample: Mapping[str, Any]) -> str:
+def label_name(sample: Mapping[str, Any]) -> str:
+    """Return the key of the labels, or raise InvalidInput if there is none."""
     name = next((name for name in LABEL_NAMES if name in sample), None)
     if name is None:
         raise InvalidInput(f"Samples must be mappings with labels; got the keys {', '.join(sample)}. Add 'labels'.")
@@ -171,7 +172,7 @@ class PairedCanaries:
         trained, others = {}, []
         for index in torch.randperm(len(dataset), generator=generator)[:number].tolist():
             sample = dataset[index]
-            name = _label_name(sample)
+            name = label_name(sample)
             label = torch.as_tensor(sample[name])
             classes = [item for item in range(n_classes) if item != int(label) or n_classes == 2]
             first, second, *_ = (classes[item] for item in torch.randperm(len(classes), generator=generator).tolist())
@@ -194,7 +195,7 @@ class PairedCanaries:
         """
         check_range("number", number, 2)
         sample = dataset[0]
-        name, ids = _label_name(sample), torch.as_tensor(sample.get("input_ids", ()))
+        name, ids = label_name(sample), torch.as_tensor(sample.get("input_ids", ()))
         if ids.ndim != 1 or torch.as_tensor(sample[name]).shape != ids.shape:
             got = f"{list(ids.shape)} and {list(torch.as_tensor(sample[name]).shape)}"
             raise InvalidInput(f"of_tokens needs input_ids and labels of one shape [length]; got {got}.")

@@ -64,11 +64,11 @@ class Alarm(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that resumed training needs, as JSON-serializable values."""
-        return {name: _encode(getattr(self, name)) for name in self._state_names}
+        return {name: _encode(getattr(self, name)) for name in ("raised_at", "peak", *self.state_fields)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state that `state_dict` of the same alarm returned."""
-        names = self._state_names
+        names = ("raised_at", "peak", *self.state_fields)
         if set(state) != set(names):
             raise InvalidInput(
                 f"The state of a {type(self).__name__} must hold {', '.join(names)}; got {', '.join(state)}. Use the "
@@ -76,10 +76,6 @@ class Alarm(ABC):
             )
         for name in names:
             setattr(self, name, _decode(state[name], getattr(self, name)))
-
-    @property
-    def _state_names(self) -> tuple[str, ...]:
-        return ("raised_at", "peak", *self.state_fields)
 
     def _labels(self, samples: Samples) -> Tensor:
         return require_labels(samples.targets, type(self).__name__).cpu()

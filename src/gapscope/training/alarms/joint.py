@@ -20,14 +20,6 @@ from gapscope.training.alarms.shared_learning import Neighbourhood, label_suppor
 NEIGHBOURS, WEIGHT = 20, 0.5
 
 
-def loo_predictions(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
-    """Return leave-one-out predictions of one-hot labels, clipped to [0, 1]."""
-    assert samples.targets is not None
-    with inspection_mode(network):
-        loo = kernel_leave_one_out(network, samples.inputs, samples.targets.to(samples.inputs.device))
-    return loo.predictions.clamp(0, 1).cpu()
-
-
 def agreement(probabilities: Float[Tensor, "n k"], predictions: Float[Tensor, "n k"]) -> float:
     r"""Return the mean of $\sum_c p_{ic} b_{ic}$ for probabilities p and predictions b."""
     return float((probabilities * predictions).sum(1).mean())
@@ -113,8 +105,10 @@ class JointAlarm(PeakAlarm):
 
     def begin(self, network: nn.Module, samples: Samples) -> None:
         """Predict every monitored sample from all others, at the initial weights."""
-        self._labels(samples)
-        self._predictions = loo_predictions(network, samples)
+        labels = self._labels(samples)
+        with inspection_mode(network):
+            loo = kernel_leave_one_out(network, samples.inputs, labels.to(samples.inputs.device))
+        self._predictions = loo.predictions.clamp(0, 1).cpu()
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Observe outputs, last layer and sometimes neighbours (see `Alarm.observe`)."""
@@ -135,7 +129,7 @@ class JointAlarm(PeakAlarm):
         cosines: Float[Tensor, " n"],
         epoch: int,
     ) -> dict[str, float]:
-        """Update with one observation of `loo_predictions` and `alignments`."""
+        """Update with one observation, `cosines` being `alignments`."""
         a, g = agreement(probabilities, predictions), float(cosines.mean())
         s = float(label_support(probabilities, labels, neighbours, WEIGHT)[2].mean())
         self.follow(a + g + s, epoch)
