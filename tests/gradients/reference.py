@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from gapscope.gradients.backward import differentiable_kernels
+from gapscope.gradients.traces import per_sample_traces
 
 
 def trainable(network: nn.Module) -> list[nn.Parameter]:
@@ -38,6 +39,12 @@ def dense_jacobian(network: nn.Module, x: Tensor, *, create_graph: bool = False)
             for sample in x.split(1)
         ]
     return torch.stack(rows)
+
+
+def check_traces(network: nn.Module, x: Tensor, rtol: float = 1e-10) -> None:
+    """Compare the squared norms of per-sample gradients with those of the dense Jacobian."""
+    expected = dense_jacobian(network, x).square().sum((1, 2)).double()
+    torch.testing.assert_close(per_sample_traces(network, x, None, chunk_size=64)[0], expected, rtol=rtol, atol=0)
 
 
 class Wrapped(nn.Module):

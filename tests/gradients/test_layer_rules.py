@@ -13,13 +13,8 @@ from gapscope.gradients import layer_rules
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.layer_rules import Call, layer_rule, rule_of
 from gapscope.gradients.tape import record_forward
-from gapscope.gradients.traces import one_hot_cotangents, per_sample_traces
-from gradients.reference import Wrapped, dense_jacobian, headed
-
-
-def _check(network: nn.Module, x: Tensor) -> None:
-    expected = dense_jacobian(network, x).square().sum((1, 2))
-    torch.testing.assert_close(per_sample_traces(network, x, None, chunk_size=64)[0], expected, rtol=1e-10, atol=0)
+from gapscope.gradients.traces import one_hot_cotangents
+from gradients.reference import Wrapped, check_traces, headed
 
 
 @settings(max_examples=60, deadline=None)
@@ -45,7 +40,7 @@ def test_any_convolution(data: Any) -> None:
         features = layer(x)[0].numel()
     except RuntimeError:  # no window fits
         reject()
-    _check(headed(layer, features=features, outputs=2).double(), x)
+    check_traces(headed(layer, features=features, outputs=2).double(), x)
 
 
 class _Scale(nn.Module):
@@ -72,7 +67,7 @@ def test_a_layer_of_ones_own_works_without_a_rule_and_with_a_correct_or_wrong_on
     monkeypatch.setattr(layer_rules, "_RULES", dict(layer_rules._RULES))
     if factor is not None:
         layer_rule(_Scale)(scale)
-    _check(network, torch.randn(3, 3, dtype=torch.float64))
+    check_traces(network, torch.randn(3, 3, dtype=torch.float64))
     assert set(calls) == (set() if factor is None else {"1"})
 
 
@@ -86,7 +81,9 @@ def test_subclasses_and_other_parameters_have_no_rule() -> None:
     plain = nn.Linear(2, 2)
     assert rule_of(plain, dict(plain.named_parameters())) is not None
     assert rule_of(plain, {"weight_g": nn.Parameter(torch.ones(2))}) is None
-    _check(nn.Sequential(Twice(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), torch.randn(3, 3, dtype=torch.float64))
+    check_traces(
+        nn.Sequential(Twice(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), torch.randn(3, 3, dtype=torch.float64)
+    )
 
 
 def test_keyword_arguments() -> None:
@@ -94,7 +91,7 @@ def test_keyword_arguments() -> None:
     network = Wrapped(
         lambda net, x: net.second(input=torch.tanh(net.first(input=x))), first=nn.Linear(3, 4), second=nn.Linear(4, 2)
     )
-    _check(network.double(), torch.randn(3, 3, dtype=torch.float64))
+    check_traces(network.double(), torch.randn(3, 3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])

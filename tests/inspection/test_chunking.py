@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.base.errors import InvalidInput
 from gapscope.inspection import chunking
 from gapscope.inspection.chunking import memory_budget, peak_bytes, rows_per_pass
 from gapscope.inspection.outputs import DEFAULT_CHUNK_SIZE, network_outputs, samples_per_pass
@@ -131,8 +130,3 @@ def test_the_trial_leaves_the_inputs_alone() -> None:
     x = -torch.ones(300, 1000)
     samples_per_pass(nn.ReLU(inplace=True), x, None)
     assert bool((x == -1).all())
-
-
-def test_a_chunk_holds_one_sample_or_more() -> None:
-    with pytest.raises(InvalidInput, match="chunk_size must be at least 1; got 0"):
-        network_outputs(nn.Linear(2, 1), torch.ones(3, 2), chunk_size=0)
