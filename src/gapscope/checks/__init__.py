@@ -1,4 +1,4 @@
-"""Named checks of a network and its training data, each with evidence and one recommendation.
+"""Checks of a network and its training data, each with evidence and a recommendation.
 
 Modules of this package register checks by code; `gapscope.check` runs them.
 """

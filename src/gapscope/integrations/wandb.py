@@ -13,7 +13,7 @@ import wandb  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 
 class WandbSink:
-    """Sink that logs numbers as `gapscope/<name>` over the axis `gapscope/epoch`, not over the step.
+    """Sink that logs numbers as `gapscope/<name>` over the axis `gapscope/epoch`.
 
     Args:
         run: A run; None for the current one at each recording.

@@ -53,7 +53,7 @@ def _regression_view(method: str, spectrum: Spectrum, targets: Tensor) -> Kernel
 
 
 def ntk_spectrum(prepared: Ready, *, seed: int) -> Spectrum:
-    """Decompose the NTK of a network on its samples, with 1,000 landmarks beyond 2,000 samples."""
+    """Decompose the NTK on the samples, with 1,000 landmarks beyond 2,000 samples."""
     generator = make_generator(seed, "landmarks")
     return kernel_columns(prepared.network, prepared.samples.inputs, 2000, 1000, generator, None).spectrum()
 
@@ -135,7 +135,7 @@ def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int]
 
 
 def conflicting_duplicates(samples: Samples) -> tuple[tuple[int, int], ...]:
-    """Return pairs of (near-)duplicates with different labels, of which at least one is an error."""
+    """Return pairs of (near-)duplicates with different labels: one at least is an error."""
     targets = samples.targets
     if targets is None or not samples.is_classification:
         return ()

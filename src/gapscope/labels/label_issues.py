@@ -135,7 +135,7 @@ def _assess_data(network: nn.Module | None, samples: Samples, seed: int) -> Asse
 
 
 def _assess_run(source: Any, seed: int) -> Assessment:
-    """Assess the labels of a monitored run, with an RBF kernel of the inputs if they are known."""
+    """Assess the labels of a monitored run, and an RBF kernel of the inputs if known."""
     monitored = get_monitored_labels(source)
     noise = monitored.noise(make_generator(seed, "resampling"))
     samples = _trained_samples(getattr(source, "monitor", source), monitored)

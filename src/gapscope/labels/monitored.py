@@ -1,4 +1,4 @@
-"""Label noise from a monitored training run with canaries, and tests with pairs of canaries."""
+"""Label noise from a monitored run with canaries, and tests with pairs of canaries."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MonitoredLabels:
         return LabelNoiseEstimate(rate, low, high, clean, samples, accuracy=accuracy).bounded_if_hard()
 
     def rank(self, noise: LabelNoiseEstimate, kernel_margins: Float[Tensor, " n"] | None = None) -> LabelIssues:
-        """Rank the samples that are not canaries by margin, or by the mean of the ranks of both margins."""
+        """Rank samples other than canaries by margin, or by the mean rank of both margins."""
         ordinary = ~self.is_canary
         # labels are suggested as they are above nearly all canaries
         threshold = max(0.0, float(self.margins[self.is_canary].quantile(RECALL)))
@@ -146,7 +146,7 @@ def label_name(sample: Mapping[str, Any]) -> str:
 
 
 class PairedCanaries:
-    """Pairs of exchangeable canaries; `trained` are in the training data `dataset`, `others` are not."""
+    """Pairs of exchangeable canaries: `trained` are in the data `dataset`, `others` are not."""
 
     def __init__(self, dataset: Dataset, trained: Sequence[Mapping[str, Any]], others: Sequence[Any]) -> None:
         self.dataset, self.trained, self.others = dataset, list(trained), list(others)
@@ -182,7 +182,7 @@ class PairedCanaries:
 
     @classmethod
     def of_tokens(cls, dataset: Any, *, number: int = 24, seed: int = 0) -> PairedCanaries:
-        """Return pairs of random token sequences, one of which is appended to a language model's data.
+        """Return pairs of random token sequences, one of which is appended to the data.
 
         They are as long as the first sample, with tokens that occur in the data.
 

@@ -68,7 +68,7 @@ def smallest_ratio(margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], 
 def noise_rate_bound(
     margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], n_classes: int | None = None, *, quantile: float = 0.5
 ) -> float:
-    r"""Return an upper bound of the fraction of label errors, with a relative error of order $1 / \sqrt m$.
+    r"""Return an upper bound of the noise rate, with a relative error of order $1 / \sqrt m$.
 
     `n_classes` is None if no canary can get a true label; the bound is then $\varrho$ itself.
 
@@ -170,7 +170,7 @@ def robust_spread(values: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
 def fit_robustly(
     spectrum: Spectrum, targets: Float[Tensor, "n k"]
 ) -> tuple[Float[Tensor, "n k"], float, Float[Tensor, "n k"]]:
-    """Return targets with clipped leave-one-out residuals, the ridge, and leave-one-out predictions."""
+    """Return targets with clipped residuals, the ridge, and leave-one-out predictions."""
     median, spread = targets.median(0).values, robust_spread(targets)
     clipped = median + (targets - median).clamp(-FIRST_CLIP * spread, FIRST_CLIP * spread)
     for _ in range(REGRESSION_ROUNDS):
@@ -195,7 +195,7 @@ def regression_canaries(
     predictions: Float[Tensor, "n k"],
     generator: torch.Generator,
 ) -> CanaryMargins:
-    """Return margins in 20 rounds in which some samples get targets of others (see `fit_robustly`)."""
+    """Return margins in 20 rounds, each with targets exchanged at another 5 % of the samples."""
     n, spread = len(targets), robust_spread(targets - predictions)
 
     def margins(at_canaries: Tensor) -> Tensor:

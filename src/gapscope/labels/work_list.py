@@ -72,7 +72,7 @@ def _card(row: dict[str, Any], samples: Samples | None) -> str:
 
 
 def render(issues: LabelIssues, n: int | None = None) -> str:
-    """Return a page with sentences, and one card per sample with a field for the correct label."""
+    """Return a page with sentences, and a card per sample with a field for the label."""
     n = min(n or max(issues.n_flagged, MIN_CARDS), MAX_CARDS, len(issues.indices))
     rows = issues.to_pandas().head(n).to_dict("records")
     cards = "".join(_card({str(k): v for k, v in row.items()}, issues.samples) for row in rows)

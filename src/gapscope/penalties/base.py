@@ -160,7 +160,7 @@ class Penalty(ABC):
 def forward_with_penalties(
     network: nn.Module, x: Any, y: Tensor | None, penalties: Sequence[Penalty]
 ) -> tuple[Any, Tensor]:
-    """Return the result of one forward pass, and the sum of penalties (see `Penalty.forward_with_penalty`)."""
+    """Return the result and summed penalties of a pass, as `Penalty.forward_with_penalty`."""
     check_module(network)
     if network not in _CHECKED:
         check_hookable(network)

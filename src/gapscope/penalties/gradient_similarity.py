@@ -1,4 +1,4 @@
-"""Penalty on the similarity of per-sample gradients: trace or log determinant of their kernel."""
+"""Penalty on the trace or log determinant of the kernel of per-sample gradients."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class GradientSimilarityPenalty(Penalty):
         return self.of_total(outputs, total)
 
     def of_total(self, outputs: Float[Tensor, "n k"], total: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the penalty from a trace or log determinant, and warn if the network has collapsed."""
+        """Return the penalty from a trace or log determinant, and warn of a collapse."""
         is_test = (self._calls // self.every) % _CHECK_INTERVAL == 0 and len(outputs) > 1
         if is_test and self.automatic is None and not self._warned:
             self._warn_if_collapsed(outputs, total / outputs.numel())

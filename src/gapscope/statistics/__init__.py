@@ -1,1 +1,1 @@
-"""Bootstrap and conformal intervals, kernel ridge regression, and baselines without a network."""
+"""Bootstrap and conformal intervals, kernel ridge regression, and kernel baselines."""

@@ -69,7 +69,7 @@ def _token_counts(ids: Tensor) -> Tensor:
 
 
 def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
-    """Return features [n, d] of all inputs on the CPU: `feature_matrix`, or frequencies of token ids."""
+    """Return features [n, d] on the CPU: `feature_matrix`, or frequencies of token ids."""
     x = samples.inputs.cpu()
     parts = (x,) if samples.form is None else samples.form.unpack(x)
     blocks = [feature_matrix(part) if part.is_floating_point() else _token_counts(part) for part in parts]
@@ -114,7 +114,7 @@ def squared_distances(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"] | 
 def find_nearest(
     queries: Float[Tensor, "n d"], features: Float[Tensor, "m d"] | None = None, k: int = 1
 ) -> tuple[Float[Tensor, "n k"], Shaped[Tensor, "n k"]]:
-    """Return distances and indices of the k nearest features (or other queries), nearest first."""
+    """Return distances and indices of the k nearest features (or other queries)."""
     candidates, distances, indices = queries if features is None else features, [], []
     for start in range(0, len(queries), BLOCK):
         block = torch.cdist(queries[start : start + BLOCK], candidates)
@@ -190,7 +190,7 @@ def linear_ridge(
 
 
 def rbf_spectrum(features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] | None = None) -> Spectrum:
-    r"""Decompose $\exp(-\lVert x - x' \rVert^2 / m)$, with m the median of the squared distances.
+    r"""Decompose $\exp(-\lVert x - x' \rVert^2 / m)$, m the median squared distance.
 
     Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks.
     """

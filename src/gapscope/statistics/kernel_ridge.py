@@ -113,7 +113,7 @@ def log_evidence_per_sample(features: Float[Tensor, "n d"], targets: Float[Tenso
 
 
 def _maximum(values: Tensor, inside: Tensor, outside: float, n: int, d: int) -> float:
-    """Maximize the evidence of one target over alpha and beta, by MacKay's fixed-point iteration."""
+    """Maximize one target's evidence over alpha and beta, by MacKay's fixed point."""
     alpha = beta = 1.0
     for _ in range(MAX_ITERATIONS):
         residual, square_norm = _parts(values, inside, outside, alpha, beta)

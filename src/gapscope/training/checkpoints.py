@@ -20,7 +20,7 @@ CHECKSUM = "crc32"
 
 
 def encode_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
-    """Encode tensors (shared ones once per name), JSON values and a checksum as a safetensors file."""
+    """Encode tensors, JSON values and a checksum as a safetensors file."""
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     # a single key: safetensors does not fix the order of several, and equal networks must result in equal files
     content = json.dumps({**(metadata or {}), CHECKSUM: _checksum(copies)}, sort_keys=True)
@@ -61,8 +61,8 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         # a zip archive or pickle of torch.save
         if path.read_bytes()[:2] in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"):
             raise UnreadableFile(
-                f"{path} must be a safetensors file; it was written by torch.save, which gapscope never unpickles. "
-                "Load it in a function of your own: pass my_models:build, or gapscope pool add POOL "
+                f"{path} must be a safetensors file; got one of torch.save, which gapscope never unpickles. "
+                "Load it in a function: pass my_models:build, or gapscope pool add POOL "
                 f"--load my_models:load {path.name}."
             ) from None
         raise DamagedFile(

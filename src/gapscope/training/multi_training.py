@@ -142,7 +142,7 @@ def _losses_agree(alone: dict[str, Any] | None, stacked: dict[str, Any] | None, 
 
 
 def _compare_alone_and_stacked(slots: Sequence[_TrainingSlot], steps: int) -> tuple[list[float], bool]:
-    """Return the seconds of steps alone and stacked, rolled back, and whether their losses agree."""
+    """Return the seconds of steps alone and stacked, and whether their losses agree."""
     training = slots[0].training
     indices = torch.arange(min(steps * training.run.settings.batch_size, len(training.samples)))
     parts = [item.training.samples.subset(indices) for item in slots]
@@ -160,7 +160,7 @@ def _compare_alone_and_stacked(slots: Sequence[_TrainingSlot], steps: int) -> tu
 
 
 def _why_sequential(slots: Sequence[_TrainingSlot], choice: Choice) -> str:
-    """Return why stacking fails or is slower, by a trial that is rolled back (empty if neither)."""
+    """Return why stacking fails or is slower, by a trial (empty if neither)."""
     seconds = [0.0, 0.0]
     for steps in (1, TIMED_STEPS) if choice == "auto" else (1,):
         try:

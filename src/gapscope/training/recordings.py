@@ -125,7 +125,7 @@ class Cost:
 
 
 def would_exceed(fraction: float | None, spans: Sequence[tuple[float, float]], start: float | None, now: float) -> bool:
-    """Return True if another recording, as long as the last, would exceed the fraction of the time.
+    """Return whether a recording as long as the last would exceed the fraction of time.
 
     `spans` are start and end of the recordings so far, `start` is that of training (None: that of the first recording).
     """

@@ -101,7 +101,7 @@ class TrainingState:
         return default_loss(outputs, y) if self.robust_loss is None else self.robust_loss(outputs, y, indices)
 
     def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Take one optimizer step, and return outputs, loss, penalty and number of correct samples."""
+        """Take an optimizer step, and return outputs, loss, penalty and number of correct samples."""
         with torch.autocast("cuda", dtype=torch.float16, enabled=self.mixed):
             outputs, penalty = forward_with_penalties(self.called, x, y, self.penalties)
             loss = self.loss(checked_outputs(outputs, len(x)), y, indices)

@@ -62,7 +62,7 @@ def _networks_at(x: Tensor, dim: int | None, target: int, networks: int) -> Tens
 
 
 def _as_channels(x: Tensor) -> Tensor:
-    """Merge [n, networks, channels, height, width] into images with the channels of all networks."""
+    """Merge [n, networks, channels, height, width] into images with all channels."""
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last)
 
 

@@ -26,7 +26,7 @@ def _gradient(network: nn.Module, x: Tensor, targets: Tensor, parameters: list[n
 def scaled_gradient_disparity(
     network: nn.Module, samples: Samples, *, batch_size: int, batches: int, generator: torch.Generator
 ) -> float:
-    r"""Return the mean distance $\lVert g_i - g_j \rVert_2$ of the loss gradients of mini-batches.
+    r"""Return the mean distance $\lVert g_i - g_j \rVert_2$ of mini-batch loss gradients.
 
     Forouzesh and Thiran 2021 (arXiv:2107.06665), Sec. 3, in training mode. As in their code the loss of a mini-batch is
     divided by the standard deviation of its samples' losses.

@@ -74,7 +74,7 @@ def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor
 
 @register_alarm("joint")
 class JointAlarm(PeakAlarm):
-    r"""Alarm on a fall of $a + g + s$, three signals of order 1 whose errors have different causes.
+    r"""Alarm on a fall of $a + g + s$, three signals whose errors have different causes.
 
     - a, agreement: $\frac1n \sum_i \sum_c p_{ic} b_{ic}$ with the network's probabilities $p_{ic}$ and the predictions
       $b_{ic}$ of `kernel_leave_one_out` at the initial weights. It falls where labels are memorized, because $b_i$
