@@ -51,9 +51,7 @@ def evaluate_networks(
     return pandas.DataFrame.from_dict(rows, orient="index")
 
 
-def make_arm(
-    name: str, records: Sequence[Record], n_classes: int, *, score: str = "test_accuracy", stopped: bool = False
-) -> ComparisonArm:
+def make_arm(name: str, records: Sequence[Record], n_classes: int, *, stopped: bool = False) -> ComparisonArm:
     """Return one side of a claim, with the training fit of its networks (`stopped` by a rule)."""
     finished = [record for record in records if record.status == "finished"]
     accuracies = [record.scores["train_accuracy"] for record in finished]
@@ -64,9 +62,8 @@ def make_arm(
         train_accuracy=median(accuracies) if accuracies else float("nan"),
         chance=1 / n_classes,
         train_loss=median(losses) if losses else None,
-        curve=downsample_curve([[float(row[score]) for row in record.history] for record in finished]),
+        curve=downsample_curve([[float(row["test_accuracy"]) for row in record.history] for record in finished]),
         loss_curve=downsample_curve(training),
-        falling=score.endswith("loss"),
         finished=True if stopped else None,
     )
 
