@@ -62,7 +62,7 @@ def per_sample_traces(
 
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=at_most)
 
-    def of(stretch: slice) -> Tensor:
+    def traces_of_range(stretch: slice) -> Tensor:
         return torch.cat([traces(x[part], part) for part in slices_of(stretch, chunk_size)], dim=1)
 
-    return compute_distributed(len(x), of, dim=1)
+    return compute_distributed(len(x), traces_of_range, dim=1)
