@@ -4,6 +4,8 @@ Each page is one session: its Python blocks run in order in one namespace and an
 follows a Python block is what the code prints; a block with a title is written to the file of that name.
 
     python docs/pages.py docs/forecast.md    # run the page and rewrite its outputs
+
+A test fails where the words of an output have changed. Its numbers may differ: they depend on the machine.
 """
 
 from __future__ import annotations
@@ -21,11 +23,20 @@ FILE = re.compile(r'```python title="(?P<name>\w+\.py)"\n(?P<code>.*?)```', re.D
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?P<between>\n*)(?P<output>```text\n.*?```\n)?", re.DOTALL)
 
 
-def run(path: Path, *, rewrite: bool = False, folder: str | None = None) -> dict[str, Any]:
-    """Run all Python blocks of a page in a folder (default: a temporary one) and return their namespace."""
+def words(output: str) -> list[str]:
+    """Return the different words of an output, sorted: the order of rows may depend on the machine."""
+    return sorted(set(re.findall(r"[^\W\d_]{2,}", output)))
+
+
+def run(path: Path, *, rewrite: bool = False, folder: str | None = None) -> list[str]:
+    """Run all Python blocks of a page in a folder (default: a temporary one).
+
+    Returns:
+        The outputs whose words differ from the page's, as they are printed now.
+    """
     namespace: dict[str, Any]
     text, namespace = path.read_text(), {"__name__": "page"}
-    before = Path.cwd()
+    before, changed = Path.cwd(), list[str]()
 
     def one(match: re.Match[str]) -> str:
         printed = io.StringIO()
@@ -34,7 +45,10 @@ def run(path: Path, *, rewrite: bool = False, folder: str | None = None) -> dict
             exec(compile(lines_above + match["code"], str(path), "exec"), namespace)
         if match["output"] is None:
             return match[0]
-        return f"```python\n{match['code']}```\n{match['between']}```text\n{printed.getvalue().rstrip()}\n```\n"
+        output = f"```text\n{printed.getvalue().rstrip()}\n```\n"
+        if words(output) != words(match["output"]):
+            changed.append(output)
+        return f"```python\n{match['code']}```\n{match['between']}{output}"
 
     with tempfile.TemporaryDirectory() as temporary:
         os.chdir(folder or temporary)
@@ -50,7 +64,7 @@ def run(path: Path, *, rewrite: bool = False, folder: str | None = None) -> dict
                 sys.modules.pop(Path(file["name"]).stem, None)
     if rewrite and result != text:
         path.write_text(result)
-    return namespace
+    return changed
 
 
 if __name__ == "__main__":
