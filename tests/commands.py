@@ -11,6 +11,24 @@ from dataclasses import dataclass
 
 from gapscope.cli import main
 
+# two small networks on digits
+GRID = """
+measures = ["loss"]
+
+[base.data]
+name = "digits"
+train_size = 120
+
+[base.network]
+options = { n_hidden = 1, width = 8 }
+
+[base.training]
+epochs = 2
+
+[axes]
+"data.label_noise" = [0.0, 0.5]
+"""
+
 
 @dataclass(frozen=True)
 class Done:

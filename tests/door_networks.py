@@ -30,6 +30,17 @@ def bert_classifier(**settings: int) -> Any:
         return transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=20, **sizes | settings))
 
 
+class TokensAlone(nn.Module):
+    """A classifier of sentences on token ids alone, with token 0 as padding."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.model(input_ids=ids, attention_mask=(ids != 0).long()).logits
+
+
 def bert() -> tuple[nn.Module, dict[str, Tensor]]:
     """A BERT classifier with dropout, in training mode, with sentences as a tokenizer gives them."""
     network = bert_classifier()

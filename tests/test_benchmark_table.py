@@ -9,7 +9,7 @@ from pathlib import Path
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-def test_the_table_says_what_the_timings_hold(tmp_path: Path) -> None:
+def test_the_table_equals_the_timings(tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("benchmark_table", BENCHMARKS / "table.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import gapscope as gs
-from door_networks import bert_classifier
+from door_networks import TokensAlone, bert_classifier
 from gapscope.base.errors import GapscopeError
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 
@@ -50,17 +50,6 @@ class SideBySide(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(x[:, :5] * x[:, 5:])
-
-
-class Tokens(nn.Module):
-    """A classifier of sentences on token ids alone: token 0 is padding."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.model(input_ids=ids, attention_mask=(ids != 0).long()).logits
 
 
 @dataclass(frozen=True)
@@ -92,7 +81,7 @@ def _of_tokens(network: nn.Module) -> Subject:
     ids = torch.randint(1, 20, (N, 6), generator=torch.Generator().manual_seed(3))
     ids[: N // 2, 4:] = 0
     inputs = {"input_ids": ids, "attention_mask": (ids != 0).long()}
-    return Subject(network, inputs, Tokens(network), ids, (ids[:, 0] > 10).long())
+    return Subject(network, inputs, TokensAlone(network), ids, (ids[:, 0] > 10).long())
 
 
 def _build(name: str, shape: tuple[int, ...], **options: Any) -> nn.Module:

@@ -83,7 +83,7 @@ def test_networks_of_transformers_are_cut_and_nothing_stays_changed(name: str) -
 
 
 @torch.no_grad()
-def test_only_what_is_read_is_kept() -> None:
+def test_only_what_is_read_is_stored() -> None:
     layer, axis, options = NETWORKS["ViT"]
     network = Logits("ViT", **options).eval()
     split = split_at(network, inputs("ViT"), layer, axis)
@@ -170,7 +170,7 @@ def test_what_cannot_be_handed_back_is_computed(network: Callable[[], nn.Module]
 
 
 @torch.no_grad()
-def test_other_modules_for_other_samples_are_refused() -> None:
+def test_other_modules_for_other_samples_raise() -> None:
     def forward(net: Any, x: Tensor) -> Tensor:
         return net.head(net.cut(net.more(x) if x.sum() > 100 else x))
 

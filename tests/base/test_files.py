@@ -23,7 +23,7 @@ def test_non_finite_numbers_survive_in_standard_json() -> None:
     assert content["c"] is True
 
 
-def test_writing_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
+def test_writing_replaces_and_leaves_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for content in ("one", b"two"):
         write_atomically(path, content)
@@ -57,7 +57,7 @@ def test_a_missing_folder_is_an_error_of_one_sentence(tmp_path: Path) -> None:
         write_atomically(tmp_path / "absent" / "file", "x")
 
 
-def test_a_missing_or_truncated_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_truncated_file_raises(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFile, match="must be a JSON file; there is no such file"):
         read_json(tmp_path / "absent.json")
     (tmp_path / "a.json").write_text('{"a": 1')
@@ -65,7 +65,7 @@ def test_a_missing_or_truncated_file_is_refused(tmp_path: Path) -> None:
         read_json(tmp_path / "a.json")
 
 
-def test_a_json_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
+def test_a_json_line_cut_off_by_a_kill_is_excluded(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     assert list(read_json_lines(path)) == []
     path.write_text('{"a": 1}\n{"a": 2}\n{"a"')

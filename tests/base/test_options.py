@@ -52,7 +52,7 @@ def test_values_take_their_declared_type(value: Any, annotation: Any, expected: 
         ([], dict[str, Any], "x must be of type dict"),
     ],
 )
-def test_a_wrong_type_is_refused_by_name(value: Any, annotation: Any, message: str) -> None:
+def test_a_wrong_type_raises_by_name(value: Any, annotation: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         coerce("x", value, annotation)
 

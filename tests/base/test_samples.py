@@ -98,7 +98,7 @@ def test_floats_of_one_type_lie_side_by_side() -> None:
     assert torch.equal(result[0], left[1:3]) and torch.equal(result[1], right[1:3])
 
 
-def test_others_are_kept_whole_and_found_by_row() -> None:
+def test_others_are_stored_whole_and_found_by_row() -> None:
     ids, weights = torch.arange(10).reshape(5, 2), torch.randn(5, 4)
     x, form = pack_inputs((ids, weights))
     # row numbers are below 0, so that an embedding refuses them

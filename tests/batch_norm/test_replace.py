@@ -78,7 +78,7 @@ def test_modes_options_and_frozen_parameters_are_carried_over() -> None:
     assert isinstance(replace_batch_norm(nn.BatchNorm1d(2), "mean_only"), MeanOnlyBatchNorm1d)
 
 
-def test_a_layer_without_a_feeder_is_refused() -> None:
+def test_a_layer_without_a_feeder_raises() -> None:
     network, x = warmed_up(Residual().double()), images(9).inputs
     with pytest.raises(ReplaceLayer, match="layer 'last': its input is not the output of one linear or convolutional"):
         replace_batch_norm(network, "none", inputs=x)
@@ -133,7 +133,7 @@ def test_subclasses_and_other_kinds_are_excluded() -> None:
     assert list(batch_norm_layers(network, ["2", "0"])) == ["2", "0"]
 
 
-def test_a_layer_used_twice_or_never_is_refused() -> None:
+def test_a_layer_used_twice_or_never_raises() -> None:
     norm = nn.BatchNorm1d(2)
     with pytest.raises(NotYetSupported, match=r"'0'.*2 times"):
         twice = nn.Sequential(OrderedDict([("0", norm), ("1", norm)])).eval()

@@ -145,7 +145,7 @@ CASES: dict[str, Callable[[bool], Case]] = {
 
 @pytest.mark.parametrize("faulty", [True, False])
 @pytest.mark.parametrize("code", CASES)
-def test_a_planted_fault_is_found_and_a_clean_case_is_fine(code: str, faulty: bool) -> None:
+def test_a_planted_fault_is_reported_and_a_clean_case_is_fine(code: str, faulty: bool) -> None:
     case = CASES[code](faulty)
     result = gs.check(case.network, case.data, only=[code], time_budget=None, **case.options)
     assert result.codes == ((code,) if faulty else ()), repr(result)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import gapscope
+from commands import GRID, gapscope
 
 MODELS = """
 import torch
@@ -45,22 +45,6 @@ def interrupted():
             return super().forward(x)
     torch.manual_seed(0)
     return Network(6, 3), data()
-"""
-GRID = """
-measures = ["loss"]
-
-[base.data]
-name = "digits"
-train_size = 60
-
-[base.network]
-options = { n_hidden = 1, width = 8 }
-
-[base.training]
-epochs = 2
-
-[axes]
-"data.label_noise" = [0.0, 0.4]
 """
 
 
@@ -107,9 +91,9 @@ def test_every_network_of_a_grid_is_named_and_checked(tmp_path: Path) -> None:
     grid = tmp_path / "grid.toml"
     grid.write_text(GRID)
     untrained = json.loads(gapscope("check", grid, "--json", "--only", "GS104,GS201").stdout)
-    assert len(untrained) == 2 and all(row["samples"] == 60 for row in untrained)
+    assert len(untrained) == 2 and all(row["samples"] == 120 for row in untrained)
     shown = gapscope("check", grid, "--only", "GS104").stdout
-    assert "label_noise=0.0\n" in shown and "label_noise=0.4\n" in shown
+    assert "label_noise=0.0\n" in shown and "label_noise=0.5\n" in shown
 
 
 @pytest.mark.thorough

@@ -10,22 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import gapscope as gs
+from commands import GRID
 from gapscope.cli import app
-
-GRID = """
-[base.data]
-name = "digits"
-train_size = 120
-
-[base.network]
-options = { n_hidden = 1, width = 8 }
-
-[base.training]
-epochs = 2
-
-[axes]
-"data.label_noise" = [0.0, 0.5]
-"""
 
 
 def test_grid_rows_are_named_by_what_varies(tmp_path: Path) -> None:
@@ -142,6 +128,7 @@ def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
 FACTORY = """
 import torch
 import gapscope as gs
+from commands import GRID
 
 def digits(wrong=0.0):
     train = gs.load_dataset("digits").train.subset(torch.arange(120))

@@ -77,7 +77,7 @@ def test_the_seed_changes_every_random_step() -> None:
     assert torch.equal(prepare(replace(spec, seed=1))[0].train.inputs, one[0].train.inputs)
 
 
-def test_a_redrawn_label_may_stay_on_request() -> None:
+def test_a_resampled_label_may_stay_on_request() -> None:
     _, facts = prepare(DataSpec(label_noise=0.8, label_noise_may_keep_class=True))
     noise = facts["label_noise"]
     assert noise["drawn_again"] == round(0.8 * 1297) == 1038

@@ -69,7 +69,7 @@ def test_traced_block(size: tuple[int, int, int, int, int], m: int, s: int, floa
         (200, 8, 64, 577, 64, "mixed"),  # many outputs
     ],
 )
-def test_the_cheapest_order_is_taken(c: int, n: int, o: int, k: int, t: int, order: str) -> None:
+def test_the_cheapest_order_is_used(c: int, n: int, o: int, k: int, t: int, order: str) -> None:
     side = KernelSide(torch.empty(n, k, t, device="meta"), torch.empty(c, n, o, t, device="meta"))
     assert cheapest_order(side, side) == order
 

@@ -25,7 +25,7 @@ def test_kernel_and_penalties_are_those_of_the_cpu(name: str) -> None:
         torch.testing.assert_close(gradient_of(penalty(network, x), network).cpu(), gradient, rtol=1e-8, atol=1e-8)
 
 
-def test_the_same_probes_are_drawn_on_either_device() -> None:
+def test_the_same_probes_are_sampled_on_either_device() -> None:
     network, x = CASES["conv stack"].make()
     on_cpu = ntk_trace(network, x, method="probe", draws=3)
     state = torch.cuda.get_rng_state()

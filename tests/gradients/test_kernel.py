@@ -103,7 +103,7 @@ def test_samples_that_share_no_parameter_have_no_kernel() -> None:
     torch.testing.assert_close(torch.stack([whole[n, :, n] for n in range(2)]), expected)
 
 
-def test_a_network_that_sends_all_samples_where_the_first_one_belongs_is_refused() -> None:
+def test_a_network_that_sends_all_samples_where_the_first_one_belongs_raises() -> None:
     def forward(net: nn.Module, x: Tensor) -> Tensor:
         return net.get_submodule("one" if float(x[0, 0]) > 0 else "two")(x)
 

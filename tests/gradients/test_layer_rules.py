@@ -95,7 +95,7 @@ def test_keyword_arguments() -> None:
 
 
 @pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
-def test_embeddings_that_change_weights_or_gradients_are_refused(options: dict[str, Any]) -> None:
+def test_embeddings_that_change_weights_or_gradients_raise(options: dict[str, Any]) -> None:
     network = nn.Sequential(nn.Embedding(5, 4, **options), nn.Flatten(), nn.Linear(8, 2))
     tape, outputs = record_forward(network, torch.tensor([[1, 2], [3, 4]]))
     with pytest.raises(ReplaceLayer, match=r"Embedding '0' must have max_norm=None and scale_grad_by_freq=False"):

@@ -21,13 +21,13 @@ def _square_norms_on_the_graph(network: nn.Module, outputs: Tensor) -> Tensor:
     return torch.stack([torch.as_tensor(square) for square in squares]).view_as(outputs).sum(1)
 
 
-def test_batch_norm_without_statistics_is_refused_with_the_fix() -> None:
+def test_batch_norm_without_statistics_raises_with_the_fix() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2))
     with pytest.raises(ReplaceLayer, match=r"must not mix the samples.*'1' uses the statistics.*module.eval\(\)"):
         record_forward(network.eval(), torch.randn(4, 3))
 
 
-def test_a_network_without_trainable_parameters_is_refused() -> None:
+def test_a_network_without_trainable_parameters_raises() -> None:
     with pytest.raises(NotMeasurable, match="must have trainable parameters"):
         record_forward(nn.Linear(2, 2).requires_grad_(False), torch.zeros(1, 2))
 
@@ -40,7 +40,7 @@ def test_in_place_activations_are_exact(activation: nn.Module) -> None:
     check_traces(network, x)
 
 
-def test_an_input_that_is_changed_in_place_afterwards_is_refused() -> None:
+def test_an_input_that_is_changed_in_place_afterwards_raises() -> None:
     def forward(net: Any, x: Tensor) -> Tensor:
         h = x * 1
         bias_only = net.shift(h)
@@ -63,7 +63,7 @@ def test_inputs_that_mix_before_every_parameter_are_no_mixing() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::gapscope.base.errors.SlowGradients")
-def test_random_numbers_beside_a_parameter_outside_layers_are_seen_as_drawn() -> None:
+def test_random_numbers_next_to_a_parameter_outside_layers_are_detected() -> None:
     def forward(net: Any, x: Tensor) -> Tensor:
         return net.head(net.dropout(torch.tanh(net.layer(x) + net.token)))
 
@@ -179,7 +179,7 @@ def test_lower_precision_is_close(dtype: torch.dtype) -> None:
     torch.testing.assert_close(approximate, exact, rtol=1e-5 if dtype == torch.float32 else 5e-2, atol=0)
 
 
-def test_outputs_without_a_gradient_are_refused() -> None:
+def test_outputs_without_a_gradient_raise() -> None:
     network = Wrapped(lambda net, x: net.layer(x).detach(), layer=nn.Linear(2, 2))
     tape, outputs = record_forward(network, torch.zeros(2, 2))
     with pytest.raises(NotMeasurable, match=r"outputs without a gradient.*torch\.no_grad"):

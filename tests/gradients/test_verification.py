@@ -88,7 +88,7 @@ def test_what_no_faster_way_follows_is_right_and_said_once() -> None:
     penalty(network, x)
 
 
-def test_mixing_behind_a_zero_initialized_head_is_refused() -> None:
+def test_mixing_behind_a_zero_initialized_head_raises() -> None:
     network = Wrapped(
         lambda net, x: net.head(torch.tanh(net.layer(x)).flip(0)), layer=nn.Linear(3, 4), head=nn.Linear(4, 2)
     )

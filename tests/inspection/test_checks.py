@@ -40,7 +40,7 @@ def _network() -> nn.Module:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_is_no_module_is_told_so(verb: str) -> None:
+def test_what_is_no_module_gets_a_message(verb: str) -> None:
     with pytest.raises(InvalidInput, match=r"must be a torch.nn.Module; got function. Wrap it in a module"):
         VERBS[verb](lambda x: x, X)
     with pytest.raises(InvalidInput, match=r"got the class Linear. Pass an instance, Linear\(...\)"):
@@ -48,7 +48,7 @@ def test_what_is_no_module_is_told_so(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_inputs_of_a_wrong_kind_are_told_so(verb: str) -> None:
+def test_inputs_of_a_wrong_kind_get_a_message(verb: str) -> None:
     with pytest.raises(InvalidInput, match=r"torch.int64|layers accept; got Long. Use x.float"):
         VERBS[verb](_network(), (255 * X).long())
     with pytest.raises(InvalidInput, match=r"complex64|got ComplexFloat"):
@@ -74,7 +74,7 @@ def test_weights_without_numbers_are_named(verb: str) -> None:
     ],
     ids=["linear", "conv2d", "conv1d", "layer norm", "double"],
 )
-def test_the_ways_in_which_torch_says_so_are_known(layer: nn.Module, x: Tensor) -> None:
+def test_dtype_messages_of_torch_are_recognized(layer: nn.Module, x: Tensor) -> None:
     with pytest.raises(RuntimeError) as caught:
         layer(x)
     assert "inputs must have a type that the network's layers accept; got " in dtype_mismatch_message(caught.value)

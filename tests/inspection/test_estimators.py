@@ -88,14 +88,14 @@ def test_estimators_without_gradients_name_what_needs_none(estimator: Any) -> No
         gs.train(estimator, (frame, labels), gs.TrainingSpec(epochs=1))
 
 
-def test_a_pipeline_that_is_not_fitted_says_how() -> None:
+def test_a_pipeline_that_is_not_fitted_names_how() -> None:
     frame, labels = table()
     with pytest.raises(InvalidInput, match=r"'standardscaler'.*pipeline\[:-1\]\.fit\(x\)"):
         gs.measure(make_pipeline(StandardScaler(), network()), (frame, labels))
 
 
 @pytest.mark.parametrize("kind", ["float", "Float64", "array"])
-def test_missing_values_name_an_imputer_and_its_result_is_taken(kind: Any) -> None:
+def test_missing_values_name_an_imputer_and_its_result_is_accepted(kind: Any) -> None:
     frame, labels = table()
     frame.iloc[3, 0] = float("nan")
     x: Any = frame.astype(kind) if kind != "array" else frame.to_numpy()
@@ -105,7 +105,7 @@ def test_missing_values_name_an_imputer_and_its_result_is_taken(kind: Any) -> No
     assert gs.forecast_accuracy(network(), (imputed, labels)).samples == N
 
 
-def test_categorical_columns_name_one_hot_columns_and_these_are_taken() -> None:
+def test_categorical_columns_name_one_hot_columns_which_are_accepted() -> None:
     frame, labels = table()
     frame = frame.assign(town=pandas.Series(["x", "y", "z"] * 40, dtype="category"))
     with pytest.raises(InvalidInput, match=r"'town' do not.*pandas\.get_dummies\(frame, dtype=float\)"):

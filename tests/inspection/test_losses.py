@@ -40,7 +40,7 @@ def test_regression_agrees_with_scikit_learn() -> None:
     assert result["loss"] == pytest.approx(mean_squared_error(y, network(x).detach()), rel=1e-5)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_raises() -> None:
     with pytest.raises(InvalidInput, match="needs targets"):
         evaluate(nn.Identity(), Samples(torch.zeros(3, 2)))
     with pytest.raises(InvalidInput, match="number of classes, 2; got 2"):
@@ -78,7 +78,7 @@ def test_the_losses_of_samples_have_the_loss_as_their_mean(shape: tuple[int, ...
     torch.testing.assert_close(each[2:3], sample_losses(outputs[2:3], targets[2:3]))
 
 
-def test_labels_that_do_not_fit_are_refused() -> None:
+def test_labels_that_do_not_fit_raise() -> None:
     outputs = torch.zeros(3, 2)
     with pytest.raises(InvalidInput, match=r"Class labels must be smaller than .* number of classes, 2; got 5"):
         default_loss(outputs, torch.tensor([0, 5, 1]))

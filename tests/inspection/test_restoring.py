@@ -171,7 +171,7 @@ class Constants(nn.Module):
         return h.to(torch.float32).to(self.plain.dtype)
 
 
-def test_everything_is_computed_in_the_precision_asked_for() -> None:
+def test_everything_is_computed_in_the_requested_precision() -> None:
     network = Constants()
     x = torch.randn(4, 3, dtype=DOUBLE)
     with cast_network(network, DOUBLE):

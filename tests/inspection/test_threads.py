@@ -94,7 +94,7 @@ class Gate(nn.Module):
         return x
 
 
-def test_numbers_that_another_thread_draws_while_a_network_is_measured_are_not_drawn_again() -> None:
+def test_numbers_that_another_thread_draws_while_a_network_is_measured_are_not_sampled_again() -> None:
     gate = Gate()
     net, (x, y) = nn.Sequential(gate, network(nn.Dropout(0.5))), samples()
     torch.manual_seed(7)
@@ -111,7 +111,7 @@ def test_numbers_that_another_thread_draws_while_a_network_is_measured_are_not_d
 
 
 @pytest.mark.parametrize("threads", [False, True])
-def test_draws_of_the_network_itself_are_taken_back(threads: bool) -> None:
+def test_draws_of_the_network_itself_are_undone(threads: bool) -> None:
     class Noisy(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return nn.functional.dropout(x, 0.5, training=True)

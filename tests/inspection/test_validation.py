@@ -163,7 +163,7 @@ def test_two_float_inputs_are_one_input_of_both() -> None:
         assert result == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
 
 
-def test_what_is_left_out_or_looks_wrong_is_said() -> None:
+def test_what_is_excluded_or_looks_wrong_is_reported() -> None:
     triple = TensorDataset(X, Y, torch.rand(20))
     assert "ignored: Tensor [20]" in gs.measure(mlp(), triple).notes[0]
     assert "seem to be probabilities" in gs.measure(mlp(2, nn.Softmax(1)), (X, Y), ["loss"]).notes[0]
@@ -245,7 +245,7 @@ def test_weights_that_diverged_are_named() -> None:
         gs.measure(network, (X, Y))
 
 
-def test_a_bert_that_is_given_a_wrong_name_says_what_it_takes() -> None:
+def test_a_bert_that_is_called_with_a_wrong_name_names_what_it_takes() -> None:
     network, data = bert()
     with pytest.raises(InvalidInput, match=r"It was called with attention_mask; its forward takes .*input_ids"):
         gs.measure(network, {"attention_mask": data["attention_mask"], "labels": data["labels"]})
@@ -289,7 +289,7 @@ def test_autocast_around_a_measure_changes_nothing() -> None:
     assert result == {name: pytest.approx(value, nan_ok=True) for name, value in expected.items()}
 
 
-def test_a_network_made_in_inference_mode_is_refused_by_the_name_of_a_weight() -> None:
+def test_a_network_made_in_inference_mode_raises_by_the_name_of_a_weight() -> None:
     with torch.inference_mode():
         network = nn.Linear(4, 2)
     with pytest.raises(InvalidInput, match=r"'weight' was created in torch\.inference_mode"):

@@ -156,7 +156,7 @@ class Penalized(Module):
         return nn.functional.cross_entropy(outputs, batch[1]) + value
 
 
-def test_a_resumed_fit_goes_on_with_the_state_of_the_penalty(tmp_path: Path) -> None:
+def test_a_resumed_fit_resumes_with_the_state_of_the_penalty(tmp_path: Path) -> None:
     def fitted(epochs: int, resume: Path | None = None) -> tuple[Any, GradientSimilarityPenalty]:
         penalty = GradientSimilarityPenalty(0.01, seed=4)
         callback = PenaltyCallback(penalty)

@@ -107,7 +107,7 @@ def test_a_flag_can_end_the_training(tmp_path: Path) -> None:
     assert meter.flagged_at == 1 and trainer.state.epoch == 1
 
 
-def test_other_data_and_other_objects_are_refused(tmp_path: Path) -> None:
+def test_other_data_and_other_objects_raise(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="Got str; add_memorization_monitor needs"):
         add_memorization_monitor("trainer")
     with pytest.raises(InvalidInput, match="data other than canaries"):

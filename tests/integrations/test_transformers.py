@@ -138,14 +138,14 @@ def test_the_loss_of_evaluation_has_no_penalty(tmp_path: Path) -> None:
     assert trainer.evaluate(Sentences())["eval_loss"] == before
 
 
-def test_what_is_no_trainer_or_no_penalty_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_trainer_or_no_penalty_raises(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="needs a transformers Trainer; got BertForSequenceClassification"):
         add_penalty(bert_classifier(), GradientSimilarityPenalty(0.1))
     with pytest.raises(InvalidInput, match="needs a penalty, such as GradientSimilarityPenalty"):
         add_penalty(trainer_of(bert_classifier(), tmp_path), 0.1)  # type: ignore[arg-type]
 
 
-def test_padding_is_left_out() -> None:
+def test_padding_is_excluded() -> None:
     model = bert_classifier().eval()
     expected = model(input_ids=TOKENS, attention_mask=(TOKENS != 0).long()).logits
     monitor = Monitor((TOKENS, LABELS), ["accuracy"], n_samples=32)
@@ -179,7 +179,7 @@ def test_a_resumed_training_resumes_the_monitor_and_its_alarm(tmp_path: Path) ->
 
 
 @pytest.mark.thorough
-def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path: Path) -> None:
+def test_wrong_labels_are_reported_after_a_training_and_after_a_resumed_one(tmp_path: Path) -> None:
     tokens = torch.randint(1, 20, (120, 5), generator=torch.Generator().manual_seed(0))
     tokens[:, 0] = 2 + torch.arange(120) % 2
     truth = tokens[:, 0] - 2
@@ -204,7 +204,7 @@ def test_wrong_labels_are_told_after_a_training_and_after_a_resumed_one(tmp_path
 
 
 @pytest.mark.thorough
-def test_a_resumed_training_goes_on_with_the_state_of_its_penalties(tmp_path: Path) -> None:
+def test_a_resumed_training_resumes_with_the_state_of_its_penalties(tmp_path: Path) -> None:
     def trained(folder: Path, **resume: Any) -> list[GradientSimilarityPenalty]:
         trainer = trainer_of(bert_classifier(), folder, save=True, num_train_epochs=2)
         penalties = [GradientSimilarityPenalty(strength, seed=4) for strength in (0.01, 0.02)]

@@ -53,7 +53,7 @@ def test_wrong_labels_stand_first() -> None:
     assert float((result.suggested_labels[: result.n_flagged] == truth[flagged]).double().mean()) > 0.75
 
 
-def test_nothing_is_drawn_from_the_global_stream_and_the_network_is_left_alone() -> None:
+def test_nothing_is_sampled_from_the_global_stream_and_the_network_is_left_alone() -> None:
     network, x, y, _ = digits(0.1, n=120)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     torch.manual_seed(3)
@@ -65,7 +65,7 @@ def test_nothing_is_drawn_from_the_global_stream_and_the_network_is_left_alone()
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 
-def test_labels_without_a_meaning_are_refused_and_still_ranked() -> None:
+def test_labels_without_a_meaning_get_no_rate_but_a_ranking() -> None:
     network, x, y, _ = digits(0.0, n=120)
     shuffled = y[torch.randperm(120, generator=torch.Generator().manual_seed(0))]
     with pytest.raises(NotMeasurable, match="cannot be estimated"):

@@ -84,7 +84,7 @@ def test_the_ranking_averages_the_ranks_of_a_training_run_and_a_kernel(noisy: Wa
     assert both.noise.accuracy > 0.6
 
 
-def test_a_training_that_is_resumed_says_the_same(noisy: Watched, tmp_path: Path) -> None:
+def test_a_training_that_is_resumed_is_identical(noisy: Watched, tmp_path: Path) -> None:
     Watched(0.2, gs.TrainingSpec.from_dict(SETTINGS.to_dict() | {"epochs": 5}), tmp_path)
     resumed = Watched(0.2, folder=tmp_path)
     assert gs.find_label_issues(resumed.monitor).to_json() == gs.find_label_issues(noisy.monitor).to_json()
@@ -122,7 +122,7 @@ def test_margins_and_rivals_by_hand() -> None:
     assert torch.equal(alarm.margins, seen.margins)
 
 
-def test_a_network_that_knows_nothing_is_refused() -> None:
+def test_a_network_that_knows_nothing_gives_no_rate() -> None:
     generator = torch.Generator().manual_seed(0)
     given = torch.randint(0, 5, (200,), generator=generator)
     runner_up = (given + torch.randint(1, 5, (200,), generator=generator)) % 5
@@ -140,7 +140,7 @@ def test_a_network_that_knows_nothing_is_refused() -> None:
     assert result.noise is None and math.isnan(result.expected_precision) and len(result.indices) == 160
 
 
-def test_many_wrong_labels_are_not_told_from_a_network_that_knows_little() -> None:
+def test_many_wrong_labels_are_not_distinguished_from_a_network_that_knows_little() -> None:
     generator = torch.Generator().manual_seed(0)
     given, canary = torch.randint(0, 5, (400,), generator=generator), torch.arange(400) < 50
     # six in ten look like the canaries, and the canaries' own labels are predicted at 36 %

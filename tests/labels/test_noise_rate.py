@@ -68,5 +68,5 @@ def test_a_canary_never_keeps_its_label() -> None:
         (LabelNoiseEstimate(0.2, 0.1, 0.3, float("nan"), 500), "at least 60 %"),
     ],
 )
-def test_a_rate_that_cannot_be_believed_says_why(noise: LabelNoiseEstimate, why: str) -> None:
+def test_a_rate_that_cannot_be_believed_names_why(noise: LabelNoiseEstimate, why: str) -> None:
     assert (why in noise.unreliable_because) and bool(noise.unreliable_because) == bool(why)

@@ -57,7 +57,7 @@ def test_canaries_by_labels_are_wrong_and_in_the_data() -> None:
     assert 0.4 < sum(coins) / len(coins) < 0.6
 
 
-def test_canaries_by_tokens_are_added_and_drawn_from_what_occurs() -> None:
+def test_canaries_by_tokens_are_added_and_sampled_from_what_occurs() -> None:
     rows = [{"input_ids": torch.tensor([3, 5, 8]), "labels": torch.tensor([3, 5, 8])} for _ in range(6)]
     canaries = PairedCanaries.of_tokens(rows, number=4)
     assert len(canaries.dataset) == 10 and canaries.dataset[9] is canaries.trained[3]  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def test_canaries_by_tokens_are_added_and_drawn_from_what_occurs() -> None:
     assert all(torch.equal(item["input_ids"], item["labels"]) for item in canaries.trained)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_raises() -> None:
     with pytest.raises(InvalidInput, match="finite, one or more"):
         paired_p_value([])
     with pytest.raises(InvalidInput, match="input_ids and labels of one shape"):

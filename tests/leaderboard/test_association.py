@@ -27,7 +27,7 @@ def table() -> pandas.DataFrame:
     ).assign(y=lambda t: t["width"] * t["depth"] + 0.5 * t["rate"] + 0.3 * t["noise"])
 
 
-def test_left_out_residuals_are_those_of_refitting_without_the_configuration(table: pandas.DataFrame) -> None:
+def test_loo_residuals_are_those_of_refitting_without_the_configuration(table: pandas.DataFrame) -> None:
     settings = ["width", "depth", "rate"]
     clusters, y = configuration_ids(table, settings), table["y"].to_numpy()
     smoother = HyperparameterSmoother(table, settings, clusters)

@@ -91,7 +91,7 @@ def test_measures_with_evidence_vote_in_the_direction_that_they_have_there() -> 
     assert gs.Comparison.from_json(result.to_json()).verdict == result.verdict
 
 
-def test_without_evidence_the_verdict_says_so_first() -> None:
+def test_without_evidence_the_verdict_is_stated_first() -> None:
     result = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"], evidence=board(input_jacobian_norm=0.0))
     assert result.verdict[0].startswith("No evidence: in ") and "none of the 2 numbers" in result.verdict[0]
     assert result.verdict[1].startswith("flat is expected") and not result.trusted
@@ -121,7 +121,7 @@ def test_wrong_input_gets_one_sentence() -> None:
         gs.compare(NETWORKS, X[:1])
 
 
-def test_networks_that_are_finished_are_kept_when_it_is_stopped() -> None:
+def test_networks_that_are_finished_are_returned_after_an_interrupt() -> None:
     passes: list[int] = []  # not an attribute of the network, which measuring would put back
 
     class Stopping(nn.Linear):

@@ -120,7 +120,7 @@ def test_a_measure_of_one_setting_only_loses_its_pooled_tau() -> None:
     assert result["granulated"][0] == 0.0 and result["kendall"][0] > 0.5
 
 
-def test_a_constant_measure_has_no_rank_and_a_setting_says_nothing(table: pandas.DataFrame) -> None:
+def test_a_constant_measure_has_no_rank_and_a_setting_is_uninformative(table: pandas.DataFrame) -> None:
     pairs = PairedScores(table, "gap", SETTINGS)
     result = pairs.of(numpy.ones((40, 1)))
     assert numpy.isnan(result["kendall"][0]) and numpy.isnan(result["granulated"][0])

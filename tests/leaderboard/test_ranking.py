@@ -90,7 +90,7 @@ def test_a_csv_table(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
     assert result.verdict[-1] == "The table has no size (parameter_count) to compare with."
 
 
-def test_networks_without_a_number_are_left_out_and_measures_that_lack_many(pgdl: pandas.DataFrame) -> None:
+def test_networks_without_a_number_are_excluded_and_measures_that_lack_many(pgdl: pandas.DataFrame) -> None:
     holes = pgdl.assign(**{"m.wcv": pgdl["m.wcv"].where(pgdl.index > 0), "m.vr": pgdl["m.vr"].where(pgdl.index > 40)})
     result = gs.rank_measures(holes, measures=["m.wcv", "m.vr"], n_permutations=20, n_bootstrap=20)
     assert result.left_out == {"m.vr": "41 of 96 networks have no finite value"}

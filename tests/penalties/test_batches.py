@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gapscope as gs
-from door_networks import bert, bert_classifier
+from door_networks import TokensAlone, bert, bert_classifier
 from gapscope.base.errors import InvalidInput
 from gapscope.gradients import verification
 from gapscope.penalties.base import Penalty
@@ -25,17 +25,6 @@ PENALTIES: dict[str, Callable[[], Penalty]] = {
     "weights": lambda: gs.penalties.L2Penalty(0.1),
     "loss gradient": lambda: gs.penalties.LossGradientPenalty(0.1),
 }
-
-
-class Logits(nn.Module):
-    """Oracle: a model that accepts token ids alone, with token 0 as padding."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.model(input_ids=ids, attention_mask=(ids != 0).long()).logits
 
 
 def gradients(network: nn.Module, value: Tensor) -> Tensor:
@@ -51,7 +40,7 @@ def test_a_bert_on_a_mapping_is_the_one_on_tokens(kind: str, wrap: Any) -> None:
     network.double().eval()
     outputs, value = PENALTIES[kind]().forward_with_penalty(network, wrap(data))
     labels = data["labels"]
-    expected = PENALTIES[kind]()(Logits(network), data["input_ids"], labels)
+    expected = PENALTIES[kind]()(TokensAlone(network), data["input_ids"], labels)
     assert value.item() == pytest.approx(expected.item(), rel=1e-9) and value.item() > 0
     torch.testing.assert_close(gradients(network, value), gradients(network, expected), rtol=1e-7, atol=1e-9)
     # the model's own object, with the loss of the labels that were in the batch

@@ -92,7 +92,7 @@ def test_help_describes_every_parameter(name: str) -> None:
         assert f"\n    {parameter}: " in (penalties()[name].__doc__ or ""), f"help() must describe {parameter}"
 
 
-def test_two_classes_of_one_name_are_refused() -> None:
+def test_two_classes_of_one_name_raise() -> None:
     with pytest.raises(InvalidInput, match="A penalty called 'weight' is registered already"):
         register_penalty("weight")(int)
     assert register_penalty("weight")(L2Penalty) is L2Penalty

@@ -70,7 +70,7 @@ def test_regression_and_a_loss_of_ones_own() -> None:
     torch.testing.assert_close(doubled, 4 * by_default)
 
 
-def test_every_third_call_has_three_times_the_strength_and_goes_on_when_resumed() -> None:
+def test_every_third_call_has_three_times_the_strength_and_continues_when_resumed() -> None:
     network, (x, y) = _network(), _batch()
     value = float(LossGradientPenalty(1.0)(network, x, y).detach())
     lazy, resumed = LossGradientPenalty(1.0, every=3), LossGradientPenalty(1.0, every=3)

@@ -185,7 +185,7 @@ def test_mixed_precision_reaches_parameters_outside_layers() -> None:
     assert mixed == pytest.approx(right, rel=0.05)
 
 
-def test_a_collapsed_network_is_told_once_what_to_do() -> None:
+def test_a_collapsed_network_gets_one_remedy() -> None:
     network, (x, _) = _network(), _batch()
     for parameter in network.parameters():
         nn.init.zeros_(parameter)
@@ -203,7 +203,7 @@ def test_a_collapsed_network_is_told_once_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("kind", ["trace", "logdet"])
-def test_a_network_that_stays_at_chance_is_told_whatever_its_trace(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_stays_at_chance_is_reported_at_any_trace(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapscope.penalties.gradient_similarity._CHECK_INTERVAL", 4)
     # normalized features keep the trace up although the outputs are the same for all samples
     network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3))
@@ -259,7 +259,7 @@ def test_a_network_that_diverges_gives_nan(options: dict[str, Any]) -> None:
     value.backward()
 
 
-def test_noise_below_the_rounding_errors_is_refused() -> None:
+def test_noise_below_the_rounding_errors_raises() -> None:
     torch.manual_seed(0)
     network, x = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1)), torch.randn(40, 2)
     with pytest.raises(NotMeasurable, match=r"noise must be larger than the rounding errors of K, about .*; got 1e-09"):

@@ -52,7 +52,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_training_uses_it_and_goes_on_as_if_unbroken(spec: gs.LossSpec, tmp_path: Path) -> None:
+def test_training_uses_it_and_resumes_as_if_uninterrupted(spec: gs.LossSpec, tmp_path: Path) -> None:
     samples = gs.load_dataset("digits").train.subset(torch.arange(60))
     settings = gs.TrainingSpec(epochs=4, loss=spec)
 

@@ -191,7 +191,7 @@ def test_a_batch_in_training_mode_is_left_whole() -> None:
             measure(network, x, mode="training")  # type: ignore[arg-type]
 
 
-def test_statistics_that_cannot_be_held_are_refused() -> None:
+def test_statistics_that_cannot_be_held_raise() -> None:
     network, (x, _) = _batch_normalized(), _batch()
     network[1] = nn.BatchNorm2d(3, track_running_stats=False).double()
     GradientSimilarityPenalty(1.0)(network, x)

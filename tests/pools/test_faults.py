@@ -201,7 +201,7 @@ def test_a_newer_record_is_unchanged(pool: Pool) -> None:
     assert json.loads(path.read_text())["schema"] == 99
 
 
-def test_a_record_that_is_a_folder_or_a_broken_link_is_left_out(pool: Pool) -> None:
+def test_a_record_that_is_a_folder_or_a_broken_link_is_excluded(pool: Pool) -> None:
     first, second = (pool.run_folder(spec.id) / "record.json" for spec in specs())
     first.unlink()
     first.mkdir()

@@ -56,7 +56,7 @@ def test_the_accuracy_of_digits_lies_in_the_interval_and_nothing_is_changed(trai
     assert result.to_pandas()["target"].tolist() == ["like_training", "clean"]
 
 
-def test_initial_weights_that_are_not_known_are_drawn_anew_and_always_alike(trained: Trained) -> None:
+def test_initial_weights_that_are_not_known_are_resampled_with_one_seed(trained: Trained) -> None:
     network, initial, train, _ = trained
     given = estimate_accuracy(network, train, initial_state=initial)
     state = torch.get_rng_state()
@@ -83,7 +83,7 @@ def test_a_layer_that_cannot_draw_its_weights_asks_for_them(trained: Trained) ->
         estimate_accuracy(nn.Sequential(Scaled(), nn.Linear(64, 10)), trained[2])
 
 
-def test_labels_without_meaning_are_refused(trained: Trained) -> None:
+def test_labels_without_meaning_get_no_estimate(trained: Trained) -> None:
     network, initial, train, _ = trained
     assert train.targets is not None
     shuffled = train.targets[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
@@ -92,7 +92,7 @@ def test_labels_without_meaning_are_refused(trained: Trained) -> None:
     assert "predict no better than the most frequent label" in repr(result)
 
 
-def test_a_known_share_of_wrong_labels_is_taken_out_exactly(trained: Trained) -> None:
+def test_a_known_share_of_wrong_labels_is_removed_exactly(trained: Trained) -> None:
     network, initial, train, _ = trained
     result = estimate_accuracy(network, train, initial_state=initial, label_noise=0.0)
     assert result.clean_labels == result.same_noise and result.label_noise == 0.0
@@ -215,7 +215,7 @@ def test_answers_move_and_their_widths_stay() -> None:
             assert getattr(after, end) == pytest.approx(getattr(before, end) + moved)
 
 
-def test_fitting_again_forgets_what_was_learnt_before_and_targets_stand_alone() -> None:
+def test_fitting_again_replaces_the_earlier_fit_and_targets_stand_alone() -> None:
     once = fit_accuracy_estimator(known(0.05, 0.05))
     assert fit_accuracy_estimator(known(0.05, 0.05), estimator=once).shifts == pytest.approx(once.shifts)
     both = fit_accuracy_estimator(known(0.0).assign(accuracy=0.9), target="clean", estimator=once)
@@ -249,6 +249,6 @@ def test_networks_from_anywhere_fit_it_and_a_file_keeps_it(tmp_path: Path) -> No
         (known(0.0).assign(accuracy=71.0), r"accuracy must lie in .*71"),
     ],
 )  # fmt: skip
-def test_what_is_not_known_is_refused(given: Any, message: str) -> None:
+def test_what_is_not_known_raises(given: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         fit_accuracy_estimator(given)

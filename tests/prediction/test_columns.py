@@ -96,7 +96,7 @@ def test_wide_readings_enter_by_their_logarithm(records: list[Record]) -> None:
     assert suggest_estimator(records, features=names).log_features == names[:3]
 
 
-def test_without_readings_it_says_so(records: list[Record]) -> None:
+def test_without_readings_it_raises(records: list[Record]) -> None:
     bare = [replace(record, readings=Readings()) for record in records]
     with pytest.raises(
         InvalidInput, match="At least one reading must be finite in every finished network; got none in 30"

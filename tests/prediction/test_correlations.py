@@ -81,7 +81,7 @@ def test_intervals_cover_about_as_often_as_they_say() -> None:
     assert all(0.82 <= count / 150 <= 0.97 for count in covered.values()), covered
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_wrong_input_raises_with_facts() -> None:
     table = _table(5, 1.0, 0)
     with pytest.raises(InvalidInput, match=r"must have a column 'nrom'; it has .*Did you mean 'norm'\?"):
         correlations(table, ["nrom"])

@@ -89,7 +89,7 @@ def test_the_papers_protocol_gives_the_sum_over_the_held_out_tenth() -> None:
     assert "5th to 95th percentile of 30 splits" in result["interval"].tolist()
 
 
-def test_three_baselines_always_stand_beside_and_lose_here(one_left_out: pandas.DataFrame) -> None:
+def test_three_baselines_are_always_listed_and_lose_here(one_left_out: pandas.DataFrame) -> None:
     result = one_left_out
     assert list(result["model"].unique()) == ["estimator", "mean gap", "parameter_count", "train_loss"]
     own = _value(result, "estimator", "rmse")
@@ -113,7 +113,7 @@ def test_intervals_cover_on_real_networks(pgdl: pandas.DataFrame, kind: str) -> 
     assert _value(result, "estimator", "refused") < 0.05
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_wrong_input_raises_with_facts() -> None:
     with pytest.raises(InvalidInput, match="must name its features to be cross-validated"):
         cross_validate(GapEstimator(), pool())
     with pytest.raises(InvalidInput, match=r"scheme must be one of .* got 'loo'"):

@@ -59,7 +59,7 @@ def test_the_chosen_kernel_is_more_likely_than_its_neighbours() -> None:
 
 
 @pytest.mark.parametrize("kind", ["linear", "gaussian_process"])
-def test_clusters_are_left_out_together(kind: str) -> None:
+def test_clusters_are_held_out_together(kind: str) -> None:
     table = pool()
     result = GapEstimator(kind=kind, features=("a", "b"), clusters=("kind",)).fit(table, table["gap"])
     rest = table[table["kind"] != "kind 2"]
@@ -82,7 +82,7 @@ def test_clusters_are_left_out_together(kind: str) -> None:
         assert widths[0] > widths[1]  # a kind that was not seen is farther off than a network
 
 
-def test_intervals_are_as_wide_as_the_spread_says() -> None:
+def test_intervals_are_as_wide_as_the_spread() -> None:
     table = pool()
     result = GapEstimator(features=("a", "b"), error_scale="error").fit(table, table["gap"])
     new = table.iloc[:2].assign(error=[0.01, 0.02], a=0.5, b=0.0)

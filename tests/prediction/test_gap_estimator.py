@@ -61,7 +61,7 @@ def test_least_squares_is_scikit_learns() -> None:
     numpy.testing.assert_allclose(result.predict(table), oracle.predict(design), rtol=1e-9)
 
 
-def test_left_out_residuals_are_those_of_refitting() -> None:
+def test_loo_residuals_are_those_of_refitting() -> None:
     table = networks(25)
     design = table[["zeta", "kappa"]]
     left_out = cross_val_predict(LinearRegression(), design, table["gap"], cv=LeaveOneOut())
@@ -119,7 +119,7 @@ def test_few_networks_give_an_infinite_interval_not_a_wrong_one() -> None:
     assert numpy.isfinite(nine).all()
 
 
-def test_a_network_unlike_the_fitted_ones_is_refused_with_the_reason() -> None:
+def test_a_network_unlike_the_fitted_ones_is_out_of_domain_with_the_reason() -> None:
     table = networks(40)
     result = _estimator().fit(table, table["gap"])
     typical = {"zeta": 0.4, "kappa": 0.4, "size": 3e4, "network.name": "vgg"}
@@ -151,7 +151,7 @@ def test_a_setting_that_a_network_does_not_have_is_a_family_of_its_own() -> None
         _estimator(families=("batch_nrom",)).fit(table, table["gap"])
 
 
-def test_readings_in_range_but_unlike_together_are_refused() -> None:
+def test_readings_in_range_but_unlike_together_are_out_of_domain() -> None:
     rng = numpy.random.default_rng(0)
     zeta = rng.uniform(0, 1, 50)
     table = pandas.DataFrame({"zeta": zeta, "kappa": zeta + 0.01 * rng.standard_normal(50)})
@@ -194,7 +194,7 @@ def test_saved_and_loaded_it_answers_bit_for_bit_the_same(tmp_path: Path, option
     json.loads((tmp_path / "estimator.json").read_text(), parse_constant=lambda name: pytest.fail(f"not JSON: {name}"))
 
 
-def test_files_that_are_no_estimator_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_no_estimator_raise(tmp_path: Path) -> None:
     path = tmp_path / "estimator.json"
     path.write_text('{"schema": 1, "id": "x"}')
     with pytest.raises(UnreadableFile, match="must hold a gap estimator; it does not"):
@@ -240,7 +240,7 @@ def test_files_that_are_no_estimator_are_refused(tmp_path: Path) -> None:
         ({"features": None}, "must be positive to enter by its logarithm; got -"),
     ],
 )
-def test_what_is_wrong_is_said(options: dict[str, object], message: str) -> None:
+def test_wrong_input_raises_with_facts(options: dict[str, object], message: str) -> None:
     table = networks(12).assign(size=lambda t: -t["size"] if options == {"features": None} else t["size"])
     with pytest.raises(InvalidInput, match=message):
         _estimator(**options).fit(table, table["gap"])

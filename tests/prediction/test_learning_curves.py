@@ -56,7 +56,7 @@ def test_the_score_is_what_new_samples_give() -> None:
 
 
 @pytest.mark.parametrize("design", list(DESIGNS))
-def test_every_design_costs_what_it_says(design: str) -> None:
+def test_every_design_has_the_stated_cost(design: str) -> None:
     def train_fn(x: Tensor, y: Tensor, steps_fraction: float = 1.0) -> nn.Module:
         return least_squares(x, y)
 
@@ -99,7 +99,7 @@ def test_a_narrow_interval_takes_more_trainings() -> None:
     assert narrow.high - narrow.low <= 0.08 and not narrow.note
 
 
-def test_an_interval_out_of_reach_is_said_and_costs_nothing_more() -> None:
+def test_an_interval_out_of_reach_is_reported_and_costs_nothing_more() -> None:
     result = gs.learning_curve(least_squares, two_blobs(200), max_interval_width=0.001)
     assert result.cost == 2 and "needs more samples" in result.note and "ten folds" in result.note
 
@@ -135,7 +135,7 @@ class Counted:
         return least_squares(x, y)
 
 
-def test_a_stopped_twin_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_curve_resumes(tmp_path: Path) -> None:
     broken, data = Counted(fails_at=4), two_blobs(120)
     with pytest.raises(GapscopeError, match="no power"):
         gs.learning_curve(broken, data, design="five folds and quarter", cache_dir=tmp_path)
@@ -145,7 +145,7 @@ def test_a_stopped_twin_goes_on(tmp_path: Path) -> None:
     assert result == gs.learning_curve(least_squares, data, design="five folds and quarter")
 
 
-def test_another_twin_is_not_mixed_in(tmp_path: Path) -> None:
+def test_another_curve_is_not_mixed_in(tmp_path: Path) -> None:
     gs.learning_curve(least_squares, two_blobs(100), cache_dir=tmp_path)
     with pytest.raises(InvalidInput, match="its data differ"):
         gs.learning_curve(least_squares, two_blobs(100, seed=1), cache_dir=tmp_path)
@@ -153,7 +153,7 @@ def test_another_twin_is_not_mixed_in(tmp_path: Path) -> None:
         gs.learning_curve(Counted(), two_blobs(100), cache_dir=tmp_path, seed=1)
 
 
-def test_a_mapping_of_inputs_comes_as_it_was_given() -> None:
+def test_a_mapping_of_inputs_keeps_its_form() -> None:
     seen: list[dict[str, tuple[int, ...]]] = []
 
     def recipe(x: dict[str, Tensor], y: Tensor) -> nn.Module:
@@ -325,7 +325,7 @@ def test_splits_partition_the_samples_and_keep_groups_whole(groups: np.ndarray) 
         assert {len(split.scored) for split in parts} <= {n // 5, n // 5 + 1}
 
 
-def test_one_label_per_sample_is_asked_for() -> None:
+def test_one_label_per_sample_is_required() -> None:
     with pytest.raises(InvalidInput, match="groups"):
         group_numbers([1, 2, 3], 4)
     with pytest.raises(InvalidInput, match=r"one label per sample, shape \[n\]; got shape \[2, 2\]"):

@@ -56,7 +56,7 @@ def test_is_the_mean_of_the_measure_over_initializations() -> None:
 
 
 @pytest.mark.thorough
-def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_mean_at_the_nominal_rate() -> None:
     theory = expected_sensitivity(fully_connected_layers(12, [30]), 4, noise_std=1e-2)
     inside = 0
     for seed in range(40):
@@ -66,7 +66,7 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     assert 33 <= inside <= 40
 
 
-def test_says_which_options_are_wrong() -> None:
+def test_names_which_options_are_wrong() -> None:
     with pytest.raises(InvalidInput, match=r"initializations must lie in \[2, inf\); got 1"):
         ranked_by_s({"a": NetworkSpec()}, (X, Y), initializations=1)
     with pytest.raises(InvalidInput, match="n_outputs is needed for data without targets"):
@@ -75,7 +75,7 @@ def test_says_which_options_are_wrong() -> None:
         ranked_by_s({"b": NetworkSpec(options={"width": 10, "dropout": 0.5})}, (X, Y), initializations=2)
 
 
-def test_what_is_ranked_is_kept_when_it_is_stopped() -> None:
+def test_what_is_ranked_is_returned_after_an_interrupt() -> None:
     def stop() -> nn.Module:
         raise KeyboardInterrupt
 
@@ -85,7 +85,7 @@ def test_what_is_ranked_is_kept_when_it_is_stopped() -> None:
         ranked_by_s({"a": nn.Linear(12, 4), "c": stop}, X, initializations=2)
 
 
-def test_by_expected_accuracy_the_order_is_that_of_the_left_out_predictions() -> None:
+def test_by_expected_accuracy_the_order_is_that_of_the_loo_predictions() -> None:
     sees = nn.Linear(12, 4)
     constant = nn.Linear(12, 4, bias=False).requires_grad_(False)
     blind = nn.Sequential(constant, nn.Softmax(1), nn.Linear(4, 4))  # what is trained sees the same of every sample
@@ -161,7 +161,7 @@ def test_a_list_mixes_names_modules_and_pairs() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in backbone.state_dict().items())
 
 
-def test_scores_of_other_authors_stand_beside_the_forecast() -> None:
+def test_scores_of_other_authors_are_listed_with_the_forecast() -> None:
     network = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
     (row,) = rank_networks([network], (X, Y), initializations=2)
     readings = gs.measure(network, (X, Y), ["synaptic_flow", "jacobian_covariance", "connection_sensitivity"])

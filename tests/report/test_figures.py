@@ -70,7 +70,7 @@ def test_an_interval_that_misses_looks_different() -> None:
 
 @pytest.mark.parametrize("titled", [True, False])
 @pytest.mark.parametrize("logarithmic", [True, False])
-def test_a_measure_is_drawn_with_line_and_band(titled: bool, logarithmic: bool) -> None:
+def test_a_measure_is_plotted_with_line_and_band(titled: bool, logarithmic: bool) -> None:
     values = [10.0**k for k in range(5)]
     text = measure_against_gap(
         values, [0.1, 0.2, 0.3, 0.4, 0.5], list("abcde"), measure="norm", units="weights",

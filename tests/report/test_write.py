@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import gapscope as gs
-from commands import gapscope
+from commands import GRID, gapscope
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.specs import RunSpec
 from gapscope.pools import Pool
@@ -177,7 +177,7 @@ def with_value(record: Record, name: str, value: float) -> Record:
 
 @pytest.mark.parametrize("size", [1.7e308, 1e300, 1e155, 5e-324])
 @pytest.mark.parametrize("signs", [(1, -1), (1, 1)])
-def test_extreme_readings_are_drawn(tmp_path: Path, size: float, signs: tuple[int, int]) -> None:
+def test_extreme_readings_are_plotted(tmp_path: Path, size: float, signs: tuple[int, int]) -> None:
     records = [
         with_value(r, "odd", size * signs[k % 2] / (1 + k % 3)) for k, r in enumerate(synthetic_records(12)[:12])
     ]
@@ -186,7 +186,7 @@ def test_extreme_readings_are_drawn(tmp_path: Path, size: float, signs: tuple[in
 
 
 @pytest.mark.parametrize("size", [1.7e308, 1e300, 1e101])
-def test_extreme_gaps_are_drawn(tmp_path: Path, size: float) -> None:
+def test_extreme_gaps_are_plotted(tmp_path: Path, size: float) -> None:
     records = []
     for k, record in enumerate(synthetic_records(12)[:12]):
         scores = {"train_loss": 0.1, "test_loss": size / (1 + k)}
@@ -252,21 +252,6 @@ def test_the_page_states_the_sampling(pool: Pool, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module, "MAX_POINTS", 30)
     page = write_report(pool, tmp_path / "sampled.html", title="sampled").read_text()
     assert "of them: whole training configurations sampled at random" in page and "out of memory" in page
-
-
-GRID = """
-measures = ["loss"]
-
-[base.data]
-name = "digits"
-train_size = 60
-
-[base.network]
-options = { n_hidden = 1, width = 8 }
-
-[base.training]
-epochs = 2
-"""
 
 
 def test_findings_come_before_the_figures_and_are_escaped(tmp_path: Path) -> None:

@@ -32,12 +32,12 @@ def test_the_interval_of_a_mean_is_scipys() -> None:
     assert percentile_interval(means, 0.95) == pytest.approx((theirs.low, theirs.high), abs=0.02)
 
 
-def test_values_that_are_not_finite_are_left_out() -> None:
+def test_values_that_are_not_finite_are_excluded() -> None:
     assert percentile_interval([numpy.nan, 1.0, numpy.inf], 0.9) == (1.0, 1.0)
     assert numpy.isnan(percentile_interval([numpy.nan], 0.9)).all()
 
 
-def test_networks_of_one_recipe_differ_in_nothing_but_the_seed() -> None:
+def test_networks_of_one_configuration_differ_in_nothing_but_the_seed() -> None:
     table = pandas.DataFrame({"width": [8, 16, 8, 8], "penalties": [[], [], [], [{"a": 1}]], "seed": [0, 0, 1, 0]})
     assert configuration_ids(table, ["width", "penalties"]).tolist() == [0, 1, 0, 2]
     assert configuration_ids(table, []).tolist() == [0, 1, 2, 3]
@@ -54,7 +54,7 @@ def test_whole_clusters_change_places_with_those_of_their_size() -> None:
     assert len(seen) == 6 * 8  # 3! orders of the pairs, two orders inside each
 
 
-def test_rows_of_a_cluster_are_drawn_together() -> None:
+def test_rows_of_a_cluster_are_sampled_together() -> None:
     weights = cluster_bootstrap_weights(numpy.array([0, 0, 1, 2]), 300, 0)
     assert (weights[:, 0] == weights[:, 1]).all() and set(weights[:, [0, 2, 3]].sum(1)) == {3.0}
     assert abs(weights.mean() - 1) < 0.1

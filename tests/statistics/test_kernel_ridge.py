@@ -45,7 +45,7 @@ def refitted(kernel: Tensor, targets: Tensor, ridge: float) -> Tensor:
 
 @pytest.mark.parametrize("rank", [4, 40], ids=["singular", "regular"])
 @pytest.mark.parametrize("ridge", [1e-3, 1.0, 100.0])
-def test_left_out_predictions_are_those_of_n_refits(rank: int, ridge: float) -> None:
+def test_loo_predictions_are_those_of_n_refits(rank: int, ridge: float) -> None:
     kernel = some_kernel(15, rank)
     targets = torch.randn(15, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 3
     result = loo_predictions(spectrum(kernel), targets, ridge)
@@ -66,7 +66,7 @@ def test_effective_dimension_and_leverage_by_the_dense_matrix() -> None:
     assert result.largest_leverage == pytest.approx(1 - float(maker.diagonal().min()))
 
 
-def test_the_chosen_ridge_has_the_smallest_left_out_error() -> None:
+def test_the_chosen_ridge_has_the_smallest_loo_error() -> None:
     kernel = spectrum(some_kernel(30, 30))
     targets = torch.randn(30, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     ridges = (1e-3, 1e-1, 10.0)

@@ -42,7 +42,7 @@ def test_the_evidence_criterion_against_dense_gradients(kind: str) -> None:
     assert evidence_criterion(network, Samples(x, targets)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_dead_weights_are_left_out_of_the_evidence() -> None:
+def test_dead_weights_are_excluded_from_the_evidence() -> None:
     network = nn.Linear(3, 2, bias=False).double()
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x[:, 2] = 0  # no sample says anything of the last column
@@ -73,7 +73,7 @@ def test_a_criterion_must_be_exceeded_in_a_row() -> None:
 
 
 @pytest.mark.parametrize(("worse", "better"), [(3, 1), (12, 5), (40, 70), (60, 20)])
-def test_a_rise_of_errors_is_significant_where_scipy_says_so(worse: int, better: int) -> None:
+def test_a_rise_of_errors_is_significant_where_scipy_finds_it(worse: int, better: int) -> None:
     p = float(binomtest(worse, worse + better, alternative="greater").pvalue)
     before = torch.linspace(0.1, 1, 300)  # squared errors count by sign
     changes = torch.tensor([0.01] * worse + [-5.0] * better + [0.0] * (300 - worse - better))

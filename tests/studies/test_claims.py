@@ -93,7 +93,7 @@ def test_a_network_that_did_not_learn_leaves_it_open(accuracy: float) -> None:
     assert several.verdict[1].count(";") == 2  # all doubts are named
 
 
-def test_the_end_of_training_is_judged_on_the_training_loss() -> None:
+def test_the_end_of_training_is_evaluated_on_the_training_loss() -> None:
     falls, flat = tuple(1 - 0.02 * i for i in range(40)), (*(1 - 0.02 * i for i in range(30)), *[0.4] * 10)
     curved = ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=flat, falling=True)
     assert curved.done is True
@@ -102,7 +102,7 @@ def test_the_end_of_training_is_judged_on_the_training_loss() -> None:
     assert rising.done is None and replace(rising, train_accuracy=0.99).done is True
 
 
-def test_a_stored_curve_is_judged_and_no_curve_is_no_verdict() -> None:
+def test_a_stored_curve_is_evaluated_and_no_curve_is_no_verdict() -> None:
     rising = [0.1 + 0.02 * i for i in range(40)]
     flat = [*rising, *[0.88] * 20]
     for curve, outcome, reason in (
@@ -141,7 +141,7 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
         (-0.1, (NOT_HELD, OPPOSITE)),
     ],
 )
-def test_size_is_judged_together_with_sign(paper: float, verdict: tuple[str, str]) -> None:
+def test_size_is_evaluated_together_with_sign(paper: float, verdict: tuple[str, str]) -> None:
     values = [0.09, 0.11, 0.1, 0.08, 0.12, 0.1, 0.1]
     assert claim("Table 1", "so much", "lead", values, paper=paper, compared=(), untrained="numbers").verdict == verdict
 
@@ -164,14 +164,14 @@ def test_computed_numbers_need_no_units() -> None:
     assert identity("Prop. 4", "the largest rate grows", "difference", math.nan, above=0.0).outcome == OPEN
 
 
-def test_what_was_not_run_says_why() -> None:
+def test_what_was_not_run_names_why() -> None:
     assert not_run("Sec. 2.1", "kurtosis falls", "no part").verdict == (NOT_RUN, "no part")
     gone = cannot_run("Fig. 3", "on ImageNet", "the data are not here")
     assert gone.verdict == (CANNOT, "the data are not here")
     assert gone.sentence == "Fig. 3: on ImageNet: cannot be run here (the data are not here)."
 
 
-def test_a_claim_survives_its_json_and_is_judged_again() -> None:
+def test_a_claim_survives_its_json_and_is_evaluated_again() -> None:
     for one in (grows(RISES[:1]), grows(paper=0.1, reach=0.2), not_run("a", "b", "c"), grows(ours=True)):
         content = json.loads(to_json(one.to_dict()))
         assert (content["outcome"], content["reason"]) == one.verdict

@@ -27,7 +27,7 @@ from gapscope_studies.expected_accuracy.study import STUDY
 from gapscope_studies.kit.study import RunSettings
 
 
-def test_pools_are_drawn_once_and_half_clean() -> None:
+def test_pools_are_sampled_once_and_half_clean() -> None:
     for plan in (FITTED, *FIRST_JUDGED, *JUDGED):
         drawn = plan.configurations()
         assert drawn == plan.configurations()
@@ -35,7 +35,7 @@ def test_pools_are_drawn_once_and_half_clean() -> None:
         assert sum(item.noise == 0 for item in drawn) >= len(drawn) / 2
 
 
-def test_judged_pools_share_no_network_with_the_fitted_ones_and_bring_new_data() -> None:
+def test_evaluated_pools_share_no_network_with_the_fitted_ones_and_bring_new_data() -> None:
     fitted = {(plan.name, plan.seed) for plan in (FITTED, *FIRST_JUDGED)}
     assert not fitted & {(plan.name, plan.seed) for plan in JUDGED}
     seen = {item.data for plan in (FITTED, *FIRST_JUDGED) for item in plan.configurations()}
@@ -57,7 +57,7 @@ def test_wrong_labels_meet_wrong_predictions_by_chance() -> None:
     assert on_equally_noisy(0.4, 0.0, 10) == 0.4
 
 
-def test_baselines_train_the_same_recipe() -> None:
+def test_baselines_train_the_same_configuration() -> None:
     recipe = TrainingConfig("fully_connected", {"n_hidden": 1, "width": 16}, ADAM | {"epochs": 40})
     asked = Configuration("test", "digits", 100, 0.0, recipe, 1)
     assert has_cross_validation(asked)
@@ -98,7 +98,7 @@ def test_the_shipped_estimator_is_the_one_that_the_fit_chooses() -> None:
         ]
 
 
-def test_of_candidates_that_err_alike_the_plainest_is_taken() -> None:
+def test_of_candidates_that_have_equal_errors_the_plainest_is_used() -> None:
     draw = np.random.default_rng(0)
     errors = {name: pd.Series(draw.normal(scale=0.05, size=100)) for name in ("best", "alike")}
     squares = {
@@ -112,7 +112,7 @@ def test_of_candidates_that_err_alike_the_plainest_is_taken() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("few_resamples")
-def test_the_judgement_of_what_is_kept_needs_no_data(tmp_path: Path) -> None:
+def test_the_evaluation_of_stored_networks_needs_no_data(tmp_path: Path) -> None:
     setting = RunSettings(scale="small", work=tmp_path, data_root=str(tmp_path), workers=1, say=lambda line: None)
     numbers = (outcome := STUDY.part("judged").run(setting)).numbers
     assert outcome.data["boston_housing"] == "not on this machine"

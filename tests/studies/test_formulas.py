@@ -16,7 +16,7 @@ from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.luo2019 import formulas
 
 
-def test_the_variance_of_a_batch_std_is_that_of_drawn_batches() -> None:
+def test_the_variance_of_a_batch_std_is_that_of_sampled_batches() -> None:
     batches = 3.0 * np.random.default_rng(0).standard_normal((200_000, 32))
     assert formulas.variance_of_batch_std(32, 3.0) == pytest.approx(batches.std(1).var(), rel=0.02)
     assert formulas.variance_of_batch_mean([0.0, 1.0, 5.0], 3) == pytest.approx(np.var([0.0, 1.0, 5.0]) / 3)
@@ -49,7 +49,7 @@ def test_the_saddle_is_where_both_slopes_vanish() -> None:
     assert by_product == pytest.approx(0, abs=1e-6) and by_gamma == pytest.approx(0, abs=1e-6)
 
 
-def test_eq_8_corrected_is_the_variance_of_drawn_networks_and_the_printed_one_is_not() -> None:
+def test_eq_8_corrected_is_the_variance_of_sampled_networks_and_the_printed_one_is_not() -> None:
     """40,000 standard normal ReLU networks at the input 0."""
     random = torch.Generator().manual_seed(0)
     signal = torch.zeros(40_000, 1, 8)

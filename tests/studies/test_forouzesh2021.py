@@ -86,7 +86,7 @@ def test_bias_and_variance_add_up_to_the_squared_error(study: SmokeStudy) -> Non
         assert point["bias"] + point["variance"] == pytest.approx(point["outputs"] * point["test_loss"], rel=1e-4)
 
 
-def test_the_authors_numbers_stand_beside_ours() -> None:
+def test_the_authors_numbers_are_listed_next_to_ours() -> None:
     row = tables.authors_row(200, "test_loss", pandas.Series([35511.0, 35511.0 + 2 * 3551.0]))
     assert row["authors"] == 35511 and row["ours"] == 35511 + 3551 and row["our deviation"] == 3551
     assert row["deviations apart"] == pytest.approx(1 / math.sqrt(2))
@@ -183,7 +183,7 @@ def test_few_configurations_or_few_draws_decide_nothing(n: int, draws: int, unit
     assert few.outcome == "open" and few.verdict[1].startswith(units)
 
 
-def test_draws_that_a_configuration_lacks_are_left_out() -> None:
+def test_draws_that_a_configuration_lacks_are_excluded() -> None:
     table = table_of([{"family": "a", "s_after": 1.0}, {"family": "b", "s_after": 2.0}])
     table.at[1, "draws"] = table.at[1, "draws"].drop(index=[0, 4])
     assert by_draw(table, "s_after").tolist() == [[[1.0] * 4, [2.0] * 4]]
@@ -192,7 +192,7 @@ def test_draws_that_a_configuration_lacks_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("accuracy", "reason"), [(1.0, ""), (0.13, "did not learn: dropout"), (0.25, "did not learn alike")]
 )
-def test_a_regularization_is_judged_only_where_it_trains(accuracy: float, reason: str) -> None:
+def test_a_regularization_is_evaluated_only_where_it_trains(accuracy: float, reason: str) -> None:
     claims = figures.shifts(points_of({"dropout": accuracy, "none": 1.0}), "Fig. 2(d)")
     s, loss = claims
     assert reason in s.sentence and s.outcome == ("open" if reason else "not held")

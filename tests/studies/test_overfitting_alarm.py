@@ -167,7 +167,7 @@ def test_baselines_by_hand() -> None:
     }  # fmt: skip
 
 
-def test_runs_of_a_kind_are_one_unit_and_a_part_of_the_pool_is_judged_too(
+def test_runs_of_a_kind_are_one_unit_and_a_part_of_the_pool_is_evaluated_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(study, "bootstrap", lambda *rows, draws: bootstrap(*rows, draws=20))
@@ -208,7 +208,7 @@ def test_watched_runs_are_read_again(watched: tuple[RunSettings, list[runs.Run]]
     assert first.case.noise == 0
 
 
-def test_wrong_labels_are_those_that_a_case_says(watched: tuple[RunSettings, list[runs.Run]]) -> None:
+def test_wrong_labels_are_those_of_the_case(watched: tuple[RunSettings, list[runs.Run]]) -> None:
     _, [clean, noisy] = watched
     same = dataclasses.replace(noisy.case, noise=0.0)
     clean_labels, wrong = (runs.problem_of(case, None).train.targets for case in (same, noisy.case))
@@ -220,7 +220,7 @@ def test_wrong_labels_are_those_that_a_case_says(watched: tuple[RunSettings, lis
     assert labels is not None and labels.unique().tolist() == [0, 1, 2, 3]
 
 
-def test_a_run_that_diverges_is_left_out(tmp_path: Path) -> None:
+def test_a_run_that_diverges_is_excluded(tmp_path: Path) -> None:
     case = cases(small(tmp_path, "smoke"), "tuning")[0]
     changed = {"training.learning_rate": 1e30, "training.optimizer": "sgd"}
     wild = dataclasses.replace(case, spec=case.spec.replace(changed))

@@ -23,7 +23,7 @@ def test_wilson_is_that_of_scipy() -> None:
         assert result is not None and result == pytest.approx([k / n, expected.low, expected.high], abs=1e-4)
 
 
-def test_a_fault_that_is_not_answered_is_not_found() -> None:
+def test_a_fault_that_is_not_answered_counts_as_missed() -> None:
     cases = [case("finding", True)] * 50 + [case("not checked", True)] * 10 + [case("fine", False, True)] * 60
     (row,) = summarize(cases)
     assert row["hits"][0] == pytest.approx(50 / 60) and row["false alarms"][0] == 0 and row["not checked"] == 10

@@ -57,9 +57,7 @@ def setting(work: Path, lines: list[str]) -> RunSettings:
     return RunSettings(scale="smoke", work=work, workers=1, say=lines.append)
 
 
-def test_networks_of_a_pool_are_trained_where_and_how_the_setting_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_of_a_pool_are_trained_as_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(Pool, "run", lambda pool, specs, **options: calls.append(options) or [])
     where = replace(setting(tmp_path, []), workers=3, device="cuda", stack=20, data_root="/data")
@@ -149,7 +147,7 @@ def test_does_only_what_is_missing(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["seconds"] >= 1000  # what was spent on it before counts
 
 
-def test_training_resumes_and_says_what_it_did(tmp_path: Path) -> None:
+def test_training_resumes_and_names_what_it_did(tmp_path: Path) -> None:
     lines: list[str] = []
     spec = RunSpec(network=NetworkSpec(options={"width": 4}), training=TrainingSpec(epochs=1))
     specs = [spec.replace({"seed": seed}) for seed in range(2)]
@@ -184,7 +182,7 @@ def test_every_study_loads_under_its_name(name: str) -> None:
     assert loaded.name == name and len(set(names)) == len(names) > 0
 
 
-def test_wrong_names_are_refused() -> None:
+def test_wrong_names_raise() -> None:
     with pytest.raises(InvalidInput, match=r"study must be one of .*; got 'forouzes'"):
         load_study("forouzes")
     with pytest.raises(InvalidInput, match=r"part of study toy2000 must be .*; got 'onne'. Did you mean 'one'"):

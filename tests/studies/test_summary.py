@@ -51,7 +51,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_stored_claims_are_judged_again_and_the_rest_says_why_not(results: Path) -> None:
+def test_stored_claims_are_evaluated_again_and_the_rest_names_why_not(results: Path) -> None:
     rows = rows_of(STUDY, results)
     assert [row.claim.verdict for row in rows] == [
         ("held", ""), ("not run", "no result at small or paper scale"), ("not run", "no part"),
@@ -93,7 +93,7 @@ def test_every_finding_of_the_studies_names_a_stored_claim() -> None:
     assert len(sentences) >= 10 and {outcome for outcome, *_ in sentences} <= set(OUTCOMES)
 
 
-def test_every_stored_page_is_what_its_json_says_today() -> None:
+def test_every_stored_page_equals_its_json() -> None:
     """Made again they are the same: no verdict on a page is older than the guard."""
     for name in available():
         stems = [part.name for part in load_study(name).parts]

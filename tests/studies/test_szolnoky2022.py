@@ -153,7 +153,7 @@ def test_a_diverged_network_is_at_chance() -> None:
         assert (row["final"], row["best"]) == (curve[-1], max(curve))
 
 
-def test_the_papers_figures_stand_beside_ours() -> None:
+def test_the_papers_figures_are_listed_next_to_ours() -> None:
     ours = tables.mean_table(made_up({"Unregularised": [36.0, 38.0], "MGS": [88.0, 88.0]}))
     table = tables.compare_with_paper(ours, tables.read_printed(1))
     assert table["source"].to_list() == ["ours", "paper"]

@@ -15,7 +15,7 @@ from smoke_studies import SmokeStudy
 
 
 @pytest.mark.parametrize("pool", ["cifar10", "cifar100"])
-def test_no_two_networks_share_recipe_seed_or_training_subset(pool: str, tmp_path: Path) -> None:
+def test_no_two_networks_share_configuration_seed_or_training_subset(pool: str, tmp_path: Path) -> None:
     setting = RunSettings(scale="small", work=tmp_path)
     specs, noisy = specs_of(setting, pool), specs_of(setting, f"{pool}_noise")
     assert len(specs) >= 60 and {spec.data.name for spec in [*specs, *noisy]} == {pool}
@@ -41,7 +41,7 @@ def test_what_is_held_out_is_everything_but_the_training_images() -> None:
     assert len(result) == len(everything.test) + len(everything.train) - twins
 
 
-def test_taus_are_taken_within_groups_that_differ_in_one_setting() -> None:
+def test_taus_are_computed_within_groups_that_differ_in_one_setting() -> None:
     rows = [(w, d, w + 10 * d, 3.0 * w - d) for w in (1, 2, 3) for d in (0, 1)]
     table = pandas.DataFrame(rows, columns=["hp.width", "hp.depth", "gap", "m.norm"])
     assert taus_within(table, "m.norm", "hp.width") == pytest.approx([1.0, 1.0])
@@ -61,7 +61,7 @@ def test_a_pool_at_smoke_scale(smoke: Callable[[str], SmokeStudy]) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_found_in_one_pool_is_judged_in_the_other(smoke: Callable[[str], SmokeStudy]) -> None:
+def test_what_is_found_in_one_pool_is_evaluated_in_the_other(smoke: Callable[[str], SmokeStudy]) -> None:
     content = smoke("which_measure").content("both")
     says = [row["says"] for row in content["claims"]]
     assert len(says) > 2 and "better than the size" in says[1]

@@ -70,7 +70,7 @@ def test_the_narrow_vgg_has_images_of_its_own_for_every_network() -> None:
 @pytest.mark.parametrize(
     ("setting", "pool"), [(PAPER, "digits"), (PAPER, "clothes"), (SMALL, "clothes"), (SMALL, "dense")]
 )
-def test_the_varied_pools_hold_what_the_paper_kept_fixed(setting: RunSettings, pool: str) -> None:
+def test_the_varied_pools_hold_what_the_paper_fixed(setting: RunSettings, pool: str) -> None:
     specs = varied_pool(setting, pool)
     assert len({spec.id for spec in specs}) == len({spec.seed for spec in specs}) == len(specs) >= 38
     assert len({spec.data.train_size for spec in specs if spec.data.label_noise == 0}) >= 3
@@ -133,7 +133,7 @@ def test_signs_are_those_of_the_paper_and_noise_levels_are_the_units() -> None:
     assert "did not learn: 100% corrupted (training accuracy 0.12)" in sign_claims("Fig. 3", lazy)[0].sentence
 
 
-def test_a_model_is_judged_by_networks_that_it_did_not_see() -> None:
+def test_a_model_is_evaluated_by_networks_that_it_did_not_see() -> None:
     table = made_up(60, noise=0.01)
     assert error_claim("Fig. 3", "it tells", table, sparsity_model(), mean_gap()).outcome == "held"
     assert error_claim("Fig. 3", "it tells", table, mean_gap(), sparsity_model()).outcome == "not held"

@@ -79,6 +79,6 @@ def test_a_hostile_grid_ends_well(tmp_path: Path, name: str) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= {"grid.toml", "pool"}
 
 
-def test_a_folder_in_place_of_a_grid_is_refused(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_grid_raises(tmp_path: Path) -> None:
     done = gapscope("pool", "run", tmp_path, tmp_path / "pool")
     assert done.returncode == 1 and "it is a folder" in done.stderr

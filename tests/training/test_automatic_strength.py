@@ -19,7 +19,7 @@ from gapscope.penalties.base import LIMITS, Penalty, make_penalty
 from gapscope.training.automatic_strength import FALL, RISE, AutomaticStrength, memorization_stats
 
 
-def test_what_is_learnt_by_heart_by_hand() -> None:
+def test_memorized_samples_by_hand() -> None:
     probabilities = torch.tensor([[0.7, 0.1, 0.2], [0.3, 0.5, 0.2], [0.6, 0.3, 0.1]])
     # the first two labels are as predicted; of the third, class 1, class 0 is predicted, and class 2 stands beside
     m, ordinary = memorization_stats(probabilities, torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]))
@@ -102,7 +102,7 @@ def test_it_holds_down_what_is_memorized() -> None:
     assert held.history[-1][1] < 0.85 * free.history[-1][1]
 
 
-def test_clean_labels_may_be_learnt_that_the_untrained_network_gets_wrong() -> None:
+def test_clean_labels_may_be_learned_that_the_untrained_network_gets_wrong() -> None:
     penalty = gs.GradientSimilarityPenalty("auto")
     assert isinstance(penalty.automatic, AutomaticStrength)
     trained(0.0, [penalty], network(), epochs=3)
@@ -157,7 +157,7 @@ def test_networks_that_people_have(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_samples_of_any_type_are_told_apart(dtype: torch.dtype) -> None:
+def test_samples_of_any_type_are_distinguished(dtype: torch.dtype) -> None:
     strength, x = AutomaticStrength(), torch.randn(60, 4).to(dtype)
     strength.before_pass(nn.Linear(4, 3))
     for _ in range(2):

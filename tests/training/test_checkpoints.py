@@ -45,7 +45,7 @@ def test_channels_last_weights_are_kept(tmp_path: Path) -> None:
         (nn.Linear(3, 2).bfloat16(), r"'weight' is of type torch.float32, the network's of torch.bfloat16"),
     ],
 )
-def test_weights_of_another_network_are_refused(other: nn.Module, message: str) -> None:
+def test_weights_of_another_network_raise(other: nn.Module, message: str) -> None:
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
     with pytest.raises(UnreadableFile, match=message):
         set_weights(other, nn.Linear(3, 2).state_dict(), "w")
@@ -68,7 +68,7 @@ def test_a_header_of_any_length_is_no_pickle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage garbage garbage", b"\x80\x04\x95"])
-def test_foreign_files_are_refused_and_never_unpickled(tmp_path: Path, content: bytes) -> None:
+def test_foreign_files_raise_and_are_never_unpickled(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "w.safetensors"
     path.write_bytes(content)
     with pytest.raises(UnreadableFile, match=r"must be a whole safetensors file|never unpickles"):

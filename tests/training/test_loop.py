@@ -56,7 +56,7 @@ def _pairs(samples: Samples) -> TensorDataset:
     return TensorDataset(samples.inputs, samples.targets)
 
 
-def test_a_shuffling_loader_is_read_alike_for_the_same_seed(tmp_path: Path) -> None:
+def test_a_shuffling_loader_is_read_in_one_order_for_the_same_seed(tmp_path: Path) -> None:
     samples, settings = some_samples(), TrainingSpec(learning_rate=0.1, batch_size=16, epochs=4)
     loader = DataLoader(_pairs(samples), batch_size=7, shuffle=True)
     unbroken, resumed = some_network(), some_network()
@@ -125,7 +125,7 @@ class _Killed(Exception):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("killed_after", [1, 3])
-def test_a_killed_run_goes_on_and_ends_with_the_unbroken_weights(
+def test_a_killed_run_resumes_and_ends_with_the_unbroken_weights(
     tmp_path: Path, optimizer: str, killed_after: int
 ) -> None:
     momentum = 0.9 if optimizer == "sgd" else 0.0
@@ -293,7 +293,7 @@ def test_mixed_precision_trains_on_cuda() -> None:
     assert result.status == "finished" and result.history[-1]["train_loss"] < result.history[0]["train_loss"]
 
 
-def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_network_raises(tmp_path: Path) -> None:
     train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
     with pytest.raises(UnreadableFile, match=r"must fit the network; '0.weight' has shape"):
         other = nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
@@ -339,7 +339,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_training_whose_files_are_damaged_begins_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_training_whose_files_are_damaged_restarts(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     settings = TrainingSpec(epochs=3, batch_size=20, momentum=0.9)
     expected = some_network()
     train(expected, some_samples(), settings)
@@ -371,7 +371,7 @@ class MovingAverage(nn.Module):
         return self.layer(x - self.mean)
 
 
-def test_what_no_state_dictionary_holds_is_kept_too(tmp_path: Path) -> None:
+def test_what_no_state_dictionary_holds_is_stored_too(tmp_path: Path) -> None:
     settings = TrainingSpec(epochs=5, batch_size=10)
 
     def stop(network: nn.Module, row: dict[str, Any]) -> None:

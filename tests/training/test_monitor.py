@@ -141,7 +141,7 @@ def test_the_network_may_be_in_any_mode_and_stays_in_it() -> None:
         assert [module.training for module in network] == [True, True, False, True]
 
 
-def test_a_first_recording_that_fails_says_so() -> None:
+def test_a_first_recording_that_fails_is_reported() -> None:
     monitor = Monitor(make_samples(), ["ntk_trace"], n_samples=20, mode="train")
     with pytest.raises(ReplaceLayer, match="BatchNorm must not mix the samples"):
         monitor.observe(make_network(), 1)
@@ -149,7 +149,7 @@ def test_a_first_recording_that_fails_says_so() -> None:
         Monitor(make_samples(), ["loss"]).observe(nn.Linear(5, 3), 1)
 
 
-def test_later_failures_are_said_once_and_leave_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_failures_are_reported_once_and_leave_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = Monitor(make_samples(), ["ntk_trace", "loss"], n_samples=20)
     monitor.observe(make_network(), 1)
     with pytest.warns(UserWarning, match=r"Epoch 2 could not be recorded \(InvalidInput: .*Training continues"):
@@ -205,7 +205,7 @@ class Tracker:
         self.taken.append((epoch, dict(numbers)))
 
 
-def test_a_sink_that_fails_is_said_once_and_tried_again() -> None:
+def test_a_sink_that_fails_is_reported_once_and_tried_again() -> None:
     flaky, good = Tracker({1, 3}), Tracker(set())
     monitor, network = Monitor(make_samples(), ["loss"], sinks=[flaky, good]), make_network()
     message = r"^Tracker failed .* epoch 1 \(ConnectionError: no route to host\)"
@@ -218,7 +218,7 @@ def test_a_sink_that_fails_is_said_once_and_tried_again() -> None:
     assert good.taken[0][1] == monitor.rows[0]
 
 
-def test_a_sink_that_never_works_is_given_up() -> None:
+def test_a_sink_that_never_works_is_abandoned() -> None:
     dead = Tracker(set(range(1, 100)))
     monitor, network = Monitor(make_samples(), ["loss"], sinks=[dead]), make_network()
     with pytest.warns(UserWarning, match="the monitor keeps the readings"):
@@ -247,7 +247,7 @@ def test_the_cost_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"Monitor\(loss on 60 samples: 4 recordings .*\)", repr(slow))
 
 
-def test_a_monitor_that_is_used_again_starts_anew_and_says_so() -> None:
+def test_a_monitor_that_is_used_again_restarts_with_a_note() -> None:
     monitor = Monitor(make_samples(), ["loss"], alarm=SharedLearning(neighbours=5))
     assert repr(monitor).endswith("SharedLearning(nothing observed yet)")
     for epoch in (1, 2):
@@ -290,13 +290,13 @@ def test_a_resumed_training_resumes_its_monitor(tmp_path: Path, alarm: str) -> N
     assert [r.values() for r in resumed.readings] == [r.values() for r in unbroken.readings]
 
 
-def test_a_state_without_its_alarm_is_refused() -> None:
+def test_a_state_without_its_alarm_raises() -> None:
     kept = Monitor(make_samples(), ["loss"]).state_dict()
     with pytest.raises(InvalidInput, match="monitor without an alarm; this one has JointAlarm"):
         Monitor(make_samples(), ["loss"], alarm="joint").load_state_dict(kept)
 
 
-def test_recordings_are_kept_and_drawn(tmp_path: Any) -> None:
+def test_recordings_are_stored_and_plotted(tmp_path: Any) -> None:
     import matplotlib
 
     matplotlib.use("Agg")

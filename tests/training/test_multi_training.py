@@ -129,7 +129,7 @@ def test_float32_agrees_to_a_few_hundred_roundings_after_four_epochs() -> None:
     assert 0 < difference(alone, stacked) < 5e-5
 
 
-def test_a_stopped_stack_goes_on_alone_and_in_a_stack(tmp_path: Path) -> None:
+def test_a_stopped_stack_resumes_alone_and_in_a_stack(tmp_path: Path) -> None:
     folders = [tmp_path / str(i) for i in range(COUNT)]
     for folder in folders:
         folder.mkdir()
@@ -179,7 +179,7 @@ def _hooked() -> nn.Module:
         (lambda i: nn.Sequential(nn.Flatten(), nn.Linear(64, 3 + i)), "no other network is compatible"),
     ],
 )
-def test_what_cannot_be_stacked_is_trained_alone_and_says_why(make: Any, reason: str) -> None:
+def test_what_cannot_be_stacked_is_trained_alone_and_names_why(make: Any, reason: str) -> None:
     settings = TrainingSpec(batch_size=16, epochs=1)
     with torch.random.fork_rng():
         torch.manual_seed(0)

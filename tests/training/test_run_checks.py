@@ -116,6 +116,6 @@ def test_the_default_skips_only_what_takes_more_than_two_seconds(
     assert len(every.epochs) == 30 and every.skipped == 0
 
 
-def test_only_codes_of_a_training_run_are_taken() -> None:
+def test_only_codes_of_a_training_run_are_accepted() -> None:
     with pytest.raises(InvalidInput, match="'GS101'"):
         Monitor(blobs(), checks=["GS101"])

@@ -60,7 +60,7 @@ def test_formula_of_mean_only() -> None:
     torch.testing.assert_close(layer.eval()(h), gamma * (h - 0.25 * mean) + beta)
 
 
-def test_a_batch_norm_state_is_refused() -> None:
+def test_a_batch_norm_state_raises() -> None:
     with pytest.raises(RuntimeError, match="running_var"):
         MeanOnlyBatchNorm1d(3).load_state_dict(nn.BatchNorm1d(3).state_dict())
 
@@ -172,7 +172,7 @@ def test_every_part_is_batch_normalized_by_itself(n: int, ghost_size: int, chann
     assert layer.num_batches_tracked == 1
 
 
-def test_parts_of_one_value_are_refused() -> None:
+def test_parts_of_one_value_raise() -> None:
     with pytest.raises(InvalidInput, match="at least 2 values per channel"):
         GhostBatchNorm1d(3, ghost_size=1)(torch.randn(8, 3))
     assert GhostBatchNorm2d(3, ghost_size=1)(torch.randn(8, 3, 2, 2)).isfinite().all()

@@ -109,7 +109,7 @@ def observations(alarm: Alarm, network: nn.Module, samples: Samples, epochs: ran
 
 
 @pytest.mark.parametrize("name", ALARMS)
-def test_an_interrupted_alarm_goes_on_as_if_it_had_not_been(name: str) -> None:
+def test_an_interrupted_alarm_resumes_as_if_uninterrupted(name: str) -> None:
     network, samples = noisy()
     unbroken = some(name, samples)
     observations(unbroken, network, samples, range(1, 4))
@@ -125,13 +125,13 @@ def test_an_interrupted_alarm_goes_on_as_if_it_had_not_been(name: str) -> None:
     assert (resumed.raised_at, resumed.peak) == (None, None)
 
 
-def test_the_state_of_another_alarm_is_refused() -> None:
+def test_the_state_of_another_alarm_raises() -> None:
     with pytest.raises(InvalidInput, match="The state of a JointAlarm must hold raised_at, peak, _recent"):
         make_alarm("joint").load_state_dict(make_alarm("gradient_disparity").state_dict())
 
 
 @pytest.mark.parametrize("name", ALARMS)
-def test_regression_is_watched_or_refused_in_one_sentence(name: str) -> None:
+def test_regression_is_watched_or_raises_one_message(name: str) -> None:
     network, classes = noisy()
     samples = Samples(classes.inputs, torch.randn(40, 3, generator=torch.Generator().manual_seed(1)))
     alarm = some(name, classes)

@@ -88,7 +88,7 @@ def test_a_training_restores_the_labels_it_reads_when_the_alarm_is_raised(tmp_pa
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), resumed.parameters(), strict=True))
 
 
-def test_samples_that_nobody_placed_are_refused() -> None:
+def test_samples_on_another_device_raise() -> None:
     alarm = CanaryAlarm(Canaries(torch.zeros(60, dtype=torch.int64), n_classes=2))
     with pytest.raises(InvalidInput, match="Got 10 of 60 samples"):
         alarm.observe(nn.Linear(2, 2), Samples(torch.zeros(10, 2), torch.zeros(10, dtype=torch.int64)), 1)

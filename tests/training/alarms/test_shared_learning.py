@@ -39,7 +39,7 @@ def test_own_and_shared_probabilities_by_hand() -> None:
     }
 
 
-def test_both_sides_of_a_difference_are_taken_with_the_neighbours_of_today() -> None:
+def test_both_sides_of_a_difference_use_the_neighbours_of_today() -> None:
     labels = torch.tensor([0, 0, 1, 1])
     good, bad = torch.tensor([[1], [0], [3], [2]]), torch.tensor([[2], [3], [0], [1]])
     sure = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.1, 0.9]], dtype=torch.float64)
@@ -50,7 +50,7 @@ def test_both_sides_of_a_difference_are_taken_with_the_neighbours_of_today() -> 
     assert not alarm.raised
 
 
-def test_neighbours_are_computed_anew_at_growing_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_are_recomputed_at_growing_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     samples = Samples(torch.randn(30, 4, generator=generator), torch.randint(0, 3, (30,), generator=generator))
     computed: list[int] = []
