@@ -1,8 +1,9 @@
-"""The wheel: built from the source, holds what a user needs and nothing else, and works where it is installed."""
+"""The wheel holds what a user needs and works where it is installed; the changelog names what was renamed."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import gapscope
 
 ROOT = Path(__file__).parent.parent
 
@@ -77,3 +80,15 @@ def test_every_import_of_the_core_is_declared() -> None:
                 result[node.module.split(".")[0]] = path
     missing = set(result) - set(sys.stdlib_module_names) - declared() - optional
     assert not missing, {name: result[name] for name in missing}
+
+
+def test_every_renamed_name_is_in_the_migration_table() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    table = text[text.index("### Upgrade from 0.3") : text.index("### New")]
+    renamed = vars(gapscope)["_RENAMED"]
+    assert not [name for name in renamed if not re.search(rf"\b{name}\b", table)]
+    assert not [new for new in renamed.values() if new.split(".")[-1] not in table]
+
+
+def test_the_version_has_a_section() -> None:
+    assert f"## {gapscope.__version__}" in (ROOT / "CHANGELOG.md").read_text()

@@ -1,4 +1,4 @@
-"""Files exist atomically; JSON stays standard."""
+"""Files exist atomically; JSON stays standard; results and timings name their versions and machine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import resource
 import signal
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
+import torch
 
+from gapscope.base.environment import environment
 from gapscope.base.errors import NotWritten, UnreadableFile
 from gapscope.base.files import read_json, read_json_lines, to_json, write_atomically
 
@@ -73,3 +76,11 @@ def test_a_json_line_cut_off_by_a_kill_is_excluded(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\nnonsense\n')
     with pytest.raises(UnreadableFile, match="one JSON object per line; got 'nonsense"):
         list(read_json_lines(path))
+
+
+def test_a_timing_also_tells_processor_and_day() -> None:
+    plain, timing = environment(), environment("cpu")
+    assert timing.items() >= plain.items() and timing.keys() - plain.keys() == {"device", "date"}
+    assert timing["device"] and date.fromisoformat(timing["date"]).year >= 2024
+    assert plain["torch"] == torch.__version__ and plain["threads"] == torch.get_num_threads()
+    assert json.loads(json.dumps(timing)) == timing

@@ -22,8 +22,7 @@ X, Y = torch.randn(7, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0])
 )
 def test_all_forms_of_data_are_the_same_samples(data: Any) -> None:
     samples = as_samples(data)
-    assert samples.targets is not None
-    assert torch.equal(samples.inputs, X) and torch.equal(samples.targets, Y) and samples.is_classification
+    assert torch.equal(samples.inputs, X) and torch.equal(samples.y, Y) and samples.is_classification
 
 
 def test_inputs_alone_are_samples() -> None:
@@ -79,7 +78,7 @@ def test_string_labels_of_batches_are_numbered_by_the_names_of_all() -> None:
         {"x": torch.zeros(2, 3), "labels": numpy.array(["a", "c"])},
     ]
     samples = as_samples(batches)
-    assert samples.targets is not None and samples.targets.tolist() == [1, 2, 0, 2]
+    assert samples.y.tolist() == [1, 2, 0, 2]
     assert samples.class_names == ("a", "b", "c") and sum("numbered" in note for note in samples.notes) == 1
     rows = [{"x": torch.zeros(3), "label": name} for name in "bcac"]
     loader = DataLoader([(torch.zeros(3), name) for name in "bcac"], batch_size=2)  # type: ignore[arg-type]

@@ -62,9 +62,8 @@ def more_data(faulty: bool) -> Case:
         return Case(mlp(), blobs())
     digits = gs.load_dataset("digits").train
     rows = torch.randperm(len(digits), generator=generator())[:80]
-    assert digits.targets is not None
     network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=16)
-    return Case(network, (digits.inputs[rows], digits.targets[rows]))
+    return Case(network, (digits.inputs[rows], digits.y[rows]))
 
 
 def signal(faulty: bool) -> Case:

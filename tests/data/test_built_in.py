@@ -33,11 +33,10 @@ def test_digits_contain_every_sample_of_scikit_learn_once() -> None:
 
 def test_the_split_of_digits_is_stratified_and_fixed() -> None:
     problem = digits()
-    assert problem.train.targets is not None and problem.test.targets is not None
-    counts = torch.bincount(problem.train.targets) + torch.bincount(problem.test.targets)
+    counts = torch.bincount(problem.train.y) + torch.bincount(problem.test.y)
     expected = counts * 500 / 1797
-    assert ((torch.bincount(problem.test.targets) - expected).abs() < 1).all()
-    assert problem.test.targets[:10].tolist() == [4, 8, 8, 3, 9, 0, 6, 3, 9, 8]
+    assert ((torch.bincount(problem.test.y) - expected).abs() < 1).all()
+    assert problem.test.y[:10].tolist() == [4, 8, 8, 3, 9, 0, 6, 3, 9, 8]
 
 
 def radii(samples: Samples, label: int) -> torch.Tensor:
@@ -72,8 +71,7 @@ def test_test_points_do_not_depend_on_the_number_of_training_points() -> None:
 
 
 def all_targets(problem: Problem) -> torch.Tensor:
-    assert problem.train.targets is not None and problem.test.targets is not None
-    return torch.cat((problem.train.targets, problem.test.targets)).double()
+    return torch.cat((problem.train.y, problem.test.y)).double()
 
 
 @pytest.mark.parametrize(

@@ -73,18 +73,16 @@ def rows(samples: Samples) -> list[int]:
 def test_a_subset_has_no_sample_twice_and_keeps_targets(n: int, seed: int) -> None:
     result = subset(SAMPLES, n, seeded(seed))
     assert len(set(rows(result))) == n == len(result)
-    assert result.targets is not None
-    assert result.targets.tolist() == [row % 3 for row in rows(result)]
+    assert result.y.tolist() == [row % 3 for row in rows(result)]
     assert rows(subset(SAMPLES, 30, seeded(seed)))[:n] == rows(result)
 
 
 @given(each=st.integers(1, 10), seed=st.integers(0, 1000))
 def test_a_balanced_subset_has_equally_many_of_every_class(each: int, seed: int) -> None:
     result = balanced_subset(SAMPLES, 3 * each, 3, seeded(seed))
-    assert result.targets is not None
-    assert torch.bincount(result.targets).tolist() == [each] * 3
+    assert torch.bincount(result.y).tolist() == [each] * 3
     assert len(set(rows(result))) == 3 * each
-    assert result.targets.tolist() == [row % 3 for row in rows(result)]
+    assert result.y.tolist() == [row % 3 for row in rows(result)]
 
 
 def slow_blur(image: torch.Tensor, radius: int, sigma: float, angle: float) -> torch.Tensor:

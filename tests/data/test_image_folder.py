@@ -31,9 +31,8 @@ def root(tmp_path: Path) -> Path:
 def test_classes_are_folders_and_pixels_have_their_colours(root: Path) -> None:
     problem = load_dataset("image_folder", root=root, side=4)
     assert (problem.class_names, problem.n_outputs, problem.input_shape) == (("ant", "cat"), 2, (3, 4, 4))
-    assert problem.train.targets is not None and problem.test.targets is not None
-    assert problem.train.targets.tolist() == [0, 1, 0, 1, 0, 1], "the first samples must hold all classes"
-    assert problem.test.targets.tolist() == [0, 1]
+    assert problem.train.y.tolist() == [0, 1, 0, 1, 0, 1], "the first samples must hold all classes"
+    assert problem.test.y.tolist() == [0, 1]
     expected = torch.tensor([COLOURS["cat"]]).float()[..., None, None] / 255
     assert torch.equal(problem.train.inputs[1::2], expected.expand(3, 3, 4, 4))
 

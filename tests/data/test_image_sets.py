@@ -15,8 +15,7 @@ from gapscope.data.problem import Problem
 
 
 def counts(problem: Problem) -> tuple[list[int], list[int]]:
-    assert problem.train.targets is not None and problem.test.targets is not None
-    return torch.bincount(problem.train.targets).tolist(), torch.bincount(problem.test.targets).tolist()
+    return torch.bincount(problem.train.y).tolist(), torch.bincount(problem.test.y).tolist()
 
 
 def moments(problem: Problem) -> list[float]:
@@ -61,8 +60,7 @@ def test_cifar100_has_as_many_outputs_as_classes(real_data_root: Path) -> None:
 
 def test_cifar100_coarse_labels_group_the_fine_ones(data_root: Path) -> None:
     fine, coarse = (image_sets.cifar100(data_root, labels=labels) for labels in ("fine", "coarse"))
-    assert fine.train.targets is not None and coarse.train.targets is not None
-    pairs = set(zip(fine.train.targets.tolist(), coarse.train.targets.tolist(), strict=True))
+    pairs = set(zip(fine.train.y.tolist(), coarse.train.y.tolist(), strict=True))
     named = {fine.class_names[a]: coarse.class_names[b] for a, b in pairs}
     assert len(pairs) == len(named) == 20
     if "apple" in named:  # the real ones

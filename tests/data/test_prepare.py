@@ -10,15 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
 from gapscope.base.specs import DataSpec
 from gapscope.data.catalogue import load_dataset
 from gapscope.data.prepare import pack_mask, prepare, unpack_mask
-from gapscope.data.problem import Problem
-
-
-def targets(problem: Problem) -> torch.Tensor:
-    assert problem.train.targets is not None
-    return problem.train.targets
+from gapscope.data.problem import Problem, split_indices
 
 
 @given(mask=st.lists(st.booleans(), max_size=100))
@@ -31,7 +27,7 @@ def test_a_default_spec_changes_nothing() -> None:
     problem, facts = prepare(DataSpec(name="digits"))
     unchanged = load_dataset("digits")
     assert torch.equal(problem.train.inputs, unchanged.train.inputs)
-    assert torch.equal(targets(problem), targets(unchanged))
+    assert torch.equal(problem.train.y, unchanged.train.y)
     assert facts == {
         "train": {"available": 1297, "used": 1297, "balanced": False},
         "test": {"available": 500, "used": 500},
@@ -42,7 +38,7 @@ def test_everything_at_once_on_real_images(data_root: Path) -> None:
     spec = DataSpec(name="mnist", train_size=3000, test_size=1000, blur_severity=1, label_noise=0.6, seed=3)
     problem, facts = prepare(spec, root=data_root)
     clean, _ = prepare(replace(spec, blur_severity=0, label_noise=0.0), root=data_root)
-    wrong = targets(problem) != targets(clean)
+    wrong = problem.train.y != clean.train.y
     assert int(wrong.sum()) == 1800
     assert unpack_mask(facts["label_noise"]["wrong_mask"]).tolist() == wrong.nonzero().flatten().tolist()
     assert facts["motion_blur"] == {"severity": 1, "radius": 10, "sigma": 3.0, "images": 3000}
@@ -62,10 +58,10 @@ def test_one_setting_does_not_change_the_randomness_of_another() -> None:
     fewer, _ = prepare(replace(spec, train_size=50))
     assert torch.equal(base.train.inputs, no_noise.train.inputs)
     assert torch.equal(base.train.inputs[:50], fewer.train.inputs)
-    assert torch.equal(targets(base), targets(no_blur))
+    assert torch.equal(base.train.y, no_blur.train.y)
     assert facts["label_noise"] == base_facts["label_noise"]
-    wrong = targets(base) != targets(no_noise)
-    assert torch.equal(targets(more_noise)[wrong], targets(base)[wrong])
+    wrong = base.train.y != no_noise.train.y
+    assert torch.equal(more_noise.train.y[wrong], base.train.y[wrong])
 
 
 def test_the_seed_changes_every_random_step() -> None:
@@ -88,7 +84,7 @@ def test_a_resampled_label_may_stay_on_request() -> None:
 @pytest.mark.parametrize(("size", "used"), [(300, 300), (None, 1260)])
 def test_balanced_subsets(size: int | None, used: int) -> None:
     problem, facts = prepare(DataSpec(train_size=size, balanced=True))
-    assert torch.bincount(targets(problem)).tolist() == [used // 10] * 10
+    assert torch.bincount(problem.train.y).tolist() == [used // 10] * 10
     assert facts["train"] == {"available": 1297, "used": used, "balanced": True}
 
 
@@ -96,11 +92,10 @@ def test_targets_are_centred_by_the_mean_of_the_training_targets(data_root: Path
     uncentred, _ = prepare(DataSpec(name="concrete", target_noise=10.0, train_size=50), root=data_root)
     spec = DataSpec(name="concrete", target_noise=10.0, train_size=50, center_targets=True)
     result, facts = prepare(spec, root=data_root)
-    assert uncentred.train.targets is not None and uncentred.test.targets is not None
-    mean = uncentred.train.targets.mean(0)
+    mean = uncentred.train.y.mean(0)
     assert facts["center_targets"] == {"mean": mean.tolist()} and mean.abs().min() > 1
-    assert result.train.targets is not None and torch.equal(result.train.targets, uncentred.train.targets - mean)
-    assert result.test.targets is not None and torch.equal(result.test.targets, uncentred.test.targets - mean)
+    assert torch.equal(result.train.y, uncentred.train.y - mean)
+    assert torch.equal(result.test.y, uncentred.test.y - mean)
     with pytest.raises(InvalidInput, match="center_targets needs a regression problem; 'digits' is a classification"):
         prepare(DataSpec(center_targets=True))
 
@@ -129,3 +124,33 @@ def test_averaged_pixels_keep_the_mean_of_both_splits() -> None:
 def test_incompatible_settings_are_rejected(data_root: Path, settings: dict, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         prepare(DataSpec(**settings), root=data_root)
+
+
+IMAGES = Samples(torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))
+TABLE = Samples(torch.zeros(4, 3), torch.zeros(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "ranking"}, "task of a Problem must be one of 'classification', 'regression'; got 'ranking'"),
+        ({"n_outputs": 0}, r"n_outputs of a Problem must lie in \[1, inf\); got 0"),
+        ({"n_outputs": 2}, "Class labels must be smaller than the number of classes, 2; got 2"),
+        ({"class_names": ("a",)}, "one class name per output, here 3; got 1"),
+        ({"task": "regression"}, r"training split of a regression problem needs .*\[n, K\]; got torch.int64"),
+        ({"test": TABLE}, r"must have the same shape; got \[1, 8, 8\] and \[3\]"),
+        ({"test": Samples(IMAGES.inputs)}, "test split of a classification problem needs targets; got inputs alone"),
+        ({"task": "regression", "train": TABLE, "test": TABLE}, r"shape of the outputs, \[4, 3\]; got \[4, 2\]"),
+    ],
+)
+def test_incompatible_samples_are_rejected(change: dict, message: str) -> None:
+    problem = Problem("toy", "classification", IMAGES, IMAGES, 3)
+    with pytest.raises(InvalidInput, match=message):
+        replace(problem, **change)
+
+
+def test_the_split_is_numpys_frozen_permutation() -> None:
+    train, test = split_indices(10, 0.3, 0)
+    assert (test.tolist(), train.tolist()) == ([2, 8, 4], [9, 1, 6, 7, 3, 0, 5])
+    with pytest.raises(InvalidInput, match="at least one of the 2 samples"):
+        split_indices(2, 0.1, 0)

@@ -32,8 +32,7 @@ def test_every_problem_agrees_with_its_source(data_root: Path, name: str) -> Non
         assert samples.inputs.dtype == torch.float32
         if samples.inputs.ndim == 4:
             assert float(samples.inputs.min()) >= 0 and float(samples.inputs.max()) <= 1
-        assert samples.targets is not None
-        assert samples.targets.dtype == (torch.int64 if problem.task == "classification" else torch.float32)
+        assert samples.y.dtype == (torch.int64 if problem.task == "classification" else torch.float32)
 
 
 def test_options_reach_the_data_set(data_root: Path) -> None:

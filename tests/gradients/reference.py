@@ -50,7 +50,7 @@ def check_traces(network: nn.Module, x: Tensor, rtol: float = 1e-10) -> None:
 class Wrapped(nn.Module):
     """A network made of modules and a function of (modules, x)."""
 
-    def __init__(self, function: Callable[..., Tensor], **parts: nn.Module | nn.Parameter) -> None:
+    def __init__(self, function: Callable[..., Any], **parts: nn.Module | nn.Parameter) -> None:
         super().__init__()
         self.function = function
         for name, part in parts.items():

@@ -60,7 +60,7 @@ def test_a_layer_of_ones_own_works_without_a_rule_and_with_a_correct_or_wrong_on
 
     def scale(call: Call, gradient: Tensor) -> list[Contribution]:
         calls.append(call.name)
-        return [DenseJacobian((call.parameters["weight"],), factor * gradient * call.inputs)]
+        return [DenseJacobian((call.parameters["weight"],), (factor or 1) * gradient * call.inputs)]
 
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 4), _Scale(), nn.Tanh(), nn.Linear(4, 2)).double()

@@ -22,11 +22,7 @@ STEPS, BATCH = 3, 8
 IDS = torch.randint(1, 20, (STEPS * BATCH, 7), generator=torch.Generator().manual_seed(0))
 SENTENCES = [{"input_ids": row, "attention_mask": (row != 3).long(), "labels": row.sum() % 2} for row in IDS]
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
 def _penalty(strength: float) -> GradientSimilarityPenalty:

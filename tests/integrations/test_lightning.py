@@ -19,11 +19,7 @@ from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.training.alarms.joint import JointAlarm
 from gapscope.training.monitor import Monitor
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
 def make_data() -> TensorDataset:

@@ -22,11 +22,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.integrations.memorization_monitor import add_memorization_monitor, sequence_losses
 from gapscope.labels.monitored import PairedCanaries, paired_p_value
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 IDS = torch.randint(1, 20, (32, 7), generator=torch.Generator().manual_seed(0))
 SENTENCES = [{"input_ids": row, "attention_mask": torch.ones_like(row), "labels": row.sum() % 2} for row in IDS]

@@ -26,11 +26,7 @@ from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.monitor import Monitor
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 TOKENS = torch.randint(1, 20, (32, 7), generator=torch.Generator().manual_seed(0))
 TOKENS[:10, 5:] = 0  # padding

@@ -22,13 +22,12 @@ from gapscope.labels.results import LabelNoiseEstimate, rank_label_issues
 def digits(rate: float, n: int = 400, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     """Return an untrained network, images, labels of which a fraction is flipped, and which."""
     train = gs.load_dataset("digits").train.subset(torch.arange(n))
-    assert train.targets is not None
     generator = torch.Generator().manual_seed(seed)
-    labels = with_wrong_labels(train.targets, rate, 10, generator)
+    labels = with_wrong_labels(train.y, rate, 10, generator)
     network = gs.build_network(
         "fully_connected", input_shape=(1, 8, 8), n_outputs=10, generator=generator, n_hidden=2, width=64
     )
-    return network, train.inputs, labels, labels != train.targets
+    return network, train.inputs, labels, labels != train.y
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.3])
@@ -129,7 +128,7 @@ def test_regression_targets_with_gross_errors_stand_first() -> None:
 def test_reviewed_regression_targets_come_back(tmp_path: Path) -> None:
     (tmp_path / "review.csv").write_text("sample,label\n3,2.5\n1,drop\n0,\n")
     corrected = gs.apply_label_corrections((torch.randn(4, 2), torch.arange(4.0)[:, None]), tmp_path / "review.csv")
-    assert corrected.targets is not None and corrected.targets.flatten().tolist() == [0, 2, 2.5]
+    assert corrected.y.flatten().tolist() == [0, 2, 2.5]
     (tmp_path / "review.csv").write_text("sample,label\n3,high\n")
     with pytest.raises(InvalidInput, match=r"'high'.*number"):
         gs.apply_label_corrections((torch.randn(4, 2), torch.arange(4.0)[:, None]), tmp_path / "review.csv")
@@ -148,9 +147,9 @@ def test_a_reviewed_list_comes_back(tmp_path: Path) -> None:
     table.loc[0, "label"] = "drop"
     table.to_csv(tmp_path / "review.csv", index=False)
     corrected = gs.apply_label_corrections((x, y), tmp_path / "review.csv")
-    assert len(corrected) == 399 and corrected.targets is not None
+    assert len(corrected) == 399
     keep = torch.arange(400) != int(table["sample"][0])
-    assert int((corrected.targets != truth[:400][keep]).sum()) < int((y != truth[:400]).sum()) - issues.n_flagged // 2
+    assert int((corrected.y != truth[:400][keep]).sum()) < int((y != truth[:400]).sum()) - issues.n_flagged // 2
     table.loc[1, "label"] = "cat"
     table.to_csv(tmp_path / "review.csv", index=False)
     with pytest.raises(InvalidInput, match="'cat'"):

@@ -30,10 +30,9 @@ class Watched:
 
     def __init__(self, rate: float, settings: gs.TrainingSpec = SETTINGS, folder: Path | None = None) -> None:
         train = gs.load_dataset("digits").train.subset(torch.arange(600))
-        assert train.targets is not None
         generator = torch.Generator().manual_seed(0)
-        self.truth, self.x = train.targets, train.inputs
-        self.labels = with_wrong_labels(train.targets, rate, 10, generator)
+        self.truth, self.x = train.y, train.inputs
+        self.labels = with_wrong_labels(train.y, rate, 10, generator)
         self.canaries = Canaries(self.labels, number=48)
         self.network = gs.build_network(
             "fully_connected", input_shape=(1, 8, 8), n_outputs=10, generator=generator, n_hidden=2, width=64

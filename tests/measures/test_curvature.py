@@ -62,8 +62,7 @@ def test_trace_by_the_probes_from_a_dense_hessian() -> None:
 def test_products_with_the_hessian_of_real_networks(name: str) -> None:
     """One probe's first Lanczos entry is v^T H v: the second difference of the loss along v."""
     network, samples = CASES[name].make(4, dtype=DOUBLE)
-    assert samples.targets is not None
-    hessian = Hessian(network, samples.inputs, samples.targets, None)
+    hessian = Hessian(network, samples.inputs, samples.y, None)
     vector = torch.randn(hessian.size, dtype=DOUBLE)
     vector /= vector.norm()
     parameters = [p for p in network.parameters() if p.requires_grad]
@@ -71,7 +70,7 @@ def test_products_with_the_hessian_of_real_networks(name: str) -> None:
 
     def gradient(flat: Tensor) -> Tensor:
         torch.nn.utils.vector_to_parameters(flat, parameters)
-        loss = F.cross_entropy(network(samples.inputs), samples.targets)  # type: ignore[arg-type]
+        loss = F.cross_entropy(network(samples.inputs), samples.y)  # type: ignore[arg-type]
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters, materialize_grads=True)])
 
     (product,) = hessian.matvec(vector[None])
@@ -83,8 +82,7 @@ def test_products_with_the_hessian_of_real_networks(name: str) -> None:
 @each()
 def test_dense_gradients_of_single_samples(name: str) -> None:
     network, samples = CASES[name].make(5, dtype=DOUBLE)
-    x, y = samples.inputs, samples.targets
-    assert y is not None
+    x, y = samples.inputs, samples.y
     parameters = [p for p in network.parameters() if p.requires_grad]
     losses = [F.cross_entropy(network(x[i : i + 1]), y[i : i + 1]) for i in range(5)]
     rows = torch.stack([torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]) for loss in losses])

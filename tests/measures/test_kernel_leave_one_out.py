@@ -65,11 +65,10 @@ def test_equals_refits_without_each_sample(task: str) -> None:
 def exact_and_by_landmarks(n: int, landmarks: int, **options: Any) -> tuple[KernelLeaveOneOut, KernelLeaveOneOut]:
     digits = load_dataset("digits")
     samples = digits.train.subset(torch.arange(n))
-    assert samples.targets is not None
     network = build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
                             generator=torch.Generator().manual_seed(0), **options)  # fmt: skip
-    exact = kernel_leave_one_out(network, samples.inputs, samples.targets)
-    return exact, kernel_leave_one_out(network, samples.inputs, samples.targets, max_exact=100, landmarks=landmarks)
+    exact = kernel_leave_one_out(network, samples.inputs, samples.y)
+    return exact, kernel_leave_one_out(network, samples.inputs, samples.y, max_exact=100, landmarks=landmarks)
 
 
 def test_landmarks_are_close_to_the_exact_result() -> None:

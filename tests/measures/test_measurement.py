@@ -53,11 +53,10 @@ def test_an_error_names_measure_and_network() -> None:
 @each()
 def test_every_network_has_the_scores_of_its_own_outputs(name: str) -> None:
     network, samples = CASES[name].make(9, dtype=torch.float64)
-    assert samples.targets is not None
     outputs = network(samples.inputs).detach()
-    readings = gs.measure(network, (samples.inputs, samples.targets), ["accuracy", "loss", "parameter_count"])
-    assert readings["accuracy"].value == pytest.approx(float((outputs.argmax(1) == samples.targets).double().mean()))
-    assert readings["loss"].value == pytest.approx(float(nn.functional.cross_entropy(outputs, samples.targets)))
+    readings = gs.measure(network, (samples.inputs, samples.y), ["accuracy", "loss", "parameter_count"])
+    assert readings["accuracy"].value == pytest.approx(float((outputs.argmax(1) == samples.y).double().mean()))
+    assert readings["loss"].value == pytest.approx(float(nn.functional.cross_entropy(outputs, samples.y)))
     trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
     assert readings["parameter_count"].value == trained
     assert evaluate(network, samples)["loss"] == pytest.approx(readings["loss"].value)

@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cases import CASES, each
 from gapscope.measures.ntk import LogDeterminant, empirical_ntk, ntk_logdet, ntk_trace
+from gradients.reference import dense_jacobian
 
 PROBES = pytest.mark.parametrize("probe", ["class", "rademacher"])
 
@@ -118,3 +120,13 @@ def test_effective_rank() -> None:
     single = LogDeterminant(torch.tensor([0.0, 0.0, 5.0], dtype=torch.float64), 1e-12)
     assert single.effective_rank == pytest.approx(1) and single == -math.inf
     assert LogDeterminant(torch.zeros(2, dtype=torch.float64), 0.0).effective_rank == 0
+
+
+@each()
+def test_trace_and_kernel_are_those_of_the_dense_jacobian(name: str) -> None:
+    network, samples = CASES[name].make(4, dtype=torch.float64)
+    jacobian = dense_jacobian(network, samples.inputs)
+    expected = torch.einsum("ncp,mdp->ncmd", jacobian, jacobian)
+    torch.testing.assert_close(empirical_ntk(network, samples.inputs), expected, rtol=1e-9, atol=1e-9)
+    trace = ntk_trace(network, samples.inputs)
+    assert abs(trace - float(jacobian.square().sum())) <= 1e-9 * float(trace) and float(trace) > 0

@@ -105,9 +105,8 @@ def convolutional() -> nn.Module:
 @pytest.mark.parametrize("network", [fully_connected, convolutional])
 def test_documented_areas(real_data_root, name, network):
     network, test = trained_on_images(name, real_data_root, network())
-    assert test.targets is not None
-    behind = error_detection(network, test.inputs, test.targets)
-    raw = error_detection(network, test.inputs, test.targets, space="logits")
+    behind = error_detection(network, test.inputs, test.y)
+    raw = error_detection(network, test.inputs, test.y, space="logits")
     assert -0.06 < behind.difference < 0
     assert 0.45 < raw.variance < 0.65
 

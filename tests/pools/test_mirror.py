@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from engines import in_this_process
 from gapscope.base.errors import InvalidInput, NotWritten
 from gapscope.base.specs import RunSpec
 from gapscope.pools import Pool
@@ -22,9 +21,7 @@ SPECS = [SPEC, SPEC.replace({"seed": 1})]
 FILES = {"history.jsonl", "record.json", "weights.safetensors"}
 
 
-@pytest.fixture(autouse=True)
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.pools.engines.run_local", in_this_process)
+pytestmark = pytest.mark.usefixtures("without_workers")
 
 
 def nothing_may_run(function: Any, jobs: Any, workers: int) -> Iterator[Any]:

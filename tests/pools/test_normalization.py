@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from engines import in_this_process
 from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import DataSpec, NetworkSpec, RunSpec, TrainingSpec
 from gapscope.batch_norm import refresh_population
@@ -117,8 +116,8 @@ def counted(network: nn.Module, problem: Problem, row: dict[str, Any]) -> None:
     row["samples"] = len(problem.train)
 
 
-def test_on_epoch_extends_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.pools.engines.run_local", in_this_process)
+@pytest.mark.usefixtures("without_workers")
+def test_on_epoch_extends_the_history(tmp_path: Path) -> None:
     small = RunSpec.from_dict(
         {"data": {"train_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}
     )

@@ -175,9 +175,8 @@ def test_networks_of_every_kind_are_put_into_one_pool(tmp_path: Path) -> None:
     pool, right = Pool(tmp_path), {}
     for name, case in CASES.items():
         network, samples = case.make(9)
-        assert samples.targets is not None
-        pool.add(network, (samples.inputs, samples.targets), name=name, measures=["accuracy", "parameter_norm"])
-        right[name] = float((network(samples.inputs).argmax(1) == samples.targets).float().mean())
+        pool.add(network, (samples.inputs, samples.y), name=name, measures=["accuracy", "parameter_norm"])
+        right[name] = float((network(samples.inputs).argmax(1) == samples.y).float().mean())
     table = pool.to_pandas()
     assert len(table) == len(CASES) and (table["parameter_norm"] > 0).all()
     assert sorted(table["accuracy"].tolist()) == pytest.approx(sorted(right.values()))

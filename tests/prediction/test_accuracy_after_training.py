@@ -44,9 +44,8 @@ def test_the_accuracy_of_digits_lies_in_the_interval_and_nothing_is_changed(trai
     before = copy.deepcopy(network.state_dict())
     result = estimate_accuracy(network, train, initial_state=initial)
     assert not result.abstained_because and result.same_noise is not None and result.clean_labels is not None
-    assert test.targets is not None
     with torch.no_grad():
-        reached = float((network.eval()(test.inputs).argmax(1) == test.targets).double().mean())
+        reached = float((network.eval()(test.inputs).argmax(1) == test.y).double().mean())
     assert result.same_noise.low <= reached <= result.same_noise.high
     assert abs(result.same_noise.value - reached) < 0.08
     assert result.same_noise.high - result.same_noise.low < 0.25
@@ -85,8 +84,7 @@ def test_a_layer_that_cannot_draw_its_weights_asks_for_them(trained: Trained) ->
 
 def test_labels_without_meaning_get_no_estimate(trained: Trained) -> None:
     network, initial, train, _ = trained
-    assert train.targets is not None
-    shuffled = train.targets[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
+    shuffled = train.y[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
     result = estimate_accuracy(network, (train.inputs, shuffled), initial_state=initial)
     assert result.same_noise is None and result.to_pandas().empty
     assert "predict no better than the most frequent label" in repr(result)
@@ -134,19 +132,17 @@ def test_readings_are_those_of_the_measures(trained: Trained) -> None:
 def test_the_clean_label_line_follows_the_estimated_label_noise(trained: Trained) -> None:
     """Digits with 40 % wrong labels: accuracy on clean labels lies in an interval that holds that of the noise."""
     _, _, _, test = trained
-    assert test.targets is not None
     train, rest = test.subset(torch.arange(400)), test.subset(torch.arange(400, len(test)))
-    assert train.targets is not None and rest.targets is not None
-    noisy = gs.data.inject_label_noise(train.targets, 0.4, 10, torch.Generator().manual_seed(0))
+    noisy = gs.data.inject_label_noise(train.y, 0.4, 10, torch.Generator().manual_seed(0))
     network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=64)
     initial = copy.deepcopy(network.state_dict())
     gs.train(network, (train.inputs, noisy), gs.TrainingSpec(optimizer="adam", learning_rate=0.003, epochs=25))
     estimate = estimate_accuracy(network, (train.inputs, noisy), initial_state=initial)
     assert estimate.clean_labels is not None and estimate.noise_interval is not None
-    wrong = float((noisy != train.targets).double().mean())
+    wrong = float((noisy != train.y).double().mean())
     assert estimate.noise_interval[0] <= wrong <= estimate.noise_interval[1]
     with torch.no_grad():
-        reached = float((network.eval()(rest.inputs).argmax(1) == rest.targets).double().mean())
+        reached = float((network.eval()(rest.inputs).argmax(1) == rest.y).double().mean())
     assert estimate.clean_labels.low <= reached <= estimate.clean_labels.high
     assert estimate.clean_labels.value > reached - 0.1
     # both errors enter: the interval is wider than with the noise known, and holds that of either end of the noise

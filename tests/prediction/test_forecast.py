@@ -46,14 +46,13 @@ def test_rows_headline_and_interval_by_hand() -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=200))
     network, train = untrained(problem, width=32), problem.train
     forecast = forecast_accuracy(network, train)
-    assert train.targets is not None
-    ntk = kernel_leave_one_out(network, train.inputs, train.targets)
+    ntk = kernel_leave_one_out(network, train.inputs, train.y)
     row, rbf = forecast.row("NTK"), forecast.row("RBF ridge")
     assert row is not None and rbf is not None and row.score == ntk.accuracy
     assert forecast.score == pytest.approx((row.score + rbf.score) / 2) and forecast.combined == ("RBF ridge", "NTK")
     spread = 1.645 * (forecast.score * (1 - forecast.score) * (1 / 200 + 4 * NETWORK_ERROR**2)) ** 0.5
     assert forecast.interval == pytest.approx((forecast.score - spread, min(1, forecast.score + spread)))
-    paired = row.correct(train.targets).double() - rbf.correct(train.targets).double()
+    paired = row.correct(train.y).double() - rbf.correct(train.y).double()
     assert forecast.network_gain is not None
     assert forecast.network_gain.value == pytest.approx(float(paired.mean()))
     assert forecast.network_gain.high - forecast.network_gain.value == pytest.approx(
@@ -66,7 +65,7 @@ def test_rows_headline_and_interval_by_hand() -> None:
     hidden = forecast.row("last hidden features")
     features = (inputs[0] - inputs[0].mean(0)) / inputs[0].std(0, correction=0).mean()
     assert hidden is not None
-    torch.testing.assert_close(hidden.predictions, linear_ridge(features, train.targets, n_classes=10).predictions)
+    torch.testing.assert_close(hidden.predictions, linear_ridge(features, train.y, n_classes=10).predictions)
 
 
 def test_learning_curve_ends_at_the_forecast() -> None:
@@ -120,8 +119,8 @@ def test_a_budget_for_few_outputs_combines_them(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(trials, lambda *a: (0.0, (0.4 if a[2]["combinations"] else 1.0) / 300))
     network = untrained(problem, width=32)
     forecast = forecast_accuracy(network, problem.train, time_budget=150)
-    row, (x, y) = forecast.row("NTK"), (problem.train.inputs, problem.train.targets)
-    assert y is not None and row is not None and any("4 random combinations" in note for note in forecast.notes)
+    row, (x, y) = forecast.row("NTK"), (problem.train.inputs, problem.train.y)
+    assert row is not None and any("4 random combinations" in note for note in forecast.notes)
     torch.testing.assert_close(row.predictions, kernel_leave_one_out(network, x, y, combinations=4).predictions)
     few = forecast_accuracy(untrained(problem, width=32), problem.train, max_exact=100, landmarks=100).row("NTK")
     generator = torch.Generator().manual_seed(derive_seed(0, "landmarks"))

@@ -48,7 +48,7 @@ def test_a_small_table_is_scored_on_all_rows_that_are_not_trained_on(data_root: 
     problem = load_dataset("concrete", root=data_root)
     assert (len(train), classes) == (asked.samples, 4)
     assert len(train) + len(test) == len(problem.train) + len(problem.test)
-    assert train.targets is not None and set(train.targets.tolist()) == {0, 1, 2, 3}
+    assert set(train.y.tolist()) == {0, 1, 2, 3}
 
 
 def test_wrong_labels_meet_wrong_predictions_by_chance() -> None:

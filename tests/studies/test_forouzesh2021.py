@@ -10,6 +10,8 @@ import numpy
 import pandas
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
 
 from gapscope.inspection.outputs import network_outputs
 from gapscope.measures.output_sensitivity import output_sensitivity
@@ -19,6 +21,7 @@ from gapscope_studies.forouzesh2021.grids import make_grid
 from gapscope_studies.forouzesh2021.networks import (
     average_runs,
     by_draw,
+    fit_temperature,
     load_run,
     load_samples,
     measure_run,
@@ -62,10 +65,9 @@ def test_measures_the_trained_network_on_the_whole_test_split(setting: RunSettin
     network, row = load_run(setting, spec, problem), measure_run(setting, spec)
     assert row["s_after"] == float(output_sensitivity(network, test.inputs))
     outputs = network_outputs(network, test.inputs)
-    assert test.targets is not None
-    right = (outputs.argmax(1) == test.targets).double().mean()
+    right = (outputs.argmax(1) == test.y).double().mean()
     assert row["test_accuracy"] == pytest.approx(float(right), abs=1e-12)
-    loss = torch.nn.functional.cross_entropy(outputs.double(), test.targets)
+    loss = torch.nn.functional.cross_entropy(outputs.double(), test.y)
     assert row["test_loss"] == pytest.approx(float(loss), rel=1e-12)
     assert row["s_before"] != row["s_after"] != row["s_per_output"]
 
@@ -220,3 +222,38 @@ def test_cnns_of_equal_size_are_compared_and_narrow_ones_with_wide_ones() -> Non
     assert equal.quantity == "log10 of S of 3 convolutions of 8 over 1 convolutions of 5"
     assert narrow.quantity == "log10 of S of 2 convolutions of 5 over 1 convolutions of 20"
     assert (10**equal.value, 10**narrow.value) == (pytest.approx(0.5), pytest.approx(0.5))
+
+
+def sampled(sharpness: float, n: int = 400, k: int = 5) -> tuple[Tensor, Tensor]:
+    """Logits, and labels that follow softmax(logits / sharpness)."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(n, k, generator=generator, dtype=torch.float64)
+    return logits * sharpness, torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+
+
+@pytest.mark.parametrize("sharpness", [0.01, 0.5, 1.0, 30.0, 1e6])
+def test_is_the_minimum_that_scipy_finds(sharpness: float) -> None:
+    logits, labels = sampled(sharpness)
+
+    def loss(log_temperature: float) -> float:
+        return nn.functional.cross_entropy(logits / math.exp(log_temperature), labels).item()
+
+    middle = math.log(sharpness)
+    result: Any = minimize_scalar(loss, bounds=(middle - 3, middle + 3), method="bounded", options={"xatol": 1e-9})
+    temperature = fit_temperature(logits, labels)
+    assert temperature == pytest.approx(math.exp(result.x), rel=1e-6)
+    assert loss(math.log(temperature)) <= result.fun + 1e-12
+
+
+def test_recovers_the_temperature_that_made_the_labels_and_ignores_what_softmax_ignores() -> None:
+    logits, labels = sampled(3.0, n=20_000)
+    temperature = fit_temperature(logits, labels)
+    assert temperature == pytest.approx(3, rel=0.03)
+    assert fit_temperature(10 * logits, labels) == pytest.approx(10 * temperature, rel=1e-9)
+    assert fit_temperature(logits + torch.arange(20_000)[:, None], labels) == pytest.approx(temperature, rel=1e-9)
+
+
+def test_without_a_finite_optimum_it_is_nan() -> None:
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    assert math.isnan(fit_temperature(logits, torch.tensor([0, 1])))
+    assert math.isnan(fit_temperature(logits, torch.tensor([1, 0])))

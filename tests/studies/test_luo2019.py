@@ -100,7 +100,7 @@ def test_images_are_written_so_that_they_are_read_back(tmp_path: Path) -> None:
         write_images(Samples(inputs, torch.tensor([1, 0, 1, 0, 1])), tmp_path / split)
     result = load_dataset("image_folder", folder=str(tmp_path), side=4)
     torch.testing.assert_close(result.train.inputs, inputs[[1, 0, 3, 2, 4]])
-    assert result.train.targets is not None and result.train.targets.tolist() == [0, 1, 0, 1, 1]
+    assert result.train.y.tolist() == [0, 1, 0, 1, 1]
 
 
 @pytest.mark.parametrize("model", excess.MODELS)

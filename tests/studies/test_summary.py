@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
+import matplotlib
+import numpy as np
 import pytest
 
 from gapscope.base.errors import InvalidInput
@@ -15,7 +18,7 @@ from gapscope.base.files import to_json
 from gapscope.cli.study import available, load_study
 from gapscope_studies.kit import summary
 from gapscope_studies.kit.claims import OUTCOMES, claim, not_run
-from gapscope_studies.kit.page import BODY, MADE, page_of
+from gapscope_studies.kit.page import BODY, MADE, light_svg, page_of, stored_content
 from gapscope_studies.kit.study import Part, Study
 from gapscope_studies.kit.summary import SCALES, Finding, findings, rows_of, section, stored_claims
 
@@ -28,6 +31,7 @@ STUDY = Study(
     untested=(not_run("Sec. 1", "it is beautiful", "no part"),),
 )
 VALUES = [1.0, 1.1, 0.9, 1.0, 1.2, 0.8]
+matplotlib.use("Agg")
 RESULTS = Path(__file__).parents[2] / "results"
 
 
@@ -129,3 +133,35 @@ def test_false_discoveries_are_adjusted_over_all_tested_claims(monkeypatch: pyte
     monkeypatch.setattr(summary, "p_values", lambda claims: [(0.03, True), (0.5, False), (0.001, True)])
     sentence = summary._discoveries([], Path())[0]
     assert sentence.startswith("2 decided claims") and "at most 4.5%; 0 of them" in sentence
+
+
+MAX_BYTES = 4 * 2**20
+
+
+def test_the_stored_results_of_studies_take_less_than_four_megabytes() -> None:
+    files = [path for path in RESULTS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < MAX_BYTES
+
+
+def test_a_light_figure_is_valid_smaller_and_shows_its_words() -> None:
+    from io import StringIO
+
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axis = figure.add_subplot()
+    axis.plot(np.sin(np.linspace(0, 9, 2000)), label="loss of the students")
+    axis.legend()
+    text = StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(text, format="svg")
+    light = light_svg(text.getvalue())
+    ElementTree.fromstring(light)
+    assert len(light) < 0.6 * len(text.getvalue()) and "loss of the students" in light
+    assert light_svg(light).count("<style>") == 1
+
+
+@pytest.mark.parametrize(("scale", "stays"), [("smoke", True), ("small", False)])
+def test_raw_rows_are_stored_at_smoke_scale_alone(scale: str, stays: bool) -> None:
+    numbers = stored_content({"scale": scale, "numbers": {"runs": [1], "means": [2]}})["numbers"]
+    assert ("runs" in numbers) is stays and numbers["means"] == [2]

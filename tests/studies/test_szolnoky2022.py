@@ -242,9 +242,8 @@ def test_only_methods_that_were_not_tuned_before_are_tuned(monkeypatch: pytest.M
 def test_the_constant_prediction_is_the_variance_of_the_targets(setting: RunSettings) -> None:
     setup = make_setup(setting, "keypoints_fully_connected")
     problem, _ = prepare_data(setup.with_seed(0).replace({"data.target_noise": 0.0}), None)
-    targets = problem.train.targets
-    assert targets is not None and problem.test.targets is not None
-    one_run = (problem.test.targets - targets.mean(0)).square().mean().item()
+    targets = problem.train.y
+    one_run = (problem.test.y - targets.mean(0)).square().mean().item()
     others = protocol.constant_prediction_loss(setting, setup)
     assert 0.5 * one_run < others < 2 * one_run
 
@@ -350,8 +349,7 @@ def test_alignment_of_the_watched_kernel_is_that_of_its_dense_definition(setting
     spec = make_setup(setting, "circles").with_seed(0).replace({"training.epochs": 2})
     rows = monitor_run(spec, 2, 100, None)["rows"]
     problem, _ = prepare_data(spec, None)
-    network, x, y = network_from_spec(spec, problem), problem.train.inputs, problem.train.targets
-    assert y is not None
+    network, x, y = network_from_spec(spec, problem), problem.train.inputs, problem.train.y
     gradients = []
     for output in network(x).flatten():
         result = torch.autograd.grad(output, list(network.parameters()), retain_graph=True)

@@ -164,10 +164,9 @@ def test_the_table_holds_the_networks_as_they_are(setting: RunSettings) -> None:
     assert (table["gap"] == table["train_accuracy"] - table["test_accuracy"]).all()
     assert (table["fitted"] == (table["train_accuracy"] >= 0.97)).all()
     network, problem = load_network(setting, pool, specs[0].id)
-    assert problem.train.targets is not None
-    result = unit_sparsity(network, problem.train.inputs, problem.train.targets)
+    result = unit_sparsity(network, problem.train.inputs, problem.train.y)
     assert table[ZETA].iloc[0] == result.zeta == sparsity(setting, pool, specs[0]).zeta
-    right = (network(problem.train.inputs).argmax(1) == problem.train.targets).double().mean()
+    right = (network(problem.train.inputs).argmax(1) == problem.train.y).double().mean()
     assert table["train_accuracy"].iloc[0] == pytest.approx(float(right))
 
 

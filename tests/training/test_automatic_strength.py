@@ -51,8 +51,7 @@ SETTINGS = gs.TrainingSpec(epochs=20, learning_rate=0.1, momentum=0.9, batch_siz
 
 def problem(rate: float, n: int = 240) -> tuple[Tensor, Tensor]:
     train = gs.load_dataset("digits").train.subset(torch.arange(n))
-    assert train.targets is not None
-    return train.inputs, inject_label_noise(train.targets, rate, 10, torch.Generator().manual_seed(0))
+    return train.inputs, inject_label_noise(train.y, rate, 10, torch.Generator().manual_seed(0))
 
 
 def network(*more: nn.Module) -> nn.Module:
@@ -143,17 +142,16 @@ def test_a_resumed_training_ends_as_the_unbroken_one(tmp_path: Path, make: Any, 
 @pytest.mark.parametrize("name", ["ResNet-18, narrow", "encoder"])
 def test_networks_that_people_have(name: str) -> None:
     net, samples = CASES[name].make(104)
-    assert samples.targets is not None
     penalty = gs.GradientSimilarityPenalty(AutomaticStrength(start=1e-4, least=1e-4, most=0.003))
     for start in (0, 52, 0, 52):
         batch = slice(start, start + 52)
-        outputs, value = penalty.forward_with_penalty(net, samples.inputs[batch], samples.targets[batch])
+        outputs, value = penalty.forward_with_penalty(net, samples.inputs[batch], samples.y[batch])
         assert value.item() > 0 and outputs.shape[0] == 52
     assert isinstance(penalty.automatic, AutomaticStrength) and penalty.automatic._predictions is not None
     with pytest.raises(InvalidInput, match=r"needs a network without normalization layers; got .*Norm"):
-        make_penalty("gradient_similarity", {"strength": "auto"})(net, samples.inputs, samples.targets)
+        make_penalty("gradient_similarity", {"strength": "auto"})(net, samples.inputs, samples.y)
     # weights may be penalized at any strength
-    make_penalty("weight", {"strength": "auto"})(net, samples.inputs, samples.targets)
+    make_penalty("weight", {"strength": "auto"})(net, samples.inputs, samples.y)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

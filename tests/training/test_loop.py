@@ -52,8 +52,7 @@ def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bo
 
 
 def _pairs(samples: Samples) -> TensorDataset:
-    assert samples.targets is not None
-    return TensorDataset(samples.inputs, samples.targets)
+    return TensorDataset(samples.inputs, samples.y)
 
 
 def test_a_shuffling_loader_is_read_in_one_order_for_the_same_seed(tmp_path: Path) -> None:
@@ -110,8 +109,7 @@ def test_a_weight_penalty_is_twice_its_strength_of_weight_decay() -> None:
     order = torch.Generator().manual_seed(derive_seed(0, "order of samples"))
     for _ in range(3):
         for batch in batches(61, 20, order):
-            assert samples.targets is not None
-            loss = nn.functional.cross_entropy(theirs(samples.inputs[batch]), samples.targets[batch])
+            loss = nn.functional.cross_entropy(theirs(samples.inputs[batch]), samples.y[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

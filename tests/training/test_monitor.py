@@ -86,9 +86,8 @@ def test_the_log_determinant_is_that_of_the_small_kernel_unless_asked_otherwise(
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_samples_are_fixed_by_the_seed_and_the_same_for_every_form_of_data(seed: int) -> None:
     samples = make_samples()
-    assert samples.targets is not None
-    dataset = TensorDataset(samples.inputs, samples.targets)
-    forms = [samples, (samples.inputs, samples.targets), dataset, DataLoader(dataset, batch_size=7)]
+    dataset = TensorDataset(samples.inputs, samples.y)
+    forms = [samples, (samples.inputs, samples.y), dataset, DataLoader(dataset, batch_size=7)]
     chosen = [Monitor(form, ["loss"], n_samples=20, seed=seed).samples for form in forms]
     for other in chosen:
         assert torch.equal(other.inputs, chosen[0].inputs)

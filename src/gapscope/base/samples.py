@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
-from gapscope.base.targets import IGNORED, check_targets, parse_targets
+from gapscope.base.targets import IGNORED, check_targets, parse_targets, require_targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +102,11 @@ class Samples:
     def first(self, n: int | None) -> Samples:
         """Return the first `n` samples (None for all)."""
         return self if n is None or n >= len(self) else self.subset(torch.arange(n))
+
+    @property
+    def y(self) -> Tensor:
+        """The targets, or InvalidInput if there are none."""
+        return require_targets(self.targets)
 
     @property
     def is_classification(self) -> bool:

@@ -89,14 +89,12 @@ class Context:
     @cached_property
     def train_accuracy(self) -> float:
         """Accuracy on the training samples."""
-        assert self.samples.targets is not None
-        return float((self.logits.argmax(1) == self.samples.targets.cpu()).double().mean())
+        return float((self.logits.argmax(1) == self.samples.y.cpu()).double().mean())
 
     @cached_property
     def most_frequent(self) -> float:
         """Fraction of the most frequent class."""
-        assert self.samples.targets is not None
-        return float(self.samples.targets.bincount().max()) / len(self.samples)
+        return float(self.samples.y.bincount().max()) / len(self.samples)
 
     @cached_property
     def is_untrained(self) -> bool:

@@ -73,8 +73,7 @@ def _training_subset(spec: DataSpec, problem: Problem) -> Samples:
         return (
             problem.train if spec.train_size is None else corruptions.subset(problem.train, spec.train_size, generator)
         )
-    assert problem.train.targets is not None
-    rarest = int(torch.bincount(problem.train.targets, minlength=problem.n_outputs).min())
+    rarest = int(torch.bincount(problem.train.y, minlength=problem.n_outputs).min())
     size = spec.train_size or rarest * problem.n_outputs
     return corruptions.balanced_subset(problem.train, size, problem.n_outputs, generator)
 
@@ -112,27 +111,22 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         }  # fmt: skip
         train = replace(train, inputs=blurred)
     if spec.label_noise:
-        assert train.targets is not None
         rate, may_keep = spec.label_noise, spec.label_noise_may_keep_class
         generator = make_generator(spec.seed, "label noise")
-        noisy = corruptions.inject_label_noise(
-            train.targets, rate, problem.n_outputs, generator, may_keep_class=may_keep
-        )
-        wrong = noisy != train.targets
+        noisy = corruptions.inject_label_noise(train.y, rate, problem.n_outputs, generator, may_keep_class=may_keep)
+        wrong = noisy != train.y
         metadata["label_noise"] = {
             "rate": rate, "may_keep_class": may_keep, "drawn_again": round(rate * len(train)),
             "wrong": int(wrong.sum()), "wrong_mask": pack_mask(wrong),
         }  # fmt: skip
         train = replace(train, targets=noisy)
     if spec.target_noise:
-        assert train.targets is not None
         generator = make_generator(spec.seed, "target noise")
-        train = replace(train, targets=corruptions.add_target_noise(train.targets, spec.target_noise, generator))
+        train = replace(train, targets=corruptions.add_target_noise(train.y, spec.target_noise, generator))
         metadata["target_noise"] = {"std": spec.target_noise, "samples": len(train)}
     if spec.center_targets:
-        assert train.targets is not None and test.targets is not None
-        mean = train.targets.mean(0)
-        train, test = replace(train, targets=train.targets - mean), replace(test, targets=test.targets - mean)
+        mean = train.y.mean(0)
+        train, test = replace(train, targets=train.y - mean), replace(test, targets=test.y - mean)
         metadata["center_targets"] = {"mean": mean.tolist()}
     if spec.pixels_averaged > 1:
         train, test = (replace(s, inputs=F.avg_pool2d(s.inputs, spec.pixels_averaged)) for s in (train, test))

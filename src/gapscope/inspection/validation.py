@@ -261,9 +261,8 @@ def _adapt(network: Any, samples: Samples) -> Ready:
     if samples.is_dense and outputs.ndim <= 2:
         mismatch = _stray_positions(samples)
     elif samples.is_dense:
-        assert samples.targets is not None
         try:
-            axis = class_axis(outputs, samples.targets)
+            axis = class_axis(outputs, samples.y)
         except InvalidInput as error:
             mismatch = str(error)
     elif outputs.ndim > 2 and samples.targets is not None:

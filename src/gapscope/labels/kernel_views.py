@@ -60,13 +60,12 @@ def ntk_spectrum(prepared: Ready, *, seed: int) -> Spectrum:
 
 def kernel_views(network: nn.Module | None, samples: Samples, *, seed: int) -> tuple[list[KernelView], int, list[str]]:
     """Return the applicable kernel machines, best first, the number of classes, and notes."""
-    assert samples.targets is not None
     prepared = None if network is None else ready(network, samples, needs=("outputs",))
     n_classes, view = None, _regression_view
     if samples.is_classification:
-        n_classes = max(int(samples.targets.max()) + 1, 2, 0 if prepared is None else prepared.n_outputs)
+        n_classes = max(int(samples.y.max()) + 1, 2, 0 if prepared is None else prepared.n_outputs)
         view = classification_view
-    targets = target_matrix(samples.targets.cpu(), n_classes)
+    targets = target_matrix(samples.y.cpu(), n_classes)
     features, notes, views = sample_features(samples), list(samples.notes), []
     if features.shape[1]:
         views.append(view("RBF ridge", rbf_spectrum(features), targets))

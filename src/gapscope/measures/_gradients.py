@@ -50,12 +50,11 @@ def loss_and_gradient(
     network: nn.Module, samples: Samples, chunk_size: int, leaves: Sequence[Tensor]
 ) -> tuple[float, list[Tensor]]:
     """Return the mean loss over samples (in float64) and its gradient by the leaves."""
-    assert samples.targets is not None
     mean_loss, mean_gradient = 0.0, [torch.zeros_like(leaf) for leaf in leaves]
     for part in slices(len(samples), chunk_size):
         fraction = (part.stop - part.start) / len(samples)
         outputs = checked_outputs(network(samples.inputs[part].clone()), part.stop - part.start)
-        loss = fraction * default_loss(outputs, samples.targets[part])
+        loss = fraction * default_loss(outputs, samples.y[part])
         gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
         for total, gradient in zip(mean_gradient, gradients, strict=True):
             total += gradient
@@ -133,8 +132,7 @@ def sample_square_norms(
     with measurement_mode(network) as network:
         trainable(network)
         samples = samples_on_device(network, x, y)
-        inputs, targets = samples.inputs, samples.targets
-        assert targets is not None
+        inputs, targets = samples.inputs, samples.y
         check_sample_independence(network, inputs)
         size = samples_per_pass(
             network,

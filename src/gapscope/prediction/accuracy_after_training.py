@@ -182,8 +182,7 @@ def estimate_accuracy(
     prepared = ready(network, data, needs=("labels", "outputs"))
     samples = prepared.samples
     check_prediction_data(samples, "An estimate", 22)
-    assert samples.targets is not None
-    counts = samples.targets.bincount()
+    counts = samples.y.bincount()
     bare, network = prepared.bare, prepared.class_network
     state = _reinitialized_state(bare) if initial_state is None else _known_state(bare, initial_state)
     names = {name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state}

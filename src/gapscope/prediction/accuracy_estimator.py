@@ -62,7 +62,6 @@ def accuracy_readings(
     if len(samples) > MAX_PAIRS:
         indices = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:MAX_PAIRS]
         pairs = samples.subset(indices)
-    assert samples.targets is not None and pairs.targets is not None
     kernels: list[Tensor] = []
     with progress("estimating", 3) as bar:
         for name, subject in (("initial", before), ("trained", network)):
@@ -71,15 +70,13 @@ def accuracy_readings(
             bar.advance()
         bar.step("leave-one-out predictions")
         if len(pairs) == len(samples):
-            loo = loo_from_kernel(kernels[0], network, samples.inputs, samples.targets)
+            loo = loo_from_kernel(kernels[0], network, samples.inputs, samples.y)
         else:
-            loo = kernel_leave_one_out(before, samples.inputs, samples.targets, max_exact=max_exact,
+            loo = kernel_leave_one_out(before, samples.inputs, samples.y, max_exact=max_exact,
                                        landmarks=landmarks, chunk_size=chunk_size)  # fmt: skip
     result = {f"kernel_leave_one_out.initial.{name}": value for name, value in loo.scalars().items()}
     if samples.is_classification:
-        vote = neighbours_from_kernel(
-            kernels[1], network, pairs.inputs, pairs.targets, neighbours=min(20, len(pairs) - 1)
-        )
+        vote = neighbours_from_kernel(kernels[1], network, pairs.inputs, pairs.y, neighbours=min(20, len(pairs) - 1))
         result |= {f"gradient_neighbours.{name}": value for name, value in vote.scalars().items()}
     return result | {"kernel_leave_one_out.alignment": kernel_alignment(*kernels)}
 

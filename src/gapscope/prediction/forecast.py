@@ -220,8 +220,7 @@ def _learning_curve(
 
 def count_duplicates(samples: Samples) -> tuple[int, int]:
     """Return the number of repeated samples, and of those with another target."""
-    assert samples.targets is not None
-    targets = samples.targets.tolist()
+    targets = samples.y.tolist()
     pairs = exact_repeats(samples.inputs)
     return len(pairs), sum(targets[i] != targets[j] for i, j in pairs)
 
@@ -301,9 +300,8 @@ def forecast_accuracy(
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
     check_prediction_data(samples)
-    assert samples.targets is not None
     notes = list(samples.notes)
-    n_classes = int(samples.targets.max()) + 1 if samples.is_classification else None
+    n_classes = int(samples.y.max()) + 1 if samples.is_classification else None
     prepared = None
     if network is not None:
         if head is not None:
@@ -321,7 +319,7 @@ def forecast_accuracy(
         options["combinations"] = COMBINATIONS if len(samples) > max_exact else None
     rows: list[LooRow] = []
     curve: tuple[LearningCurvePoint, ...] = ()
-    targets = samples.targets.cpu()
+    targets = samples.y.cpu()
     with progress("forecasting", 3) as bar:
         try:
             features = sample_features(samples)

@@ -57,7 +57,6 @@ def add_network_rows(
 ) -> None:
     """Add the rows of the last hidden features and of the NTK, and notes on missing ones."""
     samples = prepared.samples
-    assert samples.targets is not None
     network = with_data_statistics(prepared.network, samples.inputs)
     features = forward_pass(network, samples.inputs, chunk_size=options["chunk_size"]).features
     if features is None:
@@ -65,13 +64,13 @@ def add_network_rows(
     else:
         features = (features - features.mean(0)) / features.std(0, correction=0).mean().clamp_min(1e-12)
         spectrum = linear_spectrum(features.double())
-        rows.append(kernel_row(FEATURES, "network", spectrum, samples.targets.cpu(), n_classes))
+        rows.append(kernel_row(FEATURES, "network", spectrum, samples.y.cpu(), n_classes))
     try:
         affordable, note = options_within_budget(network, samples, options, budget)
         notes += [f"There is no NTK row. {note}" if affordable is None else note] if note else []
         if affordable is None:
             return
-        targets = samples.targets.to(samples.inputs.device)
+        targets = samples.y.to(samples.inputs.device)
         result = kernel_leave_one_out(network, samples.inputs, targets, **affordable)
     except GapscopeError as error:
         notes.append(f"There is no NTK row: {error}")
@@ -115,12 +114,10 @@ def options_within_budget(
 def _seconds_per_sample_and_pair(network: nn.Module, samples: Samples, options: dict[str, Any]) -> tuple[float, float]:
     """Return the seconds per sample's gradients and per kernel entry, from timed trials."""
     part = samples.subset(torch.linspace(0, len(samples) - 1, 2 * TRIAL).long())
-    assert part.targets is not None
 
     def trial(n: int) -> float:
-        assert part.targets is not None
         start = time.perf_counter()
-        kernel_leave_one_out(network, part.inputs[:n], part.targets[:n], **options)
+        kernel_leave_one_out(network, part.inputs[:n], part.y[:n], **options)
         return time.perf_counter() - start
 
     trial(TRIAL)  # the first call verifies gradients
@@ -195,10 +192,9 @@ def with_new_head(
     if isinstance(head, nn.Module):
         new = copy.deepcopy(head)
     else:
-        assert samples.targets is not None
         with RANDOM_STREAMS, torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "new head"))
-            new = nn.Linear(last.in_features, n_classes or samples.targets.shape[1], bias=last.bias is not None)
+            new = nn.Linear(last.in_features, n_classes or samples.y.shape[1], bias=last.bias is not None)
         new = new.to(last.weight.device, last.weight.dtype)
     if not name:
         return new

@@ -106,8 +106,7 @@ def _value_or_none(score: Callable[[], Any]) -> float | None:
 def _loo(prepared: Ready, rbf: LooRow, chunk_size: int | None, seed: int) -> tuple[dict[str, Any], tuple[LooRow, ...]]:
     """Forecast of one network, its two readings and the scores of other authors."""
     samples = prepared.samples
-    assert samples.targets is not None
-    targets = samples.targets.cpu()
+    targets = samples.y.cpu()
     n_classes = max(prepared.n_outputs, int(targets.max()) + 1) if samples.is_classification else None
     generator = torch.Generator().manual_seed(derive_seed(seed, "landmarks"))
     rows, notes = [rbf], list[str]()
@@ -123,9 +122,8 @@ def _loo(prepared: Ready, rbf: LooRow, chunk_size: int | None, seed: int) -> tup
     score = mean_score(combined)
     low, high = forecast_interval(score, len(samples)) if n_classes is not None else (None, None)
     few = samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
-    assert few.targets is not None
     features = forward_pass(prepared.network, samples.inputs, chunk_size=chunk_size).features
-    network, few_targets = prepared.network, few.targets
+    network, few_targets = prepared.network, few.y
     return {
         "expected_accuracy": score,
         "low": low,
@@ -180,8 +178,7 @@ def _ties(scores: Mapping[str, _Scores], best: str, samples: Samples, level: flo
     if not scores[best].combined:
         high = _interval(scores[best].sensitivities, level)[1]
         return {name: _interval(item.sensitivities, level)[0] <= high for name, item in scores.items()}
-    assert samples.targets is not None
-    targets = samples.targets.cpu()
+    targets = samples.y.cpu()
 
     def of_samples(row: LooRow) -> Tensor:
         """Score of every sample: 1 if correct, or minus its squared residual."""
@@ -292,8 +289,7 @@ def rank_networks(
     rbf = None
     if by == "loo_accuracy":
         check_prediction_data(samples)
-        assert samples.targets is not None
-        rbf = rbf_ridge(sample_features(samples), samples.targets.cpu())
+        rbf = rbf_ridge(sample_features(samples), samples.y.cpu())
     seeds = [derive_seed(seed, f"initialization {i}") for i in range(initializations)]
     settings = {
         "seed": seed, "n_outputs": n_outputs, "sensitivity": {"noise_std": noise_std, "chunk_size": chunk_size},
@@ -328,8 +324,7 @@ def rank_networks(
     rows = _rows(scores, samples, level)
     unreliable = ""
     if rbf is not None:
-        assert samples.targets is not None
-        targets = samples.targets.cpu()
+        targets = samples.y.cpu()
         networks = [row for item in scores.values() for row in item.combined]
         unreliable = reason_to_abstain([most_frequent_class(targets), rbf, *networks], targets)
     rbf_accuracy = None if rbf is None else rbf.score

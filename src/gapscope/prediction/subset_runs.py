@@ -61,7 +61,6 @@ def run_configuration(
     train_fn: TrainFunction | RunSpec, samples: Samples, seed: int, root: str | None = None
 ) -> nn.Module:
     """Run a training configuration, with global random numbers that depend on the seed alone."""
-    assert samples.targets is not None
     if isinstance(train_fn, RunSpec):
         problem, _ = prepare_data(train_fn, root)
         spec = train_fn.replace({"seed": seed % 2**31})
@@ -83,7 +82,7 @@ def run_configuration(
         if samples.form.names is not None:
             inputs = dict(zip(samples.form.names, inputs, strict=True))
     with reproducible(torch.device("cuda" if torch.cuda.is_initialized() else "cpu"), seed):
-        network = train_fn(inputs, samples.targets)
+        network = train_fn(inputs, samples.y)
     if not isinstance(network, nn.Module):
         raise InvalidInput(
             f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}. "
@@ -96,8 +95,7 @@ def target_variance(samples: Samples) -> float:
     """Return the mean variance of regression targets, the unit of errors (1 for labels)."""
     if samples.is_classification:
         return 1.0
-    assert samples.targets is not None
-    variance = float(samples.targets.double().var(0, correction=0).mean())
+    variance = float(samples.y.double().var(0, correction=0).mean())
     if not variance:
         raise InvalidInput("Regression targets must differ; all are equal.")
     return variance
@@ -116,8 +114,7 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
 
 def scores_of_predictions(predictions: Tensor, samples: Samples, spread: float) -> np.ndarray:
     """Return each sample's score, given predictions [n, C] or [n, k]."""
-    assert samples.targets is not None
-    targets = samples.targets.cpu()
+    targets = samples.y.cpu()
     if samples.is_classification:
         return (predictions.argmax(1).cpu() == targets).double().numpy()
     residuals = predictions.cpu() - targets.double().reshape(len(targets), -1)
@@ -129,8 +126,7 @@ def kernel_scores(samples: Samples, splits: Sequence[Split], spread: float) -> t
     features = sample_features(samples)
     if features.shape[1] == 0:
         return None
-    assert samples.targets is not None
-    targets = samples.targets.cpu()
+    targets = samples.y.cpu()
     n_classes = int(targets.max()) + 1 if samples.is_classification else None
 
     def scores(part: Tensor) -> np.ndarray:
@@ -250,9 +246,8 @@ def continued_predictions(network: nn.Module, samples: Samples) -> Tensor:
     """
     prepared = ready(network, samples)
     samples = prepared.samples
-    assert samples.targets is not None
     result = forward_pass(prepared.network, samples.inputs)
-    targets = samples.targets.cpu()
+    targets = samples.y.cpu()
     if samples.is_classification:
         predictions = class_logits(result.outputs).softmax(1)
         n_classes = predictions.shape[1]

@@ -117,18 +117,16 @@ def _interval(classes: bool, item: _Adjusted, samples: int) -> tuple[float, floa
 
 def _checked(network: nn.Module, data: Any, what: str) -> Samples:
     samples = ready(network, data, needs=("outputs",)).samples
-    assert samples.targets is not None
     if samples.is_dense or len(samples) < MIN_SAMPLES:
         raise InvalidInput(
             f"{what} must hold {MIN_SAMPLES} samples or more with one label or row of targets each; got {len(samples)} "
-            f"samples with targets of shape {list(samples.targets.shape)}. Pass more samples, one target each."
+            f"samples with targets of shape {list(samples.y.shape)}. Pass more samples, one target each."
         )
     return samples
 
 
 def _joined(validation: Samples, train: Samples) -> Samples:
     """Return both as one, those of validation first."""
-    assert validation.targets is not None and train.targets is not None
     if validation.is_classification != train.is_classification:
         raise InvalidInput("validation and train must have the same kind of targets; got labels and numbers. "
                            "Pass labels (int64) or numbers for both.")  # fmt: skip
@@ -138,7 +136,7 @@ def _joined(validation: Samples, train: Samples) -> Samples:
             f"validation and train must have inputs of equal shape and dtype; got {list(x.shape[1:])} {x.dtype} and "
             f"{list(z.shape[1:])} {z.dtype}. Prepare both in the same way."
         )
-    return Samples(torch.cat([x, z]), torch.cat([validation.targets.cpu(), train.targets.cpu()]))
+    return Samples(torch.cat([x, z]), torch.cat([validation.y.cpu(), train.y.cpu()]))
 
 
 def validated_accuracy(
@@ -177,11 +175,10 @@ def validated_accuracy(
     spread = target_variance(held_out)
     scores = sample_scores(network, held_out, spread)
     both = _joined(held_out, trained_on)
-    assert both.targets is not None
     # leave-one-out results of an RBF ridge on all samples
     features, control = feature_matrix(both.inputs), np.zeros(len(both))
     if features.shape[1]:
-        control = scores_of_predictions(rbf_ridge(features, both.targets).predictions, both, spread)
+        control = scores_of_predictions(rbf_ridge(features, both.y).predictions, both, spread)
     m, classes = len(held_out), held_out.is_classification
     item = adjusted_mean(scores, control[:m], control[m:])
     plain = _Adjusted(float(scores.mean()), float(scores.var(ddof=1)) / m, 1.0, 0.0)

@@ -67,11 +67,10 @@ def stacking_key(training: Training) -> tuple[Any, ...]:
     """Return the grouping key: training runs with the same key can be stacked."""
     run, samples, settings = training.run, training.samples, training.run.settings
     tensors = [*run.network.named_parameters(), *run.network.named_buffers()]
-    assert samples.targets is not None
     return (
         repr(run.network),
         tuple((name, tuple(t.shape), t.dtype, t.device, t.requires_grad) for name, t in tensors),
-        tuple((tuple(t.shape), t.dtype) for t in (samples.inputs, samples.targets)),
+        tuple((tuple(t.shape), t.dtype) for t in (samples.inputs, samples.y)),
         (settings.optimizer, settings.momentum > 0, settings.nesterov, settings.batch_size, settings.augmentation),
         penalty_stacking_key(run.penalties),
     )

@@ -127,8 +127,7 @@ class TrainingState:
             rate = learning_rate_at(settings, self.epoch + number / n_batches)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            assert samples.targets is not None
-            x, y = samples.inputs[indices].to(self.device), samples.targets[indices].to(self.device)
+            x, y = samples.inputs[indices].to(self.device), samples.y[indices].to(self.device)
             if settings.augmentation == "flip_shift_rotate":
                 x = flip_shift_rotate(x, generator=torch.default_generator)
             if settings.channels_last and x.ndim == 4:
@@ -266,9 +265,8 @@ class RunChecks:
         if min(self._losses[-PATIENCE:]) < (1 - FALL) * before:
             return
         if self._kernel is None:
-            assert self.samples.targets is not None
             spectrum = rbf_spectrum(sample_features(self.samples))
-            self._kernel = kernel_row("RBF ridge", "inputs", spectrum, self.samples.targets.cpu()).score
+            self._kernel = kernel_row("RBF ridge", "inputs", spectrum, self.samples.y.cpu()).score
         if accuracy < self._kernel - MARGIN:
             self._report(
                 "GS302",

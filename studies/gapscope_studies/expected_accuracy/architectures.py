@@ -34,8 +34,7 @@ def read_architecture(configuration: Configuration, root: str | None) -> dict[st
     train, test, outputs = data_of(configuration, root)
     recipe = configuration.recipe
     network = build(configuration, train, outputs)
-    assert train.targets is not None
-    before = gs.functional.kernel_leave_one_out(network, train.inputs, train.targets).accuracy
+    before = gs.functional.kernel_leave_one_out(network, train.inputs, train.y).accuracy
     spec = gs.NetworkSpec(name=recipe.network, options=recipe.options)
     (ranked,) = gs.rank_networks({recipe.name: spec}, train, by="output_sensitivity", seed=configuration.seed)
     gs.train(network, train, gs.TrainingSpec.from_dict(dict(recipe.training)), seed=configuration.seed)

@@ -256,8 +256,7 @@ def _or_none(score: Callable[[], Any]) -> float | None:
 def read_cell(cell: str, seed: int, root: str | None) -> dict[str, Any]:
     """Compute every score of one cell at one initialization, with the CPU seconds of all."""
     train = load_dataset("cifar10", root=root).train
-    x, y = train.inputs[:N_IMAGES].float(), train.targets
-    assert y is not None
+    x, y = train.inputs[:N_IMAGES].float(), train.y
     x, y = (x - x.mean((0, 2, 3), keepdim=True)) / x.std((0, 2, 3), keepdim=True), y[:N_IMAGES]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "cell"))

@@ -188,8 +188,7 @@ def _combination(setting: RunSettings, results: Table, table: Table) -> dict[str
     scores = []
     for item in items:
         train, _, classes = data_of(item, setting.data_root)
-        assert train.targets is not None
-        scores.append(rbf_ridge(feature_matrix(train.inputs), train.targets, n_classes=classes).score)
+        scores.append(rbf_ridge(feature_matrix(train.inputs), train.y, n_classes=classes).score)
     x = np.column_stack([scores, fitted["left_out"]])
     y, n = fitted[TARGET].to_numpy(dtype=float), fitted["samples"].to_numpy(dtype=float)
     weights = np.linalg.lstsq(x, y, rcond=None)[0]

@@ -102,8 +102,7 @@ def _load_or_train(name: str, options: dict[str, Any], root: str | None, folder:
     path = folder / f"{name}.safetensors"
     if not path.exists():
         train = gs.load_dataset("cifar10", root=root).train
-        assert train.targets is not None
-        data = normalize(train.inputs[:IMAGES]), train.targets[:IMAGES]
+        data = normalize(train.inputs[:IMAGES]), train.y[:IMAGES]
         spec = gs.TrainingSpec(epochs=PRETRAINING_EPOCHS, batch_size=64, optimizer="adam", learning_rate=1e-3)
         gs.train(network, data, spec, seed=0)
         folder.mkdir(parents=True, exist_ok=True)
@@ -164,8 +163,7 @@ def target_images(target: str, n: int, seed: int, root: str | None) -> tuple[Sam
     test = torch.arange(len(problem.test) - TEST, len(problem.test))
 
     def prepare(samples: Samples, rows: Tensor) -> Samples:
-        x, y = samples.inputs[rows].float(), samples.targets
-        assert y is not None
+        x, y = samples.inputs[rows].float(), samples.y
         if x.shape[1] == 1:
             x = torch.nn.functional.pad(x, (2, 2, 2, 2)).expand(-1, 3, -1, -1)
         return Samples(normalize(_blur(x) if target.endswith("blurred") else x), y[rows])
@@ -178,7 +176,7 @@ def _fine_tuned_accuracy(
 ) -> float:
     initial = (build_pretrained(name, root, folder), "new")  # with a new head
     network = instantiate(name, initial, train, derive_seed(seed, "initialization 0"))
-    assert isinstance(network, torch.nn.Module) and test.targets is not None
+    assert isinstance(network, torch.nn.Module)
     spec = gs.TrainingSpec.from_dict(
         {"optimizer": "sgd", "momentum": 0.9, "batch_size": 25, "epochs": EPOCHS[n], "learning_rate": rate,
          "schedule": "step", "schedule_epochs": 2 * EPOCHS[n] // 3}
@@ -187,7 +185,7 @@ def _fine_tuned_accuracy(
     network.eval()
     with torch.no_grad():
         predictions = torch.cat([network(part).argmax(1) for part in test.inputs.split(100)])
-    return float((predictions == test.targets).double().mean())
+    return float((predictions == test.y).double().mean())
 
 
 def choose_rate(name: str, target: str, root: str | None, folder: Path) -> dict[str, Any]:

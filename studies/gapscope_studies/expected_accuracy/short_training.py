@@ -112,8 +112,7 @@ def flow_time(training: dict[str, Any], n: int) -> float:
 
 def kernel_scores(configuration: Configuration, train: gs.Samples, classes: int) -> dict[str, float]:
     """Return leave-one-out accuracies of flow, NTK and RBF ridge, and CPU seconds of the flow."""
-    x, y = train.inputs, train.targets
-    assert y is not None
+    x, y = train.inputs, train.y
     training = dict(configuration.recipe.training)
     start = time.process_time()
     network = build(configuration, train, classes)

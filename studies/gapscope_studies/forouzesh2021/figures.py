@@ -192,8 +192,7 @@ def figure_10(networks: Networks) -> PartResult:
     parts = []
     for item in networks.configurations:
         outputs, test = compute_outputs(networks.setting, item)
-        assert test.targets is not None
-        result = bias_variance(outputs, test.targets)
+        result = bias_variance(outputs, test.y)
         parts.append({"bias": result.bias, "variance": result.variance, "squared_error": result.mse})
     table = networks.points.join(pandas.DataFrame(parts))
     table["bias_and_variance"] = table["bias"] + table["variance"]

@@ -136,8 +136,7 @@ def measure_run(setting: RunSettings, spec: RunSpec) -> dict[str, float]:
     if test.is_classification:
         row |= _measure_probabilities(after, test, few)
         return row | {"error": 1 - row["test_accuracy"], "s_calibrated": row["s_after"] / row["temperature"] ** 2}
-    assert problem.train.targets is not None
-    return row | {"train_r2": 1 - row["train_loss"] / problem.train.targets.double().var(0, correction=0).mean().item()}
+    return row | {"train_r2": 1 - row["train_loss"] / problem.train.y.double().var(0, correction=0).mean().item()}
 
 
 def measure_runs(setting: RunSettings, configurations: Sequence[Configuration]) -> Table:

@@ -20,9 +20,8 @@ from gapscope.data import Problem, inject_label_noise
 
 def write_images(samples: Samples, folder: Path) -> None:
     """Write images [n, c, h, w] in [0, 1] as folder/CLASS/NUMBER.png, of grey or RGB pixels."""
-    assert samples.targets is not None
     pixels = (samples.inputs * 255).round().byte().movedim(1, -1).numpy()
-    for number, (image, label) in enumerate(zip(pixels, samples.targets.tolist(), strict=True)):
+    for number, (image, label) in enumerate(zip(pixels, samples.y.tolist(), strict=True)):
         target = folder / f"{label:03d}"
         target.mkdir(parents=True, exist_ok=True)
         content = io.BytesIO()

@@ -43,8 +43,7 @@ def clean_samples(name: str, generator: torch.Generator) -> tuple[Tensor, Tensor
         x = (x - x.mean(0)) / x.std(0)
     else:
         train = load_dataset(source).train
-        assert train.targets is not None
-        x, y = train.inputs, train.targets
+        x, y = train.inputs, train.y
         if y.is_floating_point():
             y = y.squeeze(1)
             y = torch.bucketize(y, y.quantile(torch.tensor([1 / 3, 2 / 3], dtype=y.dtype)))

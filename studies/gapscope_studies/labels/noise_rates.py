@@ -44,8 +44,7 @@ def sample_clean(name: str, seed: int) -> tuple[Tensor, Tensor]:
     if name in ("digits", "cifar10", "fashion_mnist"):
         train = gs.load_dataset(name).train
         rows = torch.as_tensor(rng.permutation(len(train))[:N])
-        assert train.targets is not None
-        return train.inputs[rows], train.targets[rows]
+        return train.inputs[rows], train.y[rows]
     if name == "4 clusters per class":
         x, y = make_classification(
             N, 20, n_informative=6, n_classes=3, n_clusters_per_class=4, flip_y=0, random_state=seed
@@ -106,11 +105,10 @@ def embeddings() -> dict[str, Any]:
     """Estimate noise in labels of CIFAR-10 test images from features of a pretrained network."""
     network, test, rows = build_pretrained("ResNet-20", None, Path()), gs.load_dataset("cifar10").test, []
     network.linear = nn.Identity()
-    assert test.targets is not None
     for seed in range(3):
         generator = torch.Generator().manual_seed(3001 + seed)
         picks = torch.randperm(len(test), generator=generator)[:N_EMBEDDED]
-        y = test.targets[picks]
+        y = test.y[picks]
         with torch.no_grad():
             features = network(normalize(test.inputs[picks]))
         for rate in RATES_EMBEDDED:

@@ -47,9 +47,8 @@ def answer(issues: LabelIssues, wrong: Tensor) -> dict[str, Any]:
 
 def one_training(name: str, samples: gs.Samples, n_classes: int, seed: int) -> tuple[LabelIssues, LabelIssues]:
     """Return label issues of one monitored run with canaries, and those of its margins alone."""
-    assert samples.targets is not None
     n = len(samples)
-    canaries = gs.Canaries(samples.targets, n_classes=n_classes, number=max(24, round(CANARIES * n)), seed=seed)
+    canaries = gs.Canaries(samples.y, n_classes=n_classes, number=max(24, round(CANARIES * n)), seed=seed)
     data = (samples.inputs, canaries.labels)
     monitor = gs.Monitor(data, [], n_samples=n, alarm=gs.CanaryAlarm(canaries, restore=False), max_time_fraction=None)
     spec = gs.TrainingSpec(**TRAINING, epochs=EPOCHS)
@@ -79,8 +78,7 @@ def svm_probabilities(samples: gs.Samples, seed: int) -> np.ndarray:
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC
 
-    assert samples.targets is not None
-    x, y = samples.inputs.flatten(1).double().numpy(), samples.targets.numpy()
+    x, y = samples.inputs.flatten(1).double().numpy(), samples.y.numpy()
     scaler = [] if samples.inputs.ndim > 2 else [StandardScaler()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the calibration is deprecated
@@ -100,8 +98,7 @@ def _confident_learning(
     name: str, samples: gs.Samples, n_classes: int, seed: int, truth: np.ndarray
 ) -> dict[str, dict[str, Any]]:
     """Return scores of cleanlab's method: three kinds of probabilities, three rankings each."""
-    assert samples.targets is not None
-    labels, methods = samples.targets.numpy(), {}
+    labels, methods = samples.y.numpy(), {}
     of_network = partial(network_probabilities, name, samples, n_classes, seed)
     for method, run in {
         "cleanlab, five folds": partial(of_network, 30),

@@ -76,10 +76,9 @@ def run_cell(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
     from sklearn.linear_model import LinearRegression
 
     train = gs.load_dataset(name).train
-    assert train.targets is not None
     generator = torch.Generator().manual_seed(derive_seed(seed, f"{name} {kind} {rate}"))
     rows = torch.randperm(len(train), generator=generator)[:N]
-    x, (y, wrong) = train.inputs[rows].double(), plant(train.targets[rows, 0].double(), kind, rate, generator)
+    x, (y, wrong) = train.inputs[rows].double(), plant(train.y[rows, 0].double(), kind, rate, generator)
     forest, linear = RandomForestRegressor(random_state=seed), LinearRegression()
     baselines = (cleanlab_issues, forest), (cleanlab_issues, linear), (fold_residuals, forest), (fold_residuals, linear)
     functions: dict[str, Callable[[], Any]] = {OURS: partial(own_issues, x, y)}

@@ -62,10 +62,10 @@ def fit_unit(model: str, samples: Samples) -> nn.Module:
     norm = nn.BatchNorm1d(1, dtype=torch.float64)
     output = {"logistic": TwoLogits(), "linear": nn.Identity(), "relu": nn.ReLU()}[model]
     network = nn.Sequential(norm, output).eval()
-    assert norm.running_mean is not None and norm.running_var is not None and samples.targets is not None
+    assert norm.running_mean is not None and norm.running_var is not None
     norm.running_mean.copy_(samples.inputs.mean(0))
     norm.running_var.copy_(samples.inputs.var(0, unbiased=False))
-    targets = samples.targets
+    targets = samples.y
     optimizer = torch.optim.LBFGS(network.parameters(), max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:

@@ -241,8 +241,7 @@ def _record_split(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tens
 
 def _record_canaries(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], float]:
     """Train with canaries to the end. A rule replays the epochs until its alarm."""
-    assert problem.train.targets is not None
-    canaries, recorder = Canaries(problem.train.targets, n_classes=problem.n_outputs), _Recorder(case, problem)
+    canaries, recorder = Canaries(problem.train.y, n_classes=problem.n_outputs), _Recorder(case, problem)
     train = replace(problem.train, targets=canaries.labels)
     generator = make_generator(case.spec.seed, "watched beside canaries")
     rows = torch.cat([canaries.positions, torch.randperm(case.n, generator=generator)[:MONITORED]]).unique()

@@ -219,9 +219,8 @@ def _draw(axis: Axes, values: Sequence[float], setting: RunSettings, setup: Setu
                   colors=["#dbe5f3", "#f8ddd6"])  # fmt: skip
     inside, _ = true_model(*_circles(setup))
     axis.contour(side, side, inside.reshape(POINTS, POINTS), levels=[0.5], colors="k", linestyles="--", linewidths=0.7)
-    assert samples.targets is not None
     for label, colour in ((0, "tab:blue"), (1, "tab:red")):
-        axis.plot(*samples.inputs[samples.targets == label].numpy().T, ".", color=colour, ms=3)
+        axis.plot(*samples.inputs[samples.y == label].numpy().T, ".", color=colour, ms=3)
     axis.set(xticks=[], yticks=[], aspect="equal", xlim=(-HALF_WIDTH, HALF_WIDTH), ylim=(-HALF_WIDTH, HALF_WIDTH))
 
 

@@ -158,9 +158,8 @@ def constant_prediction_loss(setting: RunSettings, setup: Setup) -> float:
     losses = []
     for seed in range(setup.runs):
         problem, _ = prepare_data(setup.with_seed(seed).replace({"data.target_noise": 0.0}), setting.data_root)
-        assert problem.train.targets is not None and problem.test.targets is not None
-        constant = problem.train.targets.mean(0).expand_as(problem.test.targets)
-        losses.append(float(default_loss(constant, problem.test.targets)))
+        constant = problem.train.y.mean(0).expand_as(problem.test.y)
+        losses.append(float(default_loss(constant, problem.test.y)))
     return float(numpy.mean(losses))
 
 
@@ -202,8 +201,7 @@ def monitor_run(spec: RunSpec, every: int, n_samples: int, data_root: str | None
             "logdet": readings["ntk_logdet"],
         }
         if flat:
-            assert problem.train.targets is not None
-            labels = nn.functional.one_hot(problem.train.targets).double()
+            labels = nn.functional.one_hot(problem.train.y).double()
             kernel = empirical_ntk(network, problem.train.inputs, outputs="traced")
             result["alignment"] = kernel_alignment(kernel, labels @ labels.T)  # centred
         if masked is not None:

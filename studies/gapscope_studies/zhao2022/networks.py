@@ -181,8 +181,7 @@ def use_photographs(setting: RunSettings) -> RunSettings:
 def sparsity(setting: RunSettings, pool: str, spec: RunSpec) -> UnitSparsity:
     """Return zeta and kappa of the default layer with all curves, on all training samples."""
     network, problem = load_network(setting, pool, spec.id)
-    assert problem.train.targets is not None
-    return unit_sparsity(network, problem.train.inputs, problem.train.targets)
+    return unit_sparsity(network, problem.train.inputs, problem.train.y)
 
 
 def train_finished(setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:

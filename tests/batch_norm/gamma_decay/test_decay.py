@@ -48,8 +48,7 @@ def per_sample_derivatives(network: Any, name: str) -> tuple[Tensor, Tensor]:
 
     jacobian = torch.stack([torch.func.jacrev(outputs)(values, x) for x in samples.inputs])
     predicted = network(samples.inputs).softmax(1).detach()
-    assert samples.targets is not None
-    score = predicted - nn.functional.one_hot(samples.targets, 3)
+    score = predicted - nn.functional.one_hot(samples.y, 3)
     return jacobian.detach(), torch.einsum("nk,nkc->nc", score, jacobian).detach()
 
 

@@ -116,8 +116,7 @@ def test_off_the_optimum_the_in_batch_form_holds(model: str, off: float) -> None
 def test_measured_is_the_definition() -> None:
     network = warmed_up(plain())
     samples, size = images(24), 6
-    assert samples.targets is not None
-    x, y = samples.inputs, samples.targets
+    x, y = samples.inputs, samples.y
     refreshed = copy.deepcopy(network)
     refresh_population(refreshed, samples, layers=["1", "4", "8"])
     generator = torch.Generator().manual_seed(4)

@@ -124,8 +124,8 @@ def tiny(n: int = 32) -> tuple[nn.Sequential, Samples]:
 def cosines_by_autograd(network: nn.Sequential, samples: Samples) -> torch.Tensor:
     """Cosine of the last layer's weight and each sample's negative loss gradient by it."""
     weight, result = network[-1].weight, []
-    assert isinstance(weight, torch.Tensor) and samples.targets is not None
-    for x, y in zip(samples.inputs, samples.targets, strict=True):
+    assert isinstance(weight, torch.Tensor)
+    for x, y in zip(samples.inputs, samples.y, strict=True):
         (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(network(x[None]), y[None]), weight)
         result.append(-(gradient * weight).sum() / (gradient.norm() * weight.norm()))
     return torch.stack(result).detach()
@@ -133,14 +133,13 @@ def cosines_by_autograd(network: nn.Sequential, samples: Samples) -> torch.Tenso
 
 def test_each_signal_against_its_own_oracle() -> None:
     network, samples = tiny()
-    assert samples.targets is not None
     joint, shared = JointAlarm(), SharedLearning(neighbours=8, weight=0.5)
     joint.begin(network, samples)
-    loo = kernel_leave_one_out(network, samples.inputs, samples.targets).predictions.clamp(0, 1)
+    loo = kernel_leave_one_out(network, samples.inputs, samples.y).predictions.clamp(0, 1)
     generator = torch.Generator().manual_seed(1)
     for epoch in range(1, 5):
         result, cosines = joint.observe(network, samples, epoch), cosines_by_autograd(network, samples)
-        assert torch.allclose(observed_alignments(network, samples, samples.targets), cosines)
+        assert torch.allclose(observed_alignments(network, samples, samples.y), cosines)
         signals = [
             float((network(samples.inputs).detach().softmax(1) * loo).sum(1).mean()),
             float(cosines.mean()),

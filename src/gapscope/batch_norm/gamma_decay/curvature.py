@@ -40,9 +40,8 @@ class EvaluationData:
 
     def batch(self, indices: slice | Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of some samples, on the network's device."""
-        assert self.samples.targets is not None
         x = prepare_inputs(self.network, self.samples.inputs[indices])
-        return x, self.samples.targets[indices].to(x.device)
+        return x, self.samples.y[indices].to(x.device)
 
     def chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield (slice of the samples, inputs, targets), chunk by chunk."""

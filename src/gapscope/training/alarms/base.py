@@ -165,8 +165,7 @@ def outputs_of(network: nn.Module, samples: Samples) -> Float[Tensor, "n k"]:
     with inspection_mode(network):
         outputs = network_outputs(network, samples.inputs).double().cpu()
     if samples.is_classification:
-        assert samples.targets is not None
-        check_labels(samples.targets, outputs.shape[1])
+        check_labels(samples.y, outputs.shape[1])
     return outputs
 
 

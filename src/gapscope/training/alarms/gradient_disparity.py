@@ -34,7 +34,6 @@ def scaled_gradient_disparity(
     Raises:
         InvalidInput: There are fewer than batches * batch_size samples.
     """
-    assert samples.targets is not None
     order = torch.randperm(len(samples), generator=generator)[: batches * batch_size]
     if len(order) < batches * batch_size:
         raise InvalidInput(
@@ -44,7 +43,7 @@ def scaled_gradient_disparity(
     with inspection_mode(network, mode="train"):
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         gradients = [
-            _gradient(network, prepare_inputs(network, samples.inputs[batch]), samples.targets[batch], parameters)
+            _gradient(network, prepare_inputs(network, samples.inputs[batch]), samples.y[batch], parameters)
             for batch in order.split(batch_size)
         ]
     return float(torch.pdist(torch.stack(gradients)).mean())
