@@ -18,7 +18,7 @@ _TRACING = threading.Lock()
 
 
 class _Root(nn.Module):
-    """Wrapper that calls the network with its inputs only, so that other arguments keep their defaults."""
+    """Wrapper that calls the network with its inputs only (other arguments are defaults)."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ Subgraph = Callable[..., Any]
 def extract_subgraph(
     traced: TracedGraph, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
 ) -> tuple[Subgraph, list[bool]]:
-    """Return the operations from `inputs` to `outputs`, and for each input whether they use it.
+    """Return the operations from `inputs` to `outputs`, and which inputs they use.
 
     The subgraph takes a value for each input that it uses, and returns those of `outputs`.
     """

@@ -153,7 +153,7 @@ class MaskedTail(TailEvaluator):
 
 @dataclass(frozen=True)
 class LinearCut:
-    """Rest of a network as a map of individual units, one linear layer, and all operations after it.
+    """Rest of a network: a map of single units, one linear layer, and what follows it.
 
     `uses` and `rest_uses` are True for the context values that the pieces take. `rest` is None if the linear layer's
     output is the network's.

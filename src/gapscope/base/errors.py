@@ -42,7 +42,7 @@ class DeviceNotFound(GapscopeError, RuntimeError):
 
 
 class NotMeasurable(GapscopeError, ValueError):
-    """Measure without a value for this network and these data (for example without a hidden layer)."""
+    """Measure without a value for this network and these data (such as no hidden layer)."""
 
 
 class MissingExtra(GapscopeError, ImportError):

@@ -93,7 +93,7 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
 
 
 def _check_jsonable(name: str, value: Any) -> None:
-    """Raise InvalidInput for values that JSON cannot represent (options are part of a run's id)."""
+    """Raise InvalidInput for values that JSON cannot represent (options enter a run's id)."""
     if is_mapping(value) or is_list_or_tuple(value):
         for key, item in value.items() if is_mapping(value) else enumerate(value):
             _check_jsonable(f"{name}.{key}", item)

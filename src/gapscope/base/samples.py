@@ -135,7 +135,7 @@ def _check_inputs(inputs: Any) -> None:
 
 
 def has_finite_sum(tensor: Tensor) -> bool:
-    """Return whether the sum is finite, a fast test without temporaries (large sums may overflow)."""
+    """Return whether the sum is finite, without temporaries (large sums may overflow)."""
     return not (tensor.is_floating_point() or tensor.is_complex()) or bool(tensor.detach().sum().isfinite())
 
 

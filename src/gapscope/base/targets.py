@@ -17,7 +17,7 @@ IGNORED = -100
 
 
 def parse_targets(targets: Tensor, notes: list[str]) -> Tensor:
-    """Convert raw targets to labels (int64) or regression targets [n, K], and add notes about it."""
+    """Convert raw targets to labels (int64) or regression targets [n, K], and add notes."""
     if targets.is_complex():
         raise InvalidInput(f"targets must be real; got {targets.dtype}. Pass real and imaginary parts as columns.")
     if not targets.is_floating_point():
@@ -34,7 +34,7 @@ def parse_targets(targets: Tensor, notes: list[str]) -> Tensor:
 
 
 def check_targets(targets: Tensor) -> None:
-    """Raise InvalidInput unless these are labels [n, ...] >= 0, or finite regression targets [n, K]."""
+    """Raise InvalidInput unless these are labels >= 0, or finite regression targets [n, K]."""
     if targets.is_floating_point():
         if targets.ndim != 2:
             raise InvalidInput(

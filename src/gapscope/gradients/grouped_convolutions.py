@@ -76,6 +76,6 @@ def apply_jacobian(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Win
 def apply_transpose(
     jacobian: Float[Tensor, "n o k"], gradients: Float[Tensor, "n o t"], inputs: Tensor, layout: Windows
 ) -> Tensor:
-    """Apply the transpose of J_n to the derivatives of sample n, and fold the result to the inputs."""
+    """Apply the transpose of J_n to the derivatives of sample n, and fold to the inputs."""
     weights = _weights(jacobian, inputs, layout)
     return _backward(inputs, gradients, weights, layout, by_inputs=True).view_as(inputs)

@@ -162,7 +162,7 @@ class _Blocks:
     floats: int  # that a temporary of one product may hold
 
     def fill(self, group: slice) -> None:
-        """Compute a group of rows (if symmetric only blocks right of the diagonal, which are mirrored)."""
+        """Compute a group of rows (if symmetric, mirrored blocks right of the diagonal)."""
         full_pass = self.division.full_pass
         rows = self._run(self.x, group) if full_pass is None else [(group, _contributions(*full_pass))]
         if self.symmetric:

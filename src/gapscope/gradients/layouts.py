@@ -47,7 +47,7 @@ class Layout(ABC):
 
 
 class _Unfold(torch.autograd.Function):
-    """Windows as a function whose derivative is `fold`, far faster than that of a strided view."""
+    """Windows as a function with derivative `fold`, far faster than a strided view's."""
 
     @staticmethod
     def forward(ctx, inputs: Tensor, layout: Windows) -> Tensor:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Tape: the recorded calls of a forward pass, and the per-sample Jacobian that follows from them."""
+"""Tape of the calls of a forward pass, and the per-sample Jacobian from them."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Tape:
         return find_joins(outputs, broadcasts, self.n) if broadcasts else []
 
     def _routed(self, broadcasts: Sequence[Broadcast]) -> tuple[list[Call], set[int]]:
-        """Return the calls that give correct rows of parameters, and the parameters without such a call."""
+        """Return the calls with correct rows of parameters, and the parameters without one."""
         broadcast_keys = {key for broadcast in broadcasts for key in broadcast.parameters}
         whole_network, per_sample = set(self.whole_network), set(self.per_sample)
         for call in self.calls:

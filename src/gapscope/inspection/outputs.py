@@ -224,7 +224,7 @@ def device_of(network: nn.Module) -> torch.device:
 
 
 def precision_of(network: nn.Module) -> torch.dtype | None:
-    """Return the (real) type of the first floating-point or complex parameter, None if there is none."""
+    """Return the real type of the first floating-point or complex parameter, or None."""
     floating = (p.dtype.to_real() for p in network.parameters() if p.is_floating_point() or p.is_complex())
     return next(floating, None)
 
@@ -295,7 +295,7 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
 
 
 def raw_outputs(result: Any) -> Any:
-    """Return the logits in a network's result: itself, or its "logits" (Hugging Face) or "out"."""
+    """Return the logits of a network's result: itself, its "logits" (Hugging Face) or "out"."""
     if isinstance(result, Tensor | fx.Proxy):
         return result
     if isinstance(result, Mapping):
@@ -304,7 +304,7 @@ def raw_outputs(result: Any) -> Any:
 
 
 def checked_outputs(outputs: Any, n: int, *, flat: bool = True) -> Tensor:
-    """Return the logits in a network's result, [n, K] (also [n] or with positions unless `flat`)."""
+    """Return the logits of a network's result, [n, K] (unless `flat` also [n] or positions)."""
     outputs = raw_outputs(outputs)
     is_valid = isinstance(outputs, Tensor) and outputs.ndim > 0 and len(outputs) == n
     if not is_valid or (flat and outputs.ndim != 2):

@@ -147,7 +147,7 @@ def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any])
 
 
 def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
-    """Return the raw outputs of the first samples, and whether the network returned them directly."""
+    """Return the outputs of the first samples, and whether they were returned as a tensor."""
     with inspection_mode(network), torch.no_grad():
         x = prepare_inputs(network, samples.inputs[:SAMPLES_RUN]).clone()
         try:

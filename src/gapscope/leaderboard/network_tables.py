@@ -87,7 +87,7 @@ def network_table(
     target: str = "gap",
     baseline: str | None = None,
 ) -> NetworkTable:
-    """Read the networks of a leaderboard; parameters are those of `rank_measures`.
+    """Read the networks of a leaderboard, with the parameters of `rank_measures`.
 
     Raises:
         InvalidInput: A column is missing, or contains other values than numbers.

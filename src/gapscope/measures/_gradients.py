@@ -68,7 +68,7 @@ def norm_of(tensors: Sequence[Tensor]) -> float:
 
 
 def samples_on_device(network: nn.Module, x: Tensor, y: Tensor) -> Samples:
-    """Return inputs and targets on the network's device; the loss converts the type of targets."""
+    """Return inputs and targets on the network's device (the loss converts their type)."""
     targets = y.clone() if y.is_inference() else y.detach()
     inputs = prepare_inputs(network, x)
     return Samples(inputs, targets.to(inputs.device))

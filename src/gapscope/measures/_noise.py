@@ -119,7 +119,7 @@ STREAM = "mixup"
 
 
 def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Tensor, " n"]:
-    """Return a partner of the same class for each sample, the next one in a random cyclic order.
+    """Return a partner of the same class for each sample, next in a random cyclic order.
 
     The only sample of a class is its own partner.
     """

@@ -212,7 +212,7 @@ def plan_budget(
 
 
 def _over_budget(minimum: Mapping[str, float], budget: float, dispensable: Collection[str]) -> dict[str, str]:
-    """Return reasons of dispensable measures that exceed the budget with their minimum seconds."""
+    """Return reasons of dispensable measures whose minimum seconds exceed the budget."""
     failed: dict[str, str] = {}
     total = 0.0
     for name in sorted(minimum, key=minimum.__getitem__):

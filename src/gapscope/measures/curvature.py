@@ -62,7 +62,7 @@ def fisher_trace(
     generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
-    r"""Compute the trace of the empirical Fisher information with the labels in the data (exact).
+    r"""Compute the trace of the empirical Fisher information at the data's labels (exact).
 
     $\frac1n \sum_i \lVert \nabla_\theta \ell_i \rVert^2$. Neither per-sample gradients nor Jacobians are formed; the
     cost does not grow with the number of outputs.
@@ -102,7 +102,7 @@ class Hessian:
         self.device, self.dtype = parameters[0].device, as_real(parameters[0].detach()).dtype
 
     def matvec(self, vectors: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
-        """Return Hessian-vector products; they share all backward passes except the last."""
+        """Return Hessian-vector products, which share all backward passes except the last."""
         with measurement_mode(self.network) as network, differentiable_kernels(network.modules()):
             # cloned: tensors created in a caller's inference mode cannot be differentiated
             directions = [self._pieces(vector.clone()) for vector in vectors]

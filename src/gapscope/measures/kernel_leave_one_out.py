@@ -112,7 +112,7 @@ def kernel_columns(
     chunk_size: int | None,
     combinations: int | None = None,
 ) -> KernelColumns:
-    """Compute the traced kernel; more than `max_exact` samples use landmarks.
+    """Compute the traced kernel, with landmarks above `max_exact` samples.
 
     Batch norm layers with initial statistics, as before training, use those of the samples.
     """
@@ -243,7 +243,7 @@ def kernel_leave_one_out_at_both_weights(
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Scalars:
-    """Compute `kernel_leave_one_out` at the initial weights ("initial") and the current ones ("trained").
+    """Compute the leave-one-out results at "initial" and "trained" (current) weights.
 
     "memorised" is the difference of the accuracies (or R²), trained minus initial; "alignment" the cosine of the two
     centred kernels.

@@ -261,7 +261,7 @@ def _evaluate_all(
     strict: bool,
     shown: bool,
 ) -> Readings:
-    """Evaluate all measures as planned; reasons replace the readings of those that fail."""
+    """Evaluate all measures as planned, with reasons in place of readings that fail."""
     readings: list[Reading] = []
     unmeasured, first_error = {**unmeasured, **plan.failed}, None
     items = [item for item in items if item.name in plan.shares]

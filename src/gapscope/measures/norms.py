@@ -122,7 +122,7 @@ def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
 def _log_spectral_bound(
     network: nn.Module, x: Tensor, y: Tensor, squares: list[Tensor], chunk_size: int | None
 ) -> Estimate:
-    """Return the log spectral bound with one squared norm per layer, as in `spectral_complexity`."""
+    """Return the log spectral bound of one squared norm per layer (`spectral_complexity`)."""
     margin = abs(low_margin(margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())))
     spectral = torch.stack([values[-1] for values in squared_singular_values(network, x).values()])
     ratio = (torch.stack(squares).cpu() / spectral).sum().item()

@@ -79,7 +79,7 @@ _MAX_GRADIENTS = 1024
 
 
 def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
-    """Return the standard error of the mean over probes of the sum over samples of values [P, N]."""
+    """Return the standard error of the mean over probes of sums of values [P, N]."""
     probes, n = values.shape
     if probes > 1:
         return float(values.sum(1).std()) / probes**0.5

@@ -40,7 +40,7 @@ def _warn_if_outputs_cancel(mean_output: float, per_output: float, n_outputs: in
 
 
 def _sampled_sensitivity(shifts: Iterable[Float[Tensor, "n k"]], *, per_output: bool) -> Estimate:
-    """Return the population variance over draws and samples of the mean output, or averaged over outputs."""
+    """Return the variance over draws and samples, of the mean output or averaged over outputs."""
     draws = []
     for shift in shifts:
         mean = shift.mean(1, keepdim=True)

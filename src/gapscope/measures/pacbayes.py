@@ -153,7 +153,7 @@ def pacbayes_magnitude_flatness(
 
 
 def _bound(norm: float, sigma: float, n: int) -> Estimate:
-    """Return the bound of n samples for a norm of the weights and the noise that they tolerate."""
+    """Return the bound of n samples from a norm of the weights and the tolerated noise."""
     return Estimate(norm**2 / (4 * sigma**2) + math.log(n / sigma) + 10)
 
 

@@ -192,7 +192,7 @@ def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
 
 
 def _pool(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
-    """Return flattened features; feature maps are max-pooled by at most 4 x 4."""
+    """Return flattened features, with feature maps max-pooled by at most 4 x 4."""
     if isinstance(module, _ConvNd):
         dims = features.ndim - 2
         pool = {1: torch.nn.functional.max_pool1d, 2: torch.nn.functional.max_pool2d, 3: torch.nn.functional.max_pool3d}

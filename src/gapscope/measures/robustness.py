@@ -44,7 +44,7 @@ def flip(x: Images, draws: Draws) -> Images:
 
 
 def change_saturation(x: Images, draws: Draws) -> Images:
-    """Multiply the HSV saturation by a factor in [0.6, 1.6), clipped (grey images do not change)."""
+    """Multiply the HSV saturation by a factor in [0.6, 1.6), clipped (grey stays grey)."""
     if x.shape[1] != 3:
         return x
     # HSV: value is the largest channel, saturation the range of the channels relative to it

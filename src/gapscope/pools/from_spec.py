@@ -29,7 +29,7 @@ def prepare_data(spec: RunSpec, root: str | None) -> tuple[Problem, dict[str, An
 
 
 def network_from_spec(spec: RunSpec, problem: Problem) -> nn.Module:
-    """Return the untrained network of a spec; equal specs have equal weights."""
+    """Return the untrained network of a spec (equal specs have equal weights)."""
     network = build_network(
         spec.network.name,
         input_shape=problem.input_shape,

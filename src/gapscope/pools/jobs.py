@@ -1,4 +1,4 @@
-"""Cached function calls in worker processes; an interrupted call resumes."""
+"""Cached function calls in worker processes, which resume after an interruption."""
 
 from __future__ import annotations
 

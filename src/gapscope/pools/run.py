@@ -188,7 +188,7 @@ class _Run:
         )
 
     def finalize(self, error: Exception | None, seconds: float) -> None:
-        """Score, measure and write the record; `error` and `seconds` are those of the training."""
+        """Score, measure and write the record, with the training's error and seconds."""
         self.seconds += seconds
         start = time.perf_counter()
         with self._recording(NotWritten, DeviceNotFound):

@@ -209,7 +209,7 @@ def cross_validate(
 
 
 def suggest_scheme(n: int) -> str:
-    """Return the scheme for n networks: "leave_one_out" up to `MAX_LEAVE_ONE_OUT`, "folds" beyond."""
+    """Return "leave_one_out" up to `MAX_LEAVE_ONE_OUT` networks, "folds" beyond."""
     return "leave_one_out" if n <= MAX_LEAVE_ONE_OUT else "folds"
 
 

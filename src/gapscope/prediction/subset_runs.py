@@ -102,7 +102,7 @@ def target_variance(samples: Samples) -> float:
 
 
 def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
-    """Return each sample's score: 1 if correct, 0 if wrong; its R² for regression."""
+    """Return each sample's score: 1 if correct else 0, its R² for regression."""
     subject = ready(network, samples)
     if subject.mismatch:
         raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {subject.mismatch}.")
@@ -171,7 +171,7 @@ def takes_steps_fraction(train_fn: TrainFunction | RunSpec) -> bool:
 def equal_steps(
     train_fn: TrainFunction | RunSpec, samples: int, part: int, fraction: float = 1.0
 ) -> TrainFunction | RunSpec:
-    """Scale the epochs of a spec so that a subset takes as many optimizer steps as all samples.
+    """Scale the epochs of a spec for as many optimizer steps on a subset as on all samples.
 
     A function with a parameter `steps_fraction` gets the fraction; other functions are returned unchanged.
     """

@@ -75,7 +75,7 @@ def setting_value(value: Any) -> str:
 
 
 def setting_order(value: Any) -> tuple[bool, float, str]:
-    """Return a sorting key for values of a setting: numbers first, then texts and missing values."""
+    """Return a sorting key for values of a setting: numbers, then texts and missing values."""
     if isinstance(value, Real) and value == value:
         return False, float(value), ""
     return True, 0.0, str(value)

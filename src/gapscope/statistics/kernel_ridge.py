@@ -67,7 +67,7 @@ def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: floa
     is_full = vectors.shape[1] == n
 
     def multiply(b: Tensor) -> Tensor:
-        """Return R b; outside the span of the eigenvectors, R is the identity."""
+        """Return R b, with R the identity outside the span of the eigenvectors."""
         inside = vectors.T @ b
         return vectors @ (shrinkage[:, None] * inside) + (0.0 if is_full else b - vectors @ inside)
 

@@ -167,7 +167,7 @@ def train(
     on_epoch: Callable[[nn.Module, dict[str, Any]], None] | None = None,
     on_batch: OnBatch | None = None,
 ) -> TrainingResult:
-    """Train `network` in place; the same seed and machine give bit-identical weights.
+    """Train `network` in place, with bit-identical weights for a seed and machine.
 
     The loss is cross-entropy for class labels and mean squared error for regression (or `settings.loss`), plus the
     penalties. With `folder`, the state is saved after every epoch, but at most once per second, and when training ends

@@ -72,7 +72,7 @@ def set_host_random_states(states: Mapping[str, Tensor]) -> None:
 
 
 class RngState:
-    """Random state of one run; the global streams have it in the body of `active`."""
+    """Random state of one run, which the global streams have in the body of `active`."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
         self.device = device

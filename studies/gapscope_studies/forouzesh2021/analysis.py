@@ -66,7 +66,7 @@ def relation(table: Table, x: str, y: str = "test_loss") -> Numbers:
 
 
 def number_rows(numbers: Any, name: str = "") -> Rows:
-    """Return nested numbers as rows; a relation is three of them, with intervals."""
+    """Return nested numbers as rows, a relation as three with intervals."""
     if not isinstance(numbers, dict):
         return [{"quantity": name, "value": numbers, "95 % interval": ""}]
     if "rho" in numbers:
@@ -104,7 +104,7 @@ def by_family(table: Table) -> dict[str, Numbers]:
 
 
 def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = False) -> Figure:
-    """Plot a log-log scatter, one colour per family; open markers did not fit their data."""
+    """Plot a log-log scatter, one colour per family (open markers: data not fitted)."""
     figure, (axis,) = panels(1, width=5.4, height=4.0)
     groups = {str(family): group for family, group in table.groupby("family", sort=False)}
     hollow = {name: (~group["fitted"].astype(bool)).to_list() for name, group in groups.items()}
@@ -157,7 +157,7 @@ def error_control(table: Table, claims: Sequence[Claim]) -> list[Claim]:
 def run_part(
     setting: RunSettings, *, grid: str, analyse: Callable[[Networks], PartResult], paper: Mapping[str, str]
 ) -> Outcome:
-    """Train and measure the networks of a grid, analyse them, and return the outcome of the part."""
+    """Train, measure and analyse the networks of a grid, and return the part's outcome."""
     configurations = make_grid(setting, grid, setting.read(__file__).get("runs_per_grid", {}).get(grid))
     runs = measure_runs(setting, configurations)
     points = average_runs(runs)

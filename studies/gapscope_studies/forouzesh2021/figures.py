@@ -62,7 +62,7 @@ def _nearest(pairs: Iterable[tuple[Any, Any]], sizes: Any) -> tuple[Any, Any]:
 
 
 def convolutions_for_layers(table: Table) -> list[Claim]:
-    """Return claims of Fig. 2(a): CNN over fully connected network, at equal size and at most unequal size."""
+    """Return claims of Fig. 2(a): CNN over fully connected network, by size."""
     cnns = table[table["family"].str.startswith("CNN")]
     others, size = table[table["family"] == "FC, 2 hidden layers"], table["parameters"]
     pairs = [(cnn, (others["parameters"] - size[cnn]).abs().idxmin()) for cnn in cnns.index]
@@ -78,7 +78,7 @@ def convolutions_for_layers(table: Table) -> list[Claim]:
 
 
 def depth_and_width(table: Table) -> list[Claim]:
-    """Return claims of Fig. 2(b) on equal (H/2)^M, and on narrow deep networks against the widest."""
+    """Return claims of Fig. 2(b): equal (H/2)^M, narrow deep networks against the widest."""
     product = (table["width"] / 2) ** table["n_hidden"]
     depth, deepest = sorted(table["n_hidden"].unique())[-2:]
     shallow, deep = table[table["n_hidden"] == depth], table[table["n_hidden"] == deepest]

@@ -46,7 +46,7 @@ def _join(parts: Iterable[Configurations]) -> Configurations:
 
 
 class Families:
-    """Families of configurations at one scale, with its sizes; `runs` replaces its number of runs."""
+    """Families of configurations at one scale, with its sizes and number of runs."""
 
     def __init__(self, setting: RunSettings, runs: int | None = None) -> None:
         self.sizes: Any = setting.read(__file__)
@@ -79,7 +79,7 @@ class Families:
         return [{"width_multiplier": multiplier, **options} for multiplier in sizes["multipliers"]]
 
     def popular(self, networks: str = "networks", train_size: str = "train_size", family: str = "") -> Configurations:
-        """AlexNet, VGG and ResNet from Xavier uniform weights; arguments name sizes of the scale."""
+        """AlexNet, VGG and ResNet from Xavier uniform weights, in sizes of the scale."""
         sizes = self.sizes["popular"]
         changes = {
             "network.initialization": "xavier_uniform",

@@ -98,7 +98,7 @@ def fit_temperature(logits: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> 
 
 
 def _measure_probabilities(network: nn.Module, test: Samples, few: Samples) -> dict[str, float]:
-    """Measure probabilities; half of the samples set the temperature, the others are scored."""
+    """Measure probabilities, with a temperature fitted to the other half of the samples."""
     labels: Any = test.targets
     outputs = network_outputs(network, test.inputs).double()
     held_out, scored = slice(0, None, 2), slice(1, None, 2)

@@ -1,4 +1,4 @@
-"""Parts that are tables: Tables I and II, the authors' stored results, a ranking before training."""
+"""Tables I and II, the authors' stored results, and a ranking before training."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def authors_row(width: int, name: str, ours: Any) -> dict[str, Any]:
 
 
 def same_mean(row: Mapping[str, Any], comparisons: int) -> Claim:
-    """Return the claim that our mean is the authors' mean of ten runs, in standard errors of the difference."""
+    """Return the claim that our mean is the authors' mean of ten runs."""
     error = math.hypot(row["deviation"] / math.sqrt(AUTHORS_RUNS), row["our deviation"] / math.sqrt(row["runs"]))
     apart = abs(row["ours"] - row["authors"]) / error
     says = f"{row['quantity']} at width {row['width']} is {row['authors']:.4g}"
@@ -159,7 +159,7 @@ def _ranking_rows(points: Table, name: str) -> Rows:
 
 
 def _tau_lead_of_s(columns: Columns) -> float:
-    """Return Kendall's tau of the loss with S before training, minus that with the parameter count."""
+    """Return Kendall's tau of loss and S before training, minus that with the size."""
     of_s, of_size = (kendall_tau(columns[name], columns["test_loss"]) for name in ("s_before", "parameters"))
     return of_s - of_size
 

@@ -54,7 +54,7 @@ class ComparisonArm:
 
     @property
     def done(self) -> bool | None:
-        """Whether training was finished, by its loss if that is stored (None: unknown)."""
+        """True if training was finished, by its loss if that is stored (None: unknown)."""
         if self.finished is not None:
             return self.finished
         if self.loss_curve:
@@ -303,7 +303,7 @@ def relation(
 def estimate(
     source: str, says: str, quantity: str, number: Interval, *, compared: Sequence[ComparisonArm], **options: Any
 ) -> Claim:
-    """Return a claim about a number with its interval. `options` are further fields of `Claim`."""
+    """Return a claim about a number with its interval (`options`: further fields)."""
     return Claim(
         source=source, statement=says, quantity=quantity, value=number.value, low=number.low,
         high=number.high, units=number.units, compared=tuple(compared), **options,

@@ -1,4 +1,4 @@
-"""Networks of a pool, cached functions of them, and the paper's networks that they replace."""
+"""Networks of a pool, cached functions of them, and what they replace of the paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables with one row per run: methods compared seed by seed, means with intervals per group."""
+"""Tables with one row per run: differences by seed, means with intervals per group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def differences(runs: Table, one: str, other: str, column: str) -> Any:
 
 
 def interval_table(runs: Table, by: str | Sequence[str], titles: Mapping[str, str]) -> Table:
-    """Return means with 95 % t intervals, as texts: a row per group, a column per entry of `titles`.
+    """Return means with 95 % t intervals as texts, one row per group.
 
     Values that are NaN (of runs that diverged) are skipped.
 

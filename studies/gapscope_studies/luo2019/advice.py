@@ -53,7 +53,7 @@ def _specs(world: Mapping[str, Any], batch_size: int) -> list[RunSpec]:
 def _train_network(
     spec: RunSpec, root: str | None, before: str = "", rate: float = 0.0
 ) -> tuple[nn.Module, Problem, dict[str, Any]]:
-    """Train a network, if named with dropout before a layer, and return it with its problem and scores."""
+    """Train a network, with dropout before a named layer, and return it with its scores."""
     problem, _ = prepare_data(spec, root)
     network = network_from_spec(spec, problem)
     if before:
@@ -74,7 +74,7 @@ def _measure_excess(network: nn.Module, samples: Samples, size: int) -> Estimate
 def _apply_remedy(
     root: str | None, spec: RunSpec, normal: int, remedy: str, amount: float, before: str
 ) -> dict[str, Any]:
-    """Train one network, and measure what batch statistics and the remedy together add to its loss."""
+    """Train one network, and measure what batch statistics and remedy add to its loss."""
     large = size = spec.training.batch_size
     decay: Any = {"batch_size": normal, "strength": amount, "batch_norm_size": large, "seed": spec.seed}
     if remedy == "ghost batches":

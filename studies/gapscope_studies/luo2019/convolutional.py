@@ -146,7 +146,7 @@ def figure_2ef(setting: RunSettings) -> Outcome:
 
 
 def figure_2gh(setting: RunSettings) -> Outcome:
-    """Compare dropout after every residual block, for BN in large batches (0.1) and for WN (0.2)."""
+    """Compare dropout after every residual block, for BN in large batches and for WN."""
     normal, large = _sizes(setting)
     dropped, plain_dropped = {"dropout": 0.1}, PLAIN | {"dropout": 0.2}
     specs = {
@@ -171,7 +171,7 @@ def figure_2gh(setting: RunSettings) -> Outcome:
 
 
 def _on_images(setting: RunSettings, batch_size: int, **normalization: Any) -> list[RunSpec]:
-    """Return specs of ResNet-18 on a folder of images; the rate falls to a tenth at 30, 60 and 90 %."""
+    """Return specs of ResNet-18 on a folder of images (rate / 10 at 30, 60 and 90 %)."""
     scale = setting.read(__file__)["fig3"]
     if normalization.get("kind") == "population":
         normalization["population_samples"] = scale["population_samples"]
@@ -192,7 +192,7 @@ def _on_images(setting: RunSettings, batch_size: int, **normalization: Any) -> l
 
 
 def figure_3(setting: RunSettings) -> Outcome:
-    """Compare BN of two batch sizes with PN + gamma decay by the protocol of down-sampled ImageNet."""
+    """Compare BN of two batch sizes with PN + gamma decay, as on down-sampled ImageNet."""
     normal, large = _sizes(setting)
     specs = {
         f"BN {normal}": _on_images(setting, normal),
@@ -213,7 +213,7 @@ def figure_3(setting: RunSettings) -> Outcome:
 
 
 def effective_norms(network: nn.Module, inputs: Tensor) -> dict[str, float]:
-    r"""Return Frobenius norms of $\gamma_i w_i / \bar\sigma_i$ where batch norm follows a layer, else of $w$."""
+    r"""Return Frobenius norms of $\gamma_i w_i / \bar\sigma_i$, of $w$ without batch norm."""
     norms = {name: layer for name, layer in network.named_modules() if isinstance(layer, BATCH_KINDS)}
     norm_behind = (
         {layer: norms[name] for name, layer in preceding_layers(network, norms, inputs).items()} if norms else {}
@@ -230,7 +230,7 @@ def effective_norms(network: nn.Module, inputs: Tensor) -> dict[str, float]:
 
 
 def fine_tune(setting: RunSettings, spec: RunSpec, epochs: int, without: bool) -> list[dict[str, Any]]:
-    """Continue training at rate 1e-3, and return losses and norms per epoch, the first from its start."""
+    """Continue training at rate 1e-3, and return losses and norms from its start on."""
     network, problem = load_network(setting, POOL, spec.id)
     inputs = problem.train.inputs[:2]
     if without:

@@ -225,7 +225,7 @@ def _decay_claims(runs: Table) -> list[Claim]:
 
 
 def constant_decay(setting: RunSettings) -> Outcome:
-    """Compare BN in large batches with constant gamma decay, and dropout before and after BN in normal ones."""
+    """Compare constant gamma decay in large batches, and dropout before and after BN."""
     scale = setting.read(__file__)
     normal, large, options, n_seeds = scale["normal"], scale["large"], scale["constant_decay"], scale["seeds"]
     # the constant with the least loss on images kept back, over seeds that no claim uses

@@ -38,7 +38,7 @@ PAPER = {"data": "CIFAR-10, 50,000 training images, 10 classes, 3 x 32 x 32", "b
 
 
 def scale_epochs(scale: Mapping[str, Any], batch_size: int, epochs: int) -> int:
-    """Return the epochs at a batch size: as many as at the normal size, or enough for as many steps.
+    """Return the epochs at a batch size: those of the normal size, or for as many steps.
 
     >>> scale_epochs({"equal_steps": True, "normal": 16}, 128, 12), scale_epochs({"equal_steps": False}, 128, 12)
     (96, 12)
@@ -79,7 +79,7 @@ def make_specs(
 
 
 def train_methods(setting: RunSettings, methods: Mapping[str, Sequence[RunSpec]]) -> Table:
-    """Train missing networks, and return one row per run of each method, without scores where it diverged."""
+    """Train missing networks, and return one row per run (no scores if it diverged)."""
     # seed by seed, so that a stopped study has whole seeds
     specs = sorted((spec for of_method in methods.values() for spec in of_method), key=lambda spec: spec.seed)
     records = {record.id: record for record in setting.train(POOL, specs, measures=())}

@@ -34,7 +34,7 @@ def quantile_table(tables: Mapping[str, Table]) -> Table:
 
 
 def bench_scenarios(setup: Setup) -> list[dict[str, Any]]:
-    """Return every noise level with every training size; Table 1 shares networks with them."""
+    """Return every noise level with every training size (Table 1 shares networks)."""
     return [
         {"data.label_noise": noise, "data.train_size": size}
         for size in setup.bench_sizes

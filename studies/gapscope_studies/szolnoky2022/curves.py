@@ -50,7 +50,7 @@ def last_recordings(table: Table) -> Table:
 
 
 def mean_table(runs: Table) -> Table:
-    """Return means over the runs of each method; geometric for traces, of finite kernels."""
+    """Return means over the runs of each method (geometric for traces)."""
     groups = runs.assign(
         trace=numpy.log(runs["trace"]), logdet=runs["logdet"].where(numpy.isfinite(runs["logdet"]))
     ).groupby("method", sort=False)
@@ -143,7 +143,7 @@ def count_gaps(table: Table) -> list[float]:
 
 
 def draw_curves(setup: Setup, table: Table, columns: Sequence[str]) -> Figure:
-    """Plot the mean of runs that did not diverge, by method; a singular kernel leaves a gap."""
+    """Plot the mean of runs that did not diverge, with gaps at singular kernels."""
     figure, axes = panels(len(columns), height=3.2)
     values = table.assign(trace=numpy.log10(table["trace"]))
     epochs = sorted(table["epoch"].unique())
@@ -212,7 +212,7 @@ def _circles(setup: Setup) -> tuple[float, float]:
 
 
 def _draw(axis: Axes, values: Sequence[float], setting: RunSettings, setup: Setup) -> None:
-    """Plot one decision boundary with the data; that of the true model is dashed."""
+    """Plot one decision boundary with the data, and the true model's dashed."""
     samples = prepare_data(setup.with_seed(0), setting.data_root)[0].train
     side = numpy.linspace(-HALF_WIDTH, HALF_WIDTH, POINTS)
     axis.contourf(side, side, numpy.reshape(values, (POINTS, POINTS)), levels=[0, 0.5, 1],

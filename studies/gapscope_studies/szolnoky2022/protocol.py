@@ -219,7 +219,7 @@ def monitor_run(spec: RunSpec, every: int, n_samples: int, data_root: str | None
 
 
 def fill_recordings(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict[str, Any]]:
-    """Return the recordings of a run, with those after it diverged; accuracies in per cent."""
+    """Return the recordings of a run, filled up after divergence (accuracies in per cent)."""
     rows: list[dict[str, Any]] = [{column: float(value) for column, value in row.items()} for row in content["rows"]]
     for row in rows:
         for column in ("test_accuracy", "train_accuracy"):

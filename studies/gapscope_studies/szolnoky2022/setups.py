@@ -80,7 +80,7 @@ class Setup:
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether the metric is a loss."""
+        """True if the metric is a loss."""
         return self.metric == "loss"
 
     @property
@@ -97,7 +97,7 @@ class Setup:
 
 
 def _merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both tables merged; the second's values have priority."""
+    """Return both tables merged, with the values of the second in common keys."""
     both = {key: _merge(first[key], second[key]) for key in first.keys() & second.keys()
             if isinstance(second[key], dict)}  # fmt: skip
     return {**first, **second, **both}

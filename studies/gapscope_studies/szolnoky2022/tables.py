@@ -38,7 +38,7 @@ def mean_table(table: Table, *by: str) -> Table:
 
 
 def compare_with_paper(ours: Table, paper: Table | None) -> Table:
-    """Return results by noise and source; a cell is final ± deviation (best), diverged runs."""
+    """Return results by noise and source as final ± deviation (best), diverged runs."""
 
     def cell(row: Any) -> str:
         spread = "" if math.isnan(row.sd) else f" ± {row.sd:.1f}"

@@ -79,7 +79,7 @@ def bound_of(sign: int) -> dict[str, Any]:
 
 
 def sign_claims(source: str, table: Table, units: Mapping[str, str] | None = None, **more: Any) -> list[Claim]:
-    """Return claims that the gap rises with zeta and falls with kappa; see `cluster_fields` for `units`."""
+    """Return claims that the gap rises with zeta and falls with kappa."""
     return [
         relation(source, f"the gap {'rises' if sign > 0 else 'falls'} with {NAMES[name]}",
                  f"Pearson of the gap and {NAMES[name]}", pearson, table[name], table["gap"], **bound_of(sign),
@@ -99,7 +99,7 @@ def error_claim(
 
 
 def scatter_pairs(table: Table, pairs: Sequence[tuple[str, str]]) -> Figure:
-    """Plot pairs of columns, one colour per noise level; hollow points have batch normalization."""
+    """Plot pairs of columns, one colour per noise level (hollow: batch normalization)."""
     figure, axes = panels(len(pairs), height=3.0)
     groups = {f"{level:.0%} corrupted": group for level, group in table.groupby("corruption")}
     hollow = {name: group["batch_norm"].to_list() for name, group in groups.items()}

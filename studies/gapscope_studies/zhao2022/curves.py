@@ -1,4 +1,4 @@
-"""Curves of networks that differ in corruption alone (Figs. 1 and 2), and numbers of their classes."""
+"""Curves of networks that differ in corruption alone (Figs. 1 and 2), and their classes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plain_sparsities(
 
 
 def repeated_sparsities(setting: RunSettings) -> tuple[list[RunSpec], list[Sparsities], list[Record]]:
-    """Return networks, sparsities per draw of weights and samples, and records of Figs. 1 and 2."""
+    """Return networks, sparsities per draw of weights, and records of Figs. 1 and 2."""
     pool, specs = grids.first_pool(setting)
     first, *repeats = grids.repeats_of_plain(setting, specs)
     result = [plain_sparsities(setting, pool, first)]
@@ -125,7 +125,7 @@ def trend_claims(source: str, repeats: Sequence[Sparsities], records: Sequence[R
 
 
 def class_correlation(draw: Sparsities) -> float:
-    """Return Pearson's correlation of zeta and kappa over all classes of all networks of one draw."""
+    """Return Pearson's correlation of zeta and kappa over the classes of one draw."""
     classes = pandas.concat([class_table(item) for item in draw.values()])
     return pearson(classes["zeta"].to_numpy(), classes["kappa"].to_numpy())
 

@@ -88,7 +88,7 @@ def figure_3ab(setting: RunSettings) -> Outcome:
 
 
 def repeated_splits(estimator: GapEstimator, table: Table, n_splits: int = 100) -> dict[str, Any]:
-    """Fit a model on random 90/10 splits, as in Fig. 3D, and score it and baselines on the held-out networks.
+    """Fit a model on random 90/10 splits (Fig. 3D), and score it next to baselines.
 
     `ssr` is the sum of squared residuals per split, `fit_pearson` the mean over splits of the fit's correlation.
     """
@@ -120,7 +120,7 @@ def _split_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _plot_one_split(estimator: GapEstimator, table: Table) -> Figure:
-    """Plot estimated against true gaps of the first split, a tenth of which is held out (Fig. 3C, E)."""
+    """Plot estimated against true gaps of the first split (Fig. 3C, E)."""
     held_out: Table = cross_val_predict(estimator, table, scheme="splits", n_splits=1)
     rest = table.drop(held_out.index)
     fit = estimator.fit(rest, rest["gap"]).predict(rest)
@@ -162,7 +162,7 @@ def fit_claim(source: str, table: Table, paper: float, units: Mapping[str, str] 
 
 
 def ssr_claim(source: str, says: str, table: Table, model: GapEstimator, paper: float) -> Claim:
-    """Return the claim that the sum of squared held-out residuals of eight networks is the paper's."""
+    """Return the claim that the squared held-out residuals sum to the paper's value."""
     residuals = model.fit(table, table["gap"]).residuals_
     return claim(source, says, f"sum of squared residuals of {N_HELD_OUT} left-out networks", N_HELD_OUT * residuals**2,
                  paper=paper, **cluster_fields(table))  # fmt: skip
@@ -182,7 +182,7 @@ def split_draws(table: Table, draws: Sequence[Sequence[RunSpec]]) -> list[Table]
 
 
 def figure_3cd(setting: RunSettings) -> Outcome:
-    """Fit the linear model of zeta and kappa, and score it on 100 repeated splits (Fig. 3C, D)."""
+    """Fit the linear model of zeta and kappa, and score it on 100 splits (Fig. 3C, D)."""
     pool, specs = grids.first_pool(setting)
     table = grids.measure_networks(setting, pool, specs)
     result = repeated_splits(sparsity_model(), table, setting.read(__file__)["splits"])
@@ -202,7 +202,7 @@ def figure_3cd(setting: RunSettings) -> Outcome:
 
 
 def figure_3e(setting: RunSettings) -> Outcome:
-    """Compare the margin signature (least squares and ridge on 20 features) with zeta and kappa."""
+    """Compare the margin signature (20 features) with zeta and kappa."""
     pool, specs = grids.first_pool(setting)
     table, n_splits = grids.measure_networks(setting, pool, specs), setting.read(__file__)["splits"]
     margins = {"least squares": margin_model(), "ridge": margin_model(kind="ridge")}
@@ -228,7 +228,7 @@ def other_architecture(
     setting: RunSettings, *, pool: str, source: str, paper: Mapping[str, str], fit: float | None = None,
     ssr: float | None = None, **units: str,
 ) -> Outcome:  # fmt: skip
-    """Plot curves and pairs, and fit the gap, over all networks of an architecture (Figs. 3, 5 and 6).
+    """Plot curves and pairs of one architecture, and fit the gap (Figs. 3, 5 and 6).
 
     `fit` and `ssr` are Pearson's correlation and the sum of squared residuals of the fit in the paper. `units` are the
     `cluster` of networks that count once and its `unit`, by default draws of weights and images.
@@ -268,7 +268,7 @@ def other_architecture(
 
 
 def figure_4(setting: RunSettings) -> Outcome:
-    """Compare accuracies, zeta and kappa of the five models, and fit the gap (Table 1, Fig. 4)."""
+    """Compare scores, zeta and kappa of the five models, and fit the gap (Table 1, Fig. 4)."""
     setting, models = grids.use_photographs(setting), grids.models(setting)
     draws = [list(draw) for draw in zip(*models.values(), strict=True)]
     specs = [spec for draw in draws for spec in draw]

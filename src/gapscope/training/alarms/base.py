@@ -106,7 +106,7 @@ def _encode(value: Any) -> Any:
 
 
 def _decode(value: Any, current: Any) -> Any:
-    """Decode a value of `_encode`; a dataclass is the current one with other fields."""
+    """Decode a value of `_encode` (a dataclass is the current one with other fields)."""
     if isinstance(value, Mapping) and "fields" in value:
         return replace(current, **{name: _decode(part, None) for name, part in value["fields"].items()})
     if isinstance(value, Mapping):
