@@ -9,7 +9,7 @@ Args:
     layers: Names as in `network.named_modules()`; None for all.
     passes: Number of random partitions of the samples into batches.
     loss: Loss of each sample [n] from outputs [n, K] and targets; None for cross-entropy or squared error.
-    chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+    chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     generator: Source of random batches and noise; None for the same ones in every call.
     num_features: Number of channels C of a layer.
     eps: Added to variances inside the square root.

@@ -1,4 +1,4 @@
-"""Default number of samples per forward pass, from the free memory.
+"""Number of samples per pass that fit into the free memory (its maximum: `DEFAULT_CHUNK_SIZE` in `outputs`).
 
 Results do not depend on the number beyond rounding. It is a power of two, and its upper bound unless memory is short,
 so that the same call uses the same chunks, and gives the same last bits, on all machines with enough memory.

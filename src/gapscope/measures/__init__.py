@@ -14,6 +14,6 @@ Common parameters:
     history: One mapping per epoch, as training returns it and records store it.
     draws: Number of noise samples.
     generator: Source of random numbers; None for the same numbers in every call.
-    chunk_size: Samples per pass, without effect beyond rounding; None for as many as memory allows.
+    chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 4 GiB.
 """

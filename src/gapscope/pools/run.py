@@ -12,7 +12,7 @@
     record.json (written last, atomically; then the checkpoint is deleted)
 
 Errors: DataNotFound, DeviceNotFound, MissingExtra, NotWritten and unreadable files concern the machine and are
-returned as exceptions. Every other exception becomes a record with status "failed" (`_Run._recording`).
+returned as exceptions. Every other exception becomes a record with status "failed" (`_Run._record_failures`).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Run:
         self.seconds = 0.0
 
     @contextmanager
-    def _recording(self, *faults: type[Exception]) -> Iterator[None]:
+    def _record_failures(self, *faults: type[Exception]) -> Iterator[None]:
         """Record errors of the body as failures of the network, and store `faults` as the outcome."""
         try:
             yield
@@ -141,7 +141,7 @@ class _Run:
 
         `first` is the first run of the stack, whose input tensors are shared; `contexts` stay open during training.
         """
-        with self._recording(*ENVIRONMENT_FAULTS):
+        with self._record_failures(*ENVIRONMENT_FAULTS):
             _make_run_folder(self.folder)
             try:
                 self.stored = Record.read(self.folder) if (self.folder / RECORD).exists() else None
@@ -151,7 +151,7 @@ class _Run:
             self.problem, self.corruption = prepare_data(self.spec, self.options.data_root)
         if self.outcome is not None:
             return
-        with self._recording(NotWritten, DeviceNotFound):
+        with self._record_failures(NotWritten, DeviceNotFound):
             if self.stored is None or self.stored.status == "failed":
                 start = time.perf_counter()
                 if first is not self and hasattr(first, "problem"):
@@ -191,7 +191,7 @@ class _Run:
         """Score, measure and write the record, with the training's error and seconds."""
         self.seconds += seconds
         start = time.perf_counter()
-        with self._recording(NotWritten, DeviceNotFound):
+        with self._record_failures(NotWritten, DeviceNotFound):
             if isinstance(error, UnreadableFile):  # the checkpoint is of another network
                 remove_file(self.folder / CHECKPOINT)
                 warnings.warn(f"{error} Its network is retrained.", DamagedFileWarning, stacklevel=2)

@@ -6,7 +6,7 @@ Common parameters:
     initial_state: State dictionary before training.
     max_exact: Number of samples up to which the NTK is exact.
     landmarks: Number of random samples that approximate it beyond.
-    chunk_size: Samples per pass; None for as many as memory allows.
+    chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
     seed: Seed of all random numbers.
     data_root, root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache.
     records, table: Records of a pool, or one row per network as from `records_to_pandas`.

@@ -269,7 +269,7 @@ def rank_networks(
         noise_std: Standard deviation of the noise on every input entry, for S.
         level: Nominal coverage of the intervals of S and of paired differences.
         seed: Seed of the weights; initialization i has the same seed for every candidate.
-        chunk_size: Samples per pass; None for as many as memory allows.
+        chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
 
     Raises:
         InvalidInput: No candidate can be ranked, or an option or the data cannot be used.

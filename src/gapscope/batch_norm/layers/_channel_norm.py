@@ -63,7 +63,7 @@ class ChannelNorm(nn.Module):
         self.register_buffer("num_batches_tracked", count if track_running_stats else None)
 
     @property
-    def uses_batch_statistics(self) -> bool:
+    def depends_on_batch(self) -> bool:
         """True if the next forward pass normalizes by the statistics of the batch."""
         return self.training or not self.track_running_stats
 
@@ -88,7 +88,7 @@ class ChannelNorm(nn.Module):
     def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
         """Normalize a batch, in the type of `h`."""
         self._check_shape(h)
-        if self.uses_batch_statistics:
+        if self.depends_on_batch:
             return self._normalize_by_batch(h)
         present = next(t for t in (self.running_mean, self.running_var) if t is not None)
         mean = torch.zeros_like(present) if self.running_mean is None else self.running_mean

@@ -91,7 +91,7 @@ class PopulationNorm(ChannelNorm):
         self.detach = detach
 
     @property
-    def uses_batch_statistics(self) -> bool:
+    def depends_on_batch(self) -> bool:
         """True if the gradient of the next forward pass flows through the statistics of the batch."""
         return self.training and not self.detach
 
