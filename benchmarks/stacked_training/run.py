@@ -4,7 +4,7 @@
     python benchmarks/stacked_training/run.py --smallest
 
 One process, one thread, CPU time, interleaved: every round trains the same networks for one epoch in both ways, on
-batches of its own; the trial by which `train_together` chooses is outside the clock, and is reported by itself.
+batches of its own; the trial by which `train_many` chooses is outside the clock, and is reported by itself.
 Reported are medians of the time of a step of all networks, and their ratio.
 """
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from commands import gapscope
-from gapscope.cli.doctor import torchvision_problem
+from gapscope.cli.doctor import _data_rows, torchvision_problem
 
 CODE = "import sys; from gapscope.cli import main; sys.argv[0] = 'gapscope'; main()"
 GRID = """
@@ -210,6 +210,14 @@ def test_doctor_knows_a_torchvision_that_breaks_torch() -> None:
     assert done.returncode == 0
     result = {row["what"]: row["found"] for row in json.loads(done.stdout)}
     assert result["torch"].startswith(".".join(torch_version().split(".")[:2])) and "mlflow-skinny" in result
+
+
+def test_doctor_lists_data_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GAPSCOPE_DATA", raising=False)
+    rows = {name: (place, state) for name, place, state in _data_rows(str(tmp_path))}
+    assert rows["data digits"] == ("found", "ok")
+    assert rows["data mnist"] == ("absent", "gapscope data fetch mnist")
 
 
 def torch_version() -> str:

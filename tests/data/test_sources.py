@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
 import torch
 
 from gapscope.base.errors import DataNotFound, InvalidInput
+from gapscope.data import catalogue
 from gapscope.data.catalogue import SOURCES, check_dataset_options, dataset_names, fetch, find_dataset, load_dataset
 from loopback import serving, stated_as_official
 
@@ -80,3 +82,13 @@ def test_instructions_for_files_that_cannot_be_fetched(tmp_path: Path) -> None:
     with pytest.raises(DataNotFound, match=r"save it as .*concrete/concrete\.csv, a CSV file with the columns cement,"):
         fetch("concrete", root=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_study_does_not_hide_the_data_sets_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = (EntryPoint("broken", "no_such_module:study", "gapscope.studies"), *entry_points(group="gapscope.studies"))
+    monkeypatch.setattr(catalogue, "entry_points", lambda group: points)
+    catalogue._sources_of_studies.cache_clear()
+    try:
+        assert load_dataset("drawn_faces", n=4, test_size=4).task == "regression"
+    finally:
+        catalogue._sources_of_studies.cache_clear()

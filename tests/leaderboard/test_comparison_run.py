@@ -96,7 +96,7 @@ def test_without_evidence_the_verdict_is_stated_first() -> None:
     assert result.verdict[0].startswith("No evidence: in ") and "none of the 2 numbers" in result.verdict[0]
     assert result.verdict[1].startswith("flat is expected") and not result.trusted
     nothing = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"])
-    assert nothing.verdict[-1].endswith("rank networks; pass evidence=gs.rank_measures(POOL).")
+    assert nothing.verdict[-1].endswith("is unknown; pass evidence=gs.rank_measures(POOL).")
     with pytest.raises(InvalidInput, match="evidence must be a leaderboard; got str"):
         gs.compare(NETWORKS, (X, Y), ["loss"], evidence="pool")
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import gapscope as gs
+from gapscope.base.errors import InvalidInput
 
 
 def batch(n: int = 6, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -77,6 +78,11 @@ def test_training_uses_it_and_resumes_as_if_uninterrupted(spec: gs.LossSpec, tmp
     for name, weight in whole.state_dict().items():
         assert torch.equal(weight, broken.state_dict()[name])
         assert not torch.equal(weight, plain.state_dict()[name])
+
+
+def test_outputs_with_positions_are_rejected() -> None:
+    with pytest.raises(InvalidInput, match=r"outputs of shape \[n, C\]; got \[4, 3, 2\]"):
+        gs.penalties.GeneralizedCrossEntropy()(torch.zeros(4, 3, 2), torch.zeros(4, dtype=torch.int64), torch.arange(4))
 
 
 def test_the_default_keeps_the_ids_of_older_runs() -> None:

@@ -52,7 +52,7 @@ def test_memorizing_networks_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("off", "words"),
-    [(0.01, "error of 0.010 (of the mean gap: 0.075)"), (0.5, "Gaps cannot be estimated from training")],
+    [(0.01, "error of 0.010 (baseline, the mean gap: 0.075)"), (0.5, "Gaps cannot be estimated from training")],
 )
 def test_the_error_of_the_estimate_is_compared_with_the_mean_gap(off: float, words: str) -> None:
     records = [record(str(i), 0.9, 0.5 + 0.02 * i) for i in range(12)]
@@ -120,10 +120,10 @@ def test_one_or_two_networks_make_a_page_without_rankings(tmp_path: Path) -> Non
     records = [record("a", 0.9, 0.85, own[0]), record("b", 0.9, 0.7, own[1])]
     page = write_report(records[:1], tmp_path / "page.html", title="Few").read_text()
     assert "One network is finished, a: accuracy 0.900 on training data, 0.850 on test data, gap 0.050." in page
-    assert "Estimates of the gap need 12 finished networks; there are 1." in page
+    assert "Gap estimates need 12 finished networks; this pool has 1." in page
     assert "Best test accuracy" not in page and "Half of them" not in page and "median gap" not in page
     page = write_report(records, tmp_path / "page.html", title="Few").read_text()
-    assert "Best test accuracy, by more than a point: 0.850, a." in page and "there are 2." in page
+    assert "Best test accuracy, by more than a point: 0.850, a." in page and "this pool has 2." in page
     assert 'id="ranking"' not in page and 'id="networks"' in page and '<th scope="row" title="b">b</th>' in page
 
 

@@ -73,23 +73,24 @@ def check_labels(labels: Tensor, n_classes: int) -> None:
         )
 
 
-def check_regression_shape(targets: Tensor, shape: Sequence[int]) -> None:
+def check_regression_shape(targets: Tensor, shape: Sequence[int], owner: str = "Regression targets") -> None:
     """Raise InvalidInput unless regression targets have the shape of the outputs."""
     if targets.shape != tuple(shape):
+        column = "For K = 1 use y[:, None]. " if targets.ndim == 1 else ""
         raise InvalidInput(
-            f"Regression targets must have the shape of the outputs, {list(shape)}; got {list(targets.shape)}. "
+            f"{owner} must have the shape of the outputs, {list(shape)}; got {list(targets.shape)}. {column}"
             "Give the network one output per target (for class labels pass y.long())."
         )
 
 
-def require_targets(targets: Tensor | None, owner: str = "This") -> Tensor:
+def require_targets(targets: Tensor | None, owner: str = "This function") -> Tensor:
     """Return the targets, or raise InvalidInput if there are none (`owner` needs them)."""
     if targets is None:
         raise InvalidInput(f"{owner} needs targets; got inputs alone. Pass data as (x, y).")
     return targets
 
 
-def require_labels(targets: Tensor | None, owner: str = "This", *, dense: bool = False) -> Tensor:
+def require_labels(targets: Tensor | None, owner: str = "This function", *, dense: bool = False) -> Tensor:
     """Return class labels [n] (with `dense` also labels of positions), or raise InvalidInput."""
     targets = require_targets(targets, owner)
     if targets.is_floating_point() or (targets.ndim != 1 and not dense):
@@ -102,7 +103,7 @@ def require_labels(targets: Tensor | None, owner: str = "This", *, dense: bool =
     return targets
 
 
-def require_regression_targets(targets: Tensor | None, owner: str = "This") -> Tensor:
+def require_regression_targets(targets: Tensor | None, owner: str = "This function") -> Tensor:
     """Return regression targets [n, K], or raise InvalidInput."""
     targets = require_targets(targets, owner)
     if not targets.is_floating_point():

@@ -129,7 +129,7 @@ def _to_numbers(features: pandas.DataFrame) -> pandas.DataFrame:
     names = [name for name in text if features[name].nunique() > max(20, len(features) // 2)]
     text = [name for name in text if name not in names]
     missing = int(features.drop(columns=[*text, *names]).isna().sum().sum())
-    notes = [f"{', '.join(map(str, names))}: dropped, since nearly every row has another text"] if names else []
+    notes = [f"{', '.join(map(str, names))}: dropped, since nearly every row has a different value"] if names else []
     notes += [f"{', '.join(map(str, text))}: one column per value"] if text else []
     notes += [f"{missing} missing numbers: filled with the median of their column"] if missing else []
     for note in notes:

@@ -65,7 +65,7 @@ def _print_estimates(held_out: Sequence[Record], assessed: pandas.DataFrame, mea
         baseline_error = ((mean_gap - inside["gap"]) ** 2).mean() ** 0.5
         covered = inside["gap"].between(inside["low"], inside["high"]).sum()
         width = (inside["high"] - inside["low"]).mean()
-        typer.echo(f"root mean squared error {error:.3f}, of the mean gap {baseline_error:.3f}")
+        typer.echo(f"root mean squared error {error:.3f}; predicting the mean gap: {baseline_error:.3f}")
         typer.echo(f"{covered} of {len(inside)} gaps lie in their 90 % interval, {width:.2f} wide on average")
     if len(inside) < len(held_out):
         typer.echo(

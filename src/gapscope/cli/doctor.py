@@ -62,7 +62,7 @@ def _data_rows(data_root: str | None) -> list[tuple[str, str, str]]:
     root = root_of(data_root)
     rows = [("data root", str(root), "ok" if root.is_dir() else "absent")]
     for name in dataset_names():
-        is_here = find_dataset(name, root=data_root) is not None
+        is_here = bool(find_dataset(name, root=data_root))
         by_hand = SOURCES[name].layout is not None and SOURCES[name].origin is None
         missing = "by hand; for instructions: gapscope data fetch {name}" if by_hand else "gapscope data fetch {name}"
         rows.append((f"data {name}", "found" if is_here else "absent", "ok" if is_here else missing.format(name=name)))

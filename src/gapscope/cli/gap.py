@@ -83,14 +83,14 @@ def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
     """Return gap and interval of one network, or the reason why there is no estimate."""
     if assessed["verdict"] != "inside":
         reason = str(assessed["reason"])
-        remedy = ["next: pass a family of the pool that it belongs to, --family NAME"] if FAMILY in reason else []
+        remedy = ["next: pass the family in the pool that it belongs to: --family NAME"] if FAMILY in reason else []
         return ["gap: no estimate", f"in domain: no, {reason}", *remedy]
     interval = f"{percent(level)} interval {assessed['low']:.3f} to {assessed['high']:.3f}"
     if assessed["reason"]:  # why the interval is infinite
         interval = f"no interval: {assessed['reason']} (--level sets its coverage)"
     return [
         f"gap {assessed['prediction']:.3f}, {interval}",
-        "in domain: yes, similar to the networks of the fit",
+        "in domain: yes, similar to the networks it was fitted on",
     ]
 
 

@@ -11,7 +11,7 @@ from gapscope.cli.options import DATA_ROOT, JSON, NETWORK
 NAMES = typer.Option(
     [],
     "--measure",
-    help="Measure to run (`gapscope list measures`); repeatable. Default: its default measures.",
+    help="Measure to run (`gapscope list measures`); repeatable. Default: the default measures.",
 )
 SAMPLES = typer.Option(None, help="Number of training samples to measure on. Default: all.")
 

@@ -121,8 +121,10 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
 
 def _check_checkpoints(paths: list[Path], load: str | None) -> None:
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import is_factory
+    from gapscope.cli.arguments import import_function, is_factory
 
+    if load is not None:
+        import_function(load)
     for path in paths:
         if load is None and not is_factory(path):
             raise InvalidInput(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import entry_points
@@ -154,7 +155,10 @@ def dataset_names() -> tuple[str, ...]:
 
 @cache
 def _sources_of_studies() -> dict[str, Source]:
-    studies = [point.load() for point in entry_points(group="gapscope.studies")]
+    studies = []
+    for point in entry_points(group="gapscope.studies"):
+        with suppress(ImportError):  # a broken study must not hide the data sets of the others
+            studies.append(point.load())
     return {source.name: source for study in studies for source in getattr(study, "data_sets", ())}
 
 

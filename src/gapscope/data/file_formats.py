@@ -53,7 +53,7 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 
 
 _IDX_MAGIC = b"\0\0\x08"  # two zeros, and the type of unsigned bytes
-_MAX_IDX_BYTES = 2**28  # MNIST's training images have 47 MB
+_MAX_IDX_BYTES = 2**30  # MNIST's training images have 47 MB, those of EMNIST 550 MB
 
 
 def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, ...]:
@@ -65,28 +65,36 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, ...]:
         dimensions: Required number of dimensions: 3 for images [n, height, width], 1 for labels [n].
 
     Raises:
-        UnreadableFile: It is of another format, truncated, or longer than its header states.
+        UnreadableFile: It is of another format, truncated, longer than its header states, or larger than 1 GiB.
     """
-    path = Path(path)
-    content, header_size = read_bounded(path, _MAX_IDX_BYTES), 4 + 4 * dimensions
-    if content[:3] != _IDX_MAGIC or len(content) < header_size:
+    path, header_size = Path(path), 4 + 4 * dimensions
+    with open_maybe_gzip(path) as file:
+        header = file.read(header_size)
+        if header[:3] != _IDX_MAGIC or len(header) < header_size:
+            raise UnreadableFile(
+                f"{path} must be an IDX file of unsigned bytes, which begins with 00 00 08 and a complete header; it "
+                f"begins with {header[:4].hex(' ')}. Is it another file?"
+            )
+        if header[3] != dimensions:
+            raise UnreadableFile(
+                f"{path} must have {dimensions} dimensions (images have 3, labels 1); its header states {header[3]}. "
+                "Are images and labels swapped?"
+            )
+        shape = struct.unpack(f">{dimensions}I", header[4:])
+        size = math.prod(shape)
+        if not 0 < size <= _MAX_IDX_BYTES:
+            raise UnreadableFile(
+                f"{path} must hold 1 to {_MAX_IDX_BYTES:,} bytes after its header; for shape {list(shape)} these are "
+                f"{size:,}. Split larger arrays, and pass them as tensors."
+            )
+        content = file.read(size + 1)
+    if len(content) != size:
+        n_bytes = f"{len(content):,}" if len(content) < size else "more"
         raise UnreadableFile(
-            f"{path} must be an IDX file of unsigned bytes, which begins with 00 00 08 and a complete header; it "
-            f"begins with {content[:4].hex(' ')}. Is it another file?"
+            f"{path} must hold {size:,} bytes after its header, for shape {list(shape)}; it holds {n_bytes}. Fetch it "
+            "again."
         )
-    if content[3] != dimensions:
-        raise UnreadableFile(
-            f"{path} must have {dimensions} dimensions (images have 3, labels 1); its header states {content[3]}. "
-            "Are images and labels swapped?"
-        )
-    shape = struct.unpack(f">{dimensions}I", content[4:header_size])
-    size, n_bytes = math.prod(shape), len(content) - header_size
-    if n_bytes != size or size == 0:
-        raise UnreadableFile(
-            f"{path} must hold {size:,} bytes (at least 1) after its header, for shape {list(shape)}; it holds "
-            f"{n_bytes:,}. Fetch it again."
-        )
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header_size).reshape(shape)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(shape)
 
 
 _PIXELS = 3 * 32 * 32

@@ -53,7 +53,7 @@ class Problem:
                 check_labels(require_labels(samples.targets, owner), self.n_outputs)
             else:
                 targets = require_regression_targets(samples.targets, owner)
-                check_regression_shape(targets, (len(targets), self.n_outputs))
+                check_regression_shape(targets, (len(targets), self.n_outputs), f"Targets of the {split} split")
 
     def __repr__(self) -> str:
         return f"Problem({self.name}, {self.task}, {self.n_outputs} outputs; train {self.train}; test {self.test})"

@@ -137,7 +137,7 @@ def cheapest_order(first: KernelSide, second: KernelSide, floats: int = TEMPORAR
     if t == s == 1:
         return "gram"
     # Multiplications of each order. Explicit: both J (half of them, because a symmetric block needs only one), then
-    # their product (0.6 instead of 1, because `gram_matrix` saves a quarter of a symmetric one).
+    # their product.
     pairs = n * c * m * d
     costs = {"explicit": (n * c * t + m * d * s) * o * k / 2 + 0.6 * pairs * o * k}
     if c * t * m * d * s <= floats:

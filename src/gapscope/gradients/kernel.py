@@ -44,7 +44,7 @@ def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[Parame
     if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
         raise InvalidInput(
             f"dtype must be None for a network that TorchScript has compiled in another type; got {dtype}. "
-            "Use dtype=None, or pass the network that was compiled."
+            "Use dtype=None, or pass the network from before torch.jit."
         )
     with cast_network(network, dtype) as substituted:
         yield substituted

@@ -301,7 +301,7 @@ def record_calls(
                 inside.add(module.out_proj)
                 parameters = {}
             # not `inspection.hooks.forward_hooks`: this hook receives keyword arguments, and runs before the hooks of
-            # the user, whose changes of the output are none of the layer
+            # the user, whose changes of the output are not the layer's
             if parameters or module is network:
                 note = partial(tape.add, name, parameters, rule_of(module, parameters))
                 stack.callback(module.register_forward_hook(note, prepend=True, with_kwargs=True).remove)

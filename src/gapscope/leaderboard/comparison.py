@@ -228,9 +228,7 @@ class Comparison(StoredRows[ComparedReading]):
             if reasons:
                 lines.append(f"Not measured of {name}: {', '.join(reasons)}; reasons: .unmeasured.")
         if self.evidence is None and self.votes():
-            lines.append(
-                "No evidence was passed that these measures rank networks; pass evidence=gs.rank_measures(POOL)."
-            )
+            lines.append("Whether these measures rank such networks is unknown; pass evidence=gs.rank_measures(POOL).")
         return tuple(lines)
 
     def _about_evidence(self) -> list[str]:
@@ -262,9 +260,9 @@ class Comparison(StoredRows[ComparedReading]):
                 f"{' and '.join(tied)} are tied: none is ranked first by more than half of the {len(votes)} measures."
             )
         if not separated:
-            return f"{best} is ahead, but all intervals overlap: {count}. Use more samples."
+            return f"{best} is ahead, but no measure separates its interval from all others: {count}. Use more samples."
         names = ", ".join(vote.measure for vote in separated)
-        intervals = f"with separate {percent(self.level)} intervals by {names}"
+        intervals = f"with non-overlapping {percent(self.level)} intervals for {names}"
         return f"{best} is expected to have the smallest gap: {count}, {intervals}."
 
     def to_dict(self) -> dict[str, Any]:

@@ -102,8 +102,8 @@ NUMBERS = ("competition", "worst_sign_error", "explained")
 def shorten_names(measures: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
     """Drop the prefix "m." of names, and cut them to `longest` letters if they stay distinct.
 
-    >>> shorten_names(["m.rbf", "spectral_norms.log_product", "margins.conv1_relu.low", "margins.conv1_relu.high"])
-    ['rbf', 'spectral_norms.log..', 'margins.c.._relu.low', 'margins.c..relu.high']
+    >>> shorten_names(["m.rbf", "spectral_complexity.log_product", "margins.conv1_relu.low", "margins.conv1_relu.high"])
+    ['rbf', 'spectral_complexit..', 'margins.c.._relu.low', 'margins.c..relu.high']
     """
     names = [measure.removeprefix("m.") for measure in measures]
     ends = [name if len(name) <= longest else f"{name[: longest - 2]}.." for name in names]

@@ -212,7 +212,7 @@ def measure(
         seed: Seed of noise, probes and the choice of samples; each has its own random stream.
         time_budget: Seconds for all measures together; None for exact measures on all samples at any cost. "auto" is 60
             for `measures` None or "all", else None; it is None if several processes measure together
-            (`gapscope.inspection.execution.over_processes`).
+            (`gapscope.inspection.execution.distribute_over`).
         progress: Whether to show the estimated cost and a progress bar if measuring lasts over two seconds.
         strict: Whether the first measure that fails, or Ctrl-C, raises immediately.
 

@@ -2,8 +2,8 @@ r"""Norms and spectra of the weight matrices, and spectrally normalized margin b
 
 Matrices are all trainable weights of two or more dimensions, each once; a kernel [O, I, h, w] counts as the matrix [O,
 I h w]. The scale of a batch norm is folded into the layer before it, for which one sample of x is run; biases do not
-count. Computed in float64. All raise `NotMeasurable` if there is no such weight. Dziugaite et al. 2020 report half of
-(value - log n) of the logarithms. Common parameters: see `gapscope.measures`.
+count. Computed in float64. All raise `NotMeasurable` if there is no such weight. For values that
+are logarithms, Dziugaite et al. 2020 report (value - log n) / 2. Common parameters: see `gapscope.measures`.
 """
 
 from __future__ import annotations

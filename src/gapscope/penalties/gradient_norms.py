@@ -25,7 +25,8 @@ class InputJacobianPenalty(Penalty):
     r"""Squared input-Jacobian norm $\lambda \sum \lVert \nabla_x f_c(x_n) \rVert^2 / (nC)$.
 
     Jacobian regularization (Hoffman et al. 2019, arXiv:1908.02729; Sokolic et al. 2017), there a mean over samples and
-    a sum over outputs. A step costs about two plain training steps. Batch statistics of BatchNorm are constants in the
+    a sum over outputs. A step with a probe costs about two plain training steps; the exact norm needs C
+    backward passes. Batch statistics of BatchNorm are constants in the
     derivative by the inputs, so that samples do not interact, but depend on the weights in the penalty's gradient.
 
     Args:

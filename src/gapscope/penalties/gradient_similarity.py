@@ -63,8 +63,8 @@ class GradientSimilarityPenalty(Penalty):
         kind: "trace" or "logdet" (always exact).
         reduction: "mean" divides by nC, so that alpha does not depend on the batch; "sum" does not (the paper's sum
             over the batch, for its kernel averaged over outputs, is strength / C).
-        probe: "class" (one output per sample, stratified over the batch), "rademacher" or "batch_sum"
-            (Hutchinson), see `ntk_trace`.
+        probe: "class" (one output per sample, stratified over the batch) or "rademacher" (Hutchinson, random signs per
+            sample), see `ntk_trace`; "batch_sum" has random signs for the whole batch at once and is much noisier.
         noise: s of the log determinant; None for log det K itself, which fails if K is singular.
 
     >>> network = nn.Linear(2, 3)

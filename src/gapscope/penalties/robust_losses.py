@@ -40,6 +40,11 @@ class RobustLoss(ABC):
 def _check_logits(outputs: Tensor, labels: Tensor) -> Tensor:
     """Return the logits of all classes, or raise InvalidInput if the labels do not fit."""
     require_labels(labels, "A noise-robust loss")
+    if outputs.ndim != 2:
+        raise InvalidInput(
+            f"A noise-robust loss needs outputs of shape [n, C]; got {list(outputs.shape)}. For regression use the "
+            "squared error."
+        )
     logits = class_logits(outputs)
     check_labels(labels, logits.shape[1])
     return logits

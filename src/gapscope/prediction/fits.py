@@ -113,9 +113,8 @@ def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
     )
 
     centre, scale = x.mean(0), x.std(0)
-    scale[scale <= 1e-12 * numpy.maximum(numpy.abs(centre), 1)] = (
-        numpy.inf
-    )  # a constant reading does not distinguish networks
+    # a constant reading does not distinguish networks
+    scale[scale <= 1e-12 * numpy.maximum(numpy.abs(centre), 1)] = numpy.inf
     z, unit = (x - centre) / scale, float(y.var()) or 1.0
     start = ConstantKernel(unit, (unit * 1e-3, unit * 1e3)) * RBF(3.0, LENGTHS) + WhiteKernel(
         unit / 5, (unit * 1e-4, unit * 2)

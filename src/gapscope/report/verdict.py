@@ -76,9 +76,7 @@ def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> st
     """State whether gaps can be estimated from training data in this pool."""
     if held_out is None:
         n = len(view.all_finished)
-        return (
-            "" if n >= MIN_NETWORKS else f"Estimates of the gap need {MIN_NETWORKS} finished networks; there are {n}."
-        )
+        return "" if n >= MIN_NETWORKS else f"Gap estimates need {MIN_NETWORKS} finished networks; this pool has {n}."
     estimates = held_out[held_out["prediction"].notna()]
     n, rows = len(estimates), view.all_rows.loc[estimates.index]
     if n < 2:
@@ -86,7 +84,7 @@ def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> st
     error = float(((rows["gap"] - estimates["prediction"]) ** 2).mean() ** 0.5)
     # the leave-one-out error of the mean: gap minus mean of the others = n / (n - 1) * (gap minus mean of all)
     baseline_error = float(rows["gap"].std(ddof=0)) * n / (n - 1)
-    comparison = f"{format_fixed(error)} (of the mean gap: {format_fixed(baseline_error)})"
+    comparison = f"{format_fixed(error)} (baseline, the mean gap: {format_fixed(baseline_error)})"
     if error >= baseline_error:
         return f"Gaps cannot be estimated from training data here: root mean squared error {comparison}."
     message = f"Gaps can be estimated from training data alone with a root mean squared error of {comparison}."

@@ -167,9 +167,8 @@ class Readings(StoredRows[Reading]):
         if key in self.unmeasured:
             raise NotMeasurable(f"{key} has no value: {self.unmeasured[key]}")
         names = [reading.name for reading in self]
-        raise NotMeasurable(
-            f"There is no reading {key!r} among {', '.join(names) or 'none'}.{did_you_mean(key, names)}"
-        )
+        among = f" among {', '.join(names)}" if names else ""
+        raise NotMeasurable(f"There is no reading {key!r}{among}.{did_you_mean(key, names)}")
 
     def values(self) -> dict[str, float]:
         """Return the values by name."""

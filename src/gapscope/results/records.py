@@ -179,7 +179,9 @@ def _read_history(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
         for row in rows:
             invalid = next((name for name, value in row.items() if not _is_number(value)), None)
             if not isinstance(row.get("epoch"), int) or invalid is not None:
-                raise DamagedFile(f"{path} must contain numbers for every epoch; '{invalid or 'epoch'}' is none.")
+                raise DamagedFile(
+                    f"{path} must contain numbers for every epoch; '{invalid or 'epoch'}' is not a number."
+                )
         return rows, ""
     except UnreadableFile as error:
         return (), f"{error} The record is read without its epochs."

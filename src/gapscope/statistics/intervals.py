@@ -104,8 +104,9 @@ def jackknife_plus(
 
     Args:
         left_out: Predictions [m, n] of the new networks by each leave-one-out fit.
-        residuals: Absolute leave-one-out residuals [n], divided by the expected error of their network if `spread` is.
-        spread: Expected error of each new network (Lei et al. 2018, sec. 5.2).
+        residuals: Absolute leave-one-out residuals [n], divided by the expected error of their network if `spread` is
+            passed.
+        spread: Expected error of each new network, in units of the residuals (Lei et al. 2018, sec. 5.2).
     """
     n = len(residuals)
     residuals = numpy.broadcast_to(spread, len(left_out))[:, None] * residuals

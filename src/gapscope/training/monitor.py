@@ -97,8 +97,8 @@ class Monitor(Recordings):
         options: Measure name -> keyword options of that measure; None uses the n x n kernel, summed over outputs, for
             "ntk_logdet".
         alarm: Overfitting alarm on the same samples, or the name of one (`gapscope.training.alarms`).
-        checks: "GS301" (memorization of label errors, by the alarm "joint" without `alarm`) and "GS302" (training is
-            stuck): reported once, when they appear, in the log and in `findings`.
+        checks: "GS301" (memorization of label errors, by `alarm`, or by the alarm "joint" if there is none) and "GS302"
+            (training is stuck): reported once, when they appear, in the log and in `findings`.
         max_time_fraction: Largest fraction of the training time that recordings may take; others are skipped. The first
             one, and two seconds in total, are always allowed. None for no limit: the recorded epochs then do not depend
             on the machine.

@@ -85,7 +85,7 @@ class _Convolution(_StackedRule):
         dilation: Any, groups: int, uses: Uses,
     ) -> tuple[Tensor, int]:  # fmt: skip
         networks = info.batch_size
-        # [networks * units, ...]: group i convolves the channels of network i
+        # [networks * units, ...]: the groups of network i convolve its channels
         weights = _networks_at(weight, dims[1], 0, networks).flatten(0, 1)
         biases = None if bias is None else _networks_at(bias, dims[2], 0, networks).flatten()
         images = _as_channels(_networks_at(x, dims[0], 1, networks))

@@ -49,6 +49,13 @@ def test_factor_of_the_hessian_by_outputs(loss: Loss, labels: bool) -> None:
         torch.testing.assert_close(output_gradient(loss, outputs, targets)[i], gradient)
 
 
+def test_factor_of_one_logit_of_two_classes() -> None:
+    outputs = torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None]
+    factor = output_hessian_factor(sample_losses, outputs, torch.tensor([0, 1, 0, 1, 0, 1, 1]))
+    p = outputs.sigmoid()
+    torch.testing.assert_close(factor[:, 0, 0].square(), (p * (1 - p))[:, 0])
+
+
 def test_losses_are_checked() -> None:
     outputs, targets = torch.randn(4, 2), torch.randn(4, 2)
     with pytest.raises(InvalidInput, match=r"one number per sample, shape \[4\]; got \[\]"):

@@ -52,7 +52,8 @@ class BatchNormAdvice(Result):
         loss, running_loss: Mean loss with population statistics, and with the network's own running statistics.
         layers, total: The layers in forward order, and all of them at once.
         missing: Regularization at M minus that at the new batch size, in units of the loss.
-        ghost_size: Size of ghost batches that restores it; None if the new batches are smaller, or None.
+        ghost_size: Size of ghost batches that restores it; None if the new batches are smaller or there are no
+            batch statistics.
         dropout: Dropout rate that adds the missing amount; None if nothing is missing or no rate up to 0.9 suffices.
         decay_strength: `strength` at which GammaDecayPenalty (M, batch_norm_size=new) adds the missing amount; None if
             nothing is missing or the decay is 0.

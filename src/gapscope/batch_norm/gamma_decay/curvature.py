@@ -95,7 +95,7 @@ def output_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tenso
 def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k r"]:
     r"""Return F with $F F^\top$ = Hessian of each sample's loss, convex in its own outputs."""
     outputs = outputs.detach()
-    if loss is sample_losses and not targets.is_floating_point():
+    if loss is sample_losses and not targets.is_floating_point() and outputs.shape[1] > 1:
         # H = diag(p) - p p^T = F F^T with the columns sqrt(p_k) (e_k - p) of F
         p = outputs.softmax(1)
         return p.sqrt()[:, None, :] * (torch.eye(p.shape[1], dtype=p.dtype, device=p.device) - p[:, :, None])

@@ -114,7 +114,8 @@ def gamma_decay(
     skewness/2M with the excess kurtosis $\rho$). Running statistics serve as population statistics, see
     `refresh_population`. The paper's theorem 1 is `covariance="diagonal", curvature="squared_score"` without c and the
     linear part; its $v_\mu = 1/M$ is one or two orders of magnitude too large in convolutions. Its eq. 4 replaces
-    $\gamma_i^2$, the variance of the layer's output, by $a\lVert w\rVert^2$, which is the same for white inputs.
+    $\gamma_i^2$ by $\kappa\lVert\gamma_i w_i/\sigma_i\rVert^2$ with the weights $w_i$ of the layer before and the mean
+    variance $\kappa$ of its input coordinates; they are equal for white inputs.
 
     Cost: one forward and (1 + K) backward passes over the data for K outputs, or (1 + draws).
 
