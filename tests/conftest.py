@@ -85,7 +85,7 @@ def unchecked_shapes() -> None:
 @pytest.fixture(scope="module")
 def without_workers() -> Iterator[None]:
     """Pools train their networks in this process: starting two workers costs more than all the rest."""
-    from engines import in_this_process
+    from standins import in_this_process
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gapscope.pools.engines.run_local", in_this_process)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gapscope.measures.registry import Measure
+from scripts import load_script
 
-_SPEC: Any = importlib.util.spec_from_file_location(
-    "measures_table", Path(__file__).parents[1] / "docs/measures_table.py"
-)
-# the script that writes docs/measures.md
-TABLE: Any = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(TABLE)
+TABLE = load_script(Path(__file__).parents[1] / "docs/measures_table.py")  # the script that writes docs/measures.md
 HISTORY = tuple({"epoch": epoch, "train_loss": 1 / epoch} for epoch in range(1, 6))
 SMALL: dict[str, dict[str, Any]] = {
     "margin_signature": {"epsilon": 0.0},

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from scripts import load_script
 
 # Started from a clean server, never forked from the test's own process: a thread of another test that holds a lock at
 # the moment of the fork would leave it locked in the child for ever. The server imports torch once for all tests.
@@ -26,10 +26,5 @@ def together(function: Callable[[int, str], None], folder: Path) -> None:
 
 
 def _call(rank: int, file: str, name: str, folder: str) -> None:
-    """Load the test file by its path, for its module has no name that another process could import."""
-    spec = importlib.util.spec_from_file_location("processes_of_a_test", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    getattr(module, name)(rank, folder)
+    # by its path, because the module of a test file has no name that another process could import
+    getattr(load_script(file), name)(rank, folder)

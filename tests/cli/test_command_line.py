@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -209,7 +210,7 @@ def test_doctor_knows_a_torchvision_that_breaks_torch() -> None:
     done = gapscope("doctor", "--json")
     assert done.returncode == 0
     result = {row["what"]: row["found"] for row in json.loads(done.stdout)}
-    assert result["torch"].startswith(".".join(torch_version().split(".")[:2])) and "mlflow-skinny" in result
+    assert result["torch"].startswith(".".join(version("torch").split(".")[:2])) and "mlflow-skinny" in result
 
 
 def test_doctor_lists_data_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,12 +219,6 @@ def test_doctor_lists_data_that_are_missing(tmp_path: Path, monkeypatch: pytest.
     rows = {name: (place, state) for name, place, state in _data_rows(str(tmp_path))}
     assert rows["data digits"] == ("found", "ok")
     assert rows["data mnist"] == ("absent", "gapscope data fetch mnist")
-
-
-def torch_version() -> str:
-    import torch
-
-    return torch.__version__
 
 
 def test_lists_as_json() -> None:

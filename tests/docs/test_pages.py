@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from scripts import load_script
+
 ROOT = Path(__file__).parents[2]
+pages = load_script(ROOT / "docs" / "pages.py")
 NEEDS = {"monitoring": ("transformers", "accelerate")}
 GUIDES = [
     page
@@ -23,26 +24,17 @@ OWN_NETWORKS = ROOT / "docs" / "own-networks.md"
 WITH_CODE = [page for page in GUIDES if "```python\n" in page.read_text() and page != OWN_NETWORKS]
 
 
-@pytest.fixture(scope="module")
-def pages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "pages.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.stem)
-def test_code_of_page_prints_the_words_of_the_page(page: Path, pages: ModuleType, tmp_path: Path) -> None:
+def test_code_of_page_prints_the_words_of_the_page(page: Path, tmp_path: Path) -> None:
     for package in NEEDS.get(page.stem, ()):
         pytest.importorskip(package)
     assert pages.run(page, folder=str(tmp_path)) == []
 
 
 @pytest.mark.thorough
-def test_own_networks_in_python_and_on_the_command_line(pages: ModuleType, tmp_path: Path) -> None:
+def test_own_networks_in_python_and_on_the_command_line(tmp_path: Path) -> None:
     assert pages.run(OWN_NETWORKS, folder=str(tmp_path)) == []
     assert len(list((tmp_path / "pool" / "runs").iterdir())) == 30
     (block,) = re.findall(r"```sh\n(.*?)```", OWN_NETWORKS.read_text(), re.DOTALL)

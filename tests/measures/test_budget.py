@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from clocks import Clock
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import as_samples
 from gapscope.inspection.validation import ready
@@ -20,6 +19,7 @@ from gapscope.measures import measurement as front_door
 from gapscope.measures.budget import Allocation, _fit_to_budget
 from gapscope.measures.measurement import _mean, _with_group_error, evaluate_on_subset, subsample
 from gapscope.measures.registry import ScalarInfo, get_measure, list_measures, register_measure
+from standins import Clock
 
 SAMPLINGS = {
     name: item.sampling for name, item in list_measures().items() if item.sampling is not None and item.default

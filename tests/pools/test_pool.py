@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from cases import CASES
-from engines import in_this_process
 from gapscope.base.errors import GapscopeError, InvalidInput, NotWritten, UnreadableFile
 from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool, open_pool
@@ -18,6 +17,7 @@ from gapscope.pools.loading import measure_stored_network
 from gapscope.pools.readings import RunOptions
 from gapscope.results.records import Record
 from gapscope.training.checkpoints import load_tensors, save_tensors
+from standins import in_this_process
 
 BASE = {
     "data": {"train_size": 100, "test_size": 50},

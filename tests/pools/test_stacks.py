@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from engines import in_this_process
 from gapscope.base.errors import WorkerDied
 from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool
@@ -15,6 +14,7 @@ from gapscope.pools.batches import group_specs
 from gapscope.pools.readings import RunOptions
 from gapscope.pools.run import run, run_specs
 from gapscope.results.records import Record
+from standins import in_this_process
 
 GRID = Grid(
     base=RunSpec.from_dict({

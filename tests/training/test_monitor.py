@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from clocks import Clock
 from gapscope.base.errors import InvalidInput, ReplaceLayer, UnreadableFile
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples
@@ -32,6 +31,7 @@ from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
 from gapscope.training.recordings import MAX_FAILURES
+from standins import Clock
 
 
 def make_samples(n: int = 60) -> Samples:

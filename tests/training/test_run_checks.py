@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import gapscope as gs
-from clocks import Clock
 from gapscope.base.errors import InvalidInput
 from gapscope.training.monitor import Monitor
+from standins import Clock
 
 
 @pytest.fixture(autouse=True)
