@@ -213,9 +213,7 @@ def test_doctor_knows_a_torchvision_that_breaks_torch() -> None:
     assert result["torch"].startswith(".".join(version("torch").split(".")[:2])) and "mlflow-skinny" in result
 
 
-def test_doctor_lists_data_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GAPSCOPE_DATA", raising=False)
+def test_doctor_lists_data_that_are_missing(tmp_path: Path) -> None:
     rows = {name: (place, state) for name, place, state in _data_rows(str(tmp_path))}
     assert rows["data digits"] == ("found", "ok")
     assert rows["data mnist"] == ("absent", "gapscope data fetch mnist")

@@ -11,6 +11,7 @@ import numpy
 
 from gapscope.leaderboard.leaderboard_result import EVIDENCE, Verdict
 from gapscope.leaderboard.ranking import RANDOM
+from gapscope.prediction.cross_validation import MEAN_GAP, baseline_errors
 from gapscope.report.formatting import expected_test_accuracy, format_fixed, pluralize
 from gapscope.report.measures import leaderboard_verdicts, ranked_correlations
 from gapscope.report.pool_view import PoolView, as_view
@@ -72,18 +73,24 @@ def _memorizing(view: PoolView) -> str:
     )
 
 
+def _root_mean_square(errors: Sequence[float] | pandas.Series) -> float:
+    return float(numpy.sqrt(numpy.square(errors).mean()))
+
+
 def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> str:
     """State whether gaps can be estimated from training data in this pool."""
     if held_out is None:
         n = len(view.all_finished)
         return "" if n >= MIN_NETWORKS else f"Gap estimates need {MIN_NETWORKS} finished networks; this pool has {n}."
     estimates = held_out[held_out["prediction"].notna()]
-    n, rows = len(estimates), view.all_rows.loc[estimates.index]
-    if n < 2:
+    if estimates.empty:
         return ""
-    error = float(((rows["gap"] - estimates["prediction"]) ** 2).mean() ** 0.5)
-    # the leave-one-out error of the mean: gap minus mean of the others = n / (n - 1) * (gap minus mean of all)
-    baseline_error = float(rows["gap"].std(ddof=0)) * n / (n - 1)
+    rows = view.table.loc[estimates.index]
+    baseline = baseline_errors(view.table, list(held_out.index), list(estimates.index)).get(MEAN_GAP)
+    if baseline is None:
+        return ""
+    error = _root_mean_square(rows["gap"] - estimates["prediction"])
+    baseline_error = _root_mean_square(baseline)
     comparison = f"{format_fixed(error)} (baseline, the mean gap: {format_fixed(baseline_error)})"
     if error >= baseline_error:
         return f"Gaps cannot be estimated from training data here: root mean squared error {comparison}."
