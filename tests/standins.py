@@ -8,14 +8,10 @@ from typing import Any
 
 
 class Clock:
-    """Stands in for the module `time`, so that tests of costs do not depend on how busy the machine is.
-
-    Attributes:
-        now: The time, in seconds.
-    """
+    """Stands in for the module `time`, so that tests of costs do not depend on how busy the machine is."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now = 0.0  # seconds
 
     def sleep(self, seconds: float) -> None:
         """Let the time pass."""

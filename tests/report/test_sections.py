@@ -12,7 +12,7 @@ from scipy import stats
 from gapscope.prediction.columns import complete_rows
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.report.curves import curves
-from gapscope.report.held_out import held_out_section
+from gapscope.report.held_out import held_out_errors, held_out_section
 from gapscope.report.measures import cards, guide, ranked_measures, split_ranking
 from gapscope.report.networks import networks, overview
 from gapscope.report.pool_view import PoolView, needs_logarithm
@@ -150,7 +150,7 @@ def test_estimates_and_baselines_are_scored_on_the_same_networks(view: PoolView)
     estimator = GapEstimator(features=["unit_sparsity.zeta"]).fit(rest, rest["gap"])
     assessed = estimator.assess(held, refuse=False)
     assessed.iloc[0, :3] = numpy.nan  # no estimate
-    result = held_out_section(view, assessed, estimator, 0.9)
+    result = held_out_section(view, assessed, held_out_errors(view, assessed), estimator, 0.9)
     models = {model["name"]: model["rmse"] for model in result["models"]}
     estimated = held.iloc[1:]
     gaps = estimated["gap"].to_numpy(dtype=float)
@@ -178,7 +178,8 @@ def test_a_baseline_that_was_not_measured_is_omitted(records: list[Record]) -> N
     view = PoolView([*map(without_size, records[:5]), *records[5:]])
     table = complete_rows(view.table)
     estimator = GapEstimator(features=["unit_sparsity.zeta"]).fit(table, table["gap"])
-    result = held_out_section(view, estimator.assess(table.iloc[:3]), estimator, 0.9)
+    assessed = estimator.assess(table.iloc[:3])
+    result = held_out_section(view, assessed, held_out_errors(view, assessed), estimator, 0.9)
     assert [model["name"] for model in result["models"]] == ["this estimator", "mean gap", "train_loss"]
 
 
@@ -186,6 +187,7 @@ def test_very_few_held_out_networks_have_no_baselines_but_a_section(records: lis
     view = PoolView(records[:2])
     table = complete_rows(view.table)
     estimator = GapEstimator(features=[]).fit(table, table["gap"])
-    result = held_out_section(view, estimator.assess(table), estimator, 0.9)
+    assessed = estimator.assess(table)
+    result = held_out_section(view, assessed, held_out_errors(view, assessed), estimator, 0.9)
     assert [model["name"] for model in result["models"]] == ["this estimator"]
     assert (result["rows"][0][0].low, result["rows"][0][0].high) == (-math.inf, math.inf)

@@ -16,6 +16,7 @@ from gapscope.leaderboard.leaderboard_result import Score, Verdict
 from gapscope.leaderboard.ranking import RANDOM
 from gapscope.prediction.correlations import correlations
 from gapscope.report import summary, write_report
+from gapscope.report.held_out import held_out_errors
 from gapscope.report.measures import leaderboard_verdicts, ranked_measures
 from gapscope.report.pool_view import PoolView
 from gapscope.report.verdict import verdict
@@ -34,7 +35,9 @@ def conclusions(
     best: str | None = None,
     by_reading: dict[str, Verdict] | None = None,
 ) -> str:
-    return " ".join(verdict(PoolView(records), held_out, best, by_reading))
+    view = PoolView(records)
+    errors = {} if held_out is None else held_out_errors(view, held_out)
+    return " ".join(verdict(view, held_out, errors, best, by_reading))
 
 
 def test_the_best_is_named_or_a_tie_is_called_one() -> None:

@@ -152,7 +152,7 @@ def boundary_distances(
             outputs = checked_outputs(network(x.clone()), len(x))  # a network may change its input in place
         captured["input"] = x
         # f_y - max_c f_c over the classes c other than y; divided by its gradient norm it is a distance, to first order
-        targets = prepare_inputs(network, samples.targets[part])[:, None]  # type: ignore[index]
+        targets = prepare_inputs(network, samples.y[part])[:, None]
         difference = outputs.gather(1, targets)[:, 0] - outputs.scatter(1, targets, -torch.inf).amax(1)
         gradients = _gradients(difference, {name: captured.get(name) for name in layers})
         squares = torch.stack([gradient.double().flatten(1).square().sum(1) for gradient in gradients])

@@ -99,7 +99,7 @@ def loss_rise(
             with at_weights(network, values) as leaves:
                 if step == steps:  # the last point needs no gradient
                     outputs = network_outputs(network, samples.inputs, chunk_size=size).double()
-                    losses.append(default_loss(outputs, samples.targets).item())  # type: ignore[arg-type]
+                    losses.append(default_loss(outputs, samples.y).item())
                     break
                 loss, gradient = loss_and_gradient(network, samples, size, leaves)
             losses.append(loss)

@@ -81,8 +81,8 @@ def _noise_tolerance(
         def accuracy(values: Sequence[Tensor]) -> float:
             with at_weights(network, values):
                 logits = class_logits(network_outputs(network, samples.inputs, chunk_size=size))
-            check_labels(samples.targets, logits.shape[1])  # type: ignore[arg-type]
-            return (logits.argmax(1) == samples.targets).double().mean().item()
+            check_labels(samples.y, logits.shape[1])
+            return (logits.argmax(1) == samples.y).double().mean().item()
 
         clean, low, high, middle = accuracy(weights), 0.0, 2.0, 1.0
         for _ in range(15):

@@ -144,7 +144,7 @@ class Measure:
             )
         arguments = [samples.inputs] if "inputs" in self.needs else []
         if {"targets", "labels"} & set(self.needs):
-            arguments.append(samples.targets)  # type: ignore[arg-type]
+            arguments.append(samples.y)
         if "initial" in self.needs:
             options["initial_state"] = initial_state
         if "history" in self.needs:

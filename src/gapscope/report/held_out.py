@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -21,22 +22,43 @@ if TYPE_CHECKING:
     import pandas
 
 MAX_ROWS = 200
+ESTIMATOR = "this estimator"
 
 
-def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]:
-    check_columns(held_out, ["prediction", "low", "high", "verdict", "reason"])
-    records = {record.id: record for record in view.finished}
+def held_out_errors(view: PoolView, held_out: pandas.DataFrame) -> dict[str, list[float]]:
+    """Return errors of the estimates and of their baselines by name ({} without estimates)."""
+    check_columns(held_out, ["prediction"])
+    _check_ids(view, held_out)
+    estimates = held_out["prediction"][numpy.isfinite(held_out["prediction"].to_numpy(dtype=float))]
+    if estimates.empty:
+        return {}
+    errors = (estimates - view.table.loc[estimates.index, "gap"]).tolist()
+    return {ESTIMATOR: errors} | baseline_errors(view.table, list(held_out.index), list(estimates.index))
+
+
+def root_mean_square(errors: list[float]) -> float:
+    """Return the square root of the mean square."""
+    return float(numpy.sqrt(numpy.square(errors).mean()))
+
+
+def _check_ids(view: PoolView, held_out: pandas.DataFrame) -> None:
     if held_out.index.has_duplicates:
         raise InvalidInput(
             f"held_out must have one row per network; got {len(held_out)} rows of {held_out.index.nunique()} networks. "
             "Pass predictions of one split, or of scheme='leave_one_out'."
         )
-    unknown = [str(key) for key in held_out.index if key not in records]
+    known = {record.id for record in view.finished}
+    unknown = [str(key) for key in held_out.index if key not in known]
     if unknown:
         raise InvalidInput(
             f"held_out must be indexed by ids of finished networks among the records; got {unknown[0]!r}. "
             "Pass the result of GapEstimator.assess for rows of records_to_pandas(records)."
         )
+
+
+def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]:
+    check_columns(held_out, ["low", "high", "verdict", "reason"])
+    records = {record.id: record for record in view.finished}
     items: list[Prediction] = []
     for row in held_out.rename_axis("id").reset_index().to_dict("records"):
         record, prediction = records[str(row["id"])], float(row["prediction"])
@@ -61,25 +83,25 @@ def _formula(estimator: GapEstimator | None) -> list[tuple[float, str]]:
 
 
 def held_out_section(
-    view: PoolView, held_out: pandas.DataFrame, estimator: GapEstimator | None, level: float
+    view: PoolView,
+    held_out: pandas.DataFrame,
+    errors: Mapping[str, list[float]],
+    estimator: GapEstimator | None,
+    level: float,
 ) -> dict[str, Any]:
     """Return figure, table, and errors of the estimates and of their baselines.
 
-    `held_out` is the result of `GapEstimator.assess` or `cross_val_predict`, indexed by run id.
+    `held_out` is the result of `GapEstimator.assess` or `cross_val_predict`, indexed by run id, `errors` that of
+    `held_out_errors`.
     """
     items = _predictions(view, held_out)
     estimated = [item for item in items if math.isfinite(item.prediction)]
     inside = [item for item in estimated if item.kind != "outside"]
     ends = [end for item in estimated for end in (item.low, item.high) if math.isfinite(end)]
     scale = Scale.around([*(item.gap for item in items), *ends], padding=0.02)
-    errors = {"this estimator": [item.prediction - item.gap for item in estimated]}
-    if estimated:
-        has_estimate = numpy.isfinite(held_out["prediction"].to_numpy(dtype=float))
-        errors |= baseline_errors(view.table, list(held_out.index), list(held_out.index[has_estimate]))
     models: list[dict[str, Any]] = [
-        {"name": name, "rmse": math.sqrt((numpy.array(values) ** 2).mean()), "mae": numpy.abs(values).mean()}
+        {"name": name, "rmse": root_mean_square(values), "mae": numpy.abs(values).mean()}
         for name, values in errors.items()
-        if values
     ]
     finite = [model["rmse"] for model in models if math.isfinite(model["rmse"])]
     return {

@@ -11,8 +11,9 @@ import numpy
 
 from gapscope.leaderboard.leaderboard_result import EVIDENCE, Verdict
 from gapscope.leaderboard.ranking import RANDOM
-from gapscope.prediction.cross_validation import MEAN_GAP, baseline_errors
+from gapscope.prediction.cross_validation import MEAN_GAP
 from gapscope.report.formatting import expected_test_accuracy, format_fixed, pluralize
+from gapscope.report.held_out import ESTIMATOR, held_out_errors, root_mean_square
 from gapscope.report.measures import leaderboard_verdicts, ranked_correlations
 from gapscope.report.pool_view import PoolView, as_view
 from gapscope.results.records import Record
@@ -73,30 +74,22 @@ def _memorizing(view: PoolView) -> str:
     )
 
 
-def _root_mean_square(errors: Sequence[float] | pandas.Series) -> float:
-    return float(numpy.sqrt(numpy.square(errors).mean()))
-
-
-def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None) -> str:
+def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None, errors: Mapping[str, list[float]]) -> str:
     """State whether gaps can be estimated from training data in this pool."""
     if held_out is None:
         n = len(view.all_finished)
         return "" if n >= MIN_NETWORKS else f"Gap estimates need {MIN_NETWORKS} finished networks; this pool has {n}."
-    estimates = held_out[held_out["prediction"].notna()]
-    if estimates.empty:
+    if MEAN_GAP not in errors:
         return ""
-    rows = view.table.loc[estimates.index]
-    baseline = baseline_errors(view.table, list(held_out.index), list(estimates.index)).get(MEAN_GAP)
-    if baseline is None:
-        return ""
-    error = _root_mean_square(rows["gap"] - estimates["prediction"])
-    baseline_error = _root_mean_square(baseline)
+    error, baseline_error = root_mean_square(errors[ESTIMATOR]), root_mean_square(errors[MEAN_GAP])
     comparison = f"{format_fixed(error)} (baseline, the mean gap: {format_fixed(baseline_error)})"
     if error >= baseline_error:
         return f"Gaps cannot be estimated from training data here: root mean squared error {comparison}."
     message = f"Gaps can be estimated from training data alone with a root mean squared error of {comparison}."
     if view.gap_kind == "loss" or not {"low", "high"} <= set(held_out.columns):
         return message
+    estimates = held_out[held_out["prediction"].notna()]
+    rows = view.table.loc[estimates.index]
     best = str((rows["train_accuracy"] - estimates["prediction"]).idxmax())
     row: Any = estimates.loc[best]
     train_accuracy: Any = rows.at[best, "train_accuracy"]
@@ -126,18 +119,20 @@ def _correlation_sentences(view: PoolView, best: str, by_reading: Mapping[str, V
 def verdict(
     view: PoolView,
     held_out: pandas.DataFrame | None,
+    errors: Mapping[str, list[float]],
     best_measure: str | None,
     by_reading: Mapping[str, Verdict] | None = None,
 ) -> list[str]:
     """Return the conclusions of a pool as sentences (none if no network is finished).
 
-    `best_measure` is the reading with the strongest correlation, `by_reading` the result of `leaderboard_verdicts`.
+    `errors` is the result of `held_out_errors` ({} without estimates), `best_measure` the reading with the strongest
+    correlation, `by_reading` the result of `leaderboard_verdicts`.
     """
     if not view.all_finished:
         return []
     sentences = [_best(view), _memorizing(view)]
     # the estimate comes first if there is one
-    sentences.insert(0 if held_out is not None else len(sentences), _estimator_sentence(view, held_out))
+    sentences.insert(0 if held_out is not None else len(sentences), _estimator_sentence(view, held_out, errors))
     if best_measure is not None and len(view.all_finished) >= MIN_NETWORKS:
         sentences += _correlation_sentences(view, best_measure, by_reading or {})
     return [sentence for sentence in sentences if sentence]
@@ -166,11 +161,12 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
         def at_equal_settings(name: str) -> dict[str, Any] | None:
             return asdict(by_reading[name]) if name in by_reading else None
 
+        errors = {} if held_out is None else held_out_errors(view, held_out)
         best = next((row["measure"] for row in measures if not row["is_baseline"]), None)
         return {
             "status": dict(Counter(record.status for record in view.all_records)),
             "gap": view.gap_definition,
-            "verdict": verdict(view, held_out, best, by_reading),
+            "verdict": verdict(view, held_out, errors, best, by_reading),
             "measures": [
                 {"title": view.titles[row["measure"]], **row, "at_equal_settings": at_equal_settings(row["measure"])}
                 for row in measures

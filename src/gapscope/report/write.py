@@ -17,7 +17,7 @@ from gapscope.base.files import write_atomically
 from gapscope.report.curves import curves
 from gapscope.report.figures import correlation_strip
 from gapscope.report.formatting import format_fixed, format_number
-from gapscope.report.held_out import held_out_section
+from gapscope.report.held_out import held_out_errors, held_out_section
 from gapscope.report.measures import cards, guide, leaderboard_verdicts, ranked_measures, split_ranking
 from gapscope.report.networks import networks, overview
 from gapscope.report.pool_view import PoolView, as_view
@@ -99,6 +99,7 @@ def write_report(
         by_reading = leaderboard_verdicts(view)
         ranked = ranked_measures(view, by_reading)
         best = next((row["name"] for row in ranked if not row["baseline"]), None)
+        errors = {} if held_out is None else held_out_errors(view, held_out)
         return write_page(
             "report.html",
             path,
@@ -106,8 +107,8 @@ def write_report(
             gap_definition=view.gap_definition,
             overview=overview(view),
             check=None if check is None else {"network": view.describe(check[0]), "result": check[1]},
-            held_out=None if held_out is None else held_out_section(view, held_out, estimator, level),
-            verdict=verdict(view, held_out, best, by_reading),
+            held_out=None if held_out is None else held_out_section(view, held_out, errors, estimator, level),
+            verdict=verdict(view, held_out, errors, best, by_reading),
             ranking=ranked,
             folded=split_ranking(ranked),
             cards=cards(view, ranked),

@@ -222,7 +222,7 @@ class Stack:
             return vmap(call_network, randomness="error")(self.parameters, self.buffers, x)
 
     def _batch(self, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        targets = [item.targets[index] for item, index in zip(self.samples, indices, strict=True)]  # type: ignore[index]
+        targets = [item.y[index] for item, index in zip(self.samples, indices, strict=True)]
         if self.shared_inputs:
             x = self.samples[0].inputs[torch.cat(list(indices))].unflatten(0, (len(indices), -1))
         else:
