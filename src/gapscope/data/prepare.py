@@ -84,7 +84,7 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
     The steps are: sample the subsets, blur training images, replace training labels, add noise to training targets,
     centre the targets, and average the pixels of both splits. Every step has its own generator, which depends on
     spec.seed alone, so that changing one setting does not change the randomness of the others. A larger train_size
-    keeps the samples of a smaller one and their blur, a larger label_noise keeps the wrong labels of a smaller one.
+    keeps the samples of a smaller one and their blur, a larger label_noise keeps the label errors of a smaller one.
 
     Returns:
         The problem, and metadata: "train" and "test" (`available` and `used` samples) and, if applied, "motion_blur",
