@@ -107,10 +107,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Finding:
-    """Sentence about a claim, with its fields: {value:.2f}, {low}, {high}, {paper}, {units}."""
+    """Sentence about a claim, with its fields: {value:.2f}, {low}, {high}, {paper}, {units}.
+
+    A second claim of the same part may stand in the sentence: {beside.value}, {beside.outcome}.
+    """
 
     part: str
     says: str  # the statement of the claim, or how it begins
+    beside: str = ""  # the statement of the second claim
     held: str = ""
     not_held: str = ""
     undecided: str = ""  # followed by the reason
@@ -118,16 +122,24 @@ class Finding:
 
     def render(self, rows: Sequence[Row]) -> tuple[str, str]:
         """Return the outcome with its sentence, by default that of the claim."""
-        candidates = [row for row in rows if row.part == self.part and row.claim.statement.startswith(self.says)]
-        candidates = [row for row in candidates if row.claim.statement == self.says] or candidates
-        if len(candidates) != 1:
-            raise InvalidInput(f"A finding must name one claim; {self.part}: {self.says!r} names {len(candidates)}.")
-        claim, (outcome, reason) = candidates[0].claim, candidates[0].claim.verdict
+        row = self._find(rows, self.says)
+        claim, (outcome, reason) = row.claim, row.claim.verdict
         template = {HELD: self.held, NOT_HELD: self.not_held, OPEN: self.undecided}.get(outcome)
         if not template:
             return outcome, claim.sentence
+        values = vars(claim)
+        if self.beside:
+            values = {**values, "beside": self._find(rows, self.beside).claim}
         because = f" Open: {reason}." if outcome == OPEN else ""
-        return outcome, f"{template.format(**vars(claim))}{because} [{claim.source}]({candidates[0].page})"
+        return outcome, f"{template.format(**values)}{because} [{claim.source}]({row.page})"
+
+    def _find(self, rows: Sequence[Row], says: str) -> Row:
+        """Return the row of the one claim of the part with this statement, or that begins so."""
+        candidates = [row for row in rows if row.part == self.part and row.claim.statement.startswith(says)]
+        candidates = [row for row in candidates if row.claim.statement == says] or candidates
+        if len(candidates) != 1:
+            raise InvalidInput(f"A finding must name one claim; {self.part}: {says!r} names {len(candidates)}.")
+        return candidates[0]
 
 
 def read_findings(path: Path | str) -> tuple[Finding, ...]:

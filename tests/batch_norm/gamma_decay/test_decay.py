@@ -117,6 +117,19 @@ def test_fully_connected_statistics_are_those_of_the_paper(network: Any) -> None
     torch.testing.assert_close(layer.covariance, shrunk**1.5 * layer.skewness / (2 * M))
 
 
+def test_gauss_newton_of_a_relu_network_is_its_hessian(network: Any) -> None:
+    samples = images(N)
+    for name, layer in gamma_decay(network, samples, batch_size=M, covariance="diagonal").items():
+        for part, curvature in (("weight", layer.curvature_gamma), ("bias", layer.curvature_beta)):
+
+            def loss(values: Tensor, parameter: str = f"{name}.{part}") -> Tensor:
+                outputs = torch.func.functional_call(network, {parameter: values}, (samples.inputs,))
+                return nn.functional.cross_entropy(outputs, samples.y)
+
+            hessian = torch.func.hessian(loss)(network.get_parameter(f"{name}.{part}").detach())
+            torch.testing.assert_close(curvature, hessian.diagonal().detach())
+
+
 def test_squared_score_is_the_printed_fisher_information(network: Any) -> None:
     result = gamma_decay(network, images(N), batch_size=M, curvature="squared_score", covariance="diagonal")
     for name, layer in result.items():
