@@ -163,9 +163,9 @@ def _of_network(
     return [row | {"kind": kind, "layer": row["layer"].removesuffix("_norm")} for row in rows]
 
 
-def _of_unit(model: str, seed: int, sizes: Sequence[int], effort: Mapping[str, int]) -> list[Row]:
+def _of_unit(model: str, seed: int, sizes: Sequence[int], effort: Mapping[str, Any]) -> list[Row]:
     samples = unit_population(model, effort["n"], torch.Generator().manual_seed(derive_seed(seed, model)))
-    rest: dict[str, Any] = {name: value for name, value in effort.items() if name != "n"}
+    rest = {name: value for name, value in effort.items() if name != "n"}
     rows = compare(fit_unit(model, samples), samples, sizes, ["0"], seed, loss=unit_loss(model), **rest)
     return [row | {"kind": UNIT, "layer": model} for row in rows]
 
