@@ -154,7 +154,7 @@ def compare(
 
 
 def _of_network(
-    setting: RunSettings, spec: RunSpec, kind: str, sizes: Sequence[int], effort: Mapping[str, int]
+    setting: RunSettings, spec: RunSpec, kind: str, sizes: Sequence[int], effort: Mapping[str, Any]
 ) -> list[Row]:
     network, problem = load_network(setting, POOL, spec.id)
     network, samples = network.double(), Samples(problem.train.inputs.double(), problem.train.targets)
