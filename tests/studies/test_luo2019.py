@@ -72,9 +72,10 @@ def test_differences_pair_seeds_and_leave_out_what_diverged() -> None:
             status: Any = "finished" if math.isfinite(loss) else "diverged"
             record = Record(id="a", spec={}, status=status, scores={"test_loss": loss, "train_accuracy": 1.0})
             rows.append({"method": name, "seed": seed, "n_classes": 10, "status": status, "record": record})
-            rows[-1]["test_loss"] = loss
-    (claim,) = claims_of("", pandas.DataFrame(rows), [("", "a", "b", "smaller", "test_loss")])
+            rows[-1] |= {"test_loss": loss, "test_accuracy": loss / 10}
+    claim, control = claims_of("", pandas.DataFrame(rows), [("", "a", "b", "smaller", "test_loss")])
     assert claim.values == (0.5, -1.0) and (claim.above, claim.below) == (-math.inf, 0.0)
+    assert control.values == pytest.approx((0.05, -0.1)) and (control.above, control.ours) == (0.0, True)
 
 
 def test_folding_keeps_the_norms_that_act() -> None:
