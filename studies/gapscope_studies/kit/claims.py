@@ -110,8 +110,8 @@ def has_flattened(curves: Sequence[Sequence[float]], *, falling: bool = False) -
     """Return whether the mean score over runs stopped improving in the last fifth of epochs.
 
     The straight line through these epochs then gains at most two of its standard errors, or at most a twentieth of the
-    range of the score. A loss (`falling`) must satisfy this and fall by at most a tenth of itself, or not significantly,
-    on the logarithmic scale. Fewer than five epochs do not suffice.
+    range of the score. A loss (`falling`) must also fall by at most a tenth of itself, or not significantly, on the
+    logarithmic scale. Fewer than five epochs do not suffice.
 
     >>> has_flattened([[0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]])
     True
