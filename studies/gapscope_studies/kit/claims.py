@@ -254,6 +254,9 @@ class Claim:
             values[name] = float(values[name])  # JSON stores infinities as strings
         values["values"] = tuple(map(float, values["values"]))
         values["compared"] = tuple(map(ComparisonArm.from_dict, values["compared"]))
+        if math.isfinite(values["low"]) and math.isfinite(values["high"]):
+            least, most = span_of(values["quantity"])
+            values |= {"low": max(values["low"], least), "high": min(values["high"], most)}
         return cls(statement=content["says"], **values)
 
 
@@ -296,6 +299,29 @@ def _size(ours: Interval, paper: float, within: float) -> tuple[str, str]:
     return OPEN, "the sign is right, the interval of the size holds both answers"
 
 
+# beginning of a quantity -> its range; that of a difference ("A minus B") is twice as wide
+SPANS = {
+    "share of": (0.0, 1.0),
+    "fraction of": (0.0, 1.0),
+    "Pearson": (-1.0, 1.0),
+    "Spearman": (-1.0, 1.0),
+    "Kendall": (-1.0, 1.0),
+    "mean tau": (-1.0, 1.0),
+}
+
+
+def span_of(quantity: str) -> tuple[float, float]:
+    """Return the range of a quantity by its name, infinite for one that has none.
+
+    >>> span_of("share of runs"), span_of("Pearson of the logs after minus before"), span_of("validation loss")
+    ((0.0, 1.0), (-2.0, 2.0), (-inf, inf))
+    """
+    low, high = next((span for start, span in SPANS.items() if quantity.startswith(start)), (-math.inf, math.inf))
+    if " minus " in quantity:
+        return low - high, high - low
+    return low, high
+
+
 Coefficient = Callable[[np.ndarray, np.ndarray], float]
 
 
@@ -323,7 +349,13 @@ def relation(
 def estimate(
     source: str, says: str, quantity: str, number: Interval, *, compared: Sequence[ComparisonArm], **options: Any
 ) -> Claim:
-    """Return a claim about a number with its interval (`options`: further fields)."""
+    """Return a claim about a number with its interval (`options`: further fields).
+
+    Ends of the interval beyond the range of the quantity are clipped (see `span_of`): t intervals and widened
+    percentiles do not know it. An infinite interval, of one unit, stays.
+    """
+    if math.isfinite(number.low) and math.isfinite(number.high):
+        number = number.within(*span_of(quantity))
     return Claim(
         source=source, statement=says, quantity=quantity, value=number.value, low=number.low,
         high=number.high, units=number.units, compared=tuple(compared), **options,
