@@ -32,13 +32,11 @@ class FeaturePlace:
         module: The module.
         is_input: Whether the features are its input, not its output.
         description: The place in words, for messages.
-        runs_alone: Whether the module is an encoder that takes the inputs of the network.
     """
 
     module: nn.Module
     is_input: bool
     description: str
-    runs_alone: bool = False
 
 
 def _encoder(network: nn.Module) -> nn.Module | None:
@@ -78,9 +76,9 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
     encoder = _encoder(bare)
     has_tokens = encoder is not None and hasattr(encoder, "get_input_embeddings") and _embeds_tokens(encoder)
     if encoder is not None and (has_tokens or encoder is bare):
-        return FeaturePlace(encoder, False, f"the output of {type(encoder).__name__}", runs_alone=True)
+        return FeaturePlace(encoder, False, f"the output of {type(encoder).__name__}")
     if any(type(module).__name__ == "Pooling" for module in bare.children()):  # sentence-transformers
-        return FeaturePlace(bare, False, f"the output of {type(bare).__name__}", runs_alone=True)
+        return FeaturePlace(bare, False, f"the output of {type(bare).__name__}")
     few = prepare_inputs(network, x[:2]).clone()
     calls = record_module_calls(network, few)
     weighted = [call for call in calls if isinstance(call.module, Weighted)]
