@@ -210,10 +210,10 @@ def embed(
     `forecast_accuracy`, `find_label_issues` and `estimate_label_noise`.
 
     Without `layer`, features are the input of the last linear or convolutional layer, so that a new head does not
-    count. Hugging Face models of token ids, with or without PEFT adapters, are read at the output of their encoder,
-    because the pooler of a checkpoint is often untrained; sentence-transformers at their sentence embedding; networks
-    whose head is replaced by `nn.Identity` at their output. Batch norm layers that have seen no data get the statistics
-    of these data, on a copy. The network is not changed; Ctrl-C ends the pass.
+    count. Networks that are or hold a Hugging Face model of token ids, with or without PEFT adapters, are read at the
+    output of its encoder, because the pooler of a checkpoint is often untrained; sentence-transformers at their
+    sentence embedding; networks whose head is replaced by `nn.Identity` at their output. Batch norm layers that have
+    seen no data get the statistics of these data, on a copy. The network is not changed; Ctrl-C ends the pass.
 
     Args:
         network: A network in any form that `gapscope.measure` takes.
