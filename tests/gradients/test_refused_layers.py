@@ -41,11 +41,11 @@ def test_embeddings_that_change_weights_or_gradients(table: Any, options: dict[s
 
 def test_a_frozen_embedding_with_max_norm_has_no_gradient_to_be_wrong() -> None:
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Embedding(5, 4, max_norm=0.5), nn.Flatten(), nn.Linear(8, 2))
-    network[0].weight.requires_grad_(False)
-    before = network[0].weight.clone()
+    embedding = nn.Embedding(5, 4, max_norm=0.5).requires_grad_(False)
+    network = nn.Sequential(embedding, nn.Flatten(), nn.Linear(8, 2))
+    before = embedding.weight.clone()
     trace = ntk_trace(network, TOKENS)
-    assert torch.equal(network[0].weight, before)
+    assert torch.equal(embedding.weight, before)
     features = network[:2](TOKENS)
     assert trace == pytest.approx(2 * float((features.square().sum(1) + 1).sum()), rel=1e-5)
 
