@@ -127,6 +127,7 @@ def page_of(content: Mapping[str, Any], body: str) -> str:
     page += [f"- Scale {content['scale']}, seeds {_seeds(content['seeds'])}; {cost}."]
     page += [f"- Data by SHA-256 of what was taken: {data}."] if data else []
     page += [f"- Settings: {history}"] if history else []
+    page += [f"- The settings have changed since: {'; '.join(content['outdated'])}."] if content.get("outdated") else []
     return "\n".join(page) + "\n"
 
 

@@ -178,7 +178,7 @@ class Study:
     @staticmethod
     def write_overview(studies: Sequence[Study], results: Path) -> None:
         """Write the pages about all studies."""
-        from gapscope_studies.kit.summary import write_overview
+        from gapscope_studies.kit.overview import write_overview
 
         write_overview(studies, results)
 
