@@ -18,7 +18,7 @@ from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
-from gapscope.labels.kernel_views import duplicate_pairs
+from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
 from gapscope.prediction.forecast import AccuracyForecast, forecast_accuracy

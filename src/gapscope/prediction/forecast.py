@@ -14,7 +14,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import require_targets
 from gapscope.inspection.validation import ready, unwrap_estimator
-from gapscope.labels.kernel_views import exact_repeats
+from gapscope.labels.duplicates import exact_repeats
 from gapscope.prediction.loo_rows import (
     COMBINATIONS,
     NTK,
