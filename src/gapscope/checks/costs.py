@@ -11,7 +11,7 @@ from torch import Tensor
 from gapscope.base.samples import Samples
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.baselines import find_nearest, rbf_ridge, sample_features
-from gapscope.statistics.proportions import NORMAL_90, paired_difference
+from gapscope.statistics.paired import NORMAL_90, paired_difference
 
 # Kernel machines of costs are exact, on at most this many samples.
 MAX_EXACT = 1000

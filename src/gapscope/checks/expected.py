@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.inspection.losses import evaluate
-from gapscope.statistics.proportions import wilson_interval
+from gapscope.statistics.intervals import wilson_interval
 
 if TYPE_CHECKING:
     from gapscope.checks.context import Context

@@ -11,7 +11,7 @@ from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.results.estimate import percent
-from gapscope.statistics.proportions import wilson_interval
+from gapscope.statistics.intervals import wilson_interval
 
 
 MIN_FIT_MARGIN = 1.645

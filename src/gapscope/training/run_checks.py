@@ -25,7 +25,7 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.results.estimate import percent
 from gapscope.results.outcomes import Finding, Fine, NotChecked, Outcome
 from gapscope.statistics.baselines import kernel_row, rbf_spectrum, sample_features
-from gapscope.statistics.proportions import paired_difference
+from gapscope.statistics.paired import paired_difference
 from gapscope.training.alarms.base import Alarm
 
 # Fewer recordings give no verdict: the alarm averages over five, and a trend needs two pairs.

@@ -1,4 +1,4 @@
-"""Intervals of proportions and of paired differences."""
+"""Means of paired differences."""
 
 from __future__ import annotations
 
@@ -11,24 +11,6 @@ from gapscope.results.estimate import IntervalEstimate
 
 # two-sided 90 %, one-sided 95 %
 NORMAL_90 = 1.645
-
-
-def wilson_interval(rate: float, n: float, z: float = NORMAL_90) -> tuple[float, float]:
-    """Return Wilson's (1927) score interval of a proportion.
-
-    It has a width at proportions of 0 and 1, where the normal interval has none.
-
-    Args:
-        rate: Observed proportion, in [0, 1].
-        n: Number of observations, above 0.
-        z: Normal quantile; the default is that of a two-sided 90 % interval.
-
-    >>> [round(end, 3) for end in wilson_interval(0.0, 1)]
-    [0.0, 0.73]
-    """
-    middle = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
-    reach = z * math.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
 def paired_difference(
