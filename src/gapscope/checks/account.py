@@ -63,6 +63,20 @@ class Account:
     unexplained: float | None
 
     @property
+    def segments(self) -> list[tuple[str, str, float]]:
+        """Parts of a bar from 0 to 100 %: kind, label and width in per cent; empty without an expected accuracy."""
+        if self.expected is None:
+            return []
+        parts = [("expected", f"expected accuracy {percent(self.expected.value)}", self.expected.value)]
+        left = 1 - self.expected.value
+        for entry in self.entries:
+            width = min(entry.cost, left)
+            left -= width
+            parts.append(("cost", f"{entry.name} {100 * entry.cost:.1f} points", width))
+        parts.append(("rest", f"unexplained {100 * left:.1f} points", left))
+        return [(kind, label, round(100 * width, 2)) for kind, label, width in parts if width > 0]
+
+    @property
     def lines(self) -> list[str]:
         """The account as text, one line per entry."""
         lines = [f"training accuracy  {percent(self.training, 1):>7}"]

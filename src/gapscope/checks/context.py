@@ -50,7 +50,8 @@ class Context:
         initial_state: State dictionary before training.
         monitor: Monitor of the training run.
         history: One mapping per epoch of the training run.
-        test: Held-out samples in the form of the network.
+        test: Held-out samples.
+        test_network: The network, adapted to their layout; None without both.
         batch_size: Batch size of training.
         seed: Seed of all random numbers.
         deadline: CPU seconds at which the time budget ends; None without one.
@@ -65,6 +66,7 @@ class Context:
     monitor: Any = None
     history: Sequence[Mapping[str, Any]] = ()
     test: Samples | None = None
+    test_network: nn.Module | None = None
     batch_size: int | None = None
     seed: int = 0
     deadline: float | None = None

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from gapscope.base.samples import Samples
-from gapscope.results.estimate import IntervalEstimate
+from gapscope.results.estimate import NORMAL_90, IntervalEstimate, paired_difference
 from gapscope.statistics.baselines import find_nearest, rbf_ridge, sample_features
-from gapscope.statistics.paired import NORMAL_90, paired_difference
 
 # Kernel machines of costs are exact, on at most this many samples.
 MAX_EXACT = 1000
@@ -57,7 +56,7 @@ def cost_of_labels(samples: Samples, flagged: Tensor, n_classes: int, memorized:
     of_kernel = kernel[1] - kernel[0]
     of_nearest = nearest[1] - nearest[0]
     gains = memorized * of_nearest + (1 - memorized) * of_kernel
-    return paired_difference(gains.numpy(), torch.zeros_like(gains).numpy())
+    return paired_difference(gains.tolist())
 
 
 def gain_of_twice_the_data(samples: Samples, n_classes: int, seed: int) -> IntervalEstimate:
@@ -85,7 +84,7 @@ def gain_of_twice_the_data(samples: Samples, n_classes: int, seed: int) -> Inter
             correct[rows] = _loo_correct(features[rows], labels[rows], n_classes)
             draws.append(float(correct[rows].mean()))
         halves += correct / (N_HALVES // 2)
-    growth = paired_difference(everything.numpy(), halves.numpy())
+    growth = paired_difference(everything.tolist(), halves.tolist())
     error = max(1 - float(everything.mean()), 1 / n)
     spread = math.sqrt(((growth.high - growth.low) / 2 / NORMAL_90) ** 2 + _variance(draws) / len(draws))
     ends = [growth.value, growth.value - NORMAL_90 * spread, growth.value + NORMAL_90 * spread]
@@ -106,7 +105,7 @@ def cost_of_scales(samples: Samples, n_classes: int) -> IntervalEstimate:
     raw = part.inputs.cpu().double().flatten(1)
     raw = raw - raw.mean(0)
     standardized = _loo_correct(sample_features(part), labels, n_classes)
-    return paired_difference(standardized.numpy(), _loo_correct(raw, labels, n_classes).numpy())
+    return paired_difference(standardized.tolist(), _loo_correct(raw, labels, n_classes).tolist())
 
 
 def balanced(correct: Tensor, labels: Tensor) -> float:

@@ -31,10 +31,13 @@ class Expected:
 
 
 def expected_accuracy(context: Context) -> Expected:
-    """Return the accuracy on new data, or raise NotMeasurable with the reason.
+    """Return the accuracy on new data.
 
     From held-out samples if there are any, from cross-validation for a scikit-learn estimator, else the estimate from
     the training samples.
+
+    Raises:
+        NotMeasurable: None of these gives an answer; the message is the reason.
     """
     if not context.is_classifier:
         raise NotMeasurable("needs class labels")
@@ -45,7 +48,8 @@ def expected_accuracy(context: Context) -> Expected:
         if context.estimator is not None:
             accuracy = context.estimator.test_accuracy
         else:
-            accuracy = evaluate(context.network, context.test)["accuracy"]
+            assert context.test_network is not None
+            accuracy = evaluate(context.test_network, context.test)["accuracy"]
         return Expected(accuracy, *wilson_interval(accuracy, n), "on test samples")
     if context.estimator is not None:
         accuracy, n = context.estimator.cross_validated(context.seconds_left), len(context.everything)

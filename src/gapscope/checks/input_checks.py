@@ -35,9 +35,7 @@ def scaling(context: Context) -> Outcome:
     noun = "column" if is_table else "channel"
     large = _indices(varying & (spread > MAX_SPREAD_RATIO * typical))
     # a column of two values, such as a rare indicator, has a small spread whatever its scale
-    small = [
-        i for i in _indices(varying & (spread < typical / MAX_SPREAD_RATIO)) if len(columns[:, i].unique()) > 2
-    ]
+    small = [i for i in _indices(varying & (spread < typical / MAX_SPREAD_RATIO)) if len(columns[:, i].unique()) > 2]
     evidence = ""
     if large:
         evidence = f"{noun} {_names(context, large)} has {float(spread.max()) / typical:,.0f} times the typical spread"

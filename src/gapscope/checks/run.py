@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
-from gapscope.base.samples import Samples, as_samples
+from gapscope.base.samples import as_samples
 from gapscope.base.targets import require_targets
 from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.estimators import EstimatorScores, is_estimator
@@ -129,14 +129,11 @@ def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str
         )
     prepared = ready(network, samples.subset(indices), needs=("outputs",))
     initial = None if initial_state is None else _checked_state(prepared, initial_state)
-    return Context(
-        prepared, samples, indices, initial_state=initial, test=None if held_out is None else _adapt(prepared, held_out)
-    )
-
-
-def _adapt(prepared: Ready, test: Any) -> Samples:
-    """Return held-out samples in the form of the network."""
-    return ready(prepared.bare, test, needs=("outputs",)).samples
+    context = Context(prepared, samples, indices, initial_state=initial)
+    if held_out is None:
+        return context
+    second = ready(prepared.bare, held_out, needs=("outputs",))
+    return replace(context, test=second.samples, test_network=second.network)
 
 
 def _checked_state(prepared: Ready, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,7 +13,6 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.results.estimate import percent
 from gapscope.statistics.intervals import wilson_interval
 
-
 MIN_FIT_MARGIN = 1.645
 
 

@@ -14,9 +14,7 @@ def _after_training(code: str) -> None:
     """Register the rule of a running training as a check of a finished one."""
     check = RUN_CHECKS[code]
 
-    @register_check(
-        code, title=check.title, seconds=check.seconds, information=check.information, during_training=True
-    )
+    @register_check(code, title=check.title, seconds=check.seconds, information=check.information, during_training=True)
     def evaluate_rule(context: Context) -> Outcome:
         """Evaluate the rule on the finished training."""
         needs_no_network = code == "GS301"

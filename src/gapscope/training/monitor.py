@@ -263,9 +263,7 @@ class Monitor(Recordings):
     def _run_state(self, network: nn.Module, samples: Samples) -> RunState:
         """Return what the checks see at this recording, which is not in the lists yet."""
         recordings = len(self.epochs) + 1
-        return RunState(
-            network, samples, alarm=self.alarm, recordings=recordings, epochs=recordings + self.skipped
-        )
+        return RunState(network, samples, alarm=self.alarm, recordings=recordings, epochs=recordings + self.skipped)
 
     @property
     def n_due(self) -> int:

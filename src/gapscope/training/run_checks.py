@@ -22,10 +22,9 @@ from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
-from gapscope.results.estimate import percent
+from gapscope.results.estimate import paired_difference, percent
 from gapscope.results.outcomes import Finding, Fine, NotChecked, Outcome
 from gapscope.statistics.baselines import kernel_row, rbf_spectrum, sample_features
-from gapscope.statistics.paired import paired_difference
 from gapscope.training.alarms.base import Alarm
 
 # Fewer recordings give no verdict: the alarm averages over five, and a trend needs two pairs.
@@ -152,22 +151,22 @@ MIN_STALE, MIN_BATCH_LOSS = 0.02, 0.05
 N_BATCH_SAMPLES = 512
 
 
-def _with_batches(run: RunState, batch_size: int) -> Tensor:
-    """Return which samples are correct if batch norm uses the statistics of random batches."""
-    network = copy.deepcopy(run.network).eval()
+def _with_batches(run: RunState, batch_size: int) -> tuple[Tensor, Tensor]:
+    """Return samples, and which are correct if batch norm uses the statistics of random whole batches."""
+    with torch.inference_mode(False):
+        network = copy.deepcopy(run.network).eval()
     for module in network.modules():
         if isinstance(module, BATCH_NORMS):
             module.train()
-    generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(len(run.samples), generator=generator)
-    correct = torch.zeros(len(order), dtype=torch.bool)
+    n_batches = len(run.samples) // batch_size
+    order = torch.randperm(len(run.samples), generator=torch.Generator().manual_seed(0))[: n_batches * batch_size]
     labels = run.samples.y.cpu()
+    correct: list[Tensor] = []
     with torch.no_grad():
         for rows in order.split(batch_size):
-            if len(rows) == batch_size:
-                outputs = network(run.samples.inputs[rows])
-                correct[rows] = class_logits(outputs).argmax(1).cpu() == labels[rows]
-    return correct
+            outputs = network(run.samples.inputs[rows])
+            correct.append(class_logits(outputs).argmax(1).cpu() == labels[rows])
+    return order, torch.cat(correct)
 
 
 def batch_statistics(run: RunState) -> Outcome:
@@ -187,7 +186,7 @@ def batch_statistics(run: RunState) -> Outcome:
     refresh_population(refreshed, run.samples.inputs, layers=layers)
     running = run.correct().double()
     population = run.correct(refreshed).double()
-    lost = paired_difference(population.numpy(), running.numpy())
+    lost = paired_difference(population.tolist(), running.tolist())
     text = f"training accuracy {percent(running.mean().item())} with the running statistics"
     if lost.value >= MIN_STALE and lost.low > 0:
         names = ", ".join(map(repr, layers[:2])) + (", ..." if len(layers) > 2 else "")
@@ -199,11 +198,12 @@ def batch_statistics(run: RunState) -> Outcome:
             interval=(lost.low, lost.high),
             fixes=("larger batches",),
         )
-    if run.batch_size is None or run.batch_size < 2:
+    if run.batch_size is None or not 2 <= run.batch_size <= len(run.samples) / 4:
         return Fine(text)
-    in_batches = _with_batches(run, run.batch_size).double()
-    lost = paired_difference(population.numpy(), in_batches.numpy())
-    if run.batch_size < len(run.samples) / 4 and lost.value >= MIN_BATCH_LOSS and lost.low > 0:
+    rows, correct = _with_batches(run, run.batch_size)
+    in_batches, population = correct.double(), population[rows]
+    lost = paired_difference(population.tolist(), in_batches.tolist())
+    if lost.value >= MIN_BATCH_LOSS and lost.low > 0:
         return Finding(
             f"training accuracy {percent(in_batches.mean().item())} with the statistics of batches of "
             f"{run.batch_size}, {percent(population.mean().item())} with those of the training samples",
@@ -307,9 +307,14 @@ class RunChecks:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state that `state_dict` returned."""
-        lists = ("indices", "fixes", "interval")
-        self.findings = [
-            Finding(**{name: tuple(value) if name in lists and value else value for name, value in finding.items()})
-            for finding in state["findings"]
-        ]
+        self.findings = [_finding(content) for content in state["findings"]]
         self.losses = [float(loss) for loss in state["losses"]]
+
+
+def _finding(content: Mapping[str, Any]) -> Finding:
+    """Return a finding from its fields, of which JSON made lists of tuples."""
+    fields: dict[str, Any] = dict(content)
+    for name in ("indices", "fixes", "interval"):
+        if fields.get(name) is not None:
+            fields[name] = tuple(fields[name])
+    return Finding(**fields)
