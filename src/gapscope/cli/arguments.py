@@ -33,8 +33,8 @@ def is_grid(source: Path) -> bool:
     return source.suffix.lower() == ".toml"
 
 
-def import_function(source: Path | str) -> Any:
-    """Return the function named by `module:function`, else raise InvalidInput."""
+def import_object(source: Path | str) -> Any:
+    """Return the object named by `module:name`, else raise InvalidInput."""
     from gapscope.base.errors import InvalidInput, did_you_mean
 
     if _FACTORY.fullmatch(str(source)) is None:
@@ -52,10 +52,19 @@ def import_function(source: Path | str) -> Any:
             f"{source} must name a module that can be imported from here; there is no {module_name!r}. Run the command "
             "in the folder that contains it."
         ) from None
-    function = getattr(module, function_name, None)
-    if not callable(function):
+    if not hasattr(module, function_name):
         suggestion = did_you_mean(function_name, [name for name in vars(module) if not name.startswith("_")])
         raise InvalidInput(f"{source} must name a function of {module_name}; it has no {function_name!r}.{suggestion}")
+    return getattr(module, function_name)
+
+
+def import_function(source: Path | str) -> Any:
+    """Return the function named by `module:function`, else raise InvalidInput."""
+    from gapscope.base.errors import InvalidInput
+
+    function = import_object(source)
+    if not callable(function):
+        raise InvalidInput(f"{source} must name a function; got a {type(function).__name__}. Name a function.")
     return function
 
 

@@ -47,7 +47,7 @@ def out_of_fold_log_probabilities(
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=random_state)
     probabilities = np.zeros((len(x), n_classes))
     for train, test in folds.split(x, y):
-        trees = HistGradientBoostingClassifier(early_stopping=False, random_state=random_state)
+        trees = HistGradientBoostingClassifier(random_state=random_state)
         trees.fit(x[train], y[train])
         probabilities[test] = trees.predict_proba(x[test])
     return torch.as_tensor(probabilities).clamp_min(SMALLEST).log()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError
@@ -17,6 +18,7 @@ from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
 from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES, tempered_loss
 from gapscope.labels.noise_rate import fit_robustly
 from gapscope.measures._forward import forward_pass
+from gapscope.measures.fitted_labels import network_before_training
 from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import (
     RIDGES,
@@ -84,6 +86,20 @@ def ntk_spectrum(prepared: Ready, *, seed: int) -> Spectrum:
     return kernel_columns(prepared.network, prepared.samples.inputs, 2000, 1000, generator, None).spectrum()
 
 
+def _baseline(views: Sequence[ClassView | TargetView], samples: Samples) -> Tensor:
+    """Return leave-one-out predictions without a network: of the RBF ridge, or else the mean of the targets."""
+    targets = target_matrix(samples.y.cpu())
+    view = views[0] if views else None
+    if isinstance(view, TargetView):
+        return view.predictions
+    scores = targets.mean(0).expand_as(targets).clone()
+    if view is not None:
+        # the view has a column for each class that occurs
+        scores.fill_(-torch.inf)
+        scores[:, samples.y.cpu().unique()] = view.scores.cpu()
+    return scores
+
+
 def _kernel_views(
     network: nn.Module | None, samples: Samples, fit: Callable[[str, Spectrum], View], seed: int
 ) -> tuple[list[View], list[str]]:
@@ -94,7 +110,12 @@ def _kernel_views(
         views.append(fit("linear ridge", linear_spectrum(features)))
     if network is None:
         return views, notes
-    prepared = ready(network, samples, needs=("outputs",))
+    before = network_before_training(ready(network, samples, needs=("outputs",)), _baseline(views, samples))
+    if before.note:
+        notes.append(before.note)
+    if before.prepared is None:
+        return views, notes
+    prepared = before.prepared
     prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
     hidden = forward_pass(prepared.network, prepared.samples.inputs).features
     if hidden is not None:

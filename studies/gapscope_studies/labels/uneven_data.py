@@ -80,7 +80,7 @@ def load_clean(name: str) -> tuple[Tensor, Tensor]:
     if name == "wine":
         from sklearn.datasets import load_wine
 
-        table = load_wine()
+        table: Any = load_wine()
         return torch.as_tensor(table.data, dtype=torch.float32), torch.as_tensor(table.target)
     if name == "gaussians":
         generator = torch.Generator().manual_seed(1)
