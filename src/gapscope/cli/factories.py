@@ -76,23 +76,32 @@ def _import_module(name: str, source: Path | str) -> ModuleType:
         raise InvalidInput(f"{source} could not be imported: {_describe(error)}. Correct the module.") from error
 
 
-def import_function(source: Path | str) -> Callable[..., Any]:
-    """Return the function named by `module:function` or `file.py:function`.
+def import_object(source: Path | str) -> Any:
+    """Return the object named by `module:name` or `file.py:name`.
 
     Raises:
-        InvalidInput: There is no such module or function, or the module raises an error.
+        InvalidInput: There is no such module or name, or the module raises an error.
     """
     from gapscope.base.errors import InvalidInput, did_you_mean
 
     match = _FACTORY.fullmatch(str(source))
     if match is None:
         raise InvalidInput(f"{source} must be module:function, such as my_models:load or code/my_models.py:load.")
-    module_name, function_name = match["module"], match["function"]
+    module_name, name = match["module"], match["function"]
     module = _import_module(module_name, source)
-    function = getattr(module, function_name, None)
+    if not hasattr(module, name):
+        suggestion = did_you_mean(name, [known for known in vars(module) if not known.startswith("_")])
+        raise InvalidInput(f"{source} must name a function of {module_name}; it has no {name!r}.{suggestion}")
+    return getattr(module, name)
+
+
+def import_function(source: Path | str) -> Callable[..., Any]:
+    """Return the function named by `module:function` or `file.py:function` (raises InvalidInput as `import_object`)."""
+    from gapscope.base.errors import InvalidInput
+
+    function = import_object(source)
     if not callable(function):
-        suggestion = did_you_mean(function_name, [name for name in vars(module) if not name.startswith("_")])
-        raise InvalidInput(f"{source} must name a function of {module_name}; it has no {function_name!r}.{suggestion}")
+        raise InvalidInput(f"{source} must name a function; got a {type(function).__name__}. Name a function.")
     return function
 
 

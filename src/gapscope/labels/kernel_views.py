@@ -14,6 +14,7 @@ from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.noise_rate import fit_robustly
 from gapscope.measures._forward import forward_pass
+from gapscope.measures.fitted_labels import network_before_training
 from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import (
     RIDGES,
@@ -70,6 +71,10 @@ def kernel_views(network: nn.Module | None, samples: Samples, *, seed: int) -> t
     if features.shape[1]:
         views.append(view("RBF ridge", rbf_spectrum(features), targets))
         views.append(view("linear ridge", linear_spectrum(features), targets))
+    if prepared is not None:
+        baseline = views[0].predictions if views else targets.mean(0).expand_as(targets)
+        before = network_before_training(prepared, baseline)
+        prepared, notes = before.prepared, [*notes, *([before.note] if before.note else [])]
     if prepared is not None:
         prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
         hidden = forward_pass(prepared.network, prepared.samples.inputs).features
