@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.regression_targets import assess_targets
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
+from gapscope.labels.sample_details import sample_details, with_class_names
 from gapscope.statistics.baselines import rbf_spectrum, sample_features
 
 MIN_SAMPLES = 50
@@ -185,6 +187,7 @@ def find_label_issues(
     pred_probs: Any = None,
     precision: float | None = None,
     test: Any = None,
+    names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> LabelIssues:
     """Rank samples by how likely their label is an error: before training, or from one run.
@@ -210,6 +213,7 @@ def find_label_issues(
             the predictions of the kernel machines.
         precision: Expected fraction of errors among the flagged samples, in (0, 1].
         test: Test set; its (near-)duplicates of training samples are listed in `test_duplicates`.
+        names: Names of the samples for the review, such as file names; by default the paths of an image folder.
         seed: Seed of the landmarks, the folds and the resampling.
 
     Raises:
@@ -226,6 +230,13 @@ def find_label_issues(
         check_range("precision", precision, 0, 1, low_open=True)
     source, data = unwrap_estimator(source, data)
     issues, _ = _assess(source, data, features, labels, pred_probs, seed)
+    given = data if features is None else features
+    if issues.samples is not None:
+        issues = replace(
+            issues,
+            samples=with_class_names(issues.samples, given),
+            details=sample_details(given, names, len(issues.samples)),
+        )
     if test is not None:
         if issues.samples is None:
             raise InvalidInput("Got test data as well as a monitor. Pass test= with an untrained network or None.")
