@@ -116,8 +116,8 @@ def gamma_decay(
 
     The paper's theorem 1 and appendix C.4 are `covariance="diagonal"` without c and the linear part: second derivatives
     of the loss, independent channels, $v_\mu = 1/M$ and $v_\sigma = (\rho+2)/4M$. For single neurons at the optimum
-    they are right within 4 % from M = 32 on. For fully connected layers they are too small, since channels are correlated; in
-    convolutions $1/M$ is one or two orders of magnitude too large. Eq. 4 replaces $\gamma_i^2$ by
+    they are right within 4 % from M = 32 on. For fully connected layers they are too small, mostly since channels are
+    correlated; in convolutions $1/M$ is one or two orders of magnitude too large. Eq. 4 replaces $\gamma_i^2$ by
     $\kappa\lVert\gamma_i w_i/\sigma_i\rVert^2$ with the weights $w_i$ of the layer before and the mean variance
     $\kappa$ of its input coordinates; they are equal for white inputs.
 
