@@ -21,7 +21,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.prediction.subset_designs import folds
 from gapscope.statistics.baselines import feature_matrix, linear_ridge, rbf_ridge
-from gapscope.statistics.calibration import fit_temperature
+from gapscope.statistics.calibration import fit_calibration
 
 DRAWN: Any = make_classification(120, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
 X, Y = (np.asarray(part) for part in DRAWN)
@@ -41,7 +41,7 @@ def test_without_a_network_it_is_the_better_kernel_tempered() -> None:
     y, features = torch.from_numpy(Y), feature_matrix(torch.tensor(X, dtype=torch.float32))
     expected = {}
     for row in (linear_ridge(features, y), rbf_ridge(features, y)):
-        probabilities = (row.predictions / fit_temperature(row.predictions, y)).softmax(1)
+        probabilities = fit_calibration(row.predictions, y).probabilities(row.predictions)
         expected[row.method] = (float(nn.functional.nll_loss(probabilities.log(), y)), probabilities)
     method = min(expected, key=lambda name: expected[name][0])
     assert result.method == f"{method} on the inputs, leave-one-out" and result.cost == 0
@@ -106,7 +106,7 @@ def test_a_training_function_spends_what_it_may(cost: float, spent: float) -> No
     data = (torch.tensor(X, dtype=torch.float32), torch.from_numpy(Y))
     result = gs.out_of_sample(train_fn, data, cost=cost)
     assert result.cost == spent and result.score > 0.55
-    assert result.to_numpy().sum(1) == pytest.approx(1) and result.temperature is not None
+    assert result.to_numpy().sum(1) == pytest.approx(1) and result.calibration is not None
 
 
 def test_the_folds_of_a_training_function_are_those_of_a_loop() -> None:
@@ -123,8 +123,8 @@ def test_the_folds_of_a_training_function_are_those_of_a_loop() -> None:
         rest, out = torch.from_numpy(fold != number), torch.from_numpy(fold == number)
         scores[out] = least_squares(x[rest], y[rest])(x[out]).detach()
     assert len({(group, number) for group, number in zip(groups, fold, strict=True)}) == 40
-    assert result.temperature is not None
-    assert result.to_numpy() == pytest.approx((scores.double() / result.temperature).softmax(1).numpy(), abs=1e-6)
+    assert result.calibration is not None
+    assert result.to_numpy() == pytest.approx(result.calibration.probabilities(scores.double()).numpy(), abs=1e-6)
 
 
 def test_an_estimator_in_folds_is_cross_val_predict() -> None:
@@ -132,7 +132,7 @@ def test_an_estimator_in_folds_is_cross_val_predict() -> None:
     split = PredefinedSplit(fold_of(np.arange(120), 5))
     expected = cross_val_predict(LogisticRegression(), X, Y, cv=split, method="predict_proba")
     assert result.to_numpy() == pytest.approx(expected, abs=1e-6)
-    assert result.classes == ("cat", "dog", "eel") and result.temperature is None and result.cost == 5
+    assert result.classes == ("cat", "dog", "eel") and result.calibration is None and result.cost == 5
     groups = np.arange(120) // 4
     grouped = gs.out_of_sample(LogisticRegression(), (X, Y), groups=groups, cost=10)
     split = PredefinedSplit(fold_of(groups, 10))

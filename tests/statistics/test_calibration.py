@@ -7,17 +7,21 @@ import pytest
 import torch
 from sklearn.metrics import log_loss
 
-from gapscope.statistics.calibration import cross_entropy, fit_temperature, reliability_curve, tempered
+from gapscope.statistics.calibration import cross_entropy, fit_calibration, reliability_curve, tempered
 
 GENERATOR = torch.Generator().manual_seed(0)
 
 
-def test_the_temperature_that_generated_the_labels_is_found() -> None:
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_the_calibration_that_generated_the_labels_is_found(noise: float) -> None:
     scores = torch.randn(20_000, 4, generator=GENERATOR, dtype=torch.float64)
     labels = torch.multinomial((scores / 0.4).softmax(1), 1, generator=GENERATOR)[:, 0]
-    assert fit_temperature(scores, labels) == pytest.approx(0.4, rel=0.05)
-    probabilities = tempered(scores, 0.4)
-    assert reliability_curve(probabilities, labels).error < 0.015
+    is_noise = torch.rand(20_000, generator=GENERATOR) < noise
+    labels = torch.where(is_noise, torch.randint(4, labels.shape, generator=GENERATOR), labels)
+    result = fit_calibration(scores, labels)
+    assert result.temperature == pytest.approx(0.4, rel=0.1)
+    assert result.background == pytest.approx(noise, abs=0.04)
+    assert reliability_curve(result.probabilities(scores), labels).error < 0.015
     assert reliability_curve(tempered(scores, 0.1), labels).error > 0.1
 
 
@@ -25,7 +29,8 @@ def test_several_labels_have_a_sigmoid_each() -> None:
     scores = torch.rand(20_000, 3, generator=GENERATOR, dtype=torch.float64)
     probabilities = ((2 * scores - 1) / 0.3).sigmoid()
     labels = torch.rand(scores.shape, generator=GENERATOR) < probabilities
-    assert fit_temperature(scores, labels) == pytest.approx(0.3, rel=0.05)
+    result = fit_calibration(scores, labels)
+    assert result.temperature == pytest.approx(0.3, rel=0.1) and result.background < 0.05
     torch.testing.assert_close(tempered(scores, 0.3, several=True), probabilities)
     assert reliability_curve(probabilities, labels).error < 0.01
     expected = np.mean([log_loss(labels[:, k], probabilities[:, k]) for k in range(3)])

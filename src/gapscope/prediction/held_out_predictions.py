@@ -48,8 +48,9 @@ def out_of_sample(
     The probabilities serve wherever other tools ask for cross-validated ones: ranking of label errors, conformal
     prediction, calibration, unlabelled-data methods. Without training, kernel ridge regression predicts each sample
     from all others in closed form, exactly as n refits would, or without its group. Its scores become probabilities by
-    a softmax whose temperature minimizes the held-out cross-entropy; of a linear and an RBF kernel the one with the
-    smaller cross-entropy is used. Above 2,000 samples the RBF kernel has 1,000 random landmarks.
+    a softmax, mixed with the frequencies of the labels; the temperature and the weight of the frequencies minimize the
+    held-out cross-entropy. Of a linear and an RBF kernel the one with the smaller cross-entropy is used. Above 2,000
+    samples the RBF kernel has 1,000 random landmarks.
 
     Args:
         source: One of
@@ -146,7 +147,7 @@ def _of_network(network: nn.Module, samples: Samples, targets: Tensor, n_classes
                 f"The network predicts {own:.1%} of these labels, the inputs {correct:.1%}: it may have been trained "
                 "on them, so that the inputs are used. If it was not, pass its features, gs.embed(network, data)."
             )
-            return Held(of_inputs.method, 0.0, of_inputs.predictions, of_inputs.temperature, (note,))
+            return Held(of_inputs.method, 0.0, of_inputs.predictions, of_inputs.calibration, (note,))
     return best_kernel(network_kernels(prepared), targets, n_classes, groups, prepared.notes)
 
 
@@ -232,7 +233,7 @@ def _result(
         score=score,
         low=low,
         high=high,
-        temperature=held.temperature,
+        calibration=held.calibration,
         groups=int(groups.max()) + 1 if has_groups else None,
         notes=(*notes, *held.notes),
     )

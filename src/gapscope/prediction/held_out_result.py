@@ -11,7 +11,7 @@ import torch
 
 from gapscope.results.estimate import percent
 from gapscope.results.result import Result, axes_or_new, to_builtin
-from gapscope.statistics.calibration import ReliabilityCurve, cross_entropy, reliability_curve
+from gapscope.statistics.calibration import Calibration, ReliabilityCurve, cross_entropy, reliability_curve
 
 if TYPE_CHECKING:
     import pandas
@@ -34,8 +34,8 @@ class HeldOutPredictions(Result):
         score: Accuracy of the most probable class (mean over labels for several labels), or R^2.
         low: Lower end of its 90 % interval.
         high: Upper end.
-        temperature: Temperature of the softmax or sigmoid, fitted to the held-out scores; None for probabilities that
-            are not tempered.
+        calibration: Map from held-out scores to probabilities, fitted to them; None for probabilities that were taken
+            as they are.
         groups: Number of groups that were held out together; None if every sample was held out alone or in a random
             fold.
         notes: Sentences about the data and the method.
@@ -50,7 +50,7 @@ class HeldOutPredictions(Result):
     score: float
     low: float
     high: float
-    temperature: float | None = None
+    calibration: Calibration | None = None
     groups: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -117,10 +117,9 @@ class HeldOutPredictions(Result):
             f"  method       {self.method}{held_out}; cost {self.cost:.2f} training runs",
         ]
         if self.task != "regression":
-            stated = "" if self.temperature is None else f", temperature {self.temperature:.3g}"
             lines.append(
                 f"  calibration  error {percent(self.calibration_error, 1)}, cross-entropy {self.cross_entropy:.3f} "
-                f"nats{stated}"
+                "nats"
             )
         return (*lines, *self.notes)
 

@@ -23,7 +23,7 @@ from gapscope.prediction.row_selection import take_rows
 from gapscope.prediction.subset_designs import Split, continued_halves, folds
 from gapscope.prediction.subset_problems import NetworkProblem, run_configuration
 from gapscope.statistics.baselines import RIDGES, feature_matrix, linear_spectrum, rbf_spectrum
-from gapscope.statistics.calibration import cross_entropy, fit_temperature, tempered
+from gapscope.statistics.calibration import Calibration, cross_entropy, fit_calibration
 from gapscope.statistics.kernel_ridge import Spectrum
 from gapscope.statistics.leave_group_out import select_held_out
 
@@ -38,7 +38,7 @@ class Held:
     method: str
     cost: float
     predictions: Tensor
-    temperature: float | None = None
+    calibration: Calibration | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -49,12 +49,12 @@ def encoded_targets(targets: Tensor, n_classes: int) -> Tensor:
     return targets.double()
 
 
-def to_probabilities(scores: Tensor, targets: Tensor) -> tuple[Tensor, float | None]:
-    """Return tempered probabilities and their temperature (regression: the scores, and None)."""
+def to_probabilities(scores: Tensor, targets: Tensor) -> tuple[Tensor, Calibration | None]:
+    """Return calibrated probabilities and their calibration (regression: the scores, and None)."""
     if targets.is_floating_point():
         return scores, None
-    temperature = fit_temperature(scores, targets)
-    return tempered(scores, temperature, several=targets.ndim > 1), temperature
+    calibration = fit_calibration(scores, targets)
+    return calibration.probabilities(scores), calibration
 
 
 def _error(predictions: Tensor, targets: Tensor) -> float:
@@ -75,9 +75,9 @@ def best_kernel(
     candidates = [Held(NO_SIGNAL, 0.0, frequencies, None, (*notes, "No kernel predicts these targets better."))]
     for name, kernel in kernels.items():
         _, scores = select_held_out(kernel, encoded, RIDGES, groups)
-        predictions, temperature = to_probabilities(scores, targets)
+        predictions, calibration = to_probabilities(scores, targets)
         left_out = "leave-one-out" if groups is None else "leave-one-group-out"
-        candidates.append(Held(f"{name}, {left_out}", 0.0, predictions, temperature, tuple(notes)))
+        candidates.append(Held(f"{name}, {left_out}", 0.0, predictions, calibration, tuple(notes)))
     return min(candidates, key=lambda item: _error(item.predictions, targets))
 
 
@@ -126,9 +126,9 @@ def continued(problem: NetworkProblem, n_classes: int, steps: float, seed: int) 
         rows = torch.from_numpy(split.scored)
         part = continued_predictions(network, problem.samples.subset(rows))
         scores[rows] = _columns(part, n_classes, problem.samples.y)
-    predictions, temperature = to_probabilities(scores, problem.samples.y.cpu())
+    predictions, calibration = to_probabilities(scores, problem.samples.y.cpu())
     name = "two halves, continued on each other" if steps == 1 else "two short halves, continued on each other"
-    return Held(name, 2 * steps, predictions, temperature)
+    return Held(name, 2 * steps, predictions, calibration)
 
 
 def _columns(part: Tensor, n_classes: int, targets: Tensor) -> Tensor:
@@ -145,8 +145,8 @@ def network_folds(problem: NetworkProblem, n_classes: int, number: int, groups: 
         network = problem.train(split.trained, derive_seed(seed, split.name), split.steps)
         rows = torch.from_numpy(split.scored)
         scores[rows] = _outputs(network, problem.samples.subset(rows), n_classes)
-    predictions, temperature = to_probabilities(scores, problem.samples.y.cpu())
-    return Held(f"networks of {number} folds", float(number), predictions, temperature)
+    predictions, calibration = to_probabilities(scores, problem.samples.y.cpu())
+    return Held(f"networks of {number} folds", float(number), predictions, calibration)
 
 
 def _outputs(network: nn.Module, samples: Samples, n_classes: int) -> Tensor:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 MAX_BINS, MIN_PER_BIN = 15, 20
 # exp(-6) is a temperature at which a difference of 0.05 between two scores is a probability of 1
 LOG_TEMPERATURES = (-6.0, 3.0)
 SMALLEST = 1e-12
+MAX_EM_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,33 @@ class ReliabilityCurve:
         return float(np.average(np.abs(self.stated - self.observed), weights=self.counts))
 
 
-def tempered(scores: Float[Tensor, "n k"], temperature: float, *, several: bool = False) -> Float[Tensor, "n k"]:
-    """Return probabilities of classes, or of several labels.
+@dataclass(frozen=True)
+class Calibration:
+    r"""Map from scores to probabilities: $(1 - \epsilon)\,\mathrm{softmax}(s / T) + \epsilon\,q$.
 
-    Args:
-        scores: Predictions of targets 0 and 1, or logits [n, k].
-        temperature: Positive; smaller values give probabilities nearer to 0 and 1.
-        several: Whether each sample has several labels: every column is then one against 1/2.
+    The second term has the frequencies q of the labels. It is the part of the labels that the scores cannot tell, such
+    as label noise: a softmax alone would have to be wrong about either the sure or the unsure predictions.
+
+    Attributes:
+        temperature: T; smaller values give probabilities nearer to 0 and 1.
+        background: Weight $\epsilon$ of the frequencies, in [0, 1).
+        frequencies: Frequencies q of the K classes, or of K labels.
+        several: Whether each sample has several labels; a sigmoid of (2 s - 1) / T then replaces the softmax.
     """
+
+    temperature: float
+    background: float
+    frequencies: Float[Tensor, " k"]
+    several: bool = False
+
+    def probabilities(self, scores: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """Return probabilities for scores: predictions of targets 0 and 1, or logits."""
+        sharp = tempered(scores, self.temperature, several=self.several)
+        return (1 - self.background) * sharp + self.background * self.frequencies
+
+
+def tempered(scores: Float[Tensor, "n k"], temperature: float, *, several: bool = False) -> Float[Tensor, "n k"]:
+    """Return the softmax of scores [n, k] over a temperature; with several labels a sigmoid of each against 1/2."""
     if several:
         return ((2 * scores - 1) / temperature).sigmoid()
     return (scores / temperature).softmax(1)
@@ -58,22 +80,53 @@ def cross_entropy(probabilities: Float[Tensor, "n k"], targets: Shaped[Tensor, "
     return float(-(truth * yes + (1 - truth) * no).mean())
 
 
-def fit_temperature(scores: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]) -> float:
-    """Return the temperature of the smallest cross-entropy, for `tempered`.
+def _of_given(probabilities: Tensor, targets: Tensor) -> Tensor:
+    """Return the probabilities of the given labels."""
+    if targets.ndim == 1:
+        return probabilities.gather(1, targets[:, None])[:, 0]
+    return torch.where(targets > 0, probabilities, 1 - probabilities).flatten()
+
+
+def _best_background(sharp: Tensor, frequent: Tensor) -> float:
+    """Return the weight of the second probabilities that maximizes the likelihood of a mixture (EM)."""
+    weight = 0.1
+    for _ in range(MAX_EM_STEPS):
+        mixture = ((1 - weight) * sharp + weight * frequent).clamp_min(SMALLEST)
+        new = float((weight * frequent / mixture).mean())
+        if abs(new - weight) < 1e-5:
+            break
+        weight = new
+    return weight
+
+
+def fit_calibration(scores: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]) -> Calibration:
+    """Return the temperature and background of the smallest cross-entropy.
 
     Args:
         scores: Held-out scores [n, k].
         targets: Class labels [n], or labels 0 and 1 [n, k].
     """
-    from scipy.optimize import minimize_scalar
-
     several = targets.ndim > 1
+    if several:
+        frequencies = targets.double().mean(0)
+    else:
+        frequencies = targets.bincount(minlength=scores.shape[1]).double() / len(targets)
+    frequent = _of_given(frequencies.expand_as(scores), targets)
 
-    def loss(log_temperature: float) -> float:
-        return cross_entropy(tempered(scores, math.exp(log_temperature), several=several), targets)
+    def mixture(log_temperature: float) -> tuple[float, float]:
+        sharp = _of_given(tempered(scores, math.exp(log_temperature), several=several), targets)
+        background = _best_background(sharp, frequent)
+        likelihood = ((1 - background) * sharp + background * frequent).clamp_min(SMALLEST)
+        return float(-likelihood.log().mean()), background
 
-    result = minimize_scalar(loss, bounds=LOG_TEMPERATURES, method="bounded", options={"xatol": 0.01})
-    return math.exp(float(result.x))
+    result = minimize_scalar(
+        lambda log_temperature: mixture(log_temperature)[0],
+        bounds=LOG_TEMPERATURES,
+        method="bounded",
+        options={"xatol": 0.01},
+    )
+    log_temperature = float(cast(Any, result).x)
+    return Calibration(math.exp(log_temperature), mixture(log_temperature)[1], frequencies, several)
 
 
 def reliability_curve(probabilities: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]) -> ReliabilityCurve:
