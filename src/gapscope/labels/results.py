@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gapscope.base.files import write_output
 from gapscope.base.samples import Samples
+from gapscope.labels.sample_details import SampleDetails
 from gapscope.results.csv_files import write_csv
 from gapscope.results.estimate import percent
 from gapscope.results.result import Result
@@ -157,6 +158,7 @@ class LabelIssues(Result):
         conflicts: Pairs of (near-)duplicates with different labels.
         test_duplicates: Pairs (index, index in the test set) of (near-)duplicates.
         notes: Sentences about the data.
+        details: Columns, paths or names of the samples, for `write_html` and `to_csv`.
     """
 
     indices: Int[Tensor, " n"]
@@ -175,6 +177,7 @@ class LabelIssues(Result):
     conflicts: tuple[tuple[int, int], ...] = ()
     test_duplicates: tuple[tuple[int, int], ...] = ()
     notes: tuple[str, ...] = ()
+    details: SampleDetails = field(default_factory=SampleDetails)
 
     @property
     def is_answered(self) -> bool:
@@ -233,16 +236,26 @@ class LabelIssues(Result):
         }
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the ranking as CSV, with an empty column `label`.
+        """Write the ranking as CSV, with an empty column `label`, and names of the samples if there are any.
 
         Fill it with correct labels or "drop"; then call `gapscope.apply_label_corrections`.
+
+        Args:
+            path: File to write; its folder must exist.
         """
         table = self.to_pandas()
         table.insert(1, "label", "")
+        if len(self.details.names):
+            table.insert(2, "name", [self.details.name(index) for index in self.indices.tolist()])
         write_csv(path, table)
 
     def write_html(self, path: str | Path, *, n: int | None = None) -> None:
-        """Write a self-contained page of `n` suspected samples (default: flagged, at least 24)."""
+        """Write a self-contained page to review suspected samples, with pairs of conflicting duplicates.
+
+        Args:
+            path: File to write; its folder must exist.
+            n: Number of samples, at most 500; None for the flagged ones, at least 24.
+        """
         from gapscope.labels.work_list import render
 
         write_output(path, render(self, n))
