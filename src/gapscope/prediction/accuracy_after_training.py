@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.execution import RANDOM_STREAMS
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_adapter import NetworkAdapter
@@ -272,8 +272,7 @@ def _on_clean_labels(
 
 def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:
     """Return the state dictionary of a copy with resampled weights, always the same."""
-    with torch.inference_mode(False):
-        reinitialized = copy.deepcopy(network)
+    reinitialized = copy_network(network)
     with RANDOM_STREAMS, preserve_rng_state():
         torch.manual_seed(0)
         for name, module in reinitialized.named_modules():
