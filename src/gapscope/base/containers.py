@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
+import numbers
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
 
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
+MAX_STREAMED = 500_000
+"""Samples after which a stream of unknown length counts as endless: more than one reads into memory by mistake."""
 LABEL_NAMES = ("labels", "label", "targets", "target", "y")
 FORMS = (
     "a tensor x, a pair (x, y) of tensors, numpy arrays or pandas objects, a mapping of inputs with 'labels', Samples, "
@@ -29,24 +44,60 @@ class CollatedData:
     targets: Tensor | None = None
     notes: list[str] = field(default_factory=list[str])
     class_names: tuple[str, ...] = ()
+    rows: Tensor | None = None  # row numbers in the data set, if not all rows are read
+    has_order: bool = True  # False if the order changes from one reading to the next
 
 
 def _library(value: Any) -> str:
     return type(value).__module__.split(".")[0]
 
 
+def _as_numbers(array: Any) -> Any:
+    """Return an array of objects that are all numbers as an array of numbers (others unchanged)."""
+    if array.dtype.kind != "O":
+        return array
+    values = array.ravel().tolist()
+    if not all(isinstance(value, numbers.Real) for value in values):
+        return array
+    if all(isinstance(value, numbers.Integral) for value in values):
+        return array.astype("int64")
+    return array.astype("float64")
+
+
 def _frame_numbers(value: Any) -> Any:
     """Return the numbers of a pandas object."""
     columns = value.to_frame() if value.ndim == 1 else value
-    text_columns = [str(name) for name in columns.columns if columns[name].dtype.kind not in "biuf"]
+    text_columns = [
+        str(name)
+        for name in columns.columns
+        if columns[name].dtype.kind not in "biuf" and _as_numbers(columns[name].to_numpy()).dtype.kind not in "biuf"
+    ]
     if text_columns:
-        raise InvalidInput(
-            f"Columns must hold numbers; {', '.join(map(repr, text_columns[:5]))} do not. Encode them first, one "
-            "column per value: pandas.get_dummies(frame, dtype=float)."
+        dates = [name for name in text_columns if columns[name].dtype.kind in "mM"]
+        advice = (
+            "Turn times into numbers first, for example (frame[name] - frame[name].min()).dt.total_seconds()."
+            if dates
+            else "Encode them first, one column per value: pandas.get_dummies(frame, dtype=float)."
         )
+        raise InvalidInput(f"Columns must hold numbers; {', '.join(map(repr, text_columns[:5]))} do not. {advice}")
     # extension types of pandas with missing values become arrays of objects
-    array = value.to_numpy()
+    array = _as_numbers(value.to_numpy())
     return array if array.dtype.kind in "biuf" else value.to_numpy(dtype=float, na_value=float("nan"))
+
+
+def with_canonical_strides(tensor: Tensor) -> Tensor:
+    """Return a contiguous tensor with the usual strides, also along dimensions of size 1 (a view).
+
+    `contiguous()` keeps any stride there, with which the tensor cannot be viewed as bytes.
+    """
+    if not tensor.is_contiguous() or tensor.is_sparse or tensor.numel() == 0:
+        return tensor
+    strides = []
+    step = 1
+    for size in reversed(tensor.shape):
+        strides.insert(0, step)
+        step *= size
+    return tensor if tensor.stride() == tuple(strides) else tensor.as_strided(tensor.shape, strides)
 
 
 def is_column(value: Any) -> bool:
@@ -62,35 +113,63 @@ def column(value: Any) -> Tensor:
         if value.layout != torch.strided:
             raise InvalidInput(f"data must be dense tensors; got {value.layout}. Use x.to_dense().")
         return value
-    array = _frame_numbers(value) if _library(value) == "pandas" else value
+    array = _frame_numbers(value) if _library(value) == "pandas" else _as_numbers(value)
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"data must hold numbers; got a NumPy array of {array.dtype}. Use x.astype(float).")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype("float64")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    tensor = torch.tensor(array).contiguous()
+    # a copy in C order: torch takes no negative strides
+    tensor = with_canonical_strides(torch.from_numpy(array.copy(order="C")))
     return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
 
 
 def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels as a tensor, and the sorted class names of strings and categories."""
+    """Return labels as a tensor, and the names of classes that are strings or categories.
+
+    Strings are numbered in alphabetical order, categories in their declared order. Objects that are all numbers are
+    numbers.
+    """
     if isinstance(value, Tensor):
         return column(value), ()
+    if _library(value) == "pandas" and value.ndim == 2 and value.shape[1] == 1:
+        value = value.iloc[:, 0]
+    if value.ndim == 2 and value.shape[1] == 1:
+        value = value[:, 0]
+    _check_no_missing_labels(value)
+    if hasattr(value, "cat"):
+        categories = value.cat.categories
+        names = tuple(str(name) for name in categories)
+        return torch.from_numpy(value.cat.codes.to_numpy().astype("int64")), names
     array = value.to_numpy() if _library(value) == "pandas" else value
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.dtype.kind not in "OUS" or array.ndim != 1:
-        return column(value), ()
-    missing = sum(label is None or label != label for label in array.tolist())
-    if missing:
-        raise InvalidInput(f"Every sample needs a label; {missing} of {len(array)} are missing. Drop these samples.")
+    array = _as_numbers(array)
+    if array.dtype.kind not in "OUST" or array.ndim != 1:
+        return column(array), ()
     labels = [str(label) for label in array.tolist()]
     codes = {name: code for code, name in enumerate(sorted(set(labels)))}
     return torch.tensor([codes[label] for label in labels]), tuple(codes)
 
 
-def _naming_note(names: tuple[str, ...]) -> list[str]:
+def _check_no_missing_labels(value: Any) -> None:
+    """Raise InvalidInput if labels are None, NaN or `pandas.NA`."""
+    if _library(value) != "pandas" and value.dtype.kind not in "OUST":
+        return  # numbers: NaN is refused with the targets
+    import pandas
+
+    missing = pandas.isna(value)
+    n_missing = int(missing.to_numpy().sum() if hasattr(missing, "to_numpy") else missing.sum())
+    if n_missing:
+        raise InvalidInput(f"Every sample needs a label; {n_missing} of {len(value)} are missing. Drop these samples.")
+
+
+def naming_note(names: tuple[str, ...]) -> list[str]:
+    """Return the note about the numbers of named classes (none without names)."""
+    if not names:
+        return []
     first = ", ".join(f"{code} = {name!r}" for code, name in enumerate(names[:5]))
-    return [f"Labels are numbered by their sorted names: {first}{', ...' if len(names) > 5 else ''}."] if names else []
+    order = "sorted names" if list(names) == sorted(names) else "categories"
+    return [f"Labels are numbered by their {order}: {first}{', ...' if len(names) > 5 else ''}."]
 
 
 def _inputs(value: Any) -> Inputs:
@@ -125,7 +204,9 @@ def _word_array(value: Any) -> Any:
 
 def _renumber_classes(parts: list[CollatedData]) -> tuple[str, ...]:
     """Renumber the classes of all batches by their sorted union, and return the names."""
-    names = tuple(sorted({name for part in parts for name in part.class_names}))
+    names = parts[0].class_names
+    if any(part.class_names != names for part in parts):
+        names = tuple(sorted({name for part in parts for name in part.class_names}))
     for part in parts if names else []:
         if part.targets is None or not part.class_names:
             raise InvalidInput("All batches must have labels of one type; some are strings, some are not.")
@@ -142,7 +223,7 @@ def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
         data[label_name] = _word_array(data[label_name])
     if label_name is not None and is_column(data[label_name]):
         data[label_name], names = label_column(data[label_name])
-        notes += _naming_note(names)
+        notes += naming_note(names)
     omitted = [name for name, value in data.items() if not is_column(value)]
     if omitted:
         notes.append(f"Omitted from the inputs, because they are no numbers: {', '.join(omitted)}.")
@@ -167,7 +248,7 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
             f"ignored: {_kinds(rest[1:])}. To use several inputs pass ((x1, x2), y)."
         )
     labels, names = label_column(rest[0]) if rest else (None, ())
-    return CollatedData(_inputs(x), labels, notes + _naming_note(names), names)
+    return CollatedData(_inputs(x), labels, notes + naming_note(names), names)
 
 
 def _check_not_sparse(value: Any) -> None:
@@ -218,12 +299,42 @@ def _columns(inputs: Inputs) -> dict[str, Tensor]:
     return inputs if isinstance(inputs, dict) else {f"input {i}": part for i, part in enumerate(inputs)}
 
 
-def _join_batches(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
+def _has_length(batches: Any) -> bool:
+    """Return whether the number of batches is known (a DataLoader of a stream only seems to have one)."""
+    try:
+        return len(batches) >= 0
+    except TypeError:
+        return False
+
+
+def _read_batches(batches: Iterable[Any], at_most: int | None) -> list[CollatedData]:
+    """Collate batches until there are `at_most` samples, or raise InvalidInput for a stream that does not end."""
     parts: list[CollatedData] = []
-    for batch in batches:
-        parts.append(_collate(batch))
-        if at_most is not None and sum(_length(part.inputs) for part in parts) >= at_most:
-            break
+    n = 0
+    try:
+        for batch in batches:
+            parts.append(_collate(batch))
+            n += _length(parts[-1].inputs)
+            if at_most is not None and n >= at_most:
+                break
+            if n >= MAX_STREAMED and not _has_length(batches):
+                raise InvalidInput(
+                    f"A stream of unknown length must end; {n} samples were read. Pass the first n of it, for example "
+                    "list(itertools.islice(stream, n)), or a data set with a length."
+                )
+    except (TypeError, RuntimeError, ValueError, AttributeError) as error:
+        if isinstance(error, InvalidInput) or "_utils/collate.py" not in "".join(traceback.format_exception(error)):
+            raise
+        raise InvalidInput(
+            "All samples must have tensors of one shape, which can be stacked; the loader's collate function raised "
+            f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]} Convert, pad or crop the samples in "
+            "the data set, or pass a DataLoader with a collate_fn."
+        ) from error
+    return parts
+
+
+def _join_batches(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
+    parts = _read_batches(batches, at_most)
     if not parts:
         raise InvalidInput("data must hold at least one sample; the loader is empty.")
     first, named = parts[0].inputs, [_columns(part.inputs) for part in parts]
@@ -243,7 +354,7 @@ def _join_batches(batches: Iterable[Any], at_most: int | None = None) -> Collate
     columns = {name: _join_column([batch[name] for batch in named], name, 0) for name in named[0]}
     inputs = columns["x"] if isinstance(first, Tensor) else columns if isinstance(first, dict) else (*columns.values(),)
     targets, names = None, _renumber_classes(parts)
-    notes = [note for note in parts[0].notes if note not in _naming_note(parts[0].class_names)] + _naming_note(names)
+    notes = [note for note in parts[0].notes if note not in naming_note(parts[0].class_names)] + naming_note(names)
     if parts[0].targets is not None:
         targets = _join_column([part.targets for part in parts if part.targets is not None], "y", -100)
     return CollatedData(inputs, targets, notes, names)
@@ -252,6 +363,12 @@ def _join_batches(batches: Iterable[Any], at_most: int | None = None) -> Collate
 def _hugging_face(data: Any) -> CollatedData:
     """Read a whole `datasets.Dataset` without its text columns."""
     rows = data.with_format("torch")[:]
+    incomplete = [name for name, value in rows.items() if isinstance(value, list) and any(v is None for v in value)]
+    if incomplete:
+        raise InvalidInput(
+            f"Every sample needs all its values; {', '.join(incomplete)} of the Dataset hold None. Drop these samples: "
+            "data.filter(lambda row: None not in row.values())."
+        )
     ragged = [name for name, value in rows.items() if isinstance(value, list) and isinstance(value[0], Tensor)]
     if ragged:
         raise InvalidInput(
@@ -261,26 +378,119 @@ def _hugging_face(data: Any) -> CollatedData:
     return _from_mapping(rows)
 
 
+def _sampled_rows(loader: DataLoader[Any], n: int) -> Tensor | None:
+    """Return the sorted row numbers that the sampler of a loader yields (None for all rows).
+
+    One pass of a sampler of unknown type is read, without moving the global random states.
+    """
+    batch_sampler: Any = loader.batch_sampler
+    sampler: Any = getattr(batch_sampler, "sampler", loader.sampler)
+    has_own_batches = batch_sampler is not None and type(batch_sampler) is not BatchSampler
+    if not has_own_batches and isinstance(sampler, SequentialSampler | RandomSampler):
+        return None
+    if not has_own_batches and isinstance(sampler, WeightedRandomSampler):
+        rows = torch.as_tensor(sampler.weights).nonzero()[:, 0].tolist()
+    elif not has_own_batches and isinstance(sampler, SubsetRandomSampler):
+        rows = [int(row) for row in sampler.indices]
+    else:
+        # a sampler may go on for ever; ten passes over the data set are enough to see its rows
+        items = itertools.islice(iter(batch_sampler if has_own_batches else sampler), 10 * n)
+        rows = [int(row) for item in items for row in (item if has_own_batches else [item])]
+    distinct = torch.tensor(sorted(set(rows)), dtype=torch.int64)
+    return None if len(distinct) == n else distinct
+
+
+def _is_sequential(loader: DataLoader[Any]) -> bool:
+    """Return whether a loader yields all rows of its data set once, in order."""
+    batch_sampler: Any = loader.batch_sampler
+    if batch_sampler is None:
+        return isinstance(loader.sampler, SequentialSampler)
+    is_plain = type(batch_sampler) is BatchSampler and not batch_sampler.drop_last
+    return is_plain and isinstance(batch_sampler.sampler, SequentialSampler)
+
+
+def _read_in_order(loader: DataLoader[Any], at_most: int | None) -> CollatedData:
+    """Read the data set of a loader in order, whatever the order of the loader."""
+    dataset: Any = loader.dataset
+    n = len(dataset)
+    rows = _sampled_rows(loader, n)
+    notes = ["The loader does not yield its data set in order: the data set was read in order instead."]
+    if rows is not None:
+        notes.append(f"{len(rows)} of {n} samples were read: those that the sampler of the loader yields.")
+    n_rows = n if rows is None else len(rows)
+    if loader.batch_sampler is None:
+        rows = None  # items are batches, whose samples have no numbers
+        ordered: Iterable[Any] = DataLoader(dataset, batch_size=None, collate_fn=loader.collate_fn)
+        collated = _join_batches(ordered, at_most)
+        collated.notes += notes[:1]
+        return collated
+    if at_most is not None and at_most < n_rows:
+        # a loader that shuffles shows what all samples are like; the first ones may all be of one class
+        chosen = torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:at_most].sort().values
+        rows = chosen if rows is None else rows[chosen]
+    ordered = DataLoader(
+        dataset if rows is None else Subset(dataset, rows.tolist()),
+        batch_size=loader.batch_size or 256,
+        collate_fn=loader.collate_fn,
+        num_workers=loader.num_workers,
+        worker_init_fn=loader.worker_init_fn,
+    )
+    collated = _join_batches(ordered)
+    collated.notes += notes
+    if _length(collated.inputs) == (n if rows is None else len(rows)):
+        collated.rows = rows
+    else:  # the collate function drops or adds samples
+        collated.has_order = False
+    return collated
+
+
+def _from_loader(loader: DataLoader[Any], at_most: int | None) -> CollatedData:
+    """Read a loader once, without moving the global random state of torch."""
+    with torch.random.fork_rng(devices=[]):
+        is_stream = isinstance(loader.dataset, IterableDataset)
+        if not is_stream and not _is_sequential(loader):
+            return _read_in_order(loader, at_most)
+        collated = _join_batches(loader, at_most)
+        if is_stream:
+            collated.has_order = _repeats_first_batch(loader, collated)
+        return collated
+
+
+def _repeats_first_batch(loader: DataLoader[Any], collated: CollatedData) -> bool:
+    """Return whether a stream that is read again begins with the same samples."""
+    again = next(iter(loader), None)
+    if again is None:
+        return True  # it can be read only once
+    first = _columns(_collate(again).inputs)
+    stored = _columns(collated.inputs)
+    return all(
+        name in stored and part.shape[1:] == stored[name].shape[1:] and torch.equal(part, stored[name][: len(part)])
+        for name, part in first.items()
+    )
+
+
 def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     """Return inputs, targets and notes of a data container as tensors.
 
-    A Dataset or DataLoader is read once, in its own order, a loader until it has yielded `at_most` samples.
+    A data set is read in its own order, also through a loader that shuffles. `at_most` samples are read.
 
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.
     """
     _check_not_sparse(data)
     if isinstance(data, DataLoader):
-        return _join_batches(cast("DataLoader[Any]", data), at_most)
+        return _from_loader(cast("DataLoader[Any]", data), at_most)
     if isinstance(data, Dataset):
-        return _join_batches(DataLoader(cast("Dataset[Any]", data), batch_size=256))
+        return _from_loader(DataLoader(cast("Dataset[Any]", data), batch_size=256), at_most)
     if _library(data) == "datasets":
         if is_mapping(data):
             raise InvalidInput(
                 f"data must be one split of the DatasetDict; it has {', '.join(data)}. Pass data['train']."
             )
         return (
-            _join_batches(data.with_format("torch").iter(256)) if not hasattr(data, "__len__") else _hugging_face(data)
+            _join_batches(data.with_format("torch").iter(256), at_most)
+            if not hasattr(data, "__len__")
+            else _hugging_face(data)
         )
     if is_list(data) and data and all(is_mapping(item) for item in data):
         labels = next((data[0][name] for name in LABEL_NAMES if name in data[0]), None)

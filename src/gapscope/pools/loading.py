@@ -17,8 +17,9 @@ from gapscope.base.files import to_json
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.targets import require_targets
+from gapscope.base.task import class_logits
 from gapscope.data import Problem
-from gapscope.inspection.losses import class_logits, evaluate
+from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.measures.measurement import Budget, measure

@@ -38,7 +38,7 @@ from gapscope.base.files import make_folder, read_json, to_json, write_atomicall
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import RunSpec
-from gapscope.inspection.losses import class_logits
+from gapscope.base.task import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.measures._forward import forward_pass

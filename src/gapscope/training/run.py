@@ -15,8 +15,9 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
+from gapscope.base.task import class_logits
 from gapscope.data.corruptions import flip_shift_rotate
-from gapscope.inspection.losses import class_logits, default_loss, evaluate
+from gapscope.inspection.losses import default_loss, evaluate
 from gapscope.inspection.outputs import checked_outputs, device_of
 from gapscope.penalties.base import Penalty, forward_with_penalties
 from gapscope.penalties.robust_losses import make_loss
