@@ -33,6 +33,7 @@ from .leaderboard.comparison import Comparison as Comparison
 from .leaderboard.comparison_run import compare as compare
 from .leaderboard.leaderboard_result import Leaderboard as Leaderboard
 from .leaderboard.ranking import rank_measures as rank_measures
+from .measures.embed import embed as embed
 from .measures.measurement import measure as measure
 from .measures.registry import list_measures as list_measures
 from .measures.registry import register_measure as register_measure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import torch
 
 from gapscope.base.environment import environment
 from gapscope.base.errors import NotWritten, UnreadableFile
-from gapscope.base.files import read_json, read_json_lines, to_json, write_atomically
+from gapscope.base.files import check_output, read_json, read_json_lines, to_json, write_atomically, write_output
 
 
 def test_non_finite_numbers_survive_in_standard_json() -> None:
@@ -58,6 +59,22 @@ except NotWritten as error:
 def test_a_missing_folder_is_an_error_of_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(NotWritten, match="could not be written"):
         write_atomically(tmp_path / "absent" / "file", "x")
+
+
+def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    os.mkfifo(tmp_path / "pipe")
+    for bad in ("absent/page.html", "file/page.html", "", "link", "loop", "pipe"):
+        with pytest.raises(NotWritten):
+            check_output(tmp_path / bad)
+        with pytest.raises(NotWritten):
+            write_output(tmp_path / bad, "other")
+    with pytest.raises(NotWritten, match="device"):
+        check_output("/dev/null")
+    assert (tmp_path / "file").read_text() == "mine"
+    assert check_output(str(tmp_path / "file")) == check_output(tmp_path / "file")
 
 
 def test_a_missing_or_truncated_file_raises(tmp_path: Path) -> None:

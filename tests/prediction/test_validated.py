@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.prediction.validated import adjusted_mean
+from gapscope.prediction.validated import AdjustedMean, adjusted_mean, effective_samples
+from gapscope.statistics.intervals import paired_difference_interval
 
 Data = tuple[Tensor, Tensor]
 
@@ -65,12 +66,45 @@ def test_the_difference_is_paired() -> None:
     data = (x[:100], y[:100]), (x[100:], y[100:])
     result = gs.validated_accuracy(better, *data, baseline=worse)
     assert result.difference is not None
-    correct = [(network(x[:100]).argmax(1) == y[:100]).double() for network in (better, worse)]
-    plain = float((correct[0] - correct[1]).mean())
-    assert abs(result.difference.value - plain) < 0.05
-    assert result.difference.low < result.difference.value < result.difference.high
+    correct = [(network(x[:100]).argmax(1) == y[:100]) for network in (better, worse)]
+    gained, lost = (int((first & ~second).sum()) for first, second in (correct, correct[::-1]))
+    ends = paired_difference_interval(gained, lost, 100)
+    assert (result.difference.low, result.difference.high) == pytest.approx(ends)
+    assert result.difference.value == pytest.approx((gained - lost) / 100)
     same = gs.validated_accuracy(better, *data, baseline=better).difference
-    assert same is not None and (same.value, same.low, same.high) == (0, 0, 0)
+    assert same is not None and same.value == 0 and same.low == -same.high == pytest.approx(-0.0263, abs=1e-3)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("m", [12, 20, 40])
+def test_the_interval_of_a_difference_covers(m: int) -> None:
+    networks = linear(0.3), linear(0.6)
+    x, y = blobs(200_000, 10**6)
+    first, second = (float((network(x).argmax(1) == y).double().mean()) for network in networks)
+    held = []
+    for seed in range(200):
+        x, y = blobs(m + 60, seed)
+        result = gs.validated_accuracy(networks[0], (x[:m], y[:m]), (x[m:], y[m:]), baseline=networks[1]).difference
+        assert result is not None and result.high > result.low
+        held.append(result.low <= first - second <= result.high)
+    assert np.mean(held) >= 0.86
+
+
+def test_the_correlation_is_taken_one_standard_error_below() -> None:
+    item = AdjustedMean(0.8, 0.01 * 0.75, 0.75, 0.5)  # a quarter explained by infinitely many training samples
+    lower = np.tanh(np.arctanh(0.5) - 1 / np.sqrt(97))
+    assert effective_samples(item, 100, 10**9) == pytest.approx(100 / (1 - lower**2), rel=1e-6)
+    assert effective_samples(AdjustedMean(0.8, 0.01, 1.0, 0.0), 100, 100) == 100
+
+
+def test_the_result_is_a_table_sentences_and_a_plot() -> None:
+    x, y = blobs(100, 0)
+    result = gs.validated_accuracy(linear(0), (x[:30], y[:30]), (x[30:], y[30:]), baseline=linear(1))
+    table = result.to_pandas().set_index("estimate")
+    assert table.loc["with control variates", "score"] == result.score
+    assert result.difference is not None and table.loc["minus the baseline", "low"] == result.difference.low
+    assert len(result.sentences) == 4 and repr(result) == "\n".join(result.sentences)
+    assert result.plot().get_xlabel().startswith("accuracy")
 
 
 def test_regression_is_r2() -> None:

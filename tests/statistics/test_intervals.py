@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy
 import pandas
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from gapscope.statistics.intervals import (
     bootstrap_weights,
     cluster_bootstrap_weights,
     configuration_ids,
     members,
+    paired_difference_interval,
     percentile_interval,
     permutations,
+    wilson_interval,
 )
 
 
@@ -58,3 +60,42 @@ def test_rows_of_a_cluster_are_sampled_together() -> None:
     weights = cluster_bootstrap_weights(numpy.array([0, 0, 1, 2]), 300, 0)
     assert (weights[:, 0] == weights[:, 1]).all() and set(weights[:, [0, 2, 3]].sum(1)) == {3.0}
     assert abs(weights.mean() - 1) < 0.1
+
+
+@pytest.mark.parametrize(("correct", "n"), [(0, 20), (3, 20), (17, 20), (20, 20), (40, 300)])
+def test_wilsons_interval_is_that_of_scipy(correct: int, n: int) -> None:
+    theirs = stats.binomtest(correct, n).proportion_ci(0.9, method="wilson")
+    assert wilson_interval(correct / n, n) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+
+
+@pytest.mark.parametrize(("b", "c", "n"), [(0, 0, 20), (12, 2, 50), (1, 0, 44), (3, 9, 32), (0, 5, 5), (10, 0, 10)])
+def test_the_paired_interval_inverts_the_score_test(b: int, c: int, n: int) -> None:
+    """Oracle: the score test with the nuisance fraction found by numerical maximum likelihood."""
+
+    def statistic(difference: float) -> float:
+        def minus_log_likelihood(second: float) -> float:
+            first = second + difference
+            agree = 1 - first - second
+            parts = [(b, first), (c, second), (n - b - c, agree)]
+            return -sum(count * numpy.log(max(fraction, 1e-300)) for count, fraction in parts if count)
+
+        bounds = (max(0.0, -difference), (1 - difference) / 2)
+        second = optimize.minimize_scalar(
+            minus_log_likelihood, bounds=bounds, method="bounded", options={"xatol": 1e-12}
+        ).x
+        return abs(b - c - n * difference) / numpy.sqrt(n * (2 * second + difference - difference**2))
+
+    low, high = paired_difference_interval(b, c, n)
+    for end in (low, high):
+        assert abs(end) == 1 or statistic(end) == pytest.approx(1.6449, abs=2e-3)
+    assert low <= (b - c) / n <= high and low < high
+    assert paired_difference_interval(c, b, n) == pytest.approx((-high, -low), abs=1e-9)
+
+
+def test_the_paired_interval_covers() -> None:
+    random = numpy.random.default_rng(0)
+    for only_first, only_second, n in ((0.05, 0.02, 20), (0.3, 0.1, 20), (0.02, 0.0, 40)):
+        counts = random.multinomial(n, [only_first, only_second, 1 - only_first - only_second], size=400)
+        ends = numpy.array([paired_difference_interval(row[0], row[1], n) for row in counts])
+        truth = only_first - only_second
+        assert ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean() >= 0.86

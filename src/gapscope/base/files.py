@@ -106,6 +106,40 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def check_output(path: str | Path) -> Path:
+    """Return the path of a file to write, or raise if it cannot be written there.
+
+    Call this before the work whose result the file takes, so that no result is lost. Symbolic links, folders, pipes and
+    devices are never replaced.
+
+    Args:
+        path: File to write; its folder must exist.
+
+    Raises:
+        NotWritten: The folder is missing or cannot be written, or the path is no regular file.
+    """
+    path = Path(path)
+    folder = path.parent
+    if not folder.is_dir():
+        state = "it is a file" if folder.exists() else "there is no such folder"
+        raise NotWritten(f"{path} needs the folder {folder}; {state}. Create the folder, or correct the path.")
+    if path.is_symlink():
+        raise NotWritten(f"{path} must be a regular file; it is a symbolic link. Pass the path of a file of its own.")
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe or a device"
+        raise NotWritten(f"{path} must be a regular file; it is {kind}. Pass the path of a file.")
+    if not os.access(folder, os.W_OK):
+        raise NotWritten(f"{path} cannot be written: its folder is read-only. Choose another folder.")
+    return path
+
+
+def write_output(path: str | Path, content: str | bytes) -> Path:
+    """Write a file that the user named, atomically, and return its path (see `check_output`)."""
+    path = check_output(path)
+    write_atomically(path, content)
+    return path
+
+
 def check_file(path: Path) -> None:
     """Raise UnreadableFile for folders, pipes and devices."""
     if path.exists() and not path.is_file():

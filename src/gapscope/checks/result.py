@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, list_checks
+from gapscope.results.formatting import pluralize
+from gapscope.results.pages import render_fragment, render_page, write_page
 from gapscope.results.result import Result, data_uri
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gapscope.checks.context import Context
     from gapscope.labels.results import LabelIssues
 
+MAX_PICTURES = 12  # per finding
 DOCS = "docs/checks/{code}.md"
 LIMITS = {
     "1": "The data limit this network more than its training does.",
@@ -146,52 +148,36 @@ class CheckResult(Result):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return _render_body(self)
+        return render_fragment("check_body.html", **self._page_content())
 
     def write_html(self, path: str | Path) -> None:
         """Write a self-contained page with all findings and pictures of their samples."""
-        Path(path).write_text(
-            '<!doctype html><html lang="en"><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>Check</title><style>{STYLE}</style>"
-            f"<h1>Check of a {escape(self.task)} on {self.n_samples:,} samples</h1>{_render_body(self)}</html>",
-            encoding="utf-8",
-        )
+        title = f"Check of a {self.task} on {pluralize(self.n_samples, 'sample')}"
+        write_page(path, render_page("check.html", title=title, **self._page_content()))
 
+    def _page_content(self) -> dict[str, Any]:
+        """Return the variables of `check_body.html`."""
+        largest = max((finding.cost for finding in self.findings), default=0.0) or 1.0
+        cards = [
+            {
+                "code": finding.code,
+                "title": finding.title,
+                "information": is_information(finding.code),
+                "evidence": finding.evidence,
+                "action": finding.action,
+                "width": round(100 * max(finding.cost, 0.0) / largest),
+                "pictures": self._pictures(finding),
+            }
+            for finding in self.findings
+        ]
+        fine = [(outcome.code, outcome.title, outcome.evidence) for outcome in self.fine]
+        not_checked = [(outcome.code, outcome.title, outcome.reason) for outcome in self.not_checked]
+        return {"headline": self.headline, "cards": cards, "fine": fine, "not_checked": not_checked}
 
-MAX_PICTURES = 12
-STYLE = """
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
-body { margin: 1.5rem auto; max-width: 60rem; padding: 0 1rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 0; }
-section { border: 1px solid #8886; border-left: .4rem solid #c0504d; border-radius: .4rem; padding: .7rem 1rem;
-margin: .8rem 0; } code { font-weight: 600; } .do { font-weight: 600; }
-img { width: 4rem; height: 4rem; image-rendering: pixelated; margin: .2rem; }
-.bar { height: .5rem; background: #c0504d; border-radius: .25rem; } ul { padding-left: 1.2rem; }
-"""
-
-
-def _pictures(result: CheckResult, finding: Finding) -> str:
-    if result.samples is None or not result.samples.inputs.is_floating_point():
-        return ""
-    uris = [(int(i), data_uri(result.samples.inputs[int(i)])) for i in list(finding.indices)[:MAX_PICTURES]]
-    return "".join(f'<img src="{uri}" alt="sample {i}" title="sample {i}">' for i, uri in uris if uri)
-
-
-def _render_body(result: CheckResult) -> str:
-    largest = max((finding.cost for finding in result.findings), default=1.0) or 1.0
-    notes = {f.code: " (information)" if is_information(f.code) else "" for f in result.findings}
-    cards = "".join(
-        f"<section><h2><code>{escape(f.code)}</code> {escape(f.title)}{notes[f.code]}</h2><p>{escape(f.evidence)}</p>"
-        f'<div class="bar" style="width:{100 * max(f.cost, 0) / largest:.0f}%" title="expected cost"></div>'
-        f'<p class="do">{escape(f.action)}</p>{_pictures(result, f)}</section>'
-        for f in result.findings
-    )
-    parts = [f"<p><strong>{escape(result.headline)}</strong></p>", cards]
-    fine = [(f, f.evidence) for f in result.fine]
-    not_checked = [(f, f.reason) for f in result.not_checked]
-    for title, outcomes in (("checks are fine", fine), ("not checked", not_checked)):
-        if outcomes:
-            rows = [f"<li><code>{escape(f.code)}</code> {escape(f.title)}: {escape(text)}</li>" for f, text in outcomes]
-            parts.append(f"<details><summary>{len(rows)} {title}</summary><ul>{''.join(rows)}</ul></details>")
-    return "".join(parts)
+    def _pictures(self, finding: Finding) -> list[tuple[int, str]]:
+        """Return indices and pictures of the first samples of a finding (none unless they are images)."""
+        if self.samples is None or not self.samples.inputs.is_floating_point():
+            return []
+        indices = [int(index) for index in list(finding.indices)[:MAX_PICTURES]]
+        pictures = [(index, data_uri(self.samples.inputs[index])) for index in indices]
+        return [(index, uri) for index, uri in pictures if uri]

@@ -73,10 +73,11 @@ def check(
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
     from gapscope.cli.arguments import is_grid
-    from gapscope.cli.output import print_json
+    from gapscope.cli.output import check_outputs, print_json
     from gapscope.cli.progress import handle_interrupts
 
     get_checks(_codes(fail_on))
+    check_outputs(html)
     results, has_names = [], target.is_dir() or is_grid(target)
     with handle_interrupts():
         for name, network, data, options in _targets(target, data_root, max_networks):

@@ -36,7 +36,7 @@ def _print_estimates(held_out: Sequence[Record], assessed: pandas.DataFrame, mea
     import pandas
 
     from gapscope.cli.output import print_table
-    from gapscope.report.formatting import expected_test_accuracy
+    from gapscope.results.formatting import expected_test_accuracy
 
     rows = []
     for record in sorted(held_out, key=lambda record: record.gap):

@@ -25,10 +25,11 @@ def labels(
 ) -> None:
     """Rank samples by the probability that their label is wrong, with or without a network."""
     from gapscope.cli.arguments import call_factory, is_factory, read_labelled_csv
-    from gapscope.cli.output import print_json
+    from gapscope.cli.output import check_outputs, print_json
     from gapscope.cli.progress import handle_interrupts
     from gapscope.labels.label_issues import find_label_issues
 
+    check_outputs(html, csv)
     with handle_interrupts():
         if is_factory(target):
             columns, (network, data) = None, call_factory(target, what="network or None")

@@ -11,10 +11,21 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas
 
 # wider than any table: piped output has no screen to fit
 _PIPED = 1000
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """Raise NotWritten before the work, if a file cannot be written (None: no file)."""
+    from gapscope.base.files import check_output
+
+    for path in paths:
+        if path is not None:
+            check_output(path)
 
 
 def print_json(value: Any) -> None:

@@ -75,18 +75,21 @@ def report(
     Above 1,000 networks, statistics and figures use a random sample of training configurations; counts, best networks
     and failures use all.
     """
-    from gapscope.cli.output import print_json
+    from gapscope.cli.output import check_outputs, print_json
     from gapscope.pools import open_pool
     from gapscope.report import summary, write_report
-    from gapscope.report.formatting import pluralize
     from gapscope.report.pool_view import PoolView
+    from gapscope.results.formatting import pluralize
 
+    path = output or pool / "report.html"
     view = PoolView(open_pool(pool))
+    if not json:
+        check_outputs(path)
     estimates, name = _estimates(view.records), title or pool.resolve().name
     if json:
         print_json({"title": name, **summary(view, estimates.get("held_out"))})
         return
     if checks:
         estimates |= _check(view.all_records, pool, data_root)
-    path = write_report(view, output or pool / "report.html", title=name, **estimates)
+    write_report(view, path, title=name, **estimates)
     typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {pluralize(len(view.all_records), 'network')})")

@@ -31,6 +31,8 @@ _REENTRANT = (
     "Got torch.utils.checkpoint with use_reentrant=True, which hides gradients inside the graph; they are needed. Call "
     "it with use_reentrant=False."
 )
+# Names of outputs in a mapping: of Hugging Face and torchvision, then of encoders.
+_OUTPUT_NAMES = ("logits", "out", "sentence_embedding", "last_hidden_state")
 # Messages of torch about inputs and weights of different types.
 _OTHER_TYPE = re.compile(
     r"must have the same dtype, but got (\w+) and|Input type \(([\w ]+)\) and|expected scalar type \w+ but found (\w+)|"
@@ -295,11 +297,14 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
 
 
 def raw_outputs(result: Any) -> Any:
-    """Return the logits of a network's result: itself, its "logits" (Hugging Face) or "out"."""
+    """Return the logits of a network's result: itself, its "logits" (Hugging Face) or "out".
+
+    Encoders without a head return their features.
+    """
     if isinstance(result, Tensor | fx.Proxy):
         return result
     if isinstance(result, Mapping):
-        return next((result[name] for name in ("logits", "out") if name in result), result)
+        return next((result[name] for name in _OUTPUT_NAMES if name in result), result)
     return getattr(result, "logits", result)
 
 

@@ -258,6 +258,9 @@ def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> st
     elif samples.form is not None and samples.form.names:
         signature = ", ".join(inspect.signature(network.forward).parameters)
         hint = f"It was called with {', '.join(samples.form.names)}; its forward takes {signature}."
+    elif "required positional argument" in message:
+        names = ", ".join(inspect.signature(network.forward).parameters)
+        hint = f"Its forward takes {names}: pass data as ((x1, x2), y), or as a mapping with these names."
     shape = [list(part.shape) for part in samples.form.unpack(x[:1])] if samples.form is not None else list(x.shape)
     result = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {message}"
     return f"The network must run on the inputs; {result}. {hint}"

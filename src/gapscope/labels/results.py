@@ -11,7 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from gapscope.base.files import write_output
 from gapscope.base.samples import Samples
+from gapscope.results.csv_files import write_csv
 from gapscope.results.estimate import percent
 from gapscope.results.result import Result
 
@@ -218,13 +220,13 @@ class LabelIssues(Result):
         """
         table = self.to_pandas()
         table.insert(1, "label", "")
-        table.to_csv(path, index=False)
+        write_csv(path, table)
 
     def write_html(self, path: str | Path, *, n: int | None = None) -> None:
         """Write a self-contained page of `n` suspected samples (default: flagged, at least 24)."""
         from gapscope.labels.work_list import render
 
-        Path(path).write_text(render(self, n), encoding="utf-8")
+        write_output(path, render(self, n))
 
     @property
     def sentences(self) -> tuple[str, ...]:

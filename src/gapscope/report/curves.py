@@ -9,8 +9,8 @@ from typing import Any
 import numpy
 
 from gapscope.report.figures import ALARM, training_curves
-from gapscope.report.formatting import pluralize, setting_name, setting_order, setting_value
 from gapscope.report.pool_view import PoolView
+from gapscope.results.formatting import pluralize, setting_name, setting_order, setting_value
 from gapscope.results.records import Record
 
 MAX_GROUPS = 8

@@ -11,9 +11,9 @@ import numpy
 from jaxtyping import Float
 from markupsafe import Markup
 
-from gapscope.report.formatting import format_fixed, format_number
 from gapscope.report.svg import Plot, Scale, clip_to_drawable, svg_percent, tag
 from gapscope.results.estimate import percent
+from gapscope.results.formatting import format_fixed, format_number
 
 Array = numpy.ndarray
 CURVE_POINTS = 60

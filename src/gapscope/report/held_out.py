@@ -13,10 +13,10 @@ from gapscope.prediction.columns import check_columns
 from gapscope.prediction.cross_validation import baseline_errors
 from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.report.figures import Prediction, interval_strip, predicted_against_true
-from gapscope.report.formatting import expected_test_accuracy
 from gapscope.report.pool_view import PoolView
 from gapscope.report.svg import Scale
 from gapscope.results.estimate import percent
+from gapscope.results.formatting import expected_test_accuracy
 
 if TYPE_CHECKING:
     import pandas

@@ -13,7 +13,8 @@ import numpy
 from markupsafe import Markup
 
 from gapscope.report.figures import gap_distribution
-from gapscope.report.formatting import (
+from gapscope.report.pool_view import PoolView
+from gapscope.results.formatting import (
     format_fixed,
     format_number,
     pluralize,
@@ -21,7 +22,6 @@ from gapscope.report.formatting import (
     setting_order,
     setting_value,
 )
-from gapscope.report.pool_view import PoolView
 
 MAX_CELLS = 9000
 LONGEST_MESSAGE = 400

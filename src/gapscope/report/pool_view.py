@@ -13,7 +13,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.leaderboard.network_tables import SEEDS
 from gapscope.pools import Pool
 from gapscope.prediction.columns import hyperparameter_columns, spans_a_decade
-from gapscope.report.formatting import setting_name, setting_value
+from gapscope.results.formatting import setting_name, setting_value
 from gapscope.results.readings import Reading
 from gapscope.results.records import Record, records_to_pandas
 from gapscope.statistics.intervals import configuration_ids, sample_configurations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from gapscope.report.formatting import format_number
+from gapscope.results.formatting import format_number
 
 # Larger numbers are plotted at this value, as their squares and differences overflow.
 LARGEST = 1e100

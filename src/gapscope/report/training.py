@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.files import check_output
 from gapscope.report.figures import ALARM
-from gapscope.report.formatting import format_number, pluralize
 from gapscope.report.label_issues import label_issues_section
 from gapscope.report.svg import Plot, Scale
-from gapscope.report.write import write_page
+from gapscope.results.formatting import format_number, pluralize
+from gapscope.results.pages import render_page, write_page
 
 if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
@@ -100,6 +101,7 @@ def write_training_report(
     Raises:
         InvalidInput: The monitor has no recordings.
     """
+    check_output(path)
     rows: list[dict[str, float]] = monitor.to_dict()["rows"]
     if not rows:
         raise InvalidInput("A training report needs recordings; the monitor has none. Train with it first.")
@@ -109,9 +111,8 @@ def write_training_report(
     raised = next((row["epoch"] for row in rows if row.get(ALARM, 0) >= 1), None)
     epochs = {"peak": getattr(alarm, "peak", None), "raised": getattr(alarm, "raised_at", raised)}
     moments = {kind: int(epoch) for kind, epoch in epochs.items() if epoch is not None}
-    return write_page(
+    page = render_page(
         "training.html",
-        path,
         title=title,
         counts=pluralize(len(rows), "recording"),
         moments=moments,
@@ -119,3 +120,4 @@ def write_training_report(
         figures=_number_figures(rows, moments, across),
         suspects=None if suspects is None else label_issues_section(suspects, images, classes),
     )
+    return write_page(path, page)

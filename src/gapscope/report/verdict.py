@@ -12,10 +12,10 @@ import numpy
 from gapscope.leaderboard.leaderboard_result import EVIDENCE, Verdict
 from gapscope.leaderboard.ranking import RANDOM
 from gapscope.prediction.cross_validation import MEAN_GAP
-from gapscope.report.formatting import expected_test_accuracy, format_fixed, pluralize
 from gapscope.report.held_out import ESTIMATOR, held_out_errors, root_mean_square
 from gapscope.report.measures import leaderboard_verdicts, ranked_correlations
 from gapscope.report.pool_view import PoolView, as_view
+from gapscope.results.formatting import expected_test_accuracy, format_fixed, pluralize
 from gapscope.results.records import Record
 
 if TYPE_CHECKING:

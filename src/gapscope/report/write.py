@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import jinja2
 import numpy
-from markupsafe import Markup
 
-from gapscope.base.environment import version
-from gapscope.base.files import write_atomically
+from gapscope.base.files import check_output
 from gapscope.report.curves import curves
 from gapscope.report.figures import correlation_strip
-from gapscope.report.formatting import format_fixed, format_number
 from gapscope.report.held_out import held_out_errors, held_out_section
 from gapscope.report.measures import cards, guide, leaderboard_verdicts, ranked_measures, split_ranking
 from gapscope.report.networks import networks, overview
 from gapscope.report.pool_view import PoolView, as_view
 from gapscope.report.verdict import verdict
+from gapscope.results.pages import render_page, write_page
 from gapscope.results.records import Record
 
 if TYPE_CHECKING:
@@ -30,38 +25,6 @@ if TYPE_CHECKING:
     from gapscope.checks import CheckResult
     from gapscope.pools import Pool
     from gapscope.prediction.gap_estimator import GapEstimator
-
-
-@lru_cache(maxsize=1)
-def environment() -> jinja2.Environment:
-    """Return the templates of all pages, with the filters that format their numbers."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("gapscope.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-    def verbatim(name: str) -> Markup:
-        # style sheet and script are part of the package, and must not be escaped
-        return Markup(environment.get_template(name).render())
-
-    def breakable(name: str) -> Markup:
-        # allow line breaks after the dots and underscores of a name only
-        return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
-
-    names: Any = environment
-    names.globals |= {"verbatim": verbatim, "correlation_strip": correlation_strip}
-    names.filters |= {"breakable": breakable, "number": format_number, "fixed": format_fixed}
-    return environment
-
-
-def write_page(template: str, path: str | Path, **content: Any) -> Path:
-    """Render a template into a file, atomically, and return its path."""
-    page = environment().get_template(template).render(version=version(), **content)
-    write_atomically(Path(path), page)
-    return Path(path)
 
 
 def write_report(
@@ -93,6 +56,7 @@ def write_report(
     ...     "out of memory" in write_report([record], Path(folder) / "report.html", title="One").read_text()
     True
     """
+    check_output(path)
     view = as_view(records)
     # sums and squares of readings near the largest float overflow; such a cell shows a dash
     with numpy.errstate(over="ignore", invalid="ignore"):
@@ -100,10 +64,10 @@ def write_report(
         ranked = ranked_measures(view, by_reading)
         best = next((row["name"] for row in ranked if not row["baseline"]), None)
         errors = {} if held_out is None else held_out_errors(view, held_out)
-        return write_page(
+        page = render_page(
             "report.html",
-            path,
             title=title,
+            correlation_strip=correlation_strip,
             gap_definition=view.gap_definition,
             overview=overview(view),
             check=None if check is None else {"network": view.describe(check[0]), "result": check[1]},
@@ -116,3 +80,4 @@ def write_report(
             networks=networks(view),
             guide=guide(view),
         )
+    return write_page(path, page)

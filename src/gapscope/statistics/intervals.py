@@ -1,9 +1,10 @@
-"""Bootstrap, cluster and conformal intervals."""
+"""Bootstrap, cluster, conformal and binomial intervals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy
@@ -113,3 +114,76 @@ def jackknife_plus(
     low = _kth_smallest(left_out - residuals, math.floor((1 - level) * (n + 1) + 1e-9))
     high = _kth_smallest(left_out + residuals, math.ceil(level * (n + 1) - 1e-9))
     return numpy.stack([low, high], axis=1)
+
+
+def normal_quantile(level: float) -> float:
+    """Return the two-sided quantile of the standard normal distribution, such as 1.645 for the level 0.9."""
+    return statistics.NormalDist().inv_cdf((1 + level) / 2)
+
+
+def wilson_interval(fraction: float, n: float, level: float = 0.9) -> tuple[float, float]:
+    r"""Return Wilson's score interval of a binomial fraction.
+
+    Its width is not 0 at the fractions 0 and 1. Wilson 1927, "Probable inference, the law of succession, and
+    statistical inference".
+
+    Args:
+        fraction: Observed fraction; values outside [0, 1] are clipped.
+        n: Number of samples, not necessarily an integer (an effective number).
+        level: Nominal coverage.
+
+    >>> [round(end, 3) for end in wilson_interval(0.0, 20)]
+    [0.0, 0.119]
+    """
+    z = normal_quantile(level)
+    fraction = min(max(fraction, 0.0), 1.0)
+    middle = (fraction + z**2 / (2 * n)) / (1 + z**2 / n)
+    reach = z * math.sqrt(fraction * (1 - fraction) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def paired_difference_interval(
+    only_first: float, only_second: float, n: float, level: float = 0.9
+) -> tuple[float, float]:
+    r"""Return Tango's score interval of the difference of two paired fractions.
+
+    All differences d with $|b - c - n d| \le z \sqrt{n\,(2 q + d (1 - d))}$, where b samples are correct for the first
+    only, c for the second only, and q is the fraction of the latter that is most likely if d is the difference. Its
+    width is not 0 if b = c = 0. Tango 1998, "Equivalence test and confidence interval for the difference in proportions
+    for the paired-sample design".
+
+    Args:
+        only_first: Number b of samples that only the first predicts correctly.
+        only_second: Number c of samples that only the second predicts correctly.
+        n: Number of pairs. All three need not be integers (an effective number of pairs and its parts).
+        level: Nominal coverage.
+
+    >>> [round(end, 3) for end in paired_difference_interval(0, 0, 20)]
+    [-0.119, 0.119]
+    """
+    z = normal_quantile(level)
+
+    def excess(difference: float) -> float:
+        """Return the squared statistic minus its critical value."""
+        linear = (2 * n - only_first + only_second) * difference - only_first - only_second
+        constant = -only_second * difference * (1 - difference)
+        root = math.sqrt(max(linear**2 - 8 * n * constant, 0.0))
+        second = (root - linear) / (4 * n)
+        variance = n * (2 * second + difference * (1 - difference))
+        return (only_first - only_second - n * difference) ** 2 - z**2 * variance
+
+    observed = (only_first - only_second) / n
+    return _boundary(excess, observed, -1.0), _boundary(excess, observed, 1.0)
+
+
+def _boundary(excess: Callable[[float], float], inside: float, outside: float) -> float:
+    """Return the point of sign change between two points by bisection (the outer one if there is none)."""
+    if excess(outside) <= 0:
+        return outside
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        if excess(middle) > 0:
+            outside = middle
+        else:
+            inside = middle
+    return inside

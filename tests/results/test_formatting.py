@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapscope.report.formatting import format_fixed, format_number, setting_value
+from gapscope.results.formatting import format_fixed, format_number, setting_value
 
 BACK = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹−", "-0123456789-")
 

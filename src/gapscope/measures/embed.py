@@ -1,0 +1,263 @@
+"""Features of a network: one forward pass, for every function that needs them."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.files import atomic_writer, make_folder
+from gapscope.base.samples import Samples, as_samples, slices
+from gapscope.batch_norm.refresh import with_data_statistics
+from gapscope.inspection.hooks import forward_hooks
+from gapscope.inspection.memoization import memoize
+from gapscope.inspection.network_adapter import call_network
+from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
+from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.measures.feature_layer import (
+    MASKS,
+    FeaturePlace,
+    find_features,
+    hidden_states,
+    pool_positions,
+    positions_first,
+    token_mask,
+)  # fmt: skip
+from gapscope.results.progress import progress
+
+POOLINGS = ("mean", "first", "last", "none")
+# changes when the same arguments give other features
+_CACHE_VERSION = 1
+# Texts are probably cut off if so many times as many fill all tokens as are one token shorter.
+_PILE_UP = 3
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of samples.
+
+    Attributes:
+        values: [n, d] on the CPU, or [n, ..., d] of positions without pooling.
+        place: Where they are in the network, in words.
+        notes: Sentences about the data.
+    """
+
+    values: Float[Tensor, "n ..."]
+    place: str
+    notes: tuple[str, ...] = ()
+
+
+def _token_notes(network: nn.Module, samples: Samples) -> tuple[str, ...]:
+    """Return notes on texts that are probably cut off, and on padding without a mask."""
+    mask = token_mask(network, samples.form, samples.inputs)
+    if mask is None or mask.ndim != 2:
+        return ()
+    notes: list[str] = []
+    lengths, longest, n = mask.sum(1), mask.shape[1], len(mask)
+    n_full, n_shorter = int((lengths == longest).sum()), int((lengths == longest - 1).sum())
+    # lengths pile up at a limit; the longest texts of others are few
+    if n_full < n and n_full >= _PILE_UP * max(1, n_shorter, n // 100):
+        notes.append(f"{n_full} of {n} texts fill all {longest} tokens: the tokenizer may have cut them off.")
+    names = () if samples.form is None else samples.form.names or ()
+    if n_full < n and not set(MASKS) & set(names):
+        notes.append(
+            "Token ids are padded and have no attention_mask, so the network also reads the padding. Pass one."
+        )
+    return tuple(notes)
+
+
+def _run(network: nn.Module, place: FeaturePlace, samples: Samples, pooling: str, batch_size: int | None) -> Tensor:
+    """Return the pooled features of all samples, from one forward pass."""
+    captured: list[Tensor | None] = []
+
+    def capture(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any = None) -> None:
+        value = inputs[0] if place.is_input and inputs else output
+        captured.append(hidden_states(value))
+
+    def one_pass(part: Tensor) -> None:
+        if place.runs_alone and samples.form is not None:
+            call_network(place.module, samples.form, part)
+        elif place.runs_alone:
+            place.module(part)
+        else:
+            network(part)
+
+    rows: list[Tensor] = []
+    with measurement_mode(network), torch.no_grad(), progress("computing features", len(samples)) as bar:
+        x = prepare_inputs(network, samples.inputs)
+        size = samples_per_pass(network, x, batch_size, one_pass=one_pass)
+        with forward_hooks({"features": place.module}, capture, before=place.is_input):
+            for part in slices(len(x), size):
+                captured.clear()
+                one_pass(x[part].clone())
+                value = captured[-1] if captured else None
+                if value is None or len(value) != part.stop - part.start:
+                    raise InvalidInput(
+                        f"Features need one tensor with a row per sample; {place.description} has none. Pass layer=, "
+                        "the name of another module."
+                    )
+                mask = token_mask(network, samples.form, x[part])
+                values = pool_positions(positions_first(value, place.module), pooling, mask)
+                # half precision loses digits in the sums of later computations
+                rows.append(values.to(torch.promote_types(values.dtype, torch.float32)).cpu())
+                bar.advance(part.stop - part.start)
+    return torch.cat(rows)
+
+
+def _check_values(values: Tensor, place: FeaturePlace) -> None:
+    flat = values.flatten(1)
+    n_invalid = int((~flat.isfinite().all(1)).sum())
+    if n_invalid:
+        raise InvalidInput(
+            f"Features must be finite; {place.description} holds NaN or infinity for {n_invalid} of {len(flat)} "
+            "samples. Check the scale of the inputs, or pass layer=, the name of another module."
+        )
+    if len(flat) > 1 and bool((flat == flat[0]).all()):
+        raise InvalidInput(
+            f"Features must differ between samples; {place.description} is the same for all {len(flat)}. Pass layer=, "
+            "the name of another module."
+        )
+
+
+@memoize
+def extract_features(
+    network: nn.Module,
+    samples: Samples,
+    *,
+    layer: str | None = None,
+    pooling: str = "mean",
+    batch_size: int | None = None,
+) -> Features:
+    """Return the features of a network that is `ready` for these samples.
+
+    Args:
+        network: `Ready.network`, with the samples of the same `Ready`.
+        samples: The samples, validated.
+        layer: As for `embed`.
+        pooling: As for `embed`.
+        batch_size: As for `embed`.
+
+    Raises:
+        InvalidInput: As for `embed`.
+    """
+    network = with_data_statistics(network, samples.inputs)
+    with measurement_mode(network):
+        place = find_features(network, samples.inputs, layer)
+    values = _run(network, place, samples, pooling, batch_size)
+    _check_values(values, place)
+    return Features(values, place.description, _token_notes(network, samples))
+
+
+def _add(digest: Any, tensor: Tensor) -> None:
+    """Add type, shape and values of a tensor to a hash."""
+    digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
+    digest.update(tensor.detach().reshape(-1).contiguous().cpu().view(torch.uint8).numpy())
+
+
+def _cache_key(network: nn.Module, samples: Samples, layer: str | None, pooling: str) -> str:
+    """Return a hash of structure and weights of the network, of the inputs and the options."""
+    bare = getattr(network, "adapted_from", network)
+    digest = hashlib.sha256(f"{_CACHE_VERSION} {layer!r} {pooling} {type(bare).__qualname__} {bare!r}".encode())
+    for name, tensor in bare.state_dict().items():
+        digest.update(name.encode())
+        _add(digest, tensor)
+    for part in (samples.inputs,) if samples.form is None else samples.form.unpack(samples.inputs):
+        _add(digest, part)
+    names = None if samples.form is None else samples.form.names
+    digest.update(repr(names).encode())
+    return digest.hexdigest()
+
+
+def _read(path: Path, n: int) -> Tensor | None:
+    """Return cached features, None if there is no usable file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        values = load_file(path)["features"]
+    except (OSError, SafetensorError, KeyError):
+        return None
+    return values if len(values) == n else None
+
+
+def _write(path: Path, values: Tensor) -> None:
+    from safetensors.torch import save
+
+    make_folder(path.parent)
+    with atomic_writer(path, durable=False) as file:
+        file.write(save({"features": values.contiguous()}))
+
+
+def embed(
+    network: nn.Module,
+    data: Any,
+    *,
+    layer: str | None = None,
+    pooling: str = "mean",
+    batch_size: int | None = None,
+    cache_dir: str | Path | None = None,
+) -> Float[Tensor, "n ..."]:
+    """Return the features of a network for every sample, from one forward pass in evaluation mode.
+
+    Features of a pretrained network, with ridge regression in closed form, forecast a linear probe and find label
+    errors at a small part of the cost of fine-tuning: pass `(features, labels)` with the network None to
+    `forecast_accuracy`, `find_label_issues` and `estimate_label_noise`.
+
+    Without `layer`, features are the input of the last linear or convolutional layer, so that a new head does not
+    count. Hugging Face models of token ids, with or without PEFT adapters, are read at the output of their encoder,
+    because the pooler of a checkpoint is often untrained; sentence-transformers at their sentence embedding; networks
+    whose head is replaced by `nn.Identity` at their output. Batch norm layers that have seen no data get the statistics
+    of these data, on a copy. The network is not changed; Ctrl-C ends the pass.
+
+    Args:
+        network: A network in any form that `gapscope.measure` takes.
+        data: Inputs, with or without targets, in any form that `gapscope.measure` takes. Samples with the label -100
+            are omitted.
+        layer: Name of a module, as in `network.named_modules()`, whose output holds the features; None for the place
+            above.
+        pooling: Reduction over positions (tokens, pixels): "mean", "first" (a class token), "last", or "none" for
+            features of every position, [n, ..., d]. Masked tokens (`attention_mask`, or the padding token of the
+            network's configuration) do not count.
+        batch_size: Samples per pass; None: as many as memory allows, up to 512.
+        cache_dir: Folder that stores the features under a hash of the network's structure and weights, the inputs and
+            the options (not of the code of `forward`); the same call then reads them. None stores nothing.
+
+    Returns:
+        Features [n, d] in the network's precision, at least float32, on the CPU.
+
+    Raises:
+        InvalidInput: The network does not run on the inputs, has no module of this name or no last layer with one
+            input per sample, or the features are not finite or the same for all samples.
+        NotWritten: `cache_dir` cannot be written.
+
+    >>> network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> features = embed(network, torch.randn(5, 2))
+    >>> features.shape, bool((features >= 0).all())
+    (torch.Size([5, 3]), True)
+    """
+    check_choice("pooling", pooling, POOLINGS)
+    if batch_size is not None:
+        check_range("batch_size", batch_size, 1)
+    network, data = unwrap_estimator(network, data)
+    samples = as_samples(data)
+    prepared = ready(network, Samples(samples.inputs, form=samples.form))
+    path = None
+    if cache_dir is not None:
+        key = _cache_key(prepared.network, prepared.samples, layer, pooling)
+        path = Path(cache_dir) / f"features-{key[:32]}.safetensors"
+        cached = _read(path, len(samples))
+        if cached is not None:
+            return cached
+    features = extract_features(prepared.network, prepared.samples, layer=layer, pooling=pooling, batch_size=batch_size)
+    for note in features.notes:
+        warnings.warn(note, UserWarning, stacklevel=2)
+    if path is not None:
+        _write(path, features.values)
+    return features.values

@@ -1,0 +1,163 @@
+"""The place of a network's features: its encoder, or the input of its last linear layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import InputLayout
+from gapscope.inspection.hooks import ModuleCall, Weighted, module_named, record_module_calls
+from gapscope.inspection.outputs import prepare_inputs
+
+# Results of encoders by name: sentence-transformers, Hugging Face.
+HIDDEN = ("sentence_embedding", "last_hidden_state")
+# Layers whose features are in the last dimension, positions before it.
+_FEATURES_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.RMSNorm)
+_FEATURES_FIRST = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_MAX_CANDIDATES = 6
+MASKS = ("attention_mask", "mask")
+
+
+@dataclass(frozen=True)
+class FeaturePlace:
+    """Module whose input or output holds the features of a network.
+
+    Attributes:
+        module: The module.
+        is_input: Whether the features are its input, not its output.
+        description: The place in words, for messages.
+        runs_alone: Whether the module is an encoder that takes the inputs of the network.
+    """
+
+    module: nn.Module
+    is_input: bool
+    description: str
+    runs_alone: bool = False
+
+
+def _encoder(network: nn.Module) -> nn.Module | None:
+    """Return the encoder of a Hugging Face model, with or without adapters (None for others)."""
+    if hasattr(network, "get_base_model"):  # PEFT
+        network = network.get_base_model()  # type: ignore[operator]
+    encoder = getattr(network, "base_model", None)
+    is_hugging_face = hasattr(network, "config") and hasattr(network, "base_model_prefix")
+    return encoder if is_hugging_face and isinstance(encoder, nn.Module) else None
+
+
+def hidden_states(output: Any) -> Tensor | None:
+    """Return the features in the output of a module, None if it holds none."""
+    if isinstance(output, Mapping):
+        output = next((output[name] for name in HIDDEN if name in output), None)
+    if isinstance(output, tuple) and output:
+        output = output[0]
+    if isinstance(output, Tensor) and output.ndim > 1 and output.is_floating_point():
+        return output
+    return None
+
+
+def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePlace:
+    """Return the place of the features of a network that runs on `x`.
+
+    The output of the module called `layer`, if it is given. Else the output of the encoder for Hugging Face models of
+    token ids and for those without a head, because a pooler and a head may be untrained. Else the output of the
+    network, if its last module is an identity in place of a head, or the input of its last linear or convolutional
+    layer.
+
+    Raises:
+        InvalidInput: No module has this name, or the network has no last layer with one input per sample.
+    """
+    bare = getattr(network, "adapted_from", network)
+    if layer is not None:
+        return FeaturePlace(module_named(network, layer), False, f"the output of {layer!r}")
+    encoder = _encoder(bare)
+    has_tokens = encoder is not None and hasattr(encoder, "get_input_embeddings") and _embeds_tokens(encoder)
+    if encoder is not None and (has_tokens or encoder is bare):
+        return FeaturePlace(encoder, False, f"the output of {type(encoder).__name__}", runs_alone=True)
+    if any(type(module).__name__ == "Pooling" for module in bare.children()):  # sentence-transformers
+        return FeaturePlace(bare, False, f"the output of {type(bare).__name__}", runs_alone=True)
+    few = prepare_inputs(network, x[:2]).clone()
+    calls = record_module_calls(network, few)
+    weighted = [call for call in calls if isinstance(call.module, Weighted)]
+    if calls and _is_removed_head(calls[-1], weighted):
+        return FeaturePlace(calls[-1].module, False, "the output of the network")
+    last = weighted[-1] if weighted else None
+    if last is None or not isinstance(last.input, Tensor) or last.input.ndim < 2 or len(last.input) != len(few):
+        raise InvalidInput(_without_last_layer(last, calls, len(few)))
+    return FeaturePlace(last.module, True, f"the input of {last.name!r}")
+
+
+def _embeds_tokens(encoder: Any) -> bool:
+    """Return whether an encoder of Hugging Face embeds token ids (vision models embed patches)."""
+    try:
+        return isinstance(encoder.get_input_embeddings(), nn.Embedding)
+    except (NotImplementedError, AttributeError):
+        return False
+
+
+def _is_removed_head(last: ModuleCall, weighted: list[ModuleCall]) -> bool:
+    """Return whether the last module is an identity that does not merely follow the last layer."""
+    if not isinstance(last.module, nn.Identity) or hidden_states(last.output) is None:
+        return False
+    return not weighted or last.output is not weighted[-1].output
+
+
+def _without_last_layer(last: ModuleCall | None, calls: list[ModuleCall], n: int) -> str:
+    """Return the message for a network without a usable last layer, with the layers to choose from."""
+    got = "no linear or convolutional layer"
+    if last is not None:
+        shape = list(last.input.shape) if isinstance(last.input, Tensor) else type(last.input).__name__
+        got = f"{last.name!r} with the input {shape} for {n} samples"
+    names = [
+        call.name
+        for call in calls
+        if isinstance(call.output, Tensor) and call.output.ndim > 1 and len(call.output) == n
+    ]
+    choices = ", ".join(repr(name) for name in list(dict.fromkeys(names))[-_MAX_CANDIDATES:])
+    advice = f"Pass layer=, for example one of {choices}." if choices else "Pass layer=, the name of a module."
+    return f"Features need a last layer with one input per sample; got {got}. {advice}"
+
+
+def token_mask(network: nn.Module, form: InputLayout | None, x: Tensor) -> Bool[Tensor, "n t"] | None:
+    """Return which tokens count: the attention mask, or all but the padding (None if unknown)."""
+    parts = (x,) if form is None else form.unpack(x)
+    names = ("",) * len(parts) if form is None or form.names is None else form.names
+    for name, part in zip(names, parts, strict=True):
+        if name in MASKS and part.ndim == 2:
+            return part != 0
+    config = getattr(getattr(network, "adapted_from", network), "config", None)
+    padding = getattr(config, "pad_token_id", None)
+    ids = next((part for part in parts if part.ndim == 2 and not part.is_floating_point()), None)
+    return None if padding is None or ids is None else ids != padding
+
+
+def positions_first(features: Float[Tensor, "n ..."], module: nn.Module) -> Float[Tensor, "n ..."]:
+    """Return features of positions as [n, ..., d], from feature maps [n, d, ...] if they are such."""
+    is_map = features.ndim > 3 and not isinstance(module, _FEATURES_LAST)
+    is_map = is_map or (features.ndim > 2 and isinstance(module, _FEATURES_FIRST))
+    return features.movedim(1, -1) if is_map else features
+
+
+def pool_positions(
+    features: Float[Tensor, "n ... d"], pooling: str, mask: Bool[Tensor, "n t"] | None
+) -> Float[Tensor, "n ..."]:
+    """Reduce features [n, ..., d] of positions to one row per sample, or return them as they are."""
+    if features.ndim == 2 or pooling == "none":
+        return features
+    rows = features.flatten(1, -2)
+    if mask is None or mask.shape != rows.shape[:2]:
+        mask = torch.ones(rows.shape[:2], dtype=torch.bool)
+    mask = mask.to(rows.device)
+    if pooling == "mean":
+        weights = mask.to(rows.dtype)[:, :, None]
+        return (rows * weights).sum(1) / weights.sum(1).clamp_min(1.0)
+    order = torch.arange(rows.shape[1], device=rows.device)
+    position = order.expand_as(mask).masked_fill(~mask, -1).amax(1).clamp_min(0)
+    if pooling == "first":
+        position = order.expand_as(mask).masked_fill(~mask, rows.shape[1] - 1).amin(1)
+    return rows[torch.arange(len(rows), device=rows.device), position]
