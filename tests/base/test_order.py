@@ -31,7 +31,9 @@ LOADERS = {
     "shuffled": lambda: DataLoader(DATA, batch_size=7, shuffle=True),
     "dropping": lambda: DataLoader(DATA, batch_size=7, drop_last=True),
     "both": lambda: DataLoader(DATA, batch_size=7, shuffle=True, drop_last=True),
-    "weighted": lambda: DataLoader(DATA, batch_size=7, sampler=WeightedRandomSampler(torch.rand(50) + 0.1, 80)),
+    "weighted": lambda: DataLoader(
+        DATA, batch_size=7, sampler=WeightedRandomSampler((torch.rand(50) + 0.1).tolist(), 80)
+    ),
     "repeating": lambda: DataLoader(DATA, batch_size=7, sampler=RandomSampler(DATA, replacement=True, num_samples=80)),
     "own batches": lambda: DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 7, drop_last=False)),
     "own sampler": lambda: DataLoader(DATA, batch_size=7, sampler=list(range(49, -1, -1))),
@@ -53,7 +55,7 @@ def test_loaders_are_read_in_the_order_of_their_data_set(name: str) -> None:
     "sampler",
     [
         SubsetRandomSampler(EVEN.tolist()),
-        WeightedRandomSampler((torch.arange(50) % 2 == 0).double(), 30),
+        WeightedRandomSampler((torch.arange(50) % 2 == 0).double().tolist(), 30),
         EVEN.tolist(),
     ],
     ids=["subset", "weights of 0", "list"],

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapscope.base.containers import collate_data, naming_note, with_canonical_strides
+from gapscope.base.columns import with_canonical_strides
+from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.targets import (
     IGNORED,
@@ -24,6 +25,13 @@ from gapscope.base.targets import (
 )
 from gapscope.base.task import CLASS_AXES, Task, parse_kind, task_of
 
+ADVICE = {
+    "classification": "Pass y.float() if these are no labels.",
+    "multi-label": "Pass one of the labels at a time: (x, y[:, k].long()).",
+    "positions": "Pass one label per sample, or features of single positions with their labels.",
+    "regression": "Pass y.long() if these are labels.",
+}
+"""What to do if a function has no answer for a task."""
 TASK_NOTES = (ONE_HOT_NOTE, MULTI_LABEL_NOTE)
 """Notes about a task that was inferred from targets alone."""
 
@@ -207,6 +215,23 @@ class Samples:
         """Kind of the task: "classification", "multi-label", "positions", "regression"; empty without targets."""
         return "" if self.targets is None else task_of(self.targets, is_counted=False).kind
 
+    def require_kind(self, owner: str, *kinds: str) -> None:
+        """Raise InvalidInput unless the task is of one of these kinds.
+
+        Args:
+            owner: What has an answer for these kinds alone, as the subject of a sentence.
+            kinds: Kinds of tasks.
+
+        Raises:
+            InvalidInput: The task is of another kind.
+        """
+        if self.kind in kinds:
+            return
+        task = self.task
+        raise InvalidInput(
+            f"{owner} has no answer for this task ({task}); it has one for {', '.join(kinds)}. {ADVICE[task.kind]}"
+        )
+
     @property
     def is_classification(self) -> bool:
         """True for class labels, one per sample."""
@@ -310,7 +335,7 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         InvalidInput: The data have another form, or hold nothing usable; a stream does not end.
     """
     if isinstance(data, Samples):
-        return data if task is None else _with_task(data, task)
+        return data if task is None else with_task(data, task)
     collated = collate_data(data, at_most)
     inputs, form, notes = collated.inputs, None, list(collated.notes)
     if isinstance(inputs, Tensor):
@@ -349,92 +374,12 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
     )
 
 
-def _with_task(samples: Samples, task: str) -> Samples:
+def with_task(samples: Samples, task: str) -> Samples:
     """Return samples whose targets are read as those of another task."""
     raw = samples.y if samples.unsettled is None else samples.unsettled
     notes = tuple(note for note in samples.notes if note not in TASK_NOTES)
     targets = parse_targets(raw, [], parse_kind(task))
     return replace(samples, targets=targets, notes=notes, unsettled=None, class_axis=CLASS_AXES.get(task))
-
-
-def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
-    """Return a second data set (test, validation) as Samples that can be compared with the first.
-
-    Both must have one task; the first decides it. Named classes get the numbers that they have in the first.
-
-    Args:
-        data: The second data set, in any form of `as_samples`.
-        first: The first data set.
-        owner: Name of the argument, for messages.
-
-    Raises:
-        InvalidInput: The second has other inputs, another task, or classes that the first has not.
-    """
-    second = as_samples(data)
-    second = _numbered_as(second, first, owner)
-    second = _with_task_of(second, first, owner)
-    shapes = [_input_shapes(samples) for samples in (second, first)]
-    if shapes[0] != shapes[1]:
-        raise InvalidInput(
-            f"{owner} must have the inputs of the first data set, {_described(shapes[1])}; got "
-            f"{_described(shapes[0])}. Prepare both in the same way."
-        )
-    return second
-
-
-def _input_shapes(samples: Samples) -> dict[str, tuple[int, ...]]:
-    """Return the shape of one sample of each input, by name."""
-    if samples.form is None:
-        return {"inputs": tuple(samples.inputs.shape[1:])}
-    parts = samples.form.unpack(samples.inputs[:1])
-    names = samples.form.names or tuple(f"input {i}" for i in range(len(parts)))
-    # sequences of different lengths fit one network
-    return {
-        name: () if part.ndim == 2 and not part.is_floating_point() else tuple(part.shape[1:])
-        for name, part in zip(names, parts, strict=True)
-    }
-
-
-def _described(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {list(shape)}" if shape else name for name, shape in shapes.items())
-
-
-def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
-    """Number the named classes of the second data set as in the first."""
-    names, known = second.class_names, first.class_names
-    if names == known:
-        return second
-    if not names or not known:
-        words, numbers = (owner, "the first") if names else ("the first", owner)
-        raise InvalidInput(
-            f"Both data sets must name their classes in the same way; {words} has names, {numbers} has numbers. Pass "
-            "labels of one type."
-        )
-    unknown = [name for name in names if name not in known and bool((second.y == names.index(name)).any())]
-    if unknown:
-        raise InvalidInput(
-            f"{owner} has classes that the first data set has not: {', '.join(map(repr, unknown[:5]))}; known are "
-            f"{', '.join(map(repr, known[:5]))}{', ...' if len(known) > 5 else ''}. Correct or drop these labels."
-        )
-    codes = torch.tensor([known.index(name) if name in known else 0 for name in names])
-    old, new = set(naming_note(names)), naming_note(known)
-    notes = tuple(note for note in second.notes if note not in old)
-    targets = codes.to(second.y.device)[second.y]
-    return replace(second, targets=targets, class_names=known, notes=(*notes, *new))
-
-
-def _with_task_of(second: Samples, first: Samples, owner: str) -> Samples:
-    """Read the targets of the second data set as those of the first's task."""
-    if second.targets is None or first.targets is None or second.kind == first.kind:
-        return second
-    raw = second.targets if second.unsettled is None else second.unsettled
-    try:
-        return _with_task(second, first.kind)
-    except InvalidInput:
-        raise InvalidInput(
-            f"Both data sets must have one task; the first is {first.task}, {owner} has targets {raw.dtype} of shape "
-            f"{list(raw.shape)}. Pass targets of one kind."
-        ) from None
 
 
 def slices(n: int, chunk_size: int) -> Iterator[slice]:
