@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from torch.utils.checkpoint import checkpoint
 
 from fuzz.construct import CONSTRUCTS, Construct, Sizes, linear, norm_layer, on_channels, random_scales, token
 from gradients.reference import Wrapped
@@ -115,12 +114,6 @@ def _batch_scaled(net: Any, x: Tensor) -> Tensor:
     return h / h.detach().abs().max()
 
 
-def _reentrant(net: Any, x: Tensor) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that nothing has a gradient, where gradients are off
-        return checkpoint(net.layer, net.before(x), use_reentrant=True)
-
-
 def _around_linear(forward: Callable[[Any, Tensor], Tensor], **traits: bool) -> Construct:
     return Construct(lambda s: Wrapped(forward, layer=linear(s)), **traits)
 
@@ -154,8 +147,5 @@ CONSTRUCTS |= {
     "batch norm without statistics": Construct(
         lambda s: Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features, track_running_stats=False))),
         refused=True,
-    ),
-    "checkpoint that hides its parameters": Construct(
-        lambda s: Wrapped(_reentrant, before=nn.Linear(s.features, s.features), layer=linear(s)), refused=True
     ),
 }

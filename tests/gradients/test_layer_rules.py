@@ -8,12 +8,9 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients import layer_rules
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.layer_rules import Call, layer_rule, rule_of
-from gapscope.gradients.tape import record_forward
-from gapscope.gradients.traces import one_hot_cotangents
 from gradients.reference import Wrapped, check_traces, headed
 
 
@@ -92,11 +89,3 @@ def test_keyword_arguments() -> None:
         lambda net, x: net.second(input=torch.tanh(net.first(input=x))), first=nn.Linear(3, 4), second=nn.Linear(4, 2)
     )
     check_traces(network.double(), torch.randn(3, 3, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
-def test_embeddings_that_change_weights_or_gradients_raise(options: dict[str, Any]) -> None:
-    network = nn.Sequential(nn.Embedding(5, 4, **options), nn.Flatten(), nn.Linear(8, 2))
-    tape, outputs = record_forward(network, torch.tensor([[1, 2], [3, 4]]))
-    with pytest.raises(ReplaceLayer, match=r"Embedding '0' must have max_norm=None and scale_grad_by_freq=False"):
-        tape.contributions(outputs, one_hot_cotangents(outputs))

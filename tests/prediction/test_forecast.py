@@ -129,7 +129,7 @@ def test_a_budget_for_few_outputs_combines_them(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(few.predictions, expected.predictions)
 
 
-@pytest.mark.parametrize("name", ["kernel_leave_one_out", "forward_pass"])
+@pytest.mark.parametrize("name", ["kernel_leave_one_out", "extract_features"])
 def test_interrupts_keep_the_finished_rows(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.inspection.hooks import ACTIVATIONS, Weighted, kind, named_modules, record_module_calls
+from gapscope.inspection.interrupts import postponed_interrupts
 
 # fx patches torch while it traces: two at once would restore each other's patches
 _TRACING = threading.Lock()
@@ -99,22 +101,33 @@ class TracedGraph:
         return next((node for node in self.graph.nodes if self.label(node) == layer), None)
 
 
+@contextmanager
+def _restored_after_tracing(network: nn.Module) -> Iterator[None]:
+    """Undo what the body changes: attributes of the modules, and fx's patches of all modules of the process."""
+    attributes = [(module, dict(vars(module))) for module in network.modules()]
+    with postponed_interrupts(), _TRACING:
+        call, get_attribute = nn.Module.__call__, nn.Module.__getattr__
+        try:
+            yield
+        finally:
+            nn.Module.__call__ = call
+            nn.Module.__getattr__ = get_attribute
+            for module, content in attributes:
+                vars(module).clear()
+                vars(module).update(content)
+
+
 def trace(network: nn.Module) -> TracedGraph | None:
     """Return the network's operations, None if its forward cannot be traced symbolically.
 
     Attributes that the forward pass changes during tracing are restored.
     """
     root, tracer = _Root(network), _Tracer(network)
-    attributes = [(module, dict(vars(module))) for module in network.modules()]
     try:
-        with _TRACING:
+        with _restored_after_tracing(network):
             graph = tracer.trace(root)
     except Exception:  # user code: with symbols instead of tensors it may raise anything
         return None
-    finally:
-        for module, content in attributes:
-            vars(module).clear()
-            vars(module).update(content)
     output = next(node for node in graph.nodes if node.op == "output").args[0]
     if not isinstance(output, fx.Node):
         return None

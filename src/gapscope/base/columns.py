@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -56,7 +56,7 @@ def with_canonical_strides(tensor: Tensor) -> Tensor:
     """
     if not tensor.is_contiguous() or tensor.is_sparse or tensor.numel() == 0:
         return tensor
-    strides = []
+    strides: list[int] = []
     step = 1
     for size in reversed(tensor.shape):
         strides.insert(0, step)
@@ -85,7 +85,7 @@ def column(value: Any) -> Tensor:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     # a copy in C order: torch takes no negative strides
-    tensor = with_canonical_strides(torch.from_numpy(array.copy(order="C")))
+    tensor = with_canonical_strides(torch.from_numpy(array.copy(order="C")))  # pyright: ignore[reportUnknownMemberType]
     return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
 
 
@@ -105,7 +105,8 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
     if hasattr(value, "cat"):
         categories = value.cat.categories
         names = tuple(str(name) for name in categories)
-        return torch.from_numpy(value.cat.codes.to_numpy().astype("int64")), names
+        codes = torch.from_numpy(value.cat.codes.to_numpy().astype("int64"))  # pyright: ignore[reportUnknownMemberType]
+        return codes, names
     array = value.to_numpy() if library_of(value) == "pandas" else value
     array = _as_numbers(array)
     if array.dtype.kind not in "OUST" or array.ndim != 1:
@@ -121,8 +122,8 @@ def _check_no_missing_labels(value: Any) -> None:
         return  # numbers: NaN is refused with the targets
     import pandas
 
-    missing = pandas.isna(value)
-    n_missing = int(missing.to_numpy().sum() if hasattr(missing, "to_numpy") else missing.sum())
+    missing = cast("Any", pandas).isna(value)
+    n_missing = int(missing.sum())
     if n_missing:
         raise InvalidInput(f"Every sample needs a label; {n_missing} of {len(value)} are missing. Drop these samples.")
 

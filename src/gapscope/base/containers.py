@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,20 +9,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gapscope.base.columns import column, is_column, label_column, library_of, naming_note
 from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.loader_order import is_sequential, plan_reading
 from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
 
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
@@ -239,7 +229,7 @@ def _join_batches(batches: Iterable[Any], at_most: int | None = None) -> Collate
 def _hugging_face(data: Any) -> CollatedData:
     """Read a whole `datasets.Dataset` without its text columns."""
     rows = data.with_format("torch")[:]
-    incomplete = [name for name, value in rows.items() if isinstance(value, list) and any(v is None for v in value)]
+    incomplete = [name for name, value in rows.items() if is_list(value) and any(item is None for item in value)]
     if incomplete:
         raise InvalidInput(
             f"Every sample needs all its values; {', '.join(incomplete)} of the Dataset hold None. Drop these samples: "
@@ -254,77 +244,25 @@ def _hugging_face(data: Any) -> CollatedData:
     return _from_mapping(rows)
 
 
-def _sampled_rows(loader: DataLoader[Any], n: int) -> Tensor | None:
-    """Return the sorted row numbers that the sampler of a loader yields (None for all rows).
-
-    One pass of a sampler of unknown type is read, without moving the global random states.
-    """
-    batch_sampler: Any = loader.batch_sampler
-    sampler: Any = getattr(batch_sampler, "sampler", loader.sampler)
-    has_own_batches = batch_sampler is not None and type(batch_sampler) is not BatchSampler
-    if not has_own_batches and isinstance(sampler, SequentialSampler | RandomSampler):
-        return None
-    if not has_own_batches and isinstance(sampler, WeightedRandomSampler):
-        rows = torch.as_tensor(sampler.weights).nonzero()[:, 0].tolist()
-    elif not has_own_batches and isinstance(sampler, SubsetRandomSampler):
-        rows = [int(row) for row in sampler.indices]
-    else:
-        # a sampler may go on for ever; ten passes over the data set are enough to see its rows
-        items = itertools.islice(iter(batch_sampler if has_own_batches else sampler), 10 * n)
-        rows = [int(row) for item in items for row in (item if has_own_batches else [item])]
-    distinct = torch.tensor(sorted(set(rows)), dtype=torch.int64)
-    return None if len(distinct) == n else distinct
-
-
-def _is_sequential(loader: DataLoader[Any]) -> bool:
-    """Return whether a loader yields all rows of its data set once, in order."""
-    batch_sampler: Any = loader.batch_sampler
-    if batch_sampler is None:
-        return isinstance(loader.sampler, SequentialSampler)
-    is_plain = type(batch_sampler) is BatchSampler and not batch_sampler.drop_last
-    return is_plain and isinstance(batch_sampler.sampler, SequentialSampler)
-
-
-def _read_in_order(loader: DataLoader[Any], at_most: int | None) -> CollatedData:
+def _read_in_order(loader: Any, at_most: int | None) -> CollatedData:
     """Read the data set of a loader in order, whatever the order of the loader."""
-    dataset: Any = loader.dataset
-    n = len(dataset)
-    rows = _sampled_rows(loader, n)
-    notes = ["The loader does not yield its data set in order: the data set was read in order instead."]
-    if rows is not None:
-        notes.append(f"{len(rows)} of {n} samples were read: those that the sampler of the loader yields.")
-    n_rows = n if rows is None else len(rows)
-    if loader.batch_sampler is None:
-        rows = None  # items are batches, whose samples have no numbers
-        ordered: Iterable[Any] = DataLoader(dataset, batch_size=None, collate_fn=loader.collate_fn)
-        collated = _join_batches(ordered, at_most)
-        collated.notes += notes[:1]
+    plan = plan_reading(loader, at_most)
+    collated = _join_batches(plan.loader, None if plan.has_rows else at_most)
+    collated.notes += plan.notes
+    if not plan.has_rows:
         return collated
-    if at_most is not None and at_most < n_rows:
-        # a loader that shuffles shows what all samples are like; the first ones may all be of one class
-        chosen = torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:at_most].sort().values
-        rows = chosen if rows is None else rows[chosen]
-    ordered = DataLoader(
-        dataset if rows is None else Subset(dataset, rows.tolist()),
-        batch_size=loader.batch_size or 256,
-        collate_fn=loader.collate_fn,
-        num_workers=loader.num_workers,
-        worker_init_fn=loader.worker_init_fn,
-    )
-    collated = _join_batches(ordered)
-    collated.notes += notes
-    if _length(collated.inputs) == (n if rows is None else len(rows)):
-        collated.rows = rows
+    if _length(collated.inputs) == plan.n_rows:
+        collated.rows = plan.rows
     else:  # the collate function drops or adds samples
         collated.has_order = False
     return collated
 
 
-def _from_loader(loader: DataLoader[Any], at_most: int | None) -> CollatedData:
+def _from_loader(loader: Any, at_most: int | None) -> CollatedData:
     """Read a loader once, without moving the global random state of torch."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
         is_stream = isinstance(loader.dataset, IterableDataset)
-        if not is_stream and not _is_sequential(loader):
+        if not is_stream and not is_sequential(loader):
             return _read_in_order(loader, at_most)
         collated = _join_batches(loader, at_most)
         if is_stream:
@@ -332,7 +270,7 @@ def _from_loader(loader: DataLoader[Any], at_most: int | None) -> CollatedData:
         return collated
 
 
-def _repeats_first_batch(loader: DataLoader[Any], collated: CollatedData) -> bool:
+def _repeats_first_batch(loader: Any, collated: CollatedData) -> bool:
     """Return whether a stream that is read again begins with the same samples."""
     again = next(iter(loader), None)
     if again is None:
@@ -355,7 +293,7 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     """
     _check_not_sparse(data)
     if isinstance(data, DataLoader):
-        return _from_loader(cast("DataLoader[Any]", data), at_most)
+        return _from_loader(data, at_most)
     if isinstance(data, Dataset):
         return _from_loader(DataLoader(cast("Dataset[Any]", data), batch_size=256), at_most)
     if library_of(data) == "datasets":

@@ -13,8 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gapscope.base.errors import NotMeasurable, check_choice
 from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
+from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint
 from gapscope.inspection.execution import SharedContext
-from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint, explain_torch_errors
+from gapscope.inspection.outputs import as_real, explain_torch_errors
 from gapscope.inspection.restoring import preserve_state
 
 

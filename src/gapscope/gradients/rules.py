@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from gapscope.base.errors import ReplaceLayer
 from gapscope.gradients.contributions import Contribution, DenseJacobian, EmbeddingContribution, OuterProductFactors
 from gapscope.gradients.layer_rules import Call, layer_rule
 from gapscope.gradients.layouts import PrecomputedColumns, Tokens, Windows
@@ -36,12 +35,6 @@ def linear(call: Call, gradient: Float[Tensor, "c n *positions o"]) -> list[Cont
 def embedding(call: Call, gradient: Float[Tensor, "c n *positions e"]) -> list[Contribution]:
     """Add each position's derivative to the row that it read, except for the padding row."""
     module = call.module
-    if module.max_norm is not None or module.scale_grad_by_freq:
-        raise ReplaceLayer(
-            f"Embedding '{call.name}' must have max_norm=None and scale_grad_by_freq=False, which change weights or "
-            f"gradients without autograd; got max_norm={module.max_norm}, "
-            f"scale_grad_by_freq={module.scale_grad_by_freq}. Build the layer with the defaults."
-        )
     c, n, *_, e = gradient.shape
     rows = call.inputs.reshape(n, -1)
     g = gradient.reshape(c, n, -1, e).transpose(2, 3)  # [C, N, E, T]

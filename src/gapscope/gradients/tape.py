@@ -25,6 +25,7 @@ from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats
 from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, accepts_leading_dims, apply_rule, rule_of
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
+from gapscope.gradients.refused_layers import check_layers
 from gapscope.gradients.rules import attention, can_be_unfolded, linear
 from gapscope.inspection.outputs import checked_outputs, eager_mode, explain_torch_errors, raw_outputs, unwrapped
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution
@@ -285,6 +286,7 @@ def record_calls(
     """Record the forward pass in the body, eagerly and without wrappers of the network."""
     network = unwrapped(network)
     modules = dict(network.named_modules())
+    check_layers(modules)
     tape = Tape(network, modules, inputs, substituted)
     with ExitStack() as stack:
         stack.enter_context(eager_mode())

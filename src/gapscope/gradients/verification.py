@@ -42,8 +42,9 @@ from gapscope.base.errors import GapscopeError, NeverSupported, NotMeasurable
 from gapscope.gradients.backward import gradients_at
 from gapscope.gradients.broadcasts import merge_contributions
 from gapscope.gradients.tape import Tape, join_names, record_forward
+from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint
 from gapscope.inspection.independence import Perturbation, highest_precision_dtype, is_sample_independent
-from gapscope.inspection.outputs import as_real, check_no_reentrant_checkpoint
+from gapscope.inspection.outputs import as_real
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, cast_like, cast_network
 from gapscope.results.progress import notify

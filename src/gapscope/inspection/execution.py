@@ -16,16 +16,36 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gapscope.base.errors import InvalidInput
+from gapscope.inspection.interrupts import postponed_interrupts
 
 
 class FairLock:
-    """Reentrant lock, granted in order of request."""
+    """Reentrant lock, granted in order of request. Interrupts wait while it is taken or released."""
 
     def __init__(self) -> None:
         self._guard, self._owner, self._depth = threading.Lock(), 0, 0
         self._waiting: deque[threading.Event] = deque()
+        self._postponed: list[AbstractContextManager[None]] = []  # one per depth, of the owner
 
     def __enter__(self) -> None:
+        postponed = postponed_interrupts()
+        postponed.__enter__()
+        try:
+            self._acquire()
+        except BaseException as error:
+            postponed.__exit__(type(error), error, error.__traceback__)
+            raise
+        self._postponed.append(postponed)
+
+    def __exit__(self, *error: object) -> None:
+        postponed = self._postponed.pop()
+        with self._guard:
+            self._depth -= 1
+            if self._depth == 0:
+                self._pass_on()
+        postponed.__exit__(None, None, None)
+
+    def _acquire(self) -> None:
         thread = threading.get_ident()
         with self._guard:
             if self._owner in (0, thread):
@@ -44,12 +64,6 @@ class FairLock:
             raise
         self._owner, self._depth = thread, 1
 
-    def __exit__(self, *error: object) -> None:
-        with self._guard:
-            self._depth -= 1
-            if self._depth == 0:
-                self._pass_on()
-
     def _pass_on(self) -> None:
         # -1 until the next thread runs, so that no third one overtakes it
         self._owner = -1 if self._waiting else 0
@@ -67,10 +81,11 @@ RANDOM_STREAMS = FairLock()
 def network_lock(network: nn.Module) -> Iterator[None]:
     """Hold the lock of a network in the body (an adapter has that of its network)."""
     network = getattr(network, "adapted_from", network)
-    with _GUARD:
-        lock = _NETWORK_LOCKS.setdefault(network, FairLock())
-    with lock:
-        yield
+    with postponed_interrupts():
+        with _GUARD:
+            lock = _NETWORK_LOCKS.setdefault(network, FairLock())
+        with lock:
+            yield
 
 
 def is_only_thread() -> bool:
@@ -90,17 +105,18 @@ class SharedContext:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Run the body within the context."""
-        with self._lock:
-            if self._count == 0:
-                self._stack.enter_context(self._make())
-            self._count += 1
-        try:
-            yield
-        finally:
+        with postponed_interrupts():
             with self._lock:
-                self._count -= 1
                 if self._count == 0:
-                    self._stack.close()
+                    self._stack.enter_context(self._make())
+                self._count += 1
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._count -= 1
+                    if self._count == 0:
+                        self._stack.close()
 
 
 _DRAWING = frozenset({

@@ -17,20 +17,17 @@ from torch.nn.parameter import is_lazy
 
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, ReplaceLayer
 from gapscope.base.samples import check_holds_numbers, has_finite_sum, slices
+from gapscope.inspection.checkpoints import REENTRANT, direct_checkpoints
 from gapscope.inspection.chunking import rows_per_pass
 from gapscope.inspection.execution import SharedContext, compute_distributed, network_lock
 from gapscope.inspection.memoization import tensor_version
-from gapscope.inspection.restoring import preserve_state
+from gapscope.inspection.restoring import preserve_state, renormalized_weights
 
 # Default chunk sizes, where memory allows: more samples make a forward pass, or one with gradients, no faster.
 DEFAULT_CHUNK_SIZE, BACKWARD_CHUNK_SIZE = 512, 256
 # Inputs with at most so many entries (or token ids) run at once without a trial: for small and for large networks.
 _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
 _LARGE, _FEW_ENTRIES_OF_LARGE = 2**20, 2**14
-_REENTRANT = (
-    "Got torch.utils.checkpoint with use_reentrant=True, which hides gradients inside the graph; they are needed. Call "
-    "it with use_reentrant=False."
-)
 # Names of outputs in a mapping: of Hugging Face and torchvision, then of encoders.
 _OUTPUT_NAMES = ("logits", "out", "sentence_embedding", "last_hidden_state")
 # Messages of torch about inputs and weights of different types.
@@ -141,20 +138,7 @@ def explain_torch_errors() -> Iterator[None]:
             raise InvalidInput(message) from error
         if "use_reentrant" not in str(error):
             raise
-        raise ReplaceLayer(_REENTRANT) from error
-
-
-def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
-    """Raise ReplaceLayer if the outputs' graph hides the parameters that it uses."""
-    visited, waiting = set(), [outputs.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in visited:
-            continue
-        if node.name() == "CheckpointFunctionBackward":
-            raise ReplaceLayer(_REENTRANT)
-        visited.add(node)
-        waiting += [following for following, _ in node.next_functions]
+        raise ReplaceLayer(REENTRANT) from error
 
 
 @contextmanager
@@ -184,6 +168,7 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
     with network_lock(network):
         modes = [(module, module.training) for module in network.modules()]
         parameters = [(p, p.grad, p.requires_grad, tensor_version(p)) for p in network.parameters()]
+        renormalized = {id(weight) for weight in renormalized_weights(network)}
         try:
             with (
                 torch.inference_mode(False),
@@ -191,6 +176,7 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
                 _without_autocast(),
                 preserve_state(network, own_draws=mode == "train"),
                 eager_mode(),
+                direct_checkpoints(),
                 explain_torch_errors(),
             ):
                 for parameter, *_ in parameters:
@@ -203,7 +189,7 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
             for parameter, gradient, requires_grad, _ in parameters:
                 parameter.requires_grad_(requires_grad)
                 parameter.grad = gradient
-        if any(tensor_version(parameter) != version for parameter, _, _, version in parameters):
+        if any(tensor_version(p) != version and id(p) not in renormalized for p, _, _, version in parameters):
             raise GapscopeError(
                 "Weights were changed in place by a measure; it must not change them. Use "
                 "torch.func.functional_call with changed copies instead."

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.inspection.execution import DrawWatch, is_only_thread
+from gapscope.inspection.interrupts import postponed_interrupts
 
 _CONTAINERS = (dict, OrderedDict, list, set)
 
@@ -45,12 +46,13 @@ def preserve_rng_state(*, own_draws: bool = True) -> Iterator[None]:
     """
     states = _RngStates()
     watch = None if own_draws or is_only_thread() else DrawWatch()
-    try:
-        with watch or nullcontext():
-            yield
-    finally:
-        if watch is None or watch.has_drawn:
-            states.restore()
+    with postponed_interrupts():
+        try:
+            with watch or nullcontext():
+                yield
+        finally:
+            if watch is None or watch.has_drawn:
+                states.restore()
 
 
 class _Attributes:
@@ -86,25 +88,32 @@ class _Values:
             self.buffer.copy_(self.copy)
 
 
+def renormalized_weights(network: nn.Module) -> list[Tensor]:
+    """Return the weights that a forward pass rescales in place: those of embeddings with `max_norm`."""
+    embeddings = (module for module in network.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
+    return [module.weight for module in embeddings if module.max_norm is not None]
+
+
 @contextmanager
 def preserve_state(network: nn.Module, *, own_draws: bool | None = None) -> Iterator[None]:
     """Restore all module attributes, buffer values and random states after the body.
 
-    Values of parameters must not be changed in the body. `own_draws` as for `preserve_rng_state`; None for True if a
-    module is in training mode.
+    Values of parameters must not be changed in the body, except by embeddings with `max_norm`. `own_draws` as for
+    `preserve_rng_state`; None for True if a module is in training mode.
     """
     if own_draws is None:
         own_draws = any(module.training for module in network.modules())
     # attributes of a script module are in its compiled part
     modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
     attributes = [_Attributes(module) for module in modules]
-    values = [_Values(buffer) for buffer in network.buffers()]
-    try:
-        with preserve_rng_state(own_draws=own_draws):
-            yield
-    finally:
-        for saved in attributes:
-            saved.restore()
-        with torch.no_grad():
-            for value in values:
-                value.restore()
+    values = [_Values(tensor) for tensor in (*network.buffers(), *renormalized_weights(network))]
+    with postponed_interrupts():
+        try:
+            with preserve_rng_state(own_draws=own_draws):
+                yield
+        finally:
+            for saved in attributes:
+                saved.restore()
+            with torch.no_grad():
+                for value in values:
+                    value.restore()

@@ -18,8 +18,7 @@ from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.memoization import memoize
-from gapscope.inspection.network_adapter import call_network
-from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
+from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.measures.feature_layer import (
     MASKS,
@@ -33,6 +32,7 @@ from gapscope.measures.feature_layer import (
 from gapscope.results.progress import progress
 
 POOLINGS = ("mean", "first", "last", "none")
+MAX_OUTPUTS = 4096  # per sample; those of language models are not stored
 # changes when the same arguments give other features
 _CACHE_VERSION = 1
 # Texts are probably cut off if so many times as many fill all tokens as are one token shorter.
@@ -46,11 +46,13 @@ class Features:
     Attributes:
         values: [n, d] on the CPU, or [n, ..., d] of positions without pooling.
         place: Where they are in the network, in words.
+        outputs: Outputs [n, K] of the same pass; None if K is above 4,096.
         notes: Sentences about the data.
     """
 
     values: Float[Tensor, "n ..."]
     place: str
+    outputs: Float[Tensor, "n k"] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -73,30 +75,25 @@ def _token_notes(network: nn.Module, samples: Samples) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _run(network: nn.Module, place: FeaturePlace, samples: Samples, pooling: str, batch_size: int | None) -> Tensor:
-    """Return the pooled features of all samples, from one forward pass."""
+def _run(
+    network: nn.Module, place: FeaturePlace, samples: Samples, pooling: str, batch_size: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the pooled features and the outputs of all samples, from one forward pass."""
     captured: list[Tensor | None] = []
 
     def capture(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any = None) -> None:
         value = inputs[0] if place.is_input and inputs else output
         captured.append(hidden_states(value))
 
-    def one_pass(part: Tensor) -> None:
-        if place.runs_alone and samples.form is not None:
-            call_network(place.module, samples.form, part)
-        elif place.runs_alone:
-            place.module(part)
-        else:
-            network(part)
-
     rows: list[Tensor] = []
+    outputs: list[Tensor] = []
     with measurement_mode(network), torch.no_grad(), progress("computing features", len(samples)) as bar:
         x = prepare_inputs(network, samples.inputs)
-        size = samples_per_pass(network, x, batch_size, one_pass=one_pass)
+        size = samples_per_pass(network, x, batch_size)
         with forward_hooks({"features": place.module}, capture, before=place.is_input):
             for part in slices(len(x), size):
                 captured.clear()
-                one_pass(x[part].clone())
+                result = checked_outputs(network(x[part].clone()), part.stop - part.start)
                 value = captured[-1] if captured else None
                 if value is None or len(value) != part.stop - part.start:
                     raise InvalidInput(
@@ -107,8 +104,10 @@ def _run(network: nn.Module, place: FeaturePlace, samples: Samples, pooling: str
                 values = pool_positions(positions_first(value, place.module), pooling, mask)
                 # half precision loses digits in the sums of later computations
                 rows.append(values.to(torch.promote_types(values.dtype, torch.float32)).cpu())
+                if result.shape[1] <= MAX_OUTPUTS:
+                    outputs.append(result.float().cpu())
                 bar.advance(part.stop - part.start)
-    return torch.cat(rows)
+    return torch.cat(rows), torch.cat(outputs) if outputs else None
 
 
 def _check_values(values: Tensor, place: FeaturePlace) -> None:
@@ -150,9 +149,9 @@ def extract_features(
     network = with_data_statistics(network, samples.inputs)
     with measurement_mode(network):
         place = find_features(network, samples.inputs, layer)
-    values = _run(network, place, samples, pooling, batch_size)
+    values, outputs = _run(network, place, samples, pooling, batch_size)
     _check_values(values, place)
-    return Features(values, place.description, _token_notes(network, samples))
+    return Features(values, place.description, outputs, _token_notes(network, samples))
 
 
 def _add(digest: Any, tensor: Tensor) -> None:
@@ -211,10 +210,10 @@ def embed(
     `forecast_accuracy`, `find_label_issues` and `estimate_label_noise`.
 
     Without `layer`, features are the input of the last linear or convolutional layer, so that a new head does not
-    count. Hugging Face models of token ids, with or without PEFT adapters, are read at the output of their encoder,
-    because the pooler of a checkpoint is often untrained; sentence-transformers at their sentence embedding; networks
-    whose head is replaced by `nn.Identity` at their output. Batch norm layers that have seen no data get the statistics
-    of these data, on a copy. The network is not changed; Ctrl-C ends the pass.
+    count. Networks that are or hold a Hugging Face model of token ids, with or without PEFT adapters, are read at the
+    output of its encoder, because the pooler of a checkpoint is often untrained; sentence-transformers at their
+    sentence embedding; networks whose head is replaced by `nn.Identity` at their output. Batch norm layers that have
+    seen no data get the statistics of these data, on a copy. The network is not changed; Ctrl-C ends the pass.
 
     Args:
         network: A network in any form that `gapscope.measure` takes.

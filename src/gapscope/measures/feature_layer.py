@@ -32,22 +32,18 @@ class FeaturePlace:
         module: The module.
         is_input: Whether the features are its input, not its output.
         description: The place in words, for messages.
-        runs_alone: Whether the module is an encoder that takes the inputs of the network.
     """
 
     module: nn.Module
     is_input: bool
     description: str
-    runs_alone: bool = False
 
 
-def _encoder(network: nn.Module) -> nn.Module | None:
-    """Return the encoder of a Hugging Face model, with or without adapters (None for others)."""
-    if hasattr(network, "get_base_model"):  # PEFT
-        network = network.get_base_model()  # type: ignore[operator]
-    encoder = getattr(network, "base_model", None)
-    is_hugging_face = hasattr(network, "config") and hasattr(network, "base_model_prefix")
-    return encoder if is_hugging_face and isinstance(encoder, nn.Module) else None
+def _hugging_face(network: nn.Module) -> Any:
+    """Return the Hugging Face model that a network is or holds, without adapters (None without one)."""
+    # adapters of PEFT pass attributes of their model on, their classes do not have them
+    models = (module for module in network.modules() if hasattr(type(module), "base_model_prefix"))
+    return next((model for model in models if hasattr(model, "config")), None)
 
 
 def hidden_states(output: Any) -> Tensor | None:
@@ -64,8 +60,9 @@ def hidden_states(output: Any) -> Tensor | None:
 def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePlace:
     """Return the place of the features of a network that runs on `x`.
 
-    The output of the module called `layer`, if it is given. Else the output of the encoder for Hugging Face models of
-    token ids and for those without a head, because a pooler and a head may be untrained. Else the output of the
+    The output of the module called `layer`, if it is given. Else the output of the encoder for networks that are or
+    hold a Hugging Face model of token ids, and for Hugging Face models without a head, because a pooler and a head may
+    be untrained. Else the output of the
     network, if its last module is an identity in place of a head, or the input of its last linear or convolutional
     layer.
 
@@ -75,12 +72,12 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
     bare = getattr(network, "adapted_from", network)
     if layer is not None:
         return FeaturePlace(module_named(network, layer), False, f"the output of {layer!r}")
-    encoder = _encoder(bare)
-    has_tokens = encoder is not None and hasattr(encoder, "get_input_embeddings") and _embeds_tokens(encoder)
-    if encoder is not None and (has_tokens or encoder is bare):
-        return FeaturePlace(encoder, False, f"the output of {type(encoder).__name__}", runs_alone=True)
+    model = _hugging_face(bare)
+    encoder = None if model is None else model.base_model
+    if isinstance(encoder, nn.Module) and (encoder is bare or _embeds_tokens(encoder)):
+        return FeaturePlace(encoder, False, f"the output of {type(encoder).__name__}")
     if any(type(module).__name__ == "Pooling" for module in bare.children()):  # sentence-transformers
-        return FeaturePlace(bare, False, f"the output of {type(bare).__name__}", runs_alone=True)
+        return FeaturePlace(bare, False, f"the output of {type(bare).__name__}")
     few = prepare_inputs(network, x[:2]).clone()
     calls = record_module_calls(network, few)
     weighted = [call for call in calls if isinstance(call.module, Weighted)]
@@ -96,7 +93,7 @@ def _embeds_tokens(encoder: Any) -> bool:
     """Return whether an encoder of Hugging Face embeds token ids (vision models embed patches)."""
     try:
         return isinstance(encoder.get_input_embeddings(), nn.Embedding)
-    except (NotImplementedError, AttributeError):
+    except (AttributeError, NotImplementedError):
         return False
 
 
@@ -130,7 +127,7 @@ def token_mask(network: nn.Module, form: InputLayout | None, x: Tensor) -> Bool[
     for name, part in zip(names, parts, strict=True):
         if name in MASKS and part.ndim == 2:
             return part != 0
-    config = getattr(getattr(network, "adapted_from", network), "config", None)
+    config = getattr(_hugging_face(network), "config", None)
     padding = getattr(config, "pad_token_id", None)
     ids = next((part for part in parts if part.ndim == 2 and not part.is_floating_point()), None)
     return None if padding is None or ids is None else ids != padding

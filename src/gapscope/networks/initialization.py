@@ -16,6 +16,7 @@ from gapscope.base.errors import InvalidInput, check_choice
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.specs import INITIALIZATIONS
 from gapscope.inspection.execution import RANDOM_STREAMS
+from gapscope.inspection.restoring import preserve_rng_state
 
 _WEIGHT_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _WEIGHTS: dict[str, Callable[..., Tensor]] = {
@@ -93,3 +94,26 @@ def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generat
                     _fill_bias(module, kind, generator)
             elif hasattr(module, "reset_parameters"):
                 _reset(module)
+
+
+def resampled_state(network: nn.Module) -> dict[str, Tensor]:
+    """Return the state dictionary of a copy with resampled initial weights, always the same.
+
+    Raises:
+        InvalidInput: A module with parameters has no `reset_parameters`.
+    """
+    with torch.inference_mode(False):
+        resampled = copy.deepcopy(network)
+    with RANDOM_STREAMS, preserve_rng_state():
+        torch.manual_seed(0)
+        for name, module in resampled.named_modules():
+            reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+            if callable(reset):
+                reset()
+            elif any(True for _ in module.parameters(recurse=False)):
+                raise InvalidInput(
+                    "Initial weights can be resampled only where every layer has reset_parameters; "
+                    f"{name or 'network'} ({type(module).__name__}) has none. "
+                    "Pass initial_state=, the state dictionary before training."
+                )
+    return resampled.state_dict()

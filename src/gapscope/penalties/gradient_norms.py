@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.backward import ProbeSource, differentiable_kernels, input_gradient, probe_scale, whole_gradient
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
+from gapscope.gradients.refused_layers import check_layers
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.inspection.losses import default_loss
 from gapscope.inspection.outputs import checked_outputs, eager_mode, unwrapped
@@ -134,7 +135,9 @@ class LossGradientPenalty(Penalty):
         if not is_due:
             yield inputs, False
             return
-        with eager_mode(), differentiable_kernels(unwrapped(network).modules()):
+        modules = dict(unwrapped(network).named_modules())
+        check_layers(modules)
+        with eager_mode(), differentiable_kernels(modules.values()):
             yield inputs, True
 
     def value(

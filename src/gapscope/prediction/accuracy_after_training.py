@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
-from gapscope.inspection.execution import RANDOM_STREAMS
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_adapter import NetworkAdapter
-from gapscope.inspection.restoring import preserve_rng_state
 from gapscope.inspection.validation import COMPILED, equals_trained_weights, ready
 from gapscope.labels.label_issues import estimate_label_noise
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.labels.results import LabelNoiseEstimate
+from gapscope.networks.initialization import resampled_state
 from gapscope.prediction.accuracy_estimator import (
     MAX_PAIRS,
     NEEDED,
@@ -184,7 +181,7 @@ def estimate_accuracy(
     check_prediction_data(samples, "An estimate", 22)
     counts = samples.y.bincount()
     bare, network = prepared.bare, prepared.class_network
-    state = _reinitialized_state(bare) if initial_state is None else _known_state(bare, initial_state)
+    state = resampled_state(bare) if initial_state is None else _known_state(bare, initial_state)
     names = {name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state}
     options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
     n = len(samples)
@@ -268,25 +265,6 @@ def _on_clean_labels(
         label_noise=noise.rate,
         noise_interval=(noise.low, noise.high),
     )
-
-
-def _reinitialized_state(network: nn.Module) -> dict[str, Tensor]:
-    """Return the state dictionary of a copy with resampled weights, always the same."""
-    with torch.inference_mode(False):
-        reinitialized = copy.deepcopy(network)
-    with RANDOM_STREAMS, preserve_rng_state():
-        torch.manual_seed(0)
-        for name, module in reinitialized.named_modules():
-            reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-            if callable(reset):
-                reset()
-            elif any(True for _ in module.parameters(recurse=False)):
-                raise InvalidInput(
-                    "Initial weights can be resampled only where every layer has reset_parameters; "
-                    f"{name or 'network'} ({type(module).__name__}) has none. "
-                    "Pass initial_state=, the state dictionary before training."
-                )
-    return reinitialized.state_dict()
 
 
 def fit_accuracy_estimator(

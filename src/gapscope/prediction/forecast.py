@@ -13,8 +13,10 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import require_targets
+from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.validation import ready, unwrap_estimator
-from gapscope.labels.kernel_views import exact_repeats
+from gapscope.labels.duplicates import exact_repeats
+from gapscope.measures.fitted_labels import network_before_training, paired_gain
 from gapscope.prediction.loo_rows import (
     COMBINATIONS,
     NTK,
@@ -23,7 +25,6 @@ from gapscope.prediction.loo_rows import (
     combine_rows,
     forecast_interval,
     mean_score,
-    paired_gain,
     reason_to_abstain,
     with_new_head,
 )
@@ -272,8 +273,9 @@ def forecast_accuracy(
     The 90 % interval joins the binomial error of the samples with the differences between trained networks,
     $1.645 \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. It applies to new data with the same label noise. For regression
     the score is $R^2$, without an interval. The forecast abstains if no row is significantly better than the most
-    frequent class. Batch norm layers that have seen no data get the statistics of these data, on a copy. Ctrl-C returns
-    the rows that are finished. Common parameters: see `gapscope.prediction`.
+    frequent class. Batch norm layers that have seen no data get the statistics of these data, on a copy. A network that
+    has already fitted these labels is replaced by a copy with resampled weights, and a note says so. Ctrl-C returns the
+    rows that are finished. Common parameters: see `gapscope.prediction`.
 
     Args:
         network: The network with the weights as they are before training; None for the rows that need no network.
@@ -316,7 +318,7 @@ def forecast_accuracy(
     rows: list[LooRow] = []
     curve: tuple[LearningCurvePoint, ...] = ()
     targets = samples.y.cpu()
-    with progress("forecasting", 3) as bar:
+    with progress("forecasting", 3) as bar, memo_scope():
         try:
             features = sample_features(samples)
             bar.step("baselines")
@@ -325,6 +327,10 @@ def forecast_accuracy(
             bar.advance()
             if prepared is not None:
                 bar.step("network")
+                before = network_before_training(prepared, rows[-1].predictions)
+                notes += [before.note] if before.note else []
+                prepared = before.prepared
+            if prepared is not None:
                 add_network_rows(rows, notes, prepared, n_classes, options, time_budget)
             bar.advance()
             bar.step("learning curve")

@@ -17,34 +17,22 @@ from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.execution import RANDOM_STREAMS
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
+from gapscope.measures.embed import extract_features
+from gapscope.measures.fitted_labels import FEATURES, features_row, paired_gain
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
-from gapscope.results.estimate import IntervalEstimate, percent
+from gapscope.results.estimate import percent
 from gapscope.results.progress import is_interactive, notify
-from gapscope.statistics.baselines import LooRow, kernel_row, linear_spectrum
+from gapscope.statistics.baselines import LooRow
 
-RBF, FEATURES, NTK = "RBF ridge", "last hidden features", "NTK"
+RBF, NTK = "RBF ridge", "NTK"
 # Standard deviation of trained networks around their forecast, at an accuracy of 50 %: chosen for a coverage of 90 %
 # on 141 networks; coverage 91 % on 113 further ones (results/expected_accuracy/small/baselines.json).
 NETWORK_ERROR = 0.060
-NORMAL_90, NORMAL_95 = 1.645, 1.96
+NORMAL_90 = 1.645
 NORMAL_95_ONE_SIDED, NORMAL_99_ONE_SIDED = 1.645, 2.326
 TRIAL, MIN_LANDMARKS = 64, 100
 COMBINATIONS = 4  # of the outputs, where the kernel of all of them is too expensive
 NOTIFY_ABOVE_SECONDS = 10.0
-
-
-def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstimate:
-    """Return the mean difference of paired leave-one-out results, with a 95 % CI."""
-    if targets.is_floating_point():
-        truth = targets.double().reshape(len(targets), -1)
-        scale = (truth - truth.mean(0)).square().sum(1).mean()
-        errors, baseline_errors = ((each.predictions - truth).square().sum(1) for each in (row, baseline))
-        difference = (baseline_errors - errors) / scale
-    else:
-        difference = row.correct(targets).double() - baseline.correct(targets).double()
-    mean = float(difference.mean())
-    error = float(difference.std()) / len(difference) ** 0.5
-    return IntervalEstimate(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error)
 
 
 def add_network_rows(
@@ -58,13 +46,12 @@ def add_network_rows(
     """Add the rows of the last hidden features and of the NTK, and notes on missing ones."""
     samples = prepared.samples
     network = with_data_statistics(prepared.network, samples.inputs)
-    features = forward_pass(network, samples.inputs, chunk_size=options["chunk_size"]).features
-    if features is None:
-        notes.append("The network has no last linear layer, so there is no row of hidden features.")
-    else:
-        features = (features - features.mean(0)) / features.std(0, correction=0).mean().clamp_min(1e-12)
-        spectrum = linear_spectrum(features.double())
-        rows.append(kernel_row(FEATURES, "network", spectrum, samples.y.cpu(), n_classes))
+    try:
+        features = extract_features(prepared.network, samples, batch_size=options["chunk_size"])
+        rows.append(features_row(features.values, samples.y.cpu(), n_classes))
+        notes += features.notes
+    except GapscopeError as error:
+        notes.append(f"There is no row of hidden features: {error}")
     try:
         affordable, note = options_within_budget(network, samples, options, budget)
         notes += [f"There is no NTK row. {note}" if affordable is None else note] if note else []

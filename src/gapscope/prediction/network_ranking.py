@@ -22,12 +22,12 @@ from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
+from gapscope.measures.fitted_labels import FEATURES, network_before_training
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameters import parameter_count
 from gapscope.prediction.forecast import check_prediction_data
 from gapscope.prediction.loo_rows import (
     COMBINATIONS,
-    FEATURES,
     NTK,
     add_network_rows,
     combine_rows,
@@ -67,12 +67,13 @@ def _interval(values: Sequence[float], level: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Scores:
-    """Scores of one candidate: numbers, S per initialization, combined rows."""
+    """Scores of one candidate: numbers, S per initialization, combined rows, and a note on its weights."""
 
     numbers: dict[str, Any]
     sensitivities: list[float]
     training_only: bool
     combined: tuple[LooRow, ...]
+    note: str
 
     @property
     def sensitivity(self) -> float | None:
@@ -150,6 +151,12 @@ def _evaluate(
     if isinstance(instance, NetworkSpec):
         network = build_untrained(instance, samples, settings["n_outputs"], instance.initialization, seeds[0])
     prepared = ready(network, samples, needs=() if rbf is None else ("outputs",))
+    note = ""
+    if rbf is not None:
+        before = network_before_training(prepared, rbf.predictions)
+        if before.prepared is None:
+            raise InvalidInput(before.note)
+        prepared, note = before.prepared, before.note
     prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
     # S uses all samples if it is what the order is by, else those of the other scores
     few = samples if rbf is None else samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
@@ -170,7 +177,7 @@ def _evaluate(
         loo_numbers, combined = _loo(prepared, rbf, settings["sensitivity"]["chunk_size"], settings["seed"])
         numbers |= loo_numbers
     training_only = any(isinstance(module, _TRAINING_ONLY) for module in prepared.bare.modules())
-    return _Scores(numbers, sensitivities, training_only, combined)
+    return _Scores(numbers, sensitivities, training_only, combined, note)
 
 
 def _ties(scores: Mapping[str, _Scores], best: str, samples: Samples, level: float) -> dict[str, bool]:
@@ -255,8 +262,9 @@ def rank_networks(
     from standard normal weights, without batch normalization, dropout or max-pooling; a warning names layers that it
     ignores.
 
-    A candidate that cannot be ranked is named in `not_ranked` with its reason; the others are ranked. Ctrl-C returns
-    the ranking of the finished candidates if these are two or more.
+    A candidate that has already fitted these labels is ranked by a copy with resampled weights, as `notes` says. One
+    that cannot be ranked is named in `not_ranked` with its reason; the others are ranked. Ctrl-C returns the ranking of
+    the finished candidates if these are two or more.
 
     Args:
         candidates: Name -> candidate, or a list of candidates: names and specs of built-in networks, modules (not
@@ -328,4 +336,7 @@ def rank_networks(
         networks = [row for item in scores.values() for row in item.combined]
         unreliable = reason_to_abstain([most_frequent_class(targets), rbf, *networks], targets)
     rbf_accuracy = None if rbf is None else rbf.score
-    return NetworkRanking(rows, by=by, rbf_accuracy=rbf_accuracy, unreliable_because=unreliable, not_ranked=not_ranked)
+    notes = {name: item.note for name, item in scores.items() if item.note}
+    return NetworkRanking(
+        rows, by=by, rbf_accuracy=rbf_accuracy, unreliable_because=unreliable, not_ranked=not_ranked, notes=notes
+    )

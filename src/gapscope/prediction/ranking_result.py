@@ -149,12 +149,14 @@ class NetworkRanking(RowResult[RankedNetwork]):
         rbf_accuracy: Leave-one-out accuracy of the RBF ridge, which needs no network; None without labels.
         unreliable_because: Why the order means nothing, if no method predicts these labels; else empty.
         not_ranked: Name -> why this network could not be ranked.
+        notes: Name -> what was found about its weights, if these were resampled because they fitted the labels.
     """
 
     by: str
     rbf_accuracy: float | None
     unreliable_because: str
     not_ranked: dict[str, str]
+    notes: dict[str, str]
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per network, indexed by name, without empty columns."""
@@ -172,6 +174,7 @@ class NetworkRanking(RowResult[RankedNetwork]):
             )
         if self.rbf_accuracy is not None:
             lines.append(f"RBF ridge on the inputs, without a network: {self.rbf_accuracy:.3f}.")
+        lines += [f"{name}: {note}" for name, note in self.notes.items()]
         return (*lines, *(f"{name} is not ranked: {reason}" for name, reason in self.not_ranked.items()))
 
     def __repr__(self) -> str:

@@ -1,0 +1,56 @@
+"""Reentrant checkpoints, which hide the parameters of a part of the network from autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.utils.checkpoint import CheckpointFunction
+
+from gapscope.base.errors import ReplaceLayer
+from gapscope.inspection.execution import SharedContext
+
+REENTRANT = (
+    "Got torch.utils.checkpoint with use_reentrant=True, which hides gradients inside the graph; they are needed. Call "
+    "it with use_reentrant=False."
+)
+
+
+def _call_directly(function: Callable[..., Any], preserve_rng_state: bool, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+@contextmanager
+def _replaced_apply() -> Iterator[None]:
+    CheckpointFunction.apply = _call_directly
+    try:
+        yield
+    finally:
+        del CheckpointFunction.apply
+
+
+_DIRECT = SharedContext(_replaced_apply)
+
+
+def direct_checkpoints() -> AbstractContextManager[None]:
+    """Call the functions of torch's reentrant checkpoints directly in the body.
+
+    Values are the same. A reentrant checkpoint is one node in autograd's graph, without the parameters used inside; it
+    has no node at all, and so no gradient, if none of its inputs needs one.
+    """
+    return _DIRECT.entered()
+
+
+def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
+    """Raise ReplaceLayer if the outputs' graph hides the parameters that it uses."""
+    visited, waiting = set(), [outputs.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in visited:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise ReplaceLayer(REENTRANT)
+        visited.add(node)
+        waiting += [following for following, _ in node.next_functions]

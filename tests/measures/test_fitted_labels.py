@@ -1,0 +1,124 @@
+"""Networks that have fitted the labels are replaced; untrained and pretrained ones are used as they are."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.inspection.validation import Ready, ready
+from gapscope.measures.fitted_labels import network_before_training
+from gapscope.networks.initialization import resampled_state
+from gapscope.statistics.baselines import rbf_ridge, sample_features
+
+N, WIDTH, NOISE = 300, 256, 0.2
+
+
+@cache
+def digits() -> tuple[Tensor, Tensor]:
+    train = gs.load_dataset("digits").train.subset(torch.arange(N))
+    return train.inputs.flatten(1), gs.data.inject_label_noise(train.y, NOISE, n_classes=10)
+
+
+def untrained(n_outputs: int = 10, seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, n_outputs))
+
+
+@cache
+def trained() -> nn.Sequential:
+    """A network that has memorized 20 % of wrong labels."""
+    (x, y), network = digits(), untrained()
+    optimizer = torch.optim.Adam(network.parameters(), 3e-3)
+    for _ in range(150):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    assert float((network(x).argmax(1) == y).float().mean()) > 0.99
+    return network
+
+
+def outcome(network: nn.Module, data: tuple[Tensor, Tensor]) -> tuple[Ready, Any]:
+    prepared = ready(network, data, needs=("outputs",))
+    baseline = rbf_ridge(sample_features(prepared.samples), prepared.samples.y)
+    return prepared, network_before_training(prepared, baseline.predictions)
+
+
+def test_an_untrained_network_is_used_as_it_is() -> None:
+    prepared, result = outcome(untrained(), digits())
+    assert result.prepared is prepared
+    assert result.note == ""
+
+
+def test_a_pretrained_network_with_a_new_head_is_used_as_it_is() -> None:
+    x, y = digits()
+    network = nn.Sequential(*list(trained())[:2], untrained(seed=1)[2])
+    prepared, result = outcome(network, (x, y))
+    assert result.prepared is prepared
+
+
+def test_a_network_that_fitted_the_labels_is_resampled() -> None:
+    network = trained()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    prepared, result = outcome(network, digits())
+    assert "trained on them" in result.note
+    assert result.prepared.network is not prepared.network
+    fresh = resampled_state(network)
+    assert all(torch.equal(value, fresh[name]) for name, value in result.prepared.bare.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+class OwnWeights(nn.Module):
+    """A layer of weights that cannot be sampled again."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.scale = network, nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x) * self.scale
+
+
+def test_weights_that_cannot_be_resampled() -> None:
+    _, result = outcome(OwnWeights(trained()), digits())
+    assert result.prepared is None
+    assert "cannot be resampled" in result.note
+
+
+def test_regression_targets_that_were_memorized() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(100, 5, generator=generator), torch.randn(100, 1, generator=generator)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(5, 128), nn.Tanh(), nn.Linear(128, 1))
+    prepared, result = outcome(network, (x, y))
+    assert result.prepared is prepared
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(300):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(network(x), y).backward()
+        optimizer.step()
+    prepared, result = outcome(network, (x, y))
+    assert result.prepared is not prepared
+
+
+def test_every_verb_before_training_answers_a_trained_network() -> None:
+    """Oracles: a fifth of the labels is wrong, and every verb gives the answer of the resampled weights."""
+    network, data = trained(), digits()
+    fresh = untrained()
+    fresh.load_state_dict(resampled_state(network))
+    forecast, expected = (gs.forecast_accuracy(each, data) for each in (network, fresh))
+    assert forecast.score == pytest.approx(expected.score, abs=1e-6)
+    assert any("trained on them" in note for note in forecast.notes)
+    ranking = gs.rank_networks({"a": network}, data)
+    assert ranking[0].expected_accuracy == pytest.approx(gs.rank_networks({"a": fresh}, data)[0].expected_accuracy)
+    assert "trained on them" in ranking.notes["a"]
+    noise = gs.estimate_label_noise(network, data)
+    assert noise.low < NOISE < noise.high
+    issues = gs.find_label_issues(network, data)
+    assert issues.indices.tolist() == gs.find_label_issues(fresh, data).indices.tolist()
