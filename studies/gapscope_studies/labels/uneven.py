@@ -3,7 +3,10 @@
 Six kinds of errors at five rates. The constants of `gapscope.labels.error_model` were chosen on digits, MNIST, breast
 cancer, California thirds, ten Gaussian blobs, and two layers of a ResNet-20 on CIFAR-10. They are evaluated here on
 eight others: two tables, Fashion-MNIST, five overlapping Gaussians, a ResNet-44 on CIFAR-10, photographs of flowers and
-of waste (EfficientNet-Lite0, ImageNet), and short texts (MiniLM).
+of waste (EfficientNet-Lite0, ImageNet), and short texts (MiniLM). In a first evaluation (subsets 0 to 4) a quarter of the
+answers on Fashion-MNIST had a lower end above the true rate, and the median width of easy data was 0.129: then the
+lower end became 0 below 88 % in place of 85 % of predicted clean labels, and the upper end one-sided. What is stored is
+the second evaluation, on other samples.
 
 "human" errors lie at samples near other classes, more in some classes than in others: their probability is proportional
 to the doubt of a weak classifier, times a log-normal factor of the class.
@@ -31,7 +34,7 @@ from gapscope_studies.labels.uneven_data import EVALUATED, load_clean
 
 KINDS = ("even", "pairs", "one pair", "two classes", "class-similar", "human")
 RATES = (0.0, 0.05, 0.1, 0.2, 0.4)
-N, SUBSETS, DRAWS = 500, 5, 25
+N, SUBSETS, DRAWS = 500, range(100, 105), 25
 MAX_CLASS_RATE, MAX_SAMPLE_RATE = 0.45, 0.6
 TARGETS = (0.5, 0.7, 0.8, 0.9)
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
@@ -218,4 +221,4 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
     """Return the cells by name."""
-    return {f"uneven {name} {k}": partial(run_cell, name, k) for name in EVALUATED for k in range(SUBSETS)}
+    return {f"uneven {name} {k}": partial(run_cell, name, k) for name in EVALUATED for k in SUBSETS}
