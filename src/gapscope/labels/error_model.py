@@ -45,7 +45,7 @@ MAX_FITTED = 2_000_000  # values of the scores that M and T are fitted to; more 
 EVEN_ODDS = 1e-30
 Z = 1.645  # two-sided 90 % normal quantile
 # Normal quantile of the upper end. The fraction of contradicted labels exceeds the rate by the mistakes of the
-# predictions, so that a small addition suffices: with 1.645, coverage on the seven data sets was 0.994 in place of 0.989.
+# predictions, so that a small addition suffices: with 1.645, coverage on the seven data sets was 0.994, not 0.989.
 Z_HIGH = 0.84
 
 

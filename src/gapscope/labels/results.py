@@ -26,8 +26,8 @@ RECALL = 0.9
 MIN_CLEAN_ACCURACY = 0.6
 # The same for regression: below, the residuals of correct targets are as large as those of wrong ones.
 MIN_R_SQUARED = 0.7
-# Below this accuracy on clean labels, the rate is an upper bound only. At 0.85, a quarter of the answers on Fashion-MNIST
-# had a lower end above the true rate; the other seven data sets of that evaluation were not affected.
+# Below this accuracy on clean labels, the rate is an upper bound only. At 0.85, a quarter of the answers on
+# Fashion-MNIST had a lower end above the true rate; the seven other data sets of that evaluation were not affected.
 TIGHT_FROM = 0.88
 # Chosen on data with seeds 0 to 2 and evaluated on others (results/labels/hard_clean.json).
 MIN_ABOVE_CHANCE = 0.3
