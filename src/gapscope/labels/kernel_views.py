@@ -29,7 +29,6 @@ from gapscope.statistics.baselines import (
 )
 from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
 
-
 # Trees are not fitted if a kernel machine leaves a smaller cross-entropy (nats): all labels agree with it, nearly.
 SUFFICIENT_LOSS = 0.05
 

@@ -6,8 +6,9 @@ eight others: two tables, Fashion-MNIST, five overlapping Gaussians, a ResNet-44
 of waste (EfficientNet-Lite0, ImageNet), and short texts (MiniLM).
 
 In a first evaluation (subsets 0 to 4), the lower end was above the true rate in a quarter of the answers on
-Fashion-MNIST, and the median width of easy data was 0.129. The lower end then became 0 below 88 % of predicted clean labels, in place of
-85 %, and the upper end one-sided. The stored result is the second evaluation, on other samples of the same sets.
+Fashion-MNIST, and the median width of easy data was 0.129. The lower end then became 0 below 88 % of predicted clean
+labels, in place of 85 %, and the upper end one-sided. The stored result is the second evaluation, on other samples of
+the same sets.
 
 "human" errors lie at samples near other classes, more in some classes than in others: their probability is proportional
 to the doubt of a weak classifier, times a log-normal factor of the class.
