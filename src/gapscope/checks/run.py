@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -147,7 +148,9 @@ def _try_advice(
     if not context.is_classifier:
         return "advice is tried for classifiers"
     findings = order_findings([outcome for outcome in outcomes if isinstance(outcome, Finding)])
-    suggested = [name for finding in findings for name in finding.fixes]
+    # the first fix of every finding, then the second ones
+    rounds = zip_longest(*(finding.fixes for finding in findings))
+    suggested = [name for names in rounds for name in names if name is not None]
     balanced = any(finding.code == "GS104" for finding in findings)
     try:
         return try_fixes(
