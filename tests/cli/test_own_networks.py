@@ -54,6 +54,18 @@ def large():
 
 def nothing():
     return None
+
+
+def swapped():
+    return X, (X[:, 0] > 0).long()
+
+
+def tuned():
+    return MyNet(14), small()[1], {"width": 14, "rate": 0.5}
+
+
+def four():
+    return 1, 2, 3, 4
 """
 NAMES = ["input_jacobian_norm", "ntk_trace", "loss", "accuracy", "parameter_norm"]
 
@@ -127,10 +139,17 @@ def test_own_networks_are_measured_and_compared_by_name_of_a_function(own: Path)
     [
         ("no_such_module:small", "there is no 'no_such_module'"),
         ("own_networks:smal", "it has no 'smal'. Did you mean 'small'?"),
-        ("own_networks:nothing", "must return (network, training data); it returned NoneType"),
+        ("own_networks:nothing", "it returned NoneType"),
+        ("own_networks:swapped", "the first of its values is a Tensor"),
+        ("own_networks:four", "a tuple of 4"),
+        ("absent/own_networks.py:small", "there is no absent/own_networks.py"),
+        ("own_networks.py:smal", "Did you mean 'small'?"),
+        ("broken.py:small", "broken.py, line 1"),
+        ("broken:small", "ZeroDivisionError"),
     ],
 )
 def test_a_wrong_function_gets_one_sentence(own: Path, source: str, message: str) -> None:
+    (own / "broken.py").write_text("1 / 0")
     done = gapscope("measure", source)
     assert done.returncode == 1 and message in done.stderr
 
@@ -150,6 +169,58 @@ def test_a_resnet_and_a_bert_make_records() -> None:
 def test_a_record_needs_targets() -> None:
     with pytest.raises(InvalidInput, match="train score of a record needs targets"):
         gs.record_network(nn.Linear(3, 2), torch.ones(4, 3), name="mine")
+
+
+@pytest.mark.parametrize("source", ["code/my-models.py:small", "./code/my-models.py:small", "code/my-models:small"])
+def test_a_function_may_be_named_by_its_file(own: Path, source: str) -> None:
+    (own / "code").mkdir()
+    (own / "code" / "my-models.py").write_text(MODULE)
+    done = gapscope("measure", source, "--measure", "parameter_count", "--json")
+    assert json.loads(done.stdout)["readings"]["rows"][0]["value"] == 92, done.stderr
+    sys.modules.pop("my-models", None)
+
+
+def test_files_of_one_name_are_different_modules_and_different_networks(own: Path) -> None:
+    for width in (10, 30):
+        (own / f"run{width}").mkdir()
+        (own / f"run{width}" / "same_name.py").write_text(MODULE.replace("MyNet(10)", f"MyNet({width})"))
+    sources = [f"run{width}/same_name.py:small" for width in (10, 30)]
+    done = gapscope("pool", "add", "pool", *sources, "--measure", "parameter_count")
+    sizes = {record.spec["name"]: record.readings["parameter_count"].value for record in gs.Pool("pool")}
+    assert sizes == {"run10/same_name.py:small": 92, "run30/same_name.py:small": 272}, done.stderr
+    compared = gapscope("compare", *sources, "--measure", "input_jacobian_norm", "--json")
+    assert "run10/same_name.py:small" in compared.stdout and "run30/same_name.py:small" in compared.stdout
+
+
+def test_checkpoints_of_one_name_are_all_kept(own: Path) -> None:
+    import own_networks  # pyright: ignore[reportMissingImports]
+
+    labels = own_networks.small()[1][1]
+    paths = [Path("run1/best.pt"), Path("run2/best.pt"), Path("run2/last.pt")]
+    for seed, path in enumerate(paths):
+        path.parent.mkdir(exist_ok=True)
+        network = own_networks.MyNet(20)
+        torch.manual_seed(seed)
+        nn.init.normal_(network.layers[0].weight)
+        torch.save({"labels": labels, "state": network.state_dict()}, path)
+    options = ("--load", "own_networks:load", "--measure", "loss")
+    done = gapscope("pool", "add", "pool", *paths, "./run1/best.pt", *options, "--set", "width=20", "--set", "kind=a=b")
+    assert "3 networks added to pool, 3 in total" in done.stdout, done.stderr
+    records = {record.spec["name"]: record for record in gs.Pool("pool")}
+    assert set(records) == {"run1/best", "run2/best", "last"}
+    assert records["last"].spec["hp"] == {"width": 20, "kind": "a=b"}
+    gapscope("pool", "add", "other", "run1/best.pt", *options)
+    again = gapscope("pool", "add", "other", "run2/best.pt", *options)
+    assert again.returncode == 1 and "another network" in again.stderr and len(gs.Pool("other")) == 1
+    gapscope("pool", "add", "other", "run2/best.pt", *options, "--name", "second")
+    assert len(gs.Pool("other")) == 2
+
+
+def test_settings_are_the_third_value_of_a_function(own: Path) -> None:
+    done = gapscope("pool", "add", "pool", "own_networks:tuned", "--measure", "loss", "--set", "rate=1", "--set", "a=1")
+    (record,) = gs.Pool("pool")
+    assert record.spec["hp"] == {"width": 14, "rate": 0.5, "a": 1}, done.stderr
+    assert gapscope("measure", "own_networks:tuned", "--measure", "loss").returncode == 0
 
 
 @pytest.fixture
@@ -186,6 +257,10 @@ def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(checkp
     # the family is that of the pool, whose networks have one in common
     answer = json.loads(gapscope("gap", "predict", "pool", "own_networks:small", "--json").stdout)["answers"][0]
     assert "network.name" not in str(answer["reason"])
+    loaded = gapscope("gap", "predict", "pool", checkpoints[0], "--load", "own_networks:load", "--json")
+    assert len(json.loads(loaded.stdout)["answers"]) == 1, loaded.stderr
+    pool_for_network = gapscope("gap", "predict", "pool", "pool")
+    assert pool_for_network.returncode == 1 and "Remove" not in pool_for_network.stderr
     foreign = gapscope("gap", "predict", "pool", "own_networks:small", "--family", "elsewhere")
     assert foreign.returncode == 2 and "--family NAME" in foreign.stdout
     abstained = gapscope("gap", "predict", "pool", "own_networks:small", "--family", "elsewhere", "--json")

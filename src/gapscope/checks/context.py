@@ -19,7 +19,7 @@ from gapscope.checks.expected import Expected, expected_accuracy
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
-from gapscope.labels.kernel_views import duplicate_pairs
+from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
 from gapscope.prediction.forecast import AccuracyForecast, forecast_accuracy

@@ -7,7 +7,7 @@ import torch
 from gapscope.checks.context import Context
 from gapscope.checks.costs import balanced, cost_of_imbalance, cost_of_labels, gain_of_twice_the_data
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.labels.kernel_views import duplicates_in_test
+from gapscope.labels.duplicates import duplicates_in_test
 from gapscope.labels.results import TIGHT_FROM
 from gapscope.results.estimate import percent
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD
 
 
-def _targets(target: Path, data_root: str | None, max_networks: int) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
+def _targets(
+    target: Path, data_root: str | None, max_networks: int, load: str | None
+) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Yield name, network, data and options of every network of the target."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import call_factory, is_factory, is_grid, read_grid
+    from gapscope.cli.arguments import call_for_network, is_grid, read_grid
 
     if is_grid(target):
         from gapscope.pools.from_spec import network_from_spec, prepare_data
@@ -30,8 +32,8 @@ def _targets(target: Path, data_root: str | None, max_networks: int) -> Iterator
             )
         for path in weights:
             yield path.parent.name, *stored_network(path, data_root)
-    elif is_factory(target):
-        yield str(target), *call_factory(target), {}
+    elif (own := call_for_network(target, load)) is not None:
+        yield str(target), *own, {}
     else:
         yield target.parent.name, *stored_network(target, data_root)
 
@@ -66,6 +68,7 @@ def check(
     time_budget: float = typer.Option(60.0, help="Approximate seconds per network."),
     html: Path | None = typer.Option(None, help="Write a self-contained HTML page (first network only)."),
     max_networks: int = typer.Option(5, help="Maximum number of networks of a pool or grid."),
+    load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
@@ -80,7 +83,7 @@ def check(
     check_outputs(html)
     results, has_names = [], target.is_dir() or is_grid(target)
     with handle_interrupts():
-        for name, network, data, options in _targets(target, data_root, max_networks):
+        for name, network, data, options in _targets(target, data_root, max_networks, load):
             result = run_checks(
                 network, data, ignore=_codes(ignore), only=_codes(only) or None, time_budget=time_budget, **options
             )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, NETWORK
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK
 
 
 def estimate(
@@ -16,6 +16,7 @@ def estimate(
     estimator: Path | None = typer.Option(
         None, help="File of an accuracy estimator (gapscope.fit_accuracy_estimator). Default: the shipped one."
     ),
+    load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
@@ -30,7 +31,7 @@ def estimate(
     estimates = {}
     with handle_interrupts():
         for path in networks:
-            network, data, initial = load_network(path, data_root)
+            network, data, initial = load_network(path, data_root, load)
             estimates[path] = estimate_accuracy(
                 network, data, initial_state=initial, label_noise=label_noise, level=level, estimator=loaded
             )

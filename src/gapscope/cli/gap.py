@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, NETWORK, POOL
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK, POOL
 from gapscope.results.estimate import percent
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def predict(
     family: str | None = typer.Option(
         None, help="Family of networks passed as module:function. Default: that of the pool, if all have the same."
     ),
+    load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
@@ -135,7 +136,7 @@ def predict(
         data_root=data_root,
     )
     family = family or _only_family(records) or ""
-    table = records_to_pandas([record_from_argument(network, options, family) for network in networks])
+    table = records_to_pandas([record_from_argument(network, options, family, load) for network in networks])
     missing = {name: float("nan") for name in fitted.feature_names_ if name not in table}
     answers = fitted.assess(pandas.DataFrame(table.assign(**missing)), level=level).to_dict("records")
     if json:

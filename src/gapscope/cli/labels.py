@@ -24,7 +24,8 @@ def labels(
     json: bool = JSON,
 ) -> None:
     """Rank samples by the probability that their label is wrong, with or without a network."""
-    from gapscope.cli.arguments import call_factory, is_factory, read_labelled_csv
+    from gapscope.cli.arguments import read_labelled_csv
+    from gapscope.cli.factories import call_factory, is_factory
     from gapscope.cli.output import check_outputs, print_json
     from gapscope.cli.progress import handle_interrupts
     from gapscope.labels.label_issues import find_label_issues

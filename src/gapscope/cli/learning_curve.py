@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ def _of_table(source: Path, table: Path, target: str | None, groups: str | None)
     import pandas
 
     from gapscope.base.errors import InvalidInput, did_you_mean
-    from gapscope.cli.arguments import import_object, read_labelled_csv
+    from gapscope.cli.arguments import read_labelled_csv
+    from gapscope.cli.factories import import_object
 
     features, labels = read_labelled_csv(table, target)
     column = None
@@ -34,7 +36,8 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
     from torch import nn
 
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import call_factory, is_factory, read_grid
+    from gapscope.cli.arguments import read_grid
+    from gapscope.cli.factories import call_factory, is_factory
 
     if not is_factory(source):
         return [(name, spec.id, spec, None) for name, spec in read_grid(source, data_root).items()]
@@ -44,7 +47,7 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
             f"{source} must return (train_fn, data) with a function (x, y) -> trained network; got a "
             f"{type(train_fn).__name__}. To evaluate a network use gapscope forecast or gapscope estimate."
         )
-    return [(str(source), str(source).replace(":", "."), train_fn, data)]
+    return [(str(source), re.sub(r"[:/\\]", ".", str(source)), train_fn, data)]
 
 
 def _print(curves: dict[str, Any]) -> None:

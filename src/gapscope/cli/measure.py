@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, NETWORK
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK
 
 NAMES = typer.Option(
     [],
@@ -20,6 +20,7 @@ def measure(
     network: Path = typer.Argument(..., help=f"One network: {NETWORK}."),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
+    load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
@@ -28,7 +29,7 @@ def measure(
     from gapscope.pools.readings import RunOptions
 
     options = RunOptions(measures=tuple(measures) or None, measure_samples=samples, data_root=data_root)
-    record = record_from_argument(network, options)
+    record = record_from_argument(network, options, load=load)
     if json:
         from gapscope.cli.output import print_json
 
@@ -47,6 +48,7 @@ def compare(
     evidence: Path | None = typer.Option(
         None, help="Networks with a known gap on which the measures are evaluated: a pool or a CSV file."
     ),
+    load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
@@ -55,16 +57,15 @@ def compare(
     With --evidence, only measures that predict the gap of those networks vote (see `gapscope leaderboard`).
     """
     from gapscope.base.samples import as_samples
-    from gapscope.cli.arguments import is_factory, load_network
+    from gapscope.cli.arguments import distinct_names, load_network
     from gapscope.cli.output import print_json, print_table, print_text
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.comparison_run import compare as compare_networks
     from gapscope.leaderboard.ranking import rank_measures
 
     loaded, data = {}, []
-    for source in networks:
-        name = str(source).split(":")[1] if is_factory(source) else source.parent.name[:8]
-        loaded[name], training_data, _ = load_network(source, data_root)
+    for source, name in zip(networks, distinct_names(networks), strict=True):
+        loaded[name], training_data, _ = load_network(source, data_root, load)
         data.append(training_data)
     train, board = as_samples(data[0]).first(samples), None
     if evidence is not None:
