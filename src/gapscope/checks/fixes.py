@@ -12,7 +12,7 @@ from torch import Tensor
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import PenaltySpec, TrainingSpec
-from gapscope.labels.kernel_views import duplicate_pairs
+from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 
 # A training configuration: a spec, or keyword settings of a training function.
