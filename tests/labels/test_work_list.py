@@ -93,3 +93,21 @@ def test_class_names_need_a_name_for_each_label() -> None:
     samples = gs.Samples(folder.images, torch.tensor([0, 1, 2, 0]))
     assert with_class_names(samples, folder).class_names == ()
     assert with_class_names(gs.Samples(folder.images, torch.tensor([0, 1, 1, 0])), folder).class_names == Folder.classes
+
+
+def test_a_raw_frame_shows_its_own_values(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = (torch.arange(80) % 2).tolist()
+    size = (torch.randn(80, generator=generator) + 6 * torch.tensor(y)).tolist()
+    frame = pandas.DataFrame({"size": size, "wood": ["hard", "soft"] * 40, "kind": [["elm", "oak"][k] for k in y]})
+    frame.loc[3, "kind"] = "elm"
+    frame.loc[5, "size"] = None
+    issues = gs.find_label_issues(None, frame, target="kind", test=frame[:4])
+    assert int(issues.indices[0]) == 3 and {(0, 0), (2, 2)} <= set(issues.test_duplicates)
+    assert any("1 missing" in note for note in issues.notes)
+    issues.write_html(tmp_path / "issues.html", n=1)
+    page = (tmp_path / "issues.html").read_text()
+    assert "<dt>wood</dt><dd>soft</dd>" in page and "wood_soft" not in page
+    assert gs.estimate_label_noise(None, frame, target="kind").high < 0.1
+    with pytest.raises(InvalidInput, match="DataFrame"):
+        gs.find_label_issues(None, (size, y), target="kind")

@@ -140,23 +140,6 @@ def varied_settings(specs: Sequence[RunSpec]) -> list[str]:
     return [name or spec.network.name for name, spec in zip(names, specs, strict=True)]
 
 
-def _to_numbers(features: pandas.DataFrame) -> pandas.DataFrame:
-    """Encode text columns as indicators and fill missing numbers with the median."""
-    import pandas
-
-    text = [name for name in features if not pandas.api.types.is_numeric_dtype(features[name])]
-    names = [name for name in text if features[name].nunique() > max(20, len(features) // 2)]
-    text = [name for name in text if name not in names]
-    missing = int(features.drop(columns=[*text, *names]).isna().sum().sum())
-    notes = [f"{', '.join(map(str, names))}: dropped, since nearly every row has a different value"] if names else []
-    notes += [f"{', '.join(map(str, text))}: one column per value"] if text else []
-    notes += [f"{missing} missing numbers: filled with the median of their column"] if missing else []
-    for note in notes:
-        typer.echo(note, err=True)
-    encoded = pandas.get_dummies(features.drop(columns=names), columns=text, dtype=float)
-    return encoded.fillna(encoded.median())
-
-
 def read_labelled_csv(
     path: Path, target: str | None, *, like: pandas.DataFrame | None = None
 ) -> tuple[pandas.DataFrame, pandas.Series]:
@@ -172,6 +155,7 @@ def read_labelled_csv(
     import pandas
 
     from gapscope.base.errors import InvalidInput, did_you_mean
+    from gapscope.data.frames import encode_frame
 
     if not path.is_file():
         raise InvalidInput(f"{path} must be a TOML grid, a CSV file or module:function; there is no such file.")
@@ -183,7 +167,7 @@ def read_labelled_csv(
     target = target if target is not None else str(table.columns[-1])
     if target not in table:
         raise InvalidInput(f"{path} has no column {target!r}.{did_you_mean(target, [str(name) for name in table])}")
-    features = _to_numbers(table.drop(columns=target))
-    if like is not None:
-        features = features.reindex(columns=like.columns, fill_value=0.0)
+    features, notes = encode_frame(table.drop(columns=target), like=like)
+    for note in notes:
+        typer.echo(note, err=True)
     return features, table[target]

@@ -91,7 +91,7 @@ def learning_curve(
     json: bool = JSON,
 ) -> None:
     """Train on subsets, score on the rest, and extrapolate to all samples."""
-    from gapscope.cli.arguments import import_function
+    from gapscope.cli.factories import import_function
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, steps
     from gapscope.prediction.learning_curves import learning_curve as extrapolate

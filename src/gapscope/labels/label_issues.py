@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
+from gapscope.data.frames import encode_frame, split_frame
 from gapscope.inspection.validation import unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels, assess_probabilities
 from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
@@ -132,6 +133,7 @@ def estimate_label_noise(
     features: Any = None,
     labels: Any = None,
     pred_probs: Any = None,
+    target: str | None = None,
     seed: int = 0,
 ) -> LabelNoiseEstimate:
     """Estimate the label noise rate: before training, or from one monitored training run.
@@ -159,6 +161,8 @@ def estimate_label_noise(
         labels: Labels of the features or of `pred_probs`; strings are accepted.
         pred_probs: Out-of-sample probabilities [n, C] of another model; column k belongs to the label k. They replace
             the predictions above.
+        target: Column of the labels or targets, if `data` is a raw pandas frame: text becomes one column per value,
+            and missing numbers are filled with the median.
         seed: Seed of the landmarks, the folds and the resampling.
 
     Raises:
@@ -172,6 +176,9 @@ def estimate_label_noise(
     True
     """
     source, data = unwrap_estimator(source, data)
+    if target is not None:
+        columns, label = split_frame(data, target)
+        data = (encode_frame(columns)[0], label)
     _, noise = _assess(source, data, features, labels, pred_probs, seed)
     if reason := noise.unreliable_because:
         raise NotMeasurable(reason)
@@ -185,6 +192,7 @@ def find_label_issues(
     features: Any = None,
     labels: Any = None,
     pred_probs: Any = None,
+    target: str | None = None,
     precision: float | None = None,
     test: Any = None,
     names: Sequence[str] | None = None,
@@ -211,6 +219,8 @@ def find_label_issues(
         labels: Labels of the features or of `pred_probs`; strings are accepted.
         pred_probs: Out-of-sample probabilities [n, C] of another model; column k belongs to the label k. They replace
             the predictions of the kernel machines.
+        target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame: text becomes one column
+            per value, and missing numbers are filled with the median.
         precision: Expected fraction of errors among the flagged samples, in (0, 1].
         test: Test set; its (near-)duplicates of training samples are listed in `test_duplicates`.
         names: Names of the samples for the review, such as file names; by default the paths of an image folder.
@@ -229,13 +239,20 @@ def find_label_issues(
     if precision is not None:
         check_range("precision", precision, 0, 1, low_open=True)
     source, data = unwrap_estimator(source, data)
+    given, notes = (data if features is None else features), ()
+    if target is not None:
+        columns, label = split_frame(data, target)
+        encoded, notes = encode_frame(columns)
+        given, data = columns, (encoded, label)
+        if test is not None:
+            test = encode_frame(split_frame(test, target)[0], like=encoded)[0]
     issues, _ = _assess(source, data, features, labels, pred_probs, seed)
-    given = data if features is None else features
     if issues.samples is not None:
         issues = replace(
             issues,
             samples=with_class_names(issues.samples, given),
             details=sample_details(given, names, len(issues.samples)),
+            notes=(*issues.notes, *notes),
         )
     if test is not None:
         if issues.samples is None:
