@@ -28,7 +28,7 @@ def test_csv_with_string_labels(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("a,b,label\n" + "".join(f"{i},{i % 5},{'high' if i > 20 else 'low'}\n" for i in range(40)))
     shown = CliRunner().invoke(app, ["forecast", str(path)])
-    assert shown.exit_code == 0 and "RBF ridge" in shown.output and "0 = 'high'" in shown.output
+    assert shown.exit_code == 3 and "RBF ridge" in shown.output and "0 = 'high'" in shown.output
 
 
 def test_an_interruption_shows_finished_rows_and_ends_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_an_estimate_as_text_and_json(factory: str) -> None:
 
 def test_an_abstention_has_a_reason_and_exit_code_2(factory: str) -> None:
     done = CliRunner().invoke(app, ["estimate", f"{factory}:meaningless"])
-    assert done.exit_code == 2 and "no answer: before training its gradients predict no better" in done.output
+    assert done.exit_code == 3 and "no answer: before training its gradients predict no better" in done.output
 
 
 def test_an_estimator_file_shifts_the_estimate(factory: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.checks.expected import Expected, expected_accuracy
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
@@ -168,7 +168,7 @@ class Context:
         if self.initial_state is None:
             return with_data_statistics(self.network, self.samples.inputs) if self.is_untrained else None
         with torch.inference_mode(False):
-            bare = copy.deepcopy(self.prepared.bare)
+            bare = copy_network(self.prepared.bare)
             bare.load_state_dict(dict(self.initial_state))
         return with_data_statistics(ready(bare, self.samples).network, self.samples.inputs)
 
@@ -196,16 +196,14 @@ class Context:
     @cached_property
     def forecast(self) -> AccuracyForecast | None:
         """Accuracy forecast from the data alone (None: the reason is in `failures`)."""
-        return self._try("forecast", lambda: _finished(forecast_accuracy(None, self.data, seed=self.seed)))
+        return self._try("forecast", lambda: forecast_accuracy(None, self.data, seed=self.seed))
 
     @cached_property
     def network_forecast(self) -> AccuracyForecast | None:
         """Accuracy forecast with the network before training, of `samples`."""
         options: dict[str, Any] = {"seed": self.seed, "time_budget": self.seconds_for_kernel}
         samples = self.samples
-        return self._try(
-            "network forecast", lambda: _finished(forecast_accuracy(self.initial_network, samples, **options))
-        )
+        return self._try("network forecast", lambda: forecast_accuracy(self.initial_network, samples, **options))
 
     def kernel(self, name: str = "RBF ridge") -> LooRow | None:
         """Return a row of the forecast of the data; None if it abstains."""
@@ -268,10 +266,3 @@ class Context:
         except GapscopeError as error:
             self.failures[name] = str(error)
             return None
-
-
-def _finished(forecast: AccuracyForecast) -> AccuracyForecast:
-    """Return the forecast, or raise again the interrupt that ended it early."""
-    if any(note.startswith("Interrupted") for note in forecast.notes):
-        raise KeyboardInterrupt
-    return forecast

@@ -120,7 +120,7 @@ def _suspected(data: Samples) -> tuple[Tensor, Tensor]:
     except GapscopeError:
         return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long)
     n = issues.n_flagged
-    if issues.noise is None:
+    if issues.flagged is None:
         n = int((issues.margin < CONTRADICTED).sum())
     indices, suggested = issues.indices[:n], issues.suggested_labels[:n]
     differs = suggested != issues.given_labels[:n]

@@ -22,6 +22,7 @@ from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_ch
 from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, make_trainer
 from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
+from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.validation import COMPILED, Ready, ready, unwrap_estimator
 from gapscope.prediction.subset_problems import is_estimator
 from gapscope.results.progress import progress
@@ -121,7 +122,7 @@ def check(
     outcomes: list[Outcome] = []
     tried: TriedAdvice | str | None = None
     interrupted = False
-    with progress("checking", len(checks)) as bar:
+    with progress("checking", len(checks)) as bar, whole_results():
         try:
             for item in checks:
                 bar.step(item.code)

@@ -53,10 +53,10 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
 def _print(curves: dict[str, Any]) -> None:
     import pandas
 
-    from gapscope.cli.output import print_table
+    from gapscope.cli.output import print_lines, print_table
 
     if len(curves) == 1:
-        typer.echo(repr(*curves.values()))
+        print_lines(repr(*curves.values()))
         return
     table = pandas.DataFrame(
         {"settings": name, "samples": curve.samples, "score": curve.score, "90 % from": curve.low, "to": curve.high,
@@ -105,7 +105,7 @@ def learning_curve(
         runs = [(str(target), str(target).replace(":", "."), train_fn, table)]
     score_function = None if score is None else import_function(score)
     curves: dict[str, Any] = {}
-    with handle_interrupts(), steps("training") as show:
+    with handle_interrupts(resumes=True), steps("training") as show:
         for name, folder, train_fn, samples in runs:
             show(len(curves), len(runs))
             curve = curves[name] = extrapolate(

@@ -26,17 +26,16 @@ def measure(
 ) -> None:
     """Measure a network on its training data, with units and directions."""
     from gapscope.cli.arguments import record_from_argument
+    from gapscope.cli.output import print_json, print_lines
     from gapscope.pools.readings import RunOptions
 
     options = RunOptions(measures=tuple(measures) or None, measure_samples=samples, data_root=data_root)
     record = record_from_argument(network, options, load=load)
     if json:
-        from gapscope.cli.output import print_json
-
         content = {"readings": record.readings.to_dict(), "unmeasured": record.unmeasured}
         print_json({"id": record.id, "measured_samples": record.measured_samples, **content})
         return
-    typer.echo(repr(record.readings))
+    print_lines(repr(record.readings))
     for name, reason in record.unmeasured.items():
         typer.echo(f"{name}: no value: {reason}", err=True)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+# exit status of a command that has no answer (2 is a wrong command line)
+NO_ANSWER = 3
 NETWORK = "a weights file of a pool, a checkpoint for --load, or module:function that returns (network, training data)"
 DATA_ROOT = typer.Option(
     None, "--data-root", help="Folder of the data sets. Default: GAPSCOPE_DATA, else the user cache."

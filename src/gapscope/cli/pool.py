@@ -51,7 +51,7 @@ def run(
         find_dataset(name, root=data_root)  # raise before the first line of output
     missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
     typer.echo(f"{len(specs)} networks, {len(specs) - missing} done, {missing} to run with {workers} workers", err=json)
-    with handle_interrupts(), progress(f"pool {folder}", missing) as show:
+    with handle_interrupts(resumes=True), progress(f"pool {folder}", missing) as show:
         records = pool.run(
             specs,
             workers=workers,
@@ -211,7 +211,7 @@ def add(
     held_out = None if test is None else call_function(test, needed="test data")
     pool = Pool(folder)
     records: list[Record] = []
-    with handle_interrupts(), progress(f"pool {folder}", len(networks)) as announce:
+    with handle_interrupts(resumes=True), progress(f"pool {folder}", len(networks)) as announce:
         for path, each in zip(networks, names, strict=True):
             network, data, own = call_with_settings(path) if load is None else call_with_settings(load, path)
             about = {"test": held_out, "name": each, "family": family, "measures": measure or None}

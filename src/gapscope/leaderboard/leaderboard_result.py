@@ -96,6 +96,8 @@ def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: i
 
 
 MAX_ROWS = 10
+# verdict, partial correlation and its p-value stay in the narrowest table
+MIN_SCORES = 3
 LONGEST_NAME = 20
 SCORES = tuple(item.name for item in fields(LeaderboardRow) if item.type == "Score")
 NUMBERS = ("competition", "worst_sign_error", "explained")
@@ -271,12 +273,19 @@ class Leaderboard(StoredRows[LeaderboardRow]):
 
         Args:
             rows: Number of rows to show, baselines first; None shows all.
-            columns: Width in characters, at least 80.
+            columns: Width in characters; below 80 the last scores are left out.
         """
         summary = self.summary(LONGEST_NAME + max(0, columns - 80)).head(len(self) if rows is None else rows)
-        return summary.to_string(
-            float_format="{:.2f}".format, formatters={"p": "{:.3f}".format}, index_names=False, na_rep="-"
-        )
+
+        def text(n_scores: int) -> str:
+            return summary.iloc[:, :n_scores].to_string(
+                float_format="{:.2f}".format, formatters={"p": "{:.3f}".format}, index_names=False, na_rep="-"
+            )
+
+        n_scores = len(summary.columns)
+        while n_scores > MIN_SCORES and max(map(len, text(n_scores).splitlines())) > columns:
+            n_scores -= 1
+        return text(n_scores)
 
     def __repr__(self) -> str:
         more = len(self) - MAX_ROWS
