@@ -13,6 +13,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import require_targets
+from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
@@ -344,8 +345,8 @@ def forecast_accuracy(
                 curve = _learning_curve(features, squares, targets, n_classes, rbf, score, seed)
             bar.advance()
         except KeyboardInterrupt:
-            if not rows:
-                raise  # no row is finished
+            if not rows or not may_be_partial():
+                raise
             notes.append("Interrupted: only the finished rows are shown.")
     combined = combine_rows(rows, targets)
     score = mean_score(combined)
