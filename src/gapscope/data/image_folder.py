@@ -53,8 +53,8 @@ def _as_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         picture = image.convert("RGBA")
         # an image of one colour is drawn by its transparency alone
-        colours = picture.convert("RGB").getextrema()
-        is_bright = all(low == high for low, high in colours) and sum(high for _, high in colours) > 3 * 127
+        colours = numpy.asarray(picture.convert("RGB")).reshape(-1, 3)
+        is_bright = bool((colours == colours[0]).all() and colours[0].mean() > 127)
         background = Image.new("RGBA", picture.size, "black" if is_bright else "white")
         return Image.alpha_composite(background, picture).convert("RGB")
     return image.convert("RGB")
