@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy
 
 from gapscope.base.errors import InvalidInput, UnreadableFile
-from gapscope.data.tables import read_table
 from gapscope.prediction.columns import (
     check_columns,
     complete_rows,
@@ -57,6 +56,8 @@ class NetworkTable:
 
 def read_csv_table(path: Path) -> pandas.DataFrame:
     """Read a CSV file with a header line, or raise UnreadableFile."""
+    from gapscope.data.tables import read_table  # gapscope.data loads torch
+
     if not path.exists():
         raise UnreadableFile(f"{path} must be a CSV file or a pool folder; there is no such file.")
     return read_table(path)[0]
