@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import weakref
 from abc import ABC, abstractmethod
@@ -63,9 +62,9 @@ def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float,
         if value != "auto":
             raise InvalidInput(f"strength of {penalty} must be a number, 0 or larger, or 'auto'; got {value!r}.")
         start, least, most = LIMITS[penalty]
-        # imported by name, because `training` is a layer above
-        module = importlib.import_module("gapscope.training.automatic_strength")
-        rule: StrengthRule = module.AutomaticStrength(start=start, least=least, most=most)
+        from gapscope.penalties.automatic_strength import AutomaticStrength  # it imports the batches of penalties
+
+        rule = AutomaticStrength(start=start, least=least, most=most)
         return rule.strength, rule
     if isinstance(value, StrengthRule):
         return value.strength, value
