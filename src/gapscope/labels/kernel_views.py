@@ -41,13 +41,13 @@ class KernelView:
 
 def classification_view(method: str, spectrum: Spectrum, targets: Tensor) -> KernelView:
     """Fit one-hot labels [n, C] with the ridge of the smallest leave-one-out error."""
-    targets = targets.to(spectrum.vectors.device)
+    targets = targets.to(spectrum.device)
     ridge, loo = select_ridge(spectrum, targets, RIDGES)
     return KernelView(method, spectrum, targets, ridge, loo.predictions, loo.squared_error)
 
 
 def _regression_view(method: str, spectrum: Spectrum, targets: Tensor) -> KernelView:
-    targets = targets.to(spectrum.vectors.device)
+    targets = targets.to(spectrum.device)
     clipped, ridge, predictions = fit_robustly(spectrum, targets)
     error = float((targets - predictions).abs().sum(1).median())
     return KernelView(method, spectrum, clipped, ridge, predictions, error)

@@ -71,7 +71,7 @@ def _collect(source: Any, data: Any, features: Any, labels: Any) -> Samples:
 
 def assess_labels(view: KernelView, labels: Tensor, n_classes: int, seed: int) -> Assessment:
     """Rank class labels [n] and estimate their noise, from margins of samples and canaries."""
-    labels, scores = labels.to(view.spectrum.vectors.device), view.predictions
+    labels, scores = labels.to(view.spectrum.device), view.predictions
     predicted, margins = scores.argmax(1), margins_of(scores, labels)
     corrupted = canary_margins(
         view.spectrum, labels, predicted, view.ridge, n_classes, make_generator(seed, "canaries")
