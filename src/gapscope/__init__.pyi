@@ -26,9 +26,9 @@ from .base.specs import TrainingSpec as TrainingSpec
 from .batch_norm.advice.batch_norm import advise_batch_norm as advise_batch_norm
 from .checks.run import check as check
 from .data.catalogue import load_dataset as load_dataset
+from .labels.corrections import apply_label_corrections as apply_label_corrections
 from .labels.label_issues import estimate_label_noise as estimate_label_noise
 from .labels.label_issues import find_label_issues as find_label_issues
-from .labels.work_list import apply_label_corrections as apply_label_corrections
 from .leaderboard.comparison import Comparison as Comparison
 from .leaderboard.comparison_run import compare as compare
 from .leaderboard.leaderboard_result import Leaderboard as Leaderboard

@@ -89,7 +89,42 @@ def gain(faulty: bool) -> Case:
 
 def memorization(faulty: bool) -> Case:
     alarm = SimpleNamespace(raised=faulty, raised_at=7 if faulty else None, peak=5 if faulty else None)
-    return Case(mlp(), blobs(), {"monitor": SimpleNamespace(alarm=alarm)})
+    return Case(mlp(), blobs(), {"monitor": SimpleNamespace(alarm=alarm, epochs=list(range(1, 9)))})
+
+
+def no_signal(faulty: bool) -> Case:
+    x, y = blobs(120)
+    network = mlp()
+    labels = y[torch.randperm(120, generator=generator())] if faulty else y
+    return Case(network, (x, labels), trained(network, (x, labels), 200))
+
+
+def leak(faulty: bool) -> Case:
+    x, y = blobs(spread=3.0)
+    column = y[:, None] + 0.01 * torch.randn(len(y), 1, generator=generator())
+    return Case(mlp(), (torch.cat([column, x[:, 1:]], 1) if faulty else x, y))
+
+
+def windows(faulty: bool) -> Case:
+    series = torch.randn(400, generator=generator()).cumsum(0)
+    x = series.unfold(0, 8, 1)[:300]
+    y = (x[:, -1] > x.median()).long()
+    return Case(mlp(), (x if faulty else torch.randn(300, 8), y))
+
+
+def rare(faulty: bool) -> Case:
+    x, y = blobs()
+    keep = torch.cat([torch.nonzero(y != 3).flatten(), torch.nonzero(y == 3).flatten()[:2]])
+    return Case(mlp(), (x[keep], y[keep]) if faulty else (x, y))
+
+
+def unchanged(faulty: bool) -> Case:
+    network, data = mlp(), blobs()
+    options = trained(network, data)
+    if faulty:
+        name = next(name for name, weight in network.named_parameters() if weight.ndim > 1)
+        network.load_state_dict(network.state_dict() | {name: options["initial_state"][name]})
+    return Case(network, data, options)
 
 
 def convergence(faulty: bool) -> Case:
@@ -129,12 +164,17 @@ CASES: dict[str, Callable[[bool], Case]] = {
     "GS103": more_data,
     "GS104": on_data(lambda data: faults.thin_out_class(data, generator())),
     "GS105": on_data(lambda data: faults.unscale(data, generator())),
+    "GS106": no_signal,
+    "GS107": leak,
+    "GS108": windows,
+    "GS109": rare,
     "GS201": signal,
     "GS202": indistinguishable,
     "GS203": statistics,
     "GS204": gain,
     "GS301": memorization,
     "GS302": convergence,
+    "GS303": unchanged,
     "GS401": configuration,
     "GS402": overfitting,
     "GS403": dead_units,
@@ -159,6 +199,8 @@ def test_duplicates_are_the_planted_ones() -> None:
 
 def test_indices_of_a_subset_are_those_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapscope.checks.run.MAX_SAMPLES", 200)
+    monkeypatch.setattr("gapscope.checks.context.MAX_SAMPLES", 200)
+    monkeypatch.setattr("gapscope.checks.context.SECONDS_PER_SAMPLE", 0.15)
     x, y = blobs(600)
     labels = gs.data.inject_label_noise(y, 0.2, 4, generator())
     result = gs.check(mlp(), (x, labels), only=["GS102"])

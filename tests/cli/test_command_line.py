@@ -134,7 +134,7 @@ def test_an_estimator_is_fitted_and_applied(pool: Path) -> None:
     assert gapscope("pool", "run", foreign, pool.parent / "foreign").returncode == 0
     network = next((pool.parent / "foreign").glob("runs/*/weights.safetensors"))
     answer = gapscope("gap", "predict", pool, network)
-    assert answer.returncode == 2 and "gap: no estimate" in answer.stdout and "in domain: no" in answer.stdout
+    assert answer.returncode == 3 and "gap: no estimate" in answer.stdout and "in domain: no" in answer.stdout
 
 
 def test_every_reading_command_has_json_output(pool: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -54,6 +55,18 @@ def large():
 
 def nothing():
     return None
+
+
+def swapped():
+    return X, (X[:, 0] > 0).long()
+
+
+def tuned():
+    return MyNet(14), small()[1], {"width": 14, "rate": 0.5}
+
+
+def four():
+    return 1, 2, 3, 4
 """
 NAMES = ["input_jacobian_norm", "ntk_trace", "loss", "accuracy", "parameter_norm"]
 
@@ -71,9 +84,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def pool(tmp_path_factory: pytest.TempPathFactory) -> gs.Pool:
     result = gs.Pool(tmp_path_factory.mktemp("own") / "pool")
     x = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
-    for i in range(8):
+    for i in range(12):
         torch.manual_seed(i)
-        y = torch.where(torch.rand(60) < 0.05 * i, torch.randint(0, 2, (60,)), (x[:, 0] > 0).long())
+        y = torch.where(torch.rand(60) < 0.03 * i, torch.randint(0, 2, (60,)), (x[:, 0] > 0).long())
         network = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 2))
         gs.train(network, gs.Samples(x, y), gs.TrainingSpec(epochs=20, batch_size=20, learning_rate=0.1))
         test = (x.flip(1), (x.flip(1)[:, 0] > 0).long())
@@ -83,14 +96,14 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> gs.Pool:
 
 def test_a_pool_of_own_networks_is_read_reported_and_estimated_from(pool: gs.Pool, own: Path) -> None:
     table = pool.to_pandas()
-    assert len(table) == 8 and set(table["network.name"]) == {"mlp"} and all(table["gap"] == table["gap"])
-    assert sorted(table["hp.noise"]) == list(range(8))
+    assert len(table) == 12 and set(table["network.name"]) == {"mlp"} and all(table["gap"] == table["gap"])
+    assert sorted(table["hp.noise"]) == list(range(12))
     done = gapscope("report", pool.folder, "--output", own / "report.html")
     assert done.returncode == 0 and "net 0" in (own / "report.html").read_text()
     done = gapscope("gap", "fit", pool.folder)
-    assert done.returncode == 0 and "fitted on 8 networks; gap of accuracy" in done.stdout, done.stderr
+    assert done.returncode == 0 and "fitted on 12 networks; gap of accuracy" in done.stdout, done.stderr
     done = gapscope("gap", "predict", pool.folder, "own_networks:small", "own_networks:large")
-    assert done.returncode in (0, 2) and done.stdout.count("in domain: ") == 2, done.stderr
+    assert done.returncode in (0, 3) and done.stdout.count("in domain: ") == 2, done.stderr
     estimator = gs.GapEstimator.load(pool.folder / "estimator.json")
     record = pool.records()[0]
     answer = estimator.assess(gs.pools.records_to_pandas([record]))
@@ -99,16 +112,27 @@ def test_a_pool_of_own_networks_is_read_reported_and_estimated_from(pool: gs.Poo
 
 def test_adding_the_same_network_again_takes_its_place(pool: gs.Pool) -> None:
     record = pool.records()[0]
-    assert pool.add(record) == record and len(pool.records()) == 8
+    assert pool.add(record) == record and len(pool.records()) == 12
 
 
-def test_two_networks_are_too_few_for_an_estimator(pool: gs.Pool, tmp_path: Path) -> None:
+def test_eleven_networks_are_too_few_for_an_estimator(pool: gs.Pool, tmp_path: Path) -> None:
     few = gs.Pool(tmp_path / "few")
-    for record in pool.records()[:2]:
+    for record in pool.records()[:11]:
         few.add(record)
     done = gapscope("gap", "fit", few.folder)
-    assert done.returncode == 1 and "needs 5 finished networks or more" in done.stderr
+    assert done.returncode == 1 and "needs 12 finished networks or more" in done.stderr
     assert gapscope("report", few.folder).returncode == 0
+
+
+def test_an_estimator_worse_than_the_mean_gap_is_not_written(pool: gs.Pool, tmp_path: Path) -> None:
+    noise = gs.Pool(tmp_path / "noise")
+    for number, record in enumerate(pool.records()):
+        scores = {**record.scores, "test_accuracy": record.scores["train_accuracy"] - 0.1 * (number % 2)}
+        noise.add(dataclasses.replace(record, scores=scores))
+    done = gapscope("gap", "fit", noise.folder)
+    assert done.returncode == 3 and "no estimator" in done.stdout and "next:" not in done.stdout
+    quality = json.loads(gapscope("gap", "fit", noise.folder, "--json").stdout)
+    assert quality["written"] is None and not (noise.folder / "estimator.json").exists()
 
 
 def test_own_networks_are_measured_and_compared_by_name_of_a_function(own: Path) -> None:
@@ -127,10 +151,17 @@ def test_own_networks_are_measured_and_compared_by_name_of_a_function(own: Path)
     [
         ("no_such_module:small", "there is no 'no_such_module'"),
         ("own_networks:smal", "it has no 'smal'. Did you mean 'small'?"),
-        ("own_networks:nothing", "must return (network, training data); it returned NoneType"),
+        ("own_networks:nothing", "it returned NoneType"),
+        ("own_networks:swapped", "the first of its values is a Tensor"),
+        ("own_networks:four", "a tuple of 4"),
+        ("absent/own_networks.py:small", "there is no absent/own_networks.py"),
+        ("own_networks.py:smal", "Did you mean 'small'?"),
+        ("broken.py:small", "broken.py, line 1"),
+        ("broken:small", "ZeroDivisionError"),
     ],
 )
 def test_a_wrong_function_gets_one_sentence(own: Path, source: str, message: str) -> None:
+    (own / "broken.py").write_text("1 / 0")
     done = gapscope("measure", source)
     assert done.returncode == 1 and message in done.stderr
 
@@ -152,32 +183,84 @@ def test_a_record_needs_targets() -> None:
         gs.record_network(nn.Linear(3, 2), torch.ones(4, 3), name="mine")
 
 
+@pytest.mark.parametrize("source", ["code/my-models.py:small", "./code/my-models.py:small", "code/my-models:small"])
+def test_a_function_may_be_named_by_its_file(own: Path, source: str) -> None:
+    (own / "code").mkdir()
+    (own / "code" / "my-models.py").write_text(MODULE)
+    done = gapscope("measure", source, "--measure", "parameter_count", "--json")
+    assert json.loads(done.stdout)["readings"]["rows"][0]["value"] == 92, done.stderr
+    sys.modules.pop("my-models", None)
+
+
+def test_files_of_one_name_are_different_modules_and_different_networks(own: Path) -> None:
+    for width in (10, 30):
+        (own / f"run{width}").mkdir()
+        (own / f"run{width}" / "same_name.py").write_text(MODULE.replace("MyNet(10)", f"MyNet({width})"))
+    sources = [f"run{width}/same_name.py:small" for width in (10, 30)]
+    done = gapscope("pool", "add", "pool", *sources, "--measure", "parameter_count")
+    sizes = {record.spec["name"]: record.readings["parameter_count"].value for record in gs.Pool("pool")}
+    assert sizes == {"run10/same_name.py:small": 92, "run30/same_name.py:small": 272}, done.stderr
+    compared = gapscope("compare", *sources, "--measure", "input_jacobian_norm", "--json")
+    assert "run10/same_name.py:small" in compared.stdout and "run30/same_name.py:small" in compared.stdout
+
+
+def test_checkpoints_of_one_name_are_all_kept(own: Path) -> None:
+    import own_networks  # pyright: ignore[reportMissingImports]
+
+    labels = own_networks.small()[1][1]
+    paths = [Path("run1/best.pt"), Path("run2/best.pt"), Path("run2/last.pt")]
+    for seed, path in enumerate(paths):
+        path.parent.mkdir(exist_ok=True)
+        network = own_networks.MyNet(20)
+        torch.manual_seed(seed)
+        nn.init.normal_(network.layers[0].weight)
+        torch.save({"labels": labels, "state": network.state_dict()}, path)
+    options = ("--load", "own_networks:load", "--measure", "loss")
+    done = gapscope("pool", "add", "pool", *paths, "./run1/best.pt", *options, "--set", "width=20", "--set", "kind=a=b")
+    assert "3 networks added to pool, 3 in total" in done.stdout, done.stderr
+    records = {record.spec["name"]: record for record in gs.Pool("pool")}
+    assert set(records) == {"run1/best", "run2/best", "last"}
+    assert records["last"].spec["hp"] == {"width": 20, "kind": "a=b"}
+    gapscope("pool", "add", "other", "run1/best.pt", *options)
+    again = gapscope("pool", "add", "other", "run2/best.pt", *options)
+    assert again.returncode == 1 and "another network" in again.stderr and len(gs.Pool("other")) == 1
+    gapscope("pool", "add", "other", "run2/best.pt", *options, "--name", "second")
+    assert len(gs.Pool("other")) == 2
+
+
+def test_settings_are_the_third_value_of_a_function(own: Path) -> None:
+    done = gapscope("pool", "add", "pool", "own_networks:tuned", "--measure", "loss", "--set", "rate=1", "--set", "a=1")
+    (record,) = gs.Pool("pool")
+    assert record.spec["hp"] == {"width": 14, "rate": 0.5, "a": 1}, done.stderr
+    assert gapscope("measure", "own_networks:tuned", "--measure", "loss").returncode == 0
+
+
 @pytest.fixture
 def checkpoints(own: Path) -> list[str]:
     """Files of torch.save, as own training runs leave them."""
     import own_networks  # pyright: ignore[reportMissingImports]
 
-    for i in range(8):
+    for i in range(12):
         network, (x, truth) = own_networks.MyNet(20), own_networks.small()[1]
         torch.manual_seed(i)
-        labels = torch.where(torch.rand(60) < 0.06 * i, torch.randint(0, 2, (60,)), truth)
+        labels = torch.where(torch.rand(60) < 0.04 * i, torch.randint(0, 2, (60,)), truth)
         gs.train(network, (x, labels), gs.TrainingSpec(epochs=20, batch_size=20, learning_rate=0.1))
         torch.save({"labels": labels, "state": network.state_dict()}, f"net_{i}.pt")
-    return [f"net_{i}.pt" for i in range(8)]
+    return [f"net_{i}.pt" for i in range(12)]
 
 
 def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(checkpoints: list[str]) -> None:
     loading = ("--load", "own_networks:load", "--test", "own_networks:test_data")
     named = [part for name in NAMES for part in ("--measure", name)]
     done = gapscope("pool", "add", "pool", *checkpoints, *loading, *named)
-    assert done.returncode == 0 and "8 networks added to pool, 8 in total" in done.stdout, done.stderr
+    assert done.returncode == 0 and "12 networks added to pool, 12 in total" in done.stdout, done.stderr
     pool = gs.Pool("pool")
     assert {record.spec["name"] for record in pool.records()} == {Path(name).stem for name in checkpoints}
     assert {record.spec["network"]["name"] for record in pool.records()} == {"MyNet"}
     shown = gapscope("pool", "show", "pool")
     assert shown.returncode == 0 and "net_3" in shown.stdout and "gap" in shown.stdout and "…" not in shown.stdout
     rows = json.loads(gapscope("pool", "show", "pool", "--json").stdout)["networks"]
-    assert len(rows) == 8 and all(abs(row["gap"]) <= 1 for row in rows)
+    assert len(rows) == 12 and all(abs(row["gap"]) <= 1 for row in rows)
     # a pool, its folder and its table are the same to a leaderboard
     boards = [gs.rank_measures(source, n_permutations=20) for source in (pool, "pool", pool.to_pandas())]
     assert [row.measure for row in boards[0]] == [row.measure for row in boards[1]]
@@ -186,8 +269,12 @@ def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(checkp
     # the family is that of the pool, whose networks have one in common
     answer = json.loads(gapscope("gap", "predict", "pool", "own_networks:small", "--json").stdout)["answers"][0]
     assert "network.name" not in str(answer["reason"])
+    loaded = gapscope("gap", "predict", "pool", checkpoints[0], "--load", "own_networks:load", "--json")
+    assert len(json.loads(loaded.stdout)["answers"]) == 1, loaded.stderr
+    pool_for_network = gapscope("gap", "predict", "pool", "pool")
+    assert pool_for_network.returncode == 1 and "Remove" not in pool_for_network.stderr
     foreign = gapscope("gap", "predict", "pool", "own_networks:small", "--family", "elsewhere")
-    assert foreign.returncode == 2 and "--family NAME" in foreign.stdout
+    assert foreign.returncode == 3 and "--family NAME" in foreign.stdout
     abstained = gapscope("gap", "predict", "pool", "own_networks:small", "--family", "elsewhere", "--json")
     (row,) = json.loads(abstained.stdout)["answers"]
     assert row["prediction"] is None or isinstance(row["prediction"], float)

@@ -28,7 +28,7 @@ def test_csv_with_string_labels(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("a,b,label\n" + "".join(f"{i},{i % 5},{'high' if i > 20 else 'low'}\n" for i in range(40)))
     shown = CliRunner().invoke(app, ["forecast", str(path)])
-    assert shown.exit_code == 0 and "RBF ridge" in shown.output and "0 = 'high'" in shown.output
+    assert shown.exit_code == 3 and "RBF ridge" in shown.output and "0 = 'high'" in shown.output
 
 
 def test_an_interruption_shows_finished_rows_and_ends_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +83,28 @@ def test_a_training_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (tmp_path / "gapscope-learning-curve" / "own_recipe.mine" / "twin.json").exists()
 
 
+def test_a_training_function_or_estimator_with_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_estimator.py").write_text(
+        "from sklearn.linear_model import LogisticRegression\nfrom sklearn.metrics import f1_score\n"
+        "estimator = LogisticRegression()\n"
+        "def train(x, y): return estimator.fit(x, y)\n"
+        "def f1(model, x, y): return f1_score(y, model.predict(x), average='macro')\n"
+    )
+    rows = [f"{i % 7},{(i % 7) > 3},{i // 3},{'yes' if i % 7 > 3 else 'no'}" for i in range(90)]
+    (tmp_path / "table.csv").write_text("\n".join(["a,b,patient,label", *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    table = ["--data", "table.csv", "--target", "label", "--json"]
+    for options in (["own_estimator:estimator"], ["own_estimator:train", "--score", "own_estimator:f1"]):
+        shown = CliRunner().invoke(app, ["learning-curve", *options, *table, "--groups", "patient"])
+        assert shown.exit_code == 0, shown.output
+        (curve,) = json.loads(shown.stdout)
+        assert curve["score"] > 0.95 and curve["score_name"] == ("f1" if "--score" in options else "accuracy")
+    assert CliRunner().invoke(app, ["learning-curve", "own_estimator:train", "--groups", "patient"]).exit_code == 2
+    wrong = CliRunner().invoke(app, ["learning-curve", "own_estimator:train", *table, "--groups", "patent"])
+    assert "'patient'" in str(wrong.exception)
+
+
 def test_a_function_that_returns_a_network_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_network.py").write_text(OWN.replace("return recipe,", "return recipe(0, 0),"))
     monkeypatch.chdir(tmp_path)
@@ -105,9 +127,9 @@ def test_an_unknown_data_set_is_an_error_before_anything_runs(tmp_path: Path) ->
 def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gapscope.prediction import subset_runs
+    from gapscope.prediction import subset_problems
 
-    train, calls = subset_runs.run_configuration, 0
+    train, calls = subset_problems.run_configuration, 0
 
     def stopped(*arguments: object) -> object:
         nonlocal calls
@@ -116,7 +138,7 @@ def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
             raise KeyboardInterrupt
         return train(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(subset_runs, "run_configuration", stopped)
+    monkeypatch.setattr(subset_problems, "run_configuration", stopped)
     (tmp_path / "grid.toml").write_text(GRID)
     command = ["learning-curve", str(tmp_path / "grid.toml"), "--cache-dir", str(tmp_path / "runs"), "--json"]
     result = CliRunner().invoke(app, command)
@@ -162,7 +184,7 @@ def test_an_estimate_as_text_and_json(factory: str) -> None:
 
 def test_an_abstention_has_a_reason_and_exit_code_2(factory: str) -> None:
     done = CliRunner().invoke(app, ["estimate", f"{factory}:meaningless"])
-    assert done.exit_code == 2 and "no answer: before training its gradients predict no better" in done.output
+    assert done.exit_code == 3 and "no answer: before training its gradients predict no better" in done.output
 
 
 def test_an_estimator_file_shifts_the_estimate(factory: str) -> None:

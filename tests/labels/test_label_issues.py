@@ -15,8 +15,9 @@ import gapscope as gs
 from cases import CASES
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.data import inject_label_noise as with_wrong_labels
-from gapscope.labels.kernel_views import duplicates_in_test
-from gapscope.labels.results import LabelNoiseEstimate, rank_label_issues
+from gapscope.labels.canary_ranking import rank_label_issues
+from gapscope.labels.duplicates import duplicates_in_test
+from gapscope.labels.results import LabelNoiseEstimate
 
 
 def digits(rate: float, n: int = 400, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
@@ -183,7 +184,7 @@ def test_duplicates_between_train_and_test_are_named() -> None:
 
 
 def test_exact_duplicates_between_large_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.labels.kernel_views.MAX_SAMPLES", 100)
+    monkeypatch.setattr("gapscope.labels.duplicates.MAX_SAMPLES", 100)
     x = torch.arange(80.0)[:, None]
     samples, test = gs.Samples(x), gs.Samples(torch.tensor([[100.0], [7.0], [7.0], [3.0]]))
     assert duplicates_in_test(samples, test) == ((7, 1), (7, 2), (3, 3))

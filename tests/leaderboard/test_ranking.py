@@ -16,6 +16,7 @@ from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
 from gapscope.leaderboard.leaderboard_result import Score, verdict_of
 from gapscope.leaderboard.paired_scores import sign_errors
 from gapscope.leaderboard.ranking import RANDOM, explain_by_settings, verdicts
+from gapscope.prediction.columns import training_configurations
 from tables import rows_of
 
 # the spec's own computation: tau, granulated tau, score of the competition
@@ -111,16 +112,42 @@ def test_verdicts_in_words() -> None:
     assert verdict_of(partial=strong, kendall=weak, **facts)[0] == "evidence"
     assert "smaller gap at equal" in verdict_of(partial=Score(value=-0.4, p=0.01), kendall=weak, **facts)[1]
     for changes, why in (
-        ({"recipes": 5}, "5 training configurations are too few; at least 12"),
         ({"fixed": "it is fixed"}, "it is fixed"),
         ({"kendall": Score(value=-0.97, p=0.01)}, "its order is that of the gap (tau -0.97)"),
-        ({"hyperparameters": 0}, "the table has no hyperparameters"),
         ({"partial": weak, "kendall": strong}, "but not beyond the hyperparameters"),
         ({"partial": weak}, "it does not correlate with the gap"),
     ):
         changed: dict[str, Any] = {"partial": strong, "kendall": weak} | facts | changes
         verdict, words = verdict_of(**changed)
         assert verdict == "no evidence" and why in words
+    for changes, why in (({"recipes": 5}, "5 training"), ({"hyperparameters": 0}, "no hyperparameter")):
+        changed = {"partial": strong, "kendall": weak} | facts | changes
+        verdict, words = verdict_of(**changed)
+        assert verdict == "not judged" and why in words
+
+
+def test_networks_without_settings_are_not_judged_at_equal_settings() -> None:
+    rng = numpy.random.default_rng(0)
+    gap = rng.normal(size=40)
+    names = {"network.name": ["a", "b"] * 20, "gap": gap, "m.near": gap + rng.normal(size=40)}
+    options: dict[str, Any] = {"n_permutations": 20, "n_bootstrap": 20}
+    unknown = pandas.DataFrame({**names, "seed": range(40), "data.name": None})
+    board = gs.rank_measures(unknown, **options)
+    row = board.row("near")
+    assert board.hyperparameters == () and row.verdict == "not judged" and math.isnan(row.partial.value)
+    assert board.verdict[0].startswith("Not judged") and "None of" not in " ".join(board.verdict)
+    assert row.kendall.value > 0.25  # what needs no settings is reported
+    half = unknown.assign(**{"hp.width": [float(k) if k < 20 else numpy.nan for k in range(40)]})
+    board = gs.rank_measures(half, **options)
+    assert (board.networks, board.dropped) == (20, 20) and board.row("near").verdict != "not judged"
+    # a setting that does not apply to some networks is a value of its own
+    partly = half.assign(**{"hp.depth": range(40)})
+    assert gs.rank_measures(partly, **options).networks == 40
+
+
+def test_networks_without_settings_are_configurations_of_their_own() -> None:
+    table = pandas.DataFrame({"network.name": "a", "hp.width": [1.0, 1.0, numpy.nan, numpy.nan, 2.0]})
+    assert training_configurations(table, ["hp.width"]).tolist() == [0, 0, 2, 3, 1]
 
 
 def test_what_is_fixed_by_settings() -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,6 +129,18 @@ def test_a_corrupted_index_is_recreated(pool: Pool, damage: str) -> None:
     else:
         path.unlink()
         path.mkdir()
+    pandas.testing.assert_frame_equal(pool.to_pandas(), expected, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    "content", [[], {}, {"ids": []}, {"ids": 3, "stamps": {}}, {"ids": ["a"], "columns": {}}, "stamps", "columns"]
+)
+def test_other_content_with_a_right_checksum_is_recreated(pool: Pool, content: Any) -> None:
+    path, expected = pool.folder / "index.json", pool.to_pandas()
+    stored = json.loads(path.read_bytes().split(b"\n", 1)[1])
+    body = json.dumps(stored | {content: {}} if isinstance(content, str) else content).encode()
+    head = json.dumps({"schema": index_module.SCHEMA, "crc32": zlib.crc32(body)}).encode()
+    path.write_bytes(head + b"\n" + body)
     pandas.testing.assert_frame_equal(pool.to_pandas(), expected, check_exact=True)
 
 

@@ -14,6 +14,7 @@ from gapscope.base.errors import GapscopeError, InvalidInput, NotWritten, Unread
 from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool, open_pool
 from gapscope.pools.loading import measure_stored_network
+from gapscope.pools.lock import lock_pool
 from gapscope.pools.readings import RunOptions
 from gapscope.results.records import Record
 from gapscope.training.checkpoints import load_tensors, save_tensors
@@ -116,7 +117,7 @@ def test_wrong_settings_stop_before_anything_is_trained(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     pool = Pool(tmp_path)
-    with pool._locked(), pytest.raises(GapscopeError, match="must be run by one process at a time"):
+    with lock_pool(pool.folder), pytest.raises(GapscopeError, match="must be run by one process at a time"):
         pool.run(some_grid())
 
 

@@ -14,17 +14,10 @@ from torch import Tensor, nn
 import gapscope as gs
 from door_networks import bert_classifier
 from gapscope.base.errors import GapscopeError, InvalidInput
-from gapscope.prediction.subset_designs import (
-    DESIGNS,
-    NORMAL_QUANTILE,
-    SizedScore,
-    extrapolate,
-    folds,
-    group_numbers,
-    quarter_and_halves,
-    variance_of_mean,
-)
-from gapscope.prediction.subset_runs import continued_predictions, equal_steps, sample_scores
+from gapscope.prediction.continued_runs import continued_predictions
+from gapscope.prediction.scores import variance_of_mean
+from gapscope.prediction.subset_designs import DESIGNS, folds, group_numbers, quarter_and_halves
+from gapscope.prediction.subset_problems import equal_steps, sample_scores
 from gapscope.statistics.baselines import RIDGES
 
 
@@ -273,39 +266,12 @@ def test_an_interruption_returns_what_is_finished(tmp_path: Path) -> None:
         gs.learning_curve(stopped, data)
 
 
-def test_half_and_quarter_is_the_formula_written_out() -> None:
-    p, q, n = 0.7, 0.62, 600
-    result = extrapolate(
-        SizedScore(n // 2, p, p * (1 - p) / (n / 2)), SizedScore(n // 4, q, q * (1 - q) / (3 * n / 4)), n
-    )
-    variance = 1.5**2 * p * (1 - p) / (n / 2) + 0.5**2 * q * (1 - q) / (3 * n / 4) + (0.25 * (p - q)) ** 2 + 0.01**2
-    assert result.value == pytest.approx(p + 0.5 * (p - q), abs=1e-15)
-    assert result.standard_error == pytest.approx(math.sqrt(variance), rel=1e-14)
-
-
-def test_a_score_that_falls_with_more_samples_is_not_uncertain_growth() -> None:
-    falling, flat = (extrapolate(SizedScore(300, 0.7, 0.0), SizedScore(150, mean, 0.0), 600) for mean in (0.8, 0.7))
-    assert falling.standard_error == flat.standard_error == pytest.approx(0.01)
-
-
 def test_variance_of_a_mean_is_that_of_the_textbook() -> None:
     scores = np.random.default_rng(0).normal(size=50)
     assert variance_of_mean(scores, np.arange(50)) == pytest.approx(scores.var(ddof=1) / 50, rel=1e-12)
     assert math.isinf(variance_of_mean(scores, np.zeros(50, dtype=int)))
     # no wrong one among a few is no certainty
     assert variance_of_mean(np.ones(10), np.arange(10)) == pytest.approx((12 / 14) * (2 / 14) / 10)
-
-
-def test_the_interval_covers_where_the_score_is_the_same_at_all_sizes() -> None:
-    random, covered, rounds, n, truth = np.random.default_rng(2), 0, 400, 400, 0.7
-    for _ in range(rounds):
-        right = (random.random(n) < truth).astype(float)
-        half = SizedScore(n // 2, right[n // 2 :].mean(), variance_of_mean(right[n // 2 :], np.arange(n // 2)))
-        quarter = SizedScore(n // 4, right[n // 4 :].mean(), variance_of_mean(right[n // 4 :], np.arange(3 * n // 4)))
-        result = extrapolate(half, quarter, n)
-        covered += abs(result.value - truth) <= NORMAL_QUANTILE * result.standard_error
-    # the covariance that the formula leaves out makes it a little wide
-    assert 0.90 <= covered / rounds <= 0.98
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from gapscope.base.errors import InvalidInput
-from gapscope.labels.results import LabelIssues, LabelNoiseEstimate, rank_label_issues
+from gapscope.labels.canary_ranking import rank_label_issues
+from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.report import write_training_report
 from gapscope.report.label_issues import MAX_ROWS_SHOWN, label_issues_section
 from gapscope.training.recordings import Recordings

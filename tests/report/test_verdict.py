@@ -99,7 +99,9 @@ def test_measures_are_compared_with_chance_and_hyperparameters() -> None:
         *records, best="zeta", by_reading={"zeta": ranks, "n": size}
     )
     assert conclusions(*records, best="zeta", by_reading={"zeta": chance}).endswith("than random numbers.")
-    assert "hyperparameters" not in conclusions(*records, best="zeta")
+    assert conclusions(*records, best="zeta").endswith("no settings of the networks are known.")
+    known = [replace(item, spec={"hp": {"width": 8}}) for item in records]
+    assert conclusions(*known, best="zeta").endswith("units that a class needs.")
 
 
 def test_readings_have_verdicts_at_equal_settings(tmp_path: Path) -> None:
@@ -120,6 +122,13 @@ def test_readings_have_verdicts_at_equal_settings(tmp_path: Path) -> None:
     page = write_report(view, tmp_path / "page.html", title="Verdicts").read_text()
     assert re.search(r"at equal settings: evidence, r 0\.\d\d \(0\.\d\d to 0\.\d\d\), corrected p 0\.002", page)
     assert leaderboard_verdicts(PoolView(records[:11])) == {}
+    # networks without settings are not judged, and are not said to have equal ones
+    unknown = [replace(item, spec={"name": f"net {item.id}", "network": {"name": "a"}}) for item in records]
+    assert leaderboard_verdicts(PoolView(unknown)) == {}
+    page = write_report(unknown, tmp_path / "unknown.html", title="Unknown").read_text()
+    assert "not known of 48 of 48 networks" in page and "the same settings" not in page
+    mixed = PoolView([*records[:24], *unknown[24:]])
+    assert mixed.n_without_settings == 24 and leaderboard_verdicts(mixed)["own"].role == "measure"
 
 
 def test_one_or_two_networks_make_a_page_without_rankings(tmp_path: Path) -> None:

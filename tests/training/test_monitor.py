@@ -248,7 +248,7 @@ def test_the_cost_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_monitor_that_is_used_again_restarts_with_a_note() -> None:
     monitor = Monitor(make_samples(), ["loss"], alarm=SharedLearning(neighbours=5))
-    assert repr(monitor).endswith("SharedLearning(nothing observed yet)")
+    assert repr(monitor).endswith("SharedLearning(no verdict yet)")
     for epoch in (1, 2):
         monitor.observe(make_network(), epoch)
     assert monitor.alarm is not None and "not raised; estimated best epoch so far" in repr(monitor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,10 @@ from torch import nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.results.outcomes import Finding, Fine, NotChecked
 from gapscope.training.monitor import Monitor
+from gapscope.training.run_checks import RunState, batch_statistics, convergence
 from standins import Clock
 
 
@@ -32,8 +36,8 @@ def test_a_training_that_is_stuck_is_reported_once() -> None:
     for epoch in range(1, 13):
         monitor.observe(network, epoch)
     (finding,) = monitor.findings
-    assert (finding.code, finding.epoch) == ("GS302", 6)
-    assert "GS302 at epoch 6" in repr(monitor) and finding.action in repr(monitor)
+    assert (finding.code, finding.epoch) == ("GS302", 5)
+    assert "GS302 at epoch 5" in repr(monitor) and finding.action in repr(monitor)
 
 
 def test_a_loss_that_is_not_finite_is_reported() -> None:
@@ -61,7 +65,7 @@ def test_an_alarm_that_is_raised_is_reported_with_the_best_epoch() -> None:
     monitor.observe(network, 2)
     monitor.observe(network, 3)
     (finding,) = monitor.findings
-    assert (finding.code, finding.epoch) == ("GS301", 2) and "best epoch so far is 1" in finding.evidence
+    assert (finding.code, finding.epoch) == ("GS301", 2) and "best epoch is 1" in finding.evidence
 
 
 def test_findings_survive_a_checkpoint() -> None:
@@ -100,16 +104,20 @@ def test_recordings_take_at_most_a_fraction_of_the_time(
     assert abs(len(monitor.epochs) - recordings) <= 0.25 * recordings
 
 
-@pytest.mark.parametrize(("seconds", "recordings"), [(0.1, 19), (3.0, 1)])
-def test_the_default_skips_only_what_takes_more_than_two_seconds(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, recordings: int
+@pytest.mark.parametrize(
+    ("seconds", "recordings"),
+    [(0.05, list(range(1, 31))), (0.2, [1, 2, 3, 5, 8, 12, 17, 24]), (3.0, [1])],
+)
+def test_the_free_seconds_are_spread_over_the_planned_epochs(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, recordings: list[int]
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("gapscope.training.monitor.time", clock)
-    monitor = Monitor(blobs(), ["loss"], sinks=[lambda epoch, numbers: clock.sleep(seconds)])
+    monitor = Monitor(blobs(), ["loss"], epochs=30, sinks=[lambda epoch, numbers: clock.sleep(seconds)])
     for epoch in range(1, 31):  # no time between the recordings
         monitor.observe(nn.Linear(3, 3), epoch)
-    assert abs(len(monitor.epochs) - recordings) <= 1 and f"{monitor.skipped} recordings were skipped" in repr(monitor)
+    assert monitor.epochs == recordings
+    assert monitor.n_due == 30 and monitor.skipped == 30 - len(recordings)
     every = Monitor(blobs(), ["loss"], max_time_fraction=None, sinks=[lambda epoch, numbers: clock.sleep(seconds)])
     for epoch in range(1, 31):
         every.observe(nn.Linear(3, 3), epoch)
@@ -119,3 +127,48 @@ def test_the_default_skips_only_what_takes_more_than_two_seconds(
 def test_only_codes_of_a_training_run_are_accepted() -> None:
     with pytest.raises(InvalidInput, match="'GS101'"):
         Monitor(blobs(), checks=["GS101"])
+
+
+def test_fewer_than_five_recordings_give_no_verdict() -> None:
+    monitor = Monitor(blobs(), ["loss"], checks=["GS301", "GS302"])
+    assert "GS301: not checked (no recordings)" in repr(monitor)
+    for epoch in range(1, 5):
+        monitor.observe(nn.Linear(3, 3), epoch)
+    assert "seen 4 of 4 epochs: no verdict" in repr(monitor) and "no findings" not in repr(monitor)
+    monitor.observe(nn.Linear(3, 3), 5)
+    assert "GS301: no findings" in repr(monitor)
+
+
+def test_gs302_has_one_rule_in_a_running_and_in_a_finished_training() -> None:
+    y = torch.arange(120) % 3
+    samples, network = Samples(3 * nn.functional.one_hot(y, 3).float(), y), nn.Linear(3, 3)
+    nn.init.zeros_(network.weight)
+    nn.init.zeros_(network.bias)
+    flat = RunState(network, samples, losses=[1.1] * 6, epochs=6, kernel=lambda: 0.99)
+    running, over = convergence(flat), convergence(replace(flat, is_over=True))
+    assert isinstance(running, Finding) and isinstance(over, Finding)
+    assert running == over and running.cost == pytest.approx(0.99 - 1 / 3)
+    assert "learning rate / 3" in running.fixes
+    falling = replace(flat, losses=[1.1, 1.0, 0.9, 0.8, 0.7, 0.6])
+    later = convergence(replace(falling, is_over=True))
+    assert isinstance(convergence(falling), NotChecked)
+    assert isinstance(later, Finding) and later.fixes[0] == "twice the epochs"
+
+
+def test_small_batches_and_stale_statistics_cost_accuracy() -> None:
+    x, y = blobs()
+    network = nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    gs.train(network, (x, y), gs.TrainingSpec(epochs=10, momentum=0.9))
+    state = RunState(network, Samples(x, y), batch_size=2)
+    small = batch_statistics(state)
+    assert isinstance(small, Finding) and "batches of 2" in small.evidence
+    assert isinstance(batch_statistics(replace(state, batch_size=60)), Fine)
+    norm = network.get_submodule("1")
+    assert isinstance(norm, nn.BatchNorm1d) and norm.running_mean is not None
+    norm.running_mean += 30.0
+    stale = batch_statistics(replace(state, batch_size=60))
+    assert isinstance(stale, Finding) and stale.cost is not None and stale.cost > 0.3
+    refresh = "gapscope.batch_norm.refresh_population(network, data, layers=['1'])"
+    assert refresh in stale.action
+    gs.batch_norm.refresh_population(network, x, layers=["1"])
+    assert isinstance(batch_statistics(replace(state, batch_size=60)), Fine)

@@ -144,8 +144,7 @@ def check_file(path: Path) -> None:
     """Raise UnreadableFile for folders, pipes and devices."""
     if path.exists() and not path.is_file():
         raise UnreadableFile(
-            f"{path} must be a file that can be read; it is a folder, a pipe or a device. Remove it, or pass another "
-            "path."
+            f"{path} must be a file that can be read; it is a folder, a pipe or a device. Pass the path of a file."
         )
 
 

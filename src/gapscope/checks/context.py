@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,44 +15,67 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
+from gapscope.checks.expected import Expected, expected_accuracy
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
-from gapscope.labels.kernel_views import duplicate_pairs
+from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
 from gapscope.prediction.forecast import AccuracyForecast, forecast_accuracy
+from gapscope.statistics.baselines import LooRow
+from gapscope.training.run_checks import RunState
 
 if TYPE_CHECKING:
+    from gapscope.checks.estimators import EstimatorScores
     from gapscope.prediction.accuracy_after_training import AccuracyEstimate
 
+# Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
 MAX_SAMPLES = 2000
 UNTRAINED_BELOW = 0.1
+# CPU seconds per sample of a forecast and of label issues without a network, with ten columns and few classes; measured
+# at 30,000 samples, with a factor of two to spare. Wider data take longer by (columns + 50) / 60.
+SECONDS_PER_SAMPLE = 1.2e-3
 
 
 @dataclass
 class Context:
-    """Network, training data, and quantities that several checks use."""
+    """Network, training data, and quantities that several checks use.
 
-    # the network, with at most 2,000 samples: those at `indices` of all samples
-    prepared: Ready
+    Attributes:
+        prepared: The network with the samples at `indices`; None without a torch network.
+        everything: All samples.
+        indices: Evenly spaced samples, at most 2,000, [n].
+        estimator: Scores of a fitted scikit-learn estimator in place of a torch network.
+        initial_state: State dictionary before training.
+        monitor: Monitor of the training run.
+        history: One mapping per epoch of the training run.
+        test: Held-out samples.
+        test_network: The network, adapted to their layout; None without both.
+        batch_size: Batch size of training.
+        seed: Seed of all random numbers.
+        deadline: CPU seconds at which the time budget ends; None without one.
+        failures: Reasons why quantities could not be computed, by name.
+    """
+
+    prepared: Ready | None
     everything: Samples
     indices: Tensor
+    estimator: EstimatorScores | None = None
     initial_state: Mapping[str, Tensor] | None = None
     monitor: Any = None
     history: Sequence[Mapping[str, Any]] = ()
     test: Samples | None = None
+    test_network: nn.Module | None = None
     batch_size: int | None = None
     seed: int = 0
-    # value of `time.perf_counter` at which the time budget ends
     deadline: float | None = None
-    # reasons why quantities could not be computed, by name
     failures: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds of the time budget that remain (None for no limit)."""
-        return None if self.deadline is None else max(self.deadline - time.perf_counter(), 0.0)
+        """CPU seconds of the time budget that remain (None for no limit)."""
+        return None if self.deadline is None else max(self.deadline - time.process_time(), 0.0)
 
     @property
     def seconds_for_kernel(self) -> float | None:
@@ -62,22 +85,44 @@ class Context:
     @property
     def network(self) -> nn.Module:
         """The network, adapted to one input tensor and outputs [n, K]."""
+        assert self.prepared is not None
         return self.prepared.network
 
-    @property
+    @cached_property
     def samples(self) -> Samples:
-        """The training samples that are checked."""
-        return self.prepared.samples
+        """The training samples of which the network is read."""
+        return self.everything.subset(self.indices) if self.prepared is None else self.prepared.samples
 
     @property
-    def tensor_samples(self) -> Samples:
-        """The samples in the form of the adapted network: one tensor."""
-        return Samples(self.samples.inputs, self.samples.targets, form=None)
+    def is_part(self) -> bool:
+        """True if the network is read on a part of the samples only."""
+        return len(self.indices) < len(self.everything)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Indices of the samples for quantities of the data alone: all that the time budget allows."""
+        n, seconds = len(self.everything), self.seconds_left
+        if seconds is None or n <= MAX_SAMPLES:
+            return torch.arange(n)
+        columns = self.everything.inputs[0].numel()
+        affordable = seconds / 2 / (SECONDS_PER_SAMPLE * (columns + 50) / 60)
+        m = min(n, max(len(self.indices), int(affordable)))
+        return torch.linspace(0, n - 1, m, dtype=torch.float64).round().long()
+
+    @cached_property
+    def data(self) -> Samples:
+        """The samples at `rows`."""
+        return self.everything if len(self.rows) == len(self.everything) else self.everything.subset(self.rows)
 
     @property
     def is_classifier(self) -> bool:
         """True if there is one class label per sample."""
-        return self.samples.is_classification
+        return self.everything.is_classification
+
+    @cached_property
+    def n_classes(self) -> int:
+        """Number of classes of the labels, at least two."""
+        return max(int(self.everything.y.max()) + 1, 2)
 
     @cached_property
     def logits(self) -> Tensor:
@@ -87,18 +132,27 @@ class Context:
         return (class_logits(outputs) if self.is_classifier else outputs).cpu()
 
     @cached_property
+    def correct(self) -> Tensor:
+        """Which of `samples` the network classifies correctly, [n]."""
+        if self.estimator is not None:
+            return self.estimator.train_correct[self.indices]
+        return self.logits.argmax(1) == self.samples.y.cpu()
+
+    @cached_property
     def train_accuracy(self) -> float:
         """Accuracy on the training samples."""
-        return float((self.logits.argmax(1) == self.samples.y.cpu()).double().mean())
+        return float(self.correct.double().mean())
 
     @cached_property
     def most_frequent(self) -> float:
         """Fraction of the most frequent class."""
-        return float(self.samples.y.bincount().max()) / len(self.samples)
+        return float(self.everything.y.bincount().max()) / len(self.everything)
 
     @cached_property
     def is_untrained(self) -> bool:
         """True if the weights are the initial ones, or if nothing indicates training."""
+        if self.prepared is None:
+            return self.estimator is None
         if self.initial_state is not None:
             state = self.prepared.bare.state_dict()
             return all(torch.equal(state[name], tensor) for name, tensor in self.initial_state.items() if name in state)
@@ -107,13 +161,14 @@ class Context:
     @cached_property
     def initial_network(self) -> nn.Module | None:
         """The network before training, with batch statistics of the data (None if unknown)."""
+        if self.prepared is None:
+            return None
         if self.initial_state is None:
             return with_data_statistics(self.network, self.samples.inputs) if self.is_untrained else None
         with torch.inference_mode(False):
             bare = copy.deepcopy(self.prepared.bare)
             bare.load_state_dict(dict(self.initial_state))
-        samples = Samples(self.samples.inputs, self.samples.targets, form=self.samples.form)
-        return with_data_statistics(ready(bare, samples).network, self.samples.inputs)
+        return with_data_statistics(ready(bare, self.samples).network, self.samples.inputs)
 
     @cached_property
     def duplicates(self) -> list[tuple[int, int]]:
@@ -125,37 +180,84 @@ class Context:
         """Label issues ranked without a network (None: the reason is in `failures`)."""
 
         def compute() -> LabelIssues:
-            issues = find_label_issues(None, self.samples, seed=self.seed)
-            # indices of the subset become those of all samples
-            rows = self.indices.tolist()
+            issues = find_label_issues(None, self.data, seed=self.seed)
+            if len(self.rows) == len(self.everything):
+                return issues
+            # indices of the part become those of all samples
+            rows = self.rows.tolist()
             conflicts = tuple((rows[i], rows[j]) for i, j in issues.conflicts)
-            indices = self.indices[issues.indices.cpu()]
+            indices = self.rows[issues.indices.cpu()]
             return replace(issues, indices=indices, conflicts=conflicts, samples=self.everything)
 
         return self._try("labels", compute)
 
     @cached_property
     def forecast(self) -> AccuracyForecast | None:
-        """Accuracy forecast, by the data and, if it is known, the network before training."""
+        """Accuracy forecast from the data alone (None: the reason is in `failures`)."""
+        return self._try("forecast", lambda: _finished(forecast_accuracy(None, self.data, seed=self.seed)))
+
+    @cached_property
+    def network_forecast(self) -> AccuracyForecast | None:
+        """Accuracy forecast with the network before training, of `samples`."""
         options: dict[str, Any] = {"seed": self.seed, "time_budget": self.seconds_for_kernel}
-        return self._try("forecast", lambda: forecast_accuracy(self.initial_network, self.tensor_samples, **options))
+        samples = self.samples
+        return self._try(
+            "network forecast", lambda: _finished(forecast_accuracy(self.initial_network, samples, **options))
+        )
+
+    def kernel(self, name: str = "RBF ridge") -> LooRow | None:
+        """Return a row of the forecast of the data; None if it abstains."""
+        forecast = self.forecast
+        return None if forecast is None or forecast.abstained_because else forecast.row(name)
 
     @cached_property
     def estimate(self) -> AccuracyEstimate | None:
         """Estimated accuracy of the trained network (None: the reason is in `failures`)."""
         from gapscope.prediction.accuracy_after_training import estimate_accuracy
 
-        options: dict[str, Any] = {"initial_state": self.initial_state, "time_budget": self.seconds_for_kernel}
+        if self.is_part:
+            self.failures["estimate"] = (
+                f"an estimate needs all {len(self.everything):,} training samples, and reads at most {MAX_SAMPLES:,}"
+            )
+            return None
+        assert self.prepared is not None
+        bare = self.prepared.bare
         # no check uses the accuracy on clean labels, so the label noise is not estimated again
-        options["label_noise"] = 0.0
-        estimate = self._try("estimate", lambda: estimate_accuracy(self.prepared.bare, self.samples, **options))
+        options: dict[str, Any] = {"label_noise": 0.0, "time_budget": self.seconds_for_kernel}
+        options["initial_state"] = self.initial_state
+        estimate = self._try("estimate", lambda: estimate_accuracy(bare, self.samples, **options))
         if estimate is not None and estimate.same_noise is None:
             self.failures["estimate"] = "; ".join(estimate.abstained_because)
         return estimate
 
-    def _try(self, name: str, compute: Any) -> Any:
+    @cached_property
+    def expected(self) -> Expected | None:
+        """Accuracy on new data by the best available route (None: the reason is in `failures`)."""
+        return self._try("expected", lambda: expected_accuracy(self))
+
+    def run_state(self) -> RunState:
+        """Return the finished training run as the checks of a run see it."""
+        monitor, losses = self.monitor, [float(row["train_loss"]) for row in self.history if "train_loss" in row]
+        if not losses and getattr(monitor, "checks", None) is not None:
+            losses = list(monitor.checks.losses)
+        recordings = len(getattr(monitor, "epochs", ()))
+        row = None if self.forecast is None else self.kernel()
+        return RunState(
+            self.network, self.samples, losses=losses, is_over=True, alarm=getattr(monitor, "alarm", None),
+            recordings=recordings, epochs=getattr(monitor, "n_due", recordings), batch_size=self.batch_size,
+            kernel=lambda: None if row is None else row.score,
+        )  # fmt: skip
+
+    def _try(self, name: str, compute: Callable[[], Any]) -> Any:
         try:
             return compute()
         except GapscopeError as error:
             self.failures[name] = str(error)
             return None
+
+
+def _finished(forecast: AccuracyForecast) -> AccuracyForecast:
+    """Return the forecast, or raise again the interrupt that ended it early."""
+    if any(note.startswith("Interrupted") for note in forecast.notes):
+        raise KeyboardInterrupt
+    return forecast

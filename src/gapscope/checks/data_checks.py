@@ -1,35 +1,45 @@
-"""Checks of the data: GS101 to GS105."""
+"""Checks of labels and samples: GS101 to GS104, GS106 and GS109."""
 
 from __future__ import annotations
 
 import torch
 
 from gapscope.checks.context import Context
+from gapscope.checks.costs import balanced, cost_of_imbalance, cost_of_labels, gain_of_twice_the_data
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
+from gapscope.labels.duplicates import duplicates_in_test
 from gapscope.labels.results import TIGHT_FROM
+from gapscope.results.estimate import percent
 
 MIN_DUPLICATES = 0.02
 
 
 @register_check("GS101", title="near-duplicates", seconds=0.3)
 def duplicates(context: Context) -> Outcome:
-    """Report near-duplicates, if they are 2 % of the samples or more."""
+    """Report near-duplicates, if they are 2 % of the samples or more, or of the test samples."""
     pairs, n = context.duplicates, len(context.everything)
     repeats = sorted({j for _, j in pairs})
     fraction = len(repeats) / n
-    if fraction < MIN_DUPLICATES:
-        return Fine(f"{len(repeats)} of {n} samples repeat another one")
+    evidence = f"{len(repeats)} of {n} samples repeat another one"
+    in_test = 0.0
+    # rows of packed inputs are numbers of their own data set
+    if context.test is not None and (context.test.form is None or not context.test.form.columns):
+        across = duplicates_in_test(context.everything, context.test)
+        in_test = len(across) / len(context.test)
+        evidence += f"; {len(across)} of {len(context.test)} test samples repeat a training sample"
+        if in_test >= MIN_DUPLICATES and fraction < MIN_DUPLICATES:
+            repeats = sorted({i for i, _ in across})
+    if max(fraction, in_test) < MIN_DUPLICATES:
+        return Fine(evidence)
     conflicts = 0
     if context.is_classifier and context.everything.targets is not None:
         labels = context.everything.targets
         conflicts = sum(int(labels[i]) != int(labels[j]) for i, j in pairs)
-    note = f", {conflicts} pairs have different labels" if conflicts else ""
-    return Finding(
-        f"{len(repeats)} of {n} samples repeat another one{note}",
-        "remove them: accuracies measured on these data are too high",
-        cost=fraction / 2,
-        indices=tuple(repeats),
-    )
+    note = f"; {conflicts} pairs have different labels" if conflicts else ""
+    action = "remove them: accuracies measured on these data are too high"
+    if fraction < MIN_DUPLICATES:
+        action = "remove them from the test samples, whose accuracy is too high"
+    return Finding(evidence + note, action, indices=tuple(repeats), fixes=("drop duplicates",))
 
 
 MIN_NOISE = 0.02
@@ -46,22 +56,34 @@ def label_errors(context: Context) -> Outcome:
     noise = issues.noise
     if noise is None:
         return NotChecked(issues.note)
-    interval = f"90 % interval {noise.low:.0%} to {noise.high:.0%}"
     if noise.is_upper_bound and noise.high >= MIN_NOISE:
         return NotChecked(
-            f"at most {noise.high:.0%} of labels are wrong; clean labels are predicted at {noise.clean_accuracy:.0%}, "
-            f"{TIGHT_FROM:.0%} is needed to distinguish errors from hard samples. Pass more samples"
+            f"at most {percent(noise.high)} of labels are wrong; clean labels are predicted at "
+            f"{percent(noise.clean_accuracy)}, {percent(TIGHT_FROM)} is needed to distinguish errors from hard samples"
         )
     if noise.low <= 0 or noise.rate < MIN_NOISE:
-        return Fine(f"at most {noise.high:.0%} of labels")
+        return Fine(f"at most {percent(noise.high)} of labels")
     flagged = issues.flagged
     assert flagged is not None
+    position = {int(row): i for i, row in enumerate(context.rows.tolist())}
+    inside = torch.tensor([position[int(row)] for row in flagged.tolist()], dtype=torch.long)
+    cost = cost_of_labels(context.data, inside, context.n_classes, _memorized(context, flagged))
     return Finding(
-        f"{noise.rate:.0%} of labels ({interval})",
+        f"{percent(noise.rate)} of labels (90 % interval {100 * noise.low:.0f} to {percent(noise.high)})",
         f"review the {len(flagged)} samples in result.label_issues and correct them",
-        cost=noise.rate,
+        cost=max(cost.value, 0.0),
+        interval=(max(cost.low, 0.0), max(cost.high, 0.0)),
         indices=flagged,
+        fixes=("drop flagged labels", "correct flagged labels"),
     )
+
+
+def _memorized(context: Context, flagged: torch.Tensor) -> float:
+    """Return the fraction of flagged labels that the network predicts (1 without a trained network)."""
+    if context.is_untrained:
+        return 1.0
+    inside = torch.isin(context.indices, flagged.cpu())
+    return float(context.correct[inside].double().mean()) if bool(inside.any()) else 1.0
 
 
 MIN_GAIN = 0.03
@@ -69,20 +91,33 @@ MIN_GAIN = 0.03
 
 @register_check("GS103", title="more data would help", seconds=0.5, information=True)
 def more_data(context: Context) -> Outcome:
-    """Report an extrapolated gain of three percentage points or more from twice the data."""
+    """Report a gain of three points or more from twice the data, whose 90 % interval excludes 0."""
     forecast = context.forecast
     if forecast is None:
         return NotChecked(context.failures["forecast"])
-    if forecast.abstained_because or not forecast.curve:
-        return NotChecked(forecast.abstained_because or "no input varies")
-    gain = forecast.gain_from_doubling_data
-    if gain < MIN_GAIN:
-        return Fine(f"twice the data add about {100 * gain:.1f} points")
+    if forecast.abstained_because:
+        return NotChecked(forecast.abstained_because)
+    if not forecast.curve:
+        return NotChecked("no input varies")
+    if not context.is_classifier:
+        return _more_data_for_regression(forecast.gain_from_doubling_data)
+    gain = gain_of_twice_the_data(context.data, context.n_classes, context.seed)
+    text = f"twice the data add about {100 * gain.value:.1f} points ({100 * gain.low:.1f} to {100 * gain.high:.1f})"
+    if gain.value < MIN_GAIN or gain.low <= 0:
+        return Fine(text)
     return Finding(
-        f"twice the data add about {100 * gain:.0f} points (power law of leave-one-out scores)",
+        text,
         "collect more samples; confirm with gapscope.learning_curve",
-        cost=gain,
+        cost=gain.value,
+        interval=(gain.low, gain.high),
     )
+
+
+def _more_data_for_regression(gain: float) -> Outcome:
+    text = f"twice the data add about {gain:.3f} of R^2 (power law of leave-one-out scores, without an interval)"
+    if gain < MIN_GAIN:
+        return Fine(text)
+    return Finding(text, "collect more samples; confirm with gapscope.learning_curve", cost=gain)
 
 
 MAX_RATIO, MIN_SAMPLES = 5.0, 5
@@ -90,51 +125,88 @@ MAX_RATIO, MIN_SAMPLES = 5.0, 5
 
 @register_check("GS104", title="class imbalance", seconds=0.01)
 def imbalance(context: Context) -> Outcome:
-    """Report a class ratio of five or more, or a class with fewer than five samples."""
-    if not context.is_classifier or context.everything.targets is None or context.samples.targets is None:
+    """Report a largest class with five times the samples of the smallest or more."""
+    if not context.is_classifier:
         return NotChecked("class balance needs class labels")
-    labels, counts = context.samples.targets.cpu(), context.everything.targets.cpu().bincount()
+    counts = context.everything.y.cpu().bincount()
     present = counts[counts > 0]
     ratio = float(present.max()) / float(present.min())
-    if ratio < MAX_RATIO and int(present.min()) >= MIN_SAMPLES:
-        return Fine(f"{int(present.min())} to {int(present.max())} samples per class")
+    text = f"{int(present.min())} to {int(present.max())} samples per class"
+    if ratio < MAX_RATIO:
+        return Fine(text)
+    if int(present.max()) < MIN_SAMPLES:
+        return Fine(f"{text}, too few to be unequal")
     rarest = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
-    name = context.samples.class_names[rarest] if context.samples.class_names else str(rarest)
-    correct = (context.logits.argmax(1) == labels).double()
-    balanced = torch.stack([correct[labels == c].mean() for c in labels.unique()]).mean()
+    evidence = f"class {_class_name(context, rarest)} has {int(present.min())} samples, the largest "
+    evidence += f"{int(present.max())}"
+    if context.prepared is not None or context.estimator is not None:
+        mean = balanced(context.correct, context.samples.y.cpu())
+        evidence += f"; training accuracy {percent(context.train_accuracy)}, balanced {percent(mean)}"
+    row = context.kernel()
+    cost = None if row is None else max(cost_of_imbalance(row, context.data.y.cpu()), 0.0)
     return Finding(
-        f"class {name} has {int(present.min())} samples, the largest {int(present.max())}; training accuracy "
-        f"{context.train_accuracy:.0%}, balanced {float(balanced):.0%}",
+        evidence,
         "report balanced accuracy, and collect or weight samples of the rare classes",
-        cost=max(0.0, float(correct.mean() - balanced)) / 2 + 0.01,
+        cost=cost,
+        fixes=("balance classes",),
     )
 
 
-# Largest spread of a column relative to the typical one, mean relative to spread, and typical spread.
-MAX_SPREAD_RATIO, MAX_MEAN_RATIO, MAX_SPREAD = 30.0, 30.0, 30.0
+def _class_name(context: Context, label: int) -> str:
+    names = context.everything.class_names
+    return names[label] if label < len(names) else str(label)
 
 
-@register_check("GS105", title="unscaled inputs", seconds=0.01)
-def scaling(context: Context) -> Outcome:
-    """Report columns of deviating scale, and inputs far from zero or of a large scale."""
-    x = context.samples.inputs
-    if not x.is_floating_point() or context.samples.form is not None:
-        return NotChecked("scaling needs one floating point input")
-    x = x.double().cpu()
-    columns = x.flatten(1) if x.ndim == 2 else x.movedim(1, -1).flatten(0, -2)
-    spread, mean = columns.std(0), columns.mean(0).abs()
-    varying = spread > 1e-12 * (1 + mean)
-    if not bool(varying.any()):
-        return Finding("no input varies", "pass inputs that differ between samples", cost=1.0)
-    typical = float(spread[varying].median())
-    column = "column" if x.ndim == 2 else "channel"
-    names = [str(int(i)) for i in torch.nonzero((spread > MAX_SPREAD_RATIO * typical) & varying).flatten()]
-    evidence = ""
-    if names:
-        evidence = f"{column} {', '.join(names[:5])} has {float(spread.max()) / typical:,.0f} times the typical spread"
-    elif bool(((mean > MAX_MEAN_RATIO * spread) & varying).any()) or typical > MAX_SPREAD:
-        evidence = f"values have a spread of {typical:,.3g} around {float(mean[varying].median()):,.3g}"
-    if evidence:
-        return Finding(evidence, "standardize the inputs (mean 0, standard deviation 1) before training", cost=0.1)
-    constant = int((~varying).sum())
-    return Fine(f"spread {typical:.3g}" + (f", {constant} constant {column}s" if constant and x.ndim == 2 else ""))
+@register_check("GS109", title="few samples per class", seconds=0.01)
+def rare_classes(context: Context) -> Outcome:
+    """Report classes with fewer than five samples."""
+    if not context.is_classifier:
+        return NotChecked("class balance needs class labels")
+    counts = context.everything.y.cpu().bincount()
+    few = torch.nonzero((counts > 0) & (counts < MIN_SAMPLES)).flatten().tolist()
+    present = int((counts > 0).sum())
+    if not few:
+        return Fine(f"{int(counts[counts > 0].min())} samples or more per class")
+    names = ", ".join(_class_name(context, label) for label in few[:5]) + (", ..." if len(few) > 5 else "")
+    noun = "class has" if len(few) == 1 else "classes have"
+    return Finding(
+        f"{len(few)} of {present} {noun} fewer than {MIN_SAMPLES} samples: {names}",
+        "collect samples of these classes, or merge them: their accuracy can be neither learned nor measured",
+        indices=tuple(torch.nonzero(torch.isin(context.everything.y.cpu(), torch.tensor(few))).flatten().tolist()),
+    )
+
+
+# Training accuracy from which a network without a signal has memorized: chosen on coin-toss labels, n = 60 to 400.
+MEMORIZED, MIN_ABOVE = 0.9, 0.15
+
+
+@register_check("GS106", title="no signal found", seconds=0.5)
+def no_signal(context: Context) -> Outcome:
+    """Report labels that a network fits, and that no method predicts better than the most frequent class."""
+    if not context.is_classifier:
+        return NotChecked("needs class labels")
+    forecast = context.forecast
+    if forecast is None:
+        return NotChecked(context.failures["forecast"])
+    best = max(forecast.rows[1:], key=lambda row: row.score, default=forecast.rows[0])
+    text = f"{best.method} predicts {percent(best.score)} of held-out labels, the most frequent class "
+    text += percent(forecast.rows[0].score)
+    if not forecast.abstained_because:
+        return Fine(text)
+    trained = context.network_forecast if context.initial_network is not None else None
+    if trained is not None and not trained.abstained_because:
+        return Fine(f"{text}; the network's kernel predicts more")
+    if context.is_untrained:
+        return NotChecked(f"{text}: more samples, other features or a trained network are needed")
+    test = context.expected if context.test is not None else None
+    if test is not None and test.low > context.most_frequent:
+        return Fine(f"{text}; the network predicts {percent(test.value)} of the test samples")
+    accuracy = context.train_accuracy
+    if accuracy < MEMORIZED or accuracy < context.most_frequent + MIN_ABOVE:
+        return NotChecked(f"{forecast.abstained_because}, and training accuracy is {percent(accuracy)}")
+    return Finding(
+        f"training accuracy {percent(accuracy)}; {text}",
+        "check that inputs and labels belong together: what this network learned from them is memorized, or lies in "
+        "features that no kernel of the inputs sees (pass test=, or embeddings as data)",
+        cost=accuracy - best.score,
+    )

@@ -1,4 +1,4 @@
-"""Registry of checks, and their outcomes."""
+"""Registry of checks."""
 
 from __future__ import annotations
 
@@ -8,52 +8,13 @@ from typing import TYPE_CHECKING
 
 from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, did_you_mean
+from gapscope.results.outcomes import Finding as Finding
+from gapscope.results.outcomes import Fine as Fine
+from gapscope.results.outcomes import NotChecked as NotChecked
+from gapscope.results.outcomes import Outcome as Outcome
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from gapscope.checks.context import Context
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Limit of the network, with its evidence.
-
-    Attributes:
-        evidence: Measured numbers.
-        action: What to do, in the imperative.
-        cost: Expected cost in accuracy, between 0 and 1; findings are ordered by it.
-        indices: Samples of the finding, if any.
-        code, title: Those of the check, added when it runs.
-    """
-
-    evidence: str
-    action: str
-    cost: float
-    indices: Tensor | tuple[int, ...] = ()
-    code: str = ""
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Fine:
-    """Outcome of a check without a finding, with its evidence."""
-
-    evidence: str = ""
-    code: str = ""
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class NotChecked:
-    """Outcome of a check that could not run: the reason, and the missing argument."""
-
-    reason: str
-    code: str = ""
-    title: str = ""
-
-
-Outcome = Finding | Fine | NotChecked
 
 
 @dataclass(frozen=True)
@@ -65,28 +26,48 @@ class Check:
     function: Callable[[Context], Outcome] = field(compare=False)
     seconds: float = 0.1
     information: bool = False
+    generalization: bool = False
+    during_training: bool = False
+
+    @property
+    def needs_network(self) -> bool:
+        """True unless the check is one of the data alone (GS1xx)."""
+        return not self.code.startswith("GS1")
 
 
 _CHECKS: dict[str, Check] = {}
 
 
 def register_check(
-    code: str, *, title: str, seconds: float = 0.1, information: bool = False
+    code: str,
+    *,
+    title: str,
+    seconds: float = 0.1,
+    information: bool = False,
+    generalization: bool = False,
+    during_training: bool = False,
 ) -> Callable[[Callable[[Context], Outcome]], Callable[[Context], Outcome]]:
     """Register the decorated function as a check.
 
     Args:
-        code: "GS" and three digits, the first for the kind: 1 data, 2 network, 3 training run, 4 trained network.
+        code: "GS" and three digits, the first for the kind: 1 data, 2 network, 3 training run, 4 trained network. Only
+            checks of the data (1) run without a network.
         title: Noun phrase for the finding.
         seconds: Rough time for 500 samples and a small network; checks run in this order.
         information: Whether it is information only, because its evaluation on planted faults did not support it.
+        generalization: Whether it judges the accuracy on new data. Without an answer of such a check, a result never
+            says that nothing was found.
+        during_training: Whether a `Monitor` can run it as well, by the same rule (`gapscope.training.run_checks`).
+
+    Raises:
+        InvalidInput: The code is registered already.
     """
 
     def register(function: Callable[[Context], Outcome]) -> Callable[[Context], Outcome]:
         other = _CHECKS.get(code)
         if other is not None and other.function.__module__ != function.__module__:
             raise InvalidInput(f"A check with the code {code!r} is registered already. Choose another code.")
-        _CHECKS[code] = Check(code, title, function, seconds, information)
+        _CHECKS[code] = Check(code, title, function, seconds, information, generalization, during_training)
         return function
 
     return register
@@ -99,7 +80,7 @@ def list_checks() -> dict[str, Check]:
 
 
 def get_checks(codes: tuple[str, ...] | list[str]) -> list[Check]:
-    """Return checks by code."""
+    """Return checks by code, or raise InvalidInput for unknown ones."""
     checks = list_checks()
     for code in codes:
         if code not in checks:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapscope.checks.account import Account, make_account, order_findings
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, list_checks
 from gapscope.results.formatting import pluralize
 from gapscope.results.pages import render_fragment, render_page, write_page
-from gapscope.results.result import Result, data_uri
+from gapscope.results.result import Result, data_uri, to_builtin
 
 if TYPE_CHECKING:
     import pandas
@@ -20,13 +21,20 @@ if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
 
 MAX_PICTURES = 12  # per finding
-DOCS = "docs/checks/{code}.md"
+EXPLAIN = "gapscope explain {code}"
 LIMITS = {
     "1": "The data limit this network more than its training does.",
-    "2": "The network limits itself before training starts.",
+    "2": "The network itself limits it most: its initialization, its features or its normalization.",
     "3": "The training run limits this network most.",
     "4": "The trained network is less accurate than these data allow.",
 }
+
+
+def _task_noun(context: Context) -> str:
+    """Return what the network is, from its targets."""
+    if context.is_classifier:
+        return "classifier"
+    return "network with a label per position" if context.everything.is_dense else "regressor"
 
 
 def is_information(code: str) -> bool:
@@ -39,9 +47,17 @@ class CheckResult(Result):
     """Findings of `gapscope.check`.
 
     Attributes:
-        findings, fine, not_checked: Outcomes by kind; findings are ordered by cost, the others by code.
-        n_samples, total: Number of samples that were checked, and that were passed.
-        task: "classifier" or "regressor".
+        findings: Findings, ordered by cost.
+        fine: Checks without a finding, by code.
+        not_checked: Checks without an answer, by code.
+        n_samples: Number of samples on which the network was read.
+        n_rows: Number of samples from which quantities of the data alone were computed.
+        total: Number of samples that were passed.
+        task: "classifier", "regressor" or "network with a label per position".
+        seconds: CPU seconds.
+        account: Where the accuracy goes; None without a trained classifier.
+        not_judged: Why the accuracy on new data was not judged; empty if it was.
+        interrupted: Whether Ctrl-C ended the checks early.
         label_issues: Ranked label issues, if GS102 ran.
         samples: All samples, for thumbnails.
     """
@@ -53,23 +69,44 @@ class CheckResult(Result):
     total: int
     task: str
     seconds: float
+    n_rows: int = 0
+    account: Account | None = None
+    not_judged: str = ""
+    interrupted: bool = False
     label_issues: LabelIssues | None = None
     samples: Samples | None = None
 
     @classmethod
-    def from_outcomes(cls, outcomes: Sequence[Outcome], context: Context, seconds: float) -> CheckResult:
-        """Sort outcomes by kind and cost."""
-        findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
+    def from_outcomes(
+        cls, outcomes: Sequence[Outcome], context: Context, seconds: float, *, interrupted: bool = False
+    ) -> CheckResult:
+        """Sort outcomes by kind and cost, and add the account.
+
+        Args:
+            outcomes: One outcome per check.
+            context: What the checks computed; nothing is computed here.
+            seconds: CPU seconds of the checks.
+            interrupted: Whether they were ended early.
+        """
+        findings = order_findings([outcome for outcome in outcomes if isinstance(outcome, Finding)])
+        computed = context.__dict__
+        account = None
+        if "train_accuracy" in computed and not context.is_untrained:
+            account = make_account(context.train_accuracy, computed.get("expected"), findings)
         by_code = sorted(outcomes, key=lambda outcome: outcome.code)
         return cls(
-            findings=tuple(sorted(findings, key=lambda finding: -finding.cost)),
+            findings=findings,
             fine=tuple(outcome for outcome in by_code if isinstance(outcome, Fine)),
             not_checked=tuple(outcome for outcome in by_code if isinstance(outcome, NotChecked)),
             n_samples=len(context.samples),
             total=len(context.everything),
-            task="classifier" if context.is_classifier else "regressor",
+            task=_task_noun(context),
             seconds=seconds,
-            label_issues=context.__dict__.get("label_issues"),
+            n_rows=len(computed.get("rows", context.everything)),
+            account=account,
+            not_judged=_reason_not_judged(outcomes, context),
+            interrupted=interrupted,
+            label_issues=computed.get("label_issues"),
             samples=context.everything,
         )
 
@@ -87,13 +124,30 @@ class CheckResult(Result):
     def headline(self) -> str:
         """The main limit of the network, as one sentence."""
         checked = len(self.findings) + len(self.fine)
+        if self.interrupted:
+            return f"Interrupted: {pluralize(checked, 'check')} finished, {len(self.not_checked)} did not run."
+        if not self.findings and self.not_judged:
+            return f"Not judged: {self.not_judged}. {pluralize(checked, 'check')} found nothing."
         if not self.findings:
-            return f"Nothing was found that limits this {self.task} ({checked} checks)."
+            return f"Nothing was found that limits this {self.task} ({pluralize(checked, 'check')})."
         supported = [finding for finding in self.findings if not is_information(finding.code)]
         if supported:
             return LIMITS[supported[0].code[2]]
         limit = LIMITS[self.findings[0].code[2]]
         return f"Not certain: {limit[0].lower()}{limit[1:]}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on samples that were not used."""
+        lines: list[str] = []
+        if self.n_samples < self.total:
+            lines.append(f"The network was read on {self.n_samples:,} of {self.total:,} samples.")
+        if self.n_rows < self.total:
+            lines.append(
+                f"GS102, GS103 and the kernel machines used {self.n_rows:,} of {self.total:,} samples, as many as "
+                "time_budget= allows."
+            )
+        return tuple(lines)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per check."""
@@ -101,41 +155,57 @@ class CheckResult(Result):
 
         columns = ["code", "title", "outcome", "evidence", "action", "cost", "samples"]
         rows = [(f.code, f.title, "finding", f.evidence, f.action, f.cost, len(f.indices)) for f in self.findings]
-        rows += [(f.code, f.title, "fine", f.evidence, "", float("nan"), 0) for f in self.fine]
-        rows += [(f.code, f.title, "not checked", f.reason, "", float("nan"), 0) for f in self.not_checked]
-        return pandas.DataFrame(rows, columns=columns)
+        rows += [(f.code, f.title, "fine", f.evidence, "", None, 0) for f in self.fine]
+        rows += [(f.code, f.title, "not checked", f.reason, "", None, 0) for f in self.not_checked]
+        return pandas.DataFrame(rows, columns=columns).astype({"cost": float})
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the data as JSON-serializable values."""
         return {
             "headline": self.headline,
             "samples": self.n_samples,
+            "rows": self.n_rows,
+            "total": self.total,
             "seconds": self.seconds,
+            "interrupted": self.interrupted,
+            "not_judged": self.not_judged,
+            "account": None if self.account is None else to_builtin(self.account),
             "findings": [
-                {"code": f.code, "title": f.title, "evidence": f.evidence, "action": f.action, "cost": f.cost,
-                 "information": is_information(f.code), "indices": self.indices(f.code),
-                 "page": DOCS.format(code=f.code.lower())}
+                {
+                    "code": f.code,
+                    "title": f.title,
+                    "evidence": f.evidence,
+                    "action": f.action,
+                    "cost": f.cost,
+                    "interval": f.interval,
+                    "fixes": list(f.fixes),
+                    "information": is_information(f.code),
+                    "indices": self.indices(f.code),
+                    "page": f"docs/checks/{f.code.lower()}.md",
+                }
                 for f in self.findings
             ],
             "fine": [{"code": f.code, "title": f.title, "evidence": f.evidence} for f in self.fine],
             "not_checked": [{"code": f.code, "title": f.title, "reason": f.reason} for f in self.not_checked],
-        }  # fmt: skip
+        }
 
     def __repr__(self) -> str:
         n, checked = len(self.findings), len(self.findings) + len(self.fine)
         total = checked + len(self.not_checked)
-        samples = f"{self.n_samples:,} samples" + (f" of {self.total:,}" if self.total > self.n_samples else "")
         lines = [
-            f"{n or 'No'} finding{'' if n == 1 else 's'} for a {self.task} on {samples} ({checked} of {total} checks, "
-            f"{self.seconds:.0f} s)",
+            f"{n or 'No'} finding{'' if n == 1 else 's'} for a {self.task} on {pluralize(self.total, 'sample')} "
+            f"({checked} of {total} checks, {self.seconds:.0f} s)",
+            *self.notes,
             self.headline,
             "",
         ]
+        if self.account is not None:
+            lines += [*self.account.lines, ""]
         for finding in self.findings:
             note = " (information)" if is_information(finding.code) else ""
             lines += [
                 f"{finding.code}  {finding.title}{note}: {finding.evidence}",
-                f"       -> {finding.action} ({DOCS.format(code=finding.code.lower())})",
+                f"       -> {finding.action} ({EXPLAIN.format(code=finding.code)})",
             ]
         if self.findings:
             lines.append("")
@@ -157,7 +227,7 @@ class CheckResult(Result):
 
     def _page_content(self) -> dict[str, Any]:
         """Return the variables of `check_body.html`."""
-        largest = max((finding.cost for finding in self.findings), default=0.0) or 1.0
+        largest = max((finding.cost or 0.0 for finding in self.findings), default=0.0) or 1.0
         cards = [
             {
                 "code": finding.code,
@@ -165,14 +235,22 @@ class CheckResult(Result):
                 "information": is_information(finding.code),
                 "evidence": finding.evidence,
                 "action": finding.action,
-                "width": round(100 * max(finding.cost, 0.0) / largest),
+                "width": round(100 * max(finding.cost or 0.0, 0.0) / largest),
                 "pictures": self._pictures(finding),
             }
             for finding in self.findings
         ]
         fine = [(outcome.code, outcome.title, outcome.evidence) for outcome in self.fine]
         not_checked = [(outcome.code, outcome.title, outcome.reason) for outcome in self.not_checked]
-        return {"headline": self.headline, "cards": cards, "fine": fine, "not_checked": not_checked}
+        account = None if self.account is None else {"lines": self.account.lines, "bar": self.account.segments}
+        return {
+            "headline": self.headline,
+            "notes": self.notes,
+            "account": account,
+            "cards": cards,
+            "fine": fine,
+            "not_checked": not_checked,
+        }
 
     def _pictures(self, finding: Finding) -> list[tuple[int, str]]:
         """Return indices and pictures of the first samples of a finding (none unless they are images)."""
@@ -181,3 +259,16 @@ class CheckResult(Result):
         indices = [int(index) for index in list(finding.indices)[:MAX_PICTURES]]
         pictures = [(index, data_uri(self.samples.inputs[index])) for index in indices]
         return [(index, uri) for index, uri in pictures if uri]
+
+
+def _reason_not_judged(outcomes: Sequence[Outcome], context: Context) -> str:
+    """Return why no check judged the accuracy on new data (empty if one did)."""
+    checks = list_checks()
+    judges = {code for code, check in checks.items() if check.generalization}
+    answers = [outcome for outcome in outcomes if outcome.code in judges]
+    if any(not isinstance(outcome, NotChecked) for outcome in answers):
+        return ""
+    if not answers:
+        return f"the accuracy on new data ({', '.join(sorted(judges))} did not run)"
+    reason = next(outcome.reason for outcome in reversed(answers) if isinstance(outcome, NotChecked))
+    return f"the accuracy on new data ({context.failures.get('expected', reason)})"

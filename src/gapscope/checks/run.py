@@ -11,33 +11,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import GapscopeError, check_range
+from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.samples import as_samples
 from gapscope.base.targets import require_targets
 from gapscope.checks.context import MAX_SAMPLES, Context
+from gapscope.checks.estimators import EstimatorScores, is_estimator
 from gapscope.checks.registry import Check, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import CheckResult
-from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.inspection.validation import COMPILED, Ready, ready, unwrap_estimator
 from gapscope.results.progress import progress
 
 
 def _run(check: Check, context: Context) -> Outcome:
     """Return the outcome of one check, as text with a space before each percent sign."""
-    try:
-        outcome = check.function(context)
-    except GapscopeError as error:
-        outcome = NotChecked(str(error))
+    has_network = context.prepared is not None or context.estimator is not None
+    if check.needs_network and not has_network:
+        outcome: Outcome = NotChecked("there is no network")
+    elif check.needs_network and context.prepared is None and not check.generalization:
+        outcome = NotChecked("needs a torch network")
+    else:
+        try:
+            outcome = check.function(context)
+        except GapscopeError as error:
+            outcome = NotChecked(str(error).rstrip("."))
     texts = {name: re.sub(r"(?<=\d)%", " %", text) for name, text in vars(outcome).items() if isinstance(text, str)}
     return replace(outcome, **texts | {"code": check.code, "title": check.title})
 
 
 def check(
-    network: nn.Module,
+    network: nn.Module | Any | None,
     data: Any,
     *,
     initial_state: Mapping[str, Tensor] | None = None,
     monitor: Any = None,
-    history: Sequence[Mapping[str, Any]] = (),
+    history: Sequence[Mapping[str, Any]] | None = (),
     test: Any = None,
     batch_size: int | None = None,
     time_budget: float | None = 60.0,
@@ -47,20 +54,23 @@ def check(
 ) -> CheckResult:
     """Check what limits a network, from its training data.
 
-    Findings have one recommendation each, and are ordered by their expected cost in accuracy. Checks run from the
-    cheapest to the most expensive until the time budget is used; the others are listed with a reason. Above 2,000
-    samples an evenly spaced subset is checked, except for duplicates and class balance. Indices are those of the data.
-    The network is restored exactly. Ctrl-C returns what is finished.
+    The result opens with an account: training accuracy, expected accuracy on new data, and what each finding costs.
+    Findings have one recommendation each, and are ordered by this cost. Checks run from the cheapest to the most
+    expensive until the time budget is used; the others are listed with a reason. A network is read on at most 2,000
+    evenly spaced samples; quantities of the data alone use all samples that the budget allows. Indices are those of the
+    data. The network is restored exactly. Ctrl-C ends the running check and returns what is finished.
 
     Args:
-        network: Trained or untrained network.
+        network: Trained or untrained network; None for the checks of the data alone; or a fitted scikit-learn
+            classifier, for which checks of the data and of its accuracy run.
         data: Training data with targets, in any form that `gapscope.measure` takes.
-        initial_state: Clone of the state dictionary before training; GS201 to GS204 need it for a trained network.
-        monitor: `gapscope.Monitor` of the training run, for GS301.
+        initial_state: Clone of the state dictionary before training; GS201 to GS204 and GS303 need it for a trained
+            network.
+        monitor: `gapscope.Monitor` of the training run, for GS301 and the losses of GS302.
         history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, for GS302.
-        test: Held-out samples, used by GS401 and GS402 in place of an estimate.
+        test: Held-out samples, used by GS401 and GS402 in place of an estimate, and compared with `data` by GS101.
         batch_size: Batch size of training, for GS203.
-        time_budget: Approximate limit in seconds; None for no limit.
+        time_budget: Approximate limit in CPU seconds of this process; None for no limit.
         ignore: Codes to omit.
         only: Codes to run; None for all.
         seed: Seed of all random numbers.
@@ -74,23 +84,17 @@ def check(
     """
     if time_budget is not None:
         check_range("time_budget", time_budget, 0)
-    test = None if test is None else unwrap_estimator(network, test)[1]
-    network, data = unwrap_estimator(network, data)
-    samples = as_samples(data)
-    require_targets(samples.targets, "check")
-    n = len(samples)
-    indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
-    prepared = ready(network, samples.subset(indices), needs=("outputs",))
-    held_out = None if test is None else as_samples(test)
-    start = time.perf_counter()
-    deadline = None if time_budget is None else start + time_budget
-    context = Context(
-        prepared, samples, indices, initial_state, monitor, tuple(history), held_out, batch_size, seed, deadline
-    )
     checks = list(list_checks().values()) if only is None else get_checks(list(only))
     omitted = {item.code for item in get_checks(list(ignore))}
     checks = sorted((item for item in checks if item.code not in omitted), key=lambda item: item.seconds)
+    start = time.process_time()
+    deadline = None if time_budget is None else start + time_budget
+    context = _make_context(network, data, test, initial_state)
+    context = replace(
+        context, monitor=monitor, history=_checked_history(history), batch_size=batch_size, seed=seed, deadline=deadline
+    )
     outcomes: list[Outcome] = []
+    interrupted = False
     with progress("checking", len(checks)) as bar:
         try:
             for item in checks:
@@ -102,6 +106,58 @@ def check(
                     outcomes.append(_run(item, context))
                 bar.advance()
         except KeyboardInterrupt:
+            interrupted = True
             done = {outcome.code for outcome in outcomes}
             outcomes += [NotChecked("interrupted", c.code, c.title) for c in checks if c.code not in done]
-    return CheckResult.from_outcomes(outcomes, context, time.perf_counter() - start)
+    return CheckResult.from_outcomes(outcomes, context, time.process_time() - start, interrupted=interrupted)
+
+
+def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str, Tensor] | None) -> Context:
+    """Return the context of a torch network, of a scikit-learn estimator, or of the data alone."""
+    held_out = None if test is None else unwrap_estimator(network, test)[1]
+    network, data = unwrap_estimator(network, data)
+    samples = as_samples(data)
+    require_targets(samples.targets, "check")
+    n = len(samples)
+    indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
+    if network is None:
+        return Context(None, samples, indices, test=None if held_out is None else as_samples(held_out))
+    if is_estimator(network):
+        scores = EstimatorScores(network, data, held_out)
+        return Context(
+            None, samples, indices, estimator=scores, test=None if held_out is None else as_samples(held_out)
+        )
+    prepared = ready(network, samples.subset(indices), needs=("outputs",))
+    initial = None if initial_state is None else _checked_state(prepared, initial_state)
+    context = Context(prepared, samples, indices, initial_state=initial)
+    if held_out is None:
+        return context
+    second = ready(prepared.bare, held_out, needs=("outputs",))
+    return replace(context, test=second.samples, test_network=second.network)
+
+
+def _checked_state(prepared: Ready, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state dictionary before training, or raise InvalidInput if it is that of another network."""
+    state = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
+    current = prepared.bare.state_dict()
+    misfits = [name for name in current if name not in state or state[name].shape != current[name].shape]
+    misfits += [name for name in state if name not in current]
+    if misfits:
+        raise InvalidInput(
+            f"initial_state must hold the tensors of the network's state_dict(); {', '.join(misfits[:4])} differ. Pass "
+            "the state dictionary of the same network before training."
+        )
+    return state
+
+
+def _checked_history(history: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
+    """Return the history, or raise InvalidInput unless its losses are numbers."""
+    rows = () if history is None else tuple(history)
+    for row in rows:
+        loss = row.get("train_loss", 0.0) if isinstance(row, Mapping) else None
+        if not isinstance(loss, int | float):
+            raise InvalidInput(
+                f"history must hold one mapping per epoch with a number train_loss; got {row!r}. Pass the history of "
+                "gapscope.train, or [{'train_loss': loss}, ...]."
+            )
+    return rows

@@ -15,6 +15,7 @@ from gapscope.cli import (
     demo,
     doctor,
     estimate,
+    explain,
     forecast,
     gap,
     labels,
@@ -26,6 +27,7 @@ from gapscope.cli import (
     report,
     study,
 )
+from gapscope.cli.pipes import tolerate_closed_output
 
 app = typer.Typer(
     name="gapscope",
@@ -56,6 +58,7 @@ app.command("demo")(demo.demo)
 app.command("measure")(measure.measure)
 app.command("compare")(measure.compare)
 app.command("check")(check.check)
+app.command("explain")(explain.explain)
 app.command("labels")(labels.labels)
 app.command("forecast")(forecast.forecast)
 app.command("learning-curve")(learning_curve.learning_curve)
@@ -87,6 +90,7 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, _handle_sigterm)
     warnings.showwarning = _show_warning
+    tolerate_closed_output()
     try:
         app()
     except GapscopeError as error:

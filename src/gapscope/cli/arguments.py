@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
-import traceback
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from gapscope.cli.factories import call_factory, is_factory
+from gapscope.cli.options import NETWORK
 
 if TYPE_CHECKING:
     import pandas
@@ -20,83 +21,101 @@ if TYPE_CHECKING:
     from gapscope.pools.readings import RunOptions
     from gapscope.results.records import Record
 
-_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-
-
-def is_factory(source: Path) -> bool:
-    """Return True for `module:function`, False for a file."""
-    return _FACTORY.fullmatch(str(source)) is not None and not source.exists()
-
 
 def is_grid(source: Path) -> bool:
     """Return True for a TOML file."""
     return source.suffix.lower() == ".toml"
 
 
-def import_function(source: Path | str) -> Any:
-    """Return the function named by `module:function`, else raise InvalidInput."""
-    from gapscope.base.errors import InvalidInput, did_you_mean
+def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | None:
+    """Return network and data from the user's function (None for a weights file of a pool).
 
-    if _FACTORY.fullmatch(str(source)) is None:
-        raise InvalidInput(f"{source} must be module:function, such as my_models:load.")
-    module_name, function_name = str(source).split(":")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.split(".")[0] and error.name != module_name:
-            raise
-        raise InvalidInput(
-            f"{source} must name a module that can be imported from here; there is no {module_name!r}. Run the command "
-            "in the folder that contains it."
-        ) from None
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        suggestion = did_you_mean(function_name, [name for name in vars(module) if not name.startswith("_")])
-        raise InvalidInput(f"{source} must name a function of {module_name}; it has no {function_name!r}.{suggestion}")
-    return function
+    Args:
+        source: `module:function`, or the path of a checkpoint.
+        load: `module:function` that reads checkpoints, from --load.
 
-
-def call_factory(source: Path | str, *arguments: Path, what: str = "network") -> tuple[Any, Any]:
-    """Call `module:function`, which must return two values: network (or `what`) and data."""
+    Raises:
+        InvalidInput: The path is a folder or does not exist, or the function returns something else.
+    """
     from gapscope.base.errors import InvalidInput
 
-    function, call = import_function(source), f"{source}{''.join(f' of {path}' for path in arguments)}"
-    try:
-        result = function(*arguments)
-    except Exception as error:
-        line = traceback.extract_tb(error.__traceback__)[-1]
+    if is_factory(source):
+        return call_factory(source)
+    if source.is_dir():
         raise InvalidInput(
-            f"{call} must return ({what}, training data); it raised {type(error).__name__}: {error} "
-            f"({line.filename}, line {line.lineno}). Call it in Python to see the traceback."
-        ) from error
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise InvalidInput(f"{call} must return ({what}, training data); it returned {type(result).__name__}.")
-    return result
+            f"{source} must be {NETWORK}; it is a folder. Pass the weights of one network, such as "
+            f"{source}/runs/ID/weights.safetensors."
+        )
+    if not source.exists():
+        raise InvalidInput(f"{source} must be {NETWORK}; there is no such file.")
+    return None if load is None else call_factory(load, source)
 
 
-def load_network(source: Path, data_root: str | None) -> tuple[nn.Module, Any, Any]:
-    """Return network, training data and initial weights (None for `module:function`)."""
+def load_network(source: Path, data_root: str | None, load: str | None = None) -> tuple[nn.Module, Any, Any]:
+    """Return network, training data and initial weights (None unless a pool stored the network).
+
+    Args:
+        source: Weights file of a pool, checkpoint, or `module:function`.
+        data_root: Folder of the data sets.
+        load: `module:function` that reads checkpoints.
+    """
     from gapscope.pools.loading import load_with_initial
 
-    if is_factory(source):
-        return *call_factory(source), None
+    own = call_for_network(source, load)
+    if own is not None:
+        return *own, None
     network, initial, problem = load_with_initial(source, data_root)
     return network, problem.train, initial
 
 
-def record_from_argument(source: Path, options: RunOptions, family: str = "") -> Record:
-    """Return a record with the network's readings (`family` is for `module:function`)."""
+def record_from_argument(source: Path, options: RunOptions, family: str = "", load: str | None = None) -> Record:
+    """Return a record with the network's readings.
+
+    Args:
+        source: Weights file of a pool, checkpoint, or `module:function`.
+        options: Measures and data root.
+        family: Name of the architecture of a network that no pool stored.
+        load: `module:function` that reads checkpoints.
+    """
     from gapscope.base.samples import as_samples
     from gapscope.pools.loading import measure_stored_network, record_network
 
-    if not is_factory(source):
+    own = call_for_network(source, load)
+    if own is None:
         return measure_stored_network(source, options)
-    network, data = call_factory(source)
+    network, data = own
     samples = as_samples(data).first(options.measure_samples)
     return record_network(network, samples, name=str(source), family=family, measures=options.measures)
+
+
+def _label(source: Path) -> str:
+    """Return the text of which names are ends: a path without suffix, or `module:function`."""
+    if is_factory(source):
+        return str(source)
+    # all networks of pools have this name, in folders of their ids
+    return str(source.parent if source.name == "weights.safetensors" else source.with_suffix(""))
+
+
+def _ends(label: str) -> list[str]:
+    """Return the ends of a path or of `module:function`, shortest first."""
+    starts = [0, *(match.end() for match in re.finditer(r"[/\\:]", label))]
+    return [label[start:] for start in reversed(starts)]
+
+
+def distinct_names(sources: Sequence[Path]) -> list[str]:
+    """Name networks by the shortest ends of their paths, or of `module:function`, that differ.
+
+    Args:
+        sources: Files or `module:function`, each once.
+
+    >>> distinct_names([Path("a/run1/best.pt"), Path("a/run2/best.pt"), Path("net.pt"), Path("m:build")])
+    ['run1/best', 'run2/best', 'net', 'build']
+    """
+    labels = [_label(source) for source in sources]
+    if len(set(labels)) < len(labels):  # such as best.pt and best.bin
+        labels = [str(source) for source in sources]
+    counts = Counter(end for label in labels for end in _ends(label))
+    return [next((end for end in _ends(label) if counts[end] == 1), label) for label in labels]
 
 
 def read_grid(path: Path, data_root: str | None) -> dict[str, RunSpec]:
@@ -121,23 +140,6 @@ def varied_settings(specs: Sequence[RunSpec]) -> list[str]:
     return [name or spec.network.name for name, spec in zip(names, specs, strict=True)]
 
 
-def _to_numbers(features: pandas.DataFrame) -> pandas.DataFrame:
-    """Encode text columns as indicators and fill missing numbers with the median."""
-    import pandas
-
-    text = [name for name in features if not pandas.api.types.is_numeric_dtype(features[name])]
-    names = [name for name in text if features[name].nunique() > max(20, len(features) // 2)]
-    text = [name for name in text if name not in names]
-    missing = int(features.drop(columns=[*text, *names]).isna().sum().sum())
-    notes = [f"{', '.join(map(str, names))}: dropped, since nearly every row has a different value"] if names else []
-    notes += [f"{', '.join(map(str, text))}: one column per value"] if text else []
-    notes += [f"{missing} missing numbers: filled with the median of their column"] if missing else []
-    for note in notes:
-        typer.echo(note, err=True)
-    encoded = pandas.get_dummies(features.drop(columns=names), columns=text, dtype=float)
-    return encoded.fillna(encoded.median())
-
-
 def read_labelled_csv(
     path: Path, target: str | None, *, like: pandas.DataFrame | None = None
 ) -> tuple[pandas.DataFrame, pandas.Series]:
@@ -153,6 +155,7 @@ def read_labelled_csv(
     import pandas
 
     from gapscope.base.errors import InvalidInput, did_you_mean
+    from gapscope.data.frames import encode_frame
 
     if not path.is_file():
         raise InvalidInput(f"{path} must be a TOML grid, a CSV file or module:function; there is no such file.")
@@ -164,7 +167,7 @@ def read_labelled_csv(
     target = target if target is not None else str(table.columns[-1])
     if target not in table:
         raise InvalidInput(f"{path} has no column {target!r}.{did_you_mean(target, [str(name) for name in table])}")
-    features = _to_numbers(table.drop(columns=target))
-    if like is not None:
-        features = features.reindex(columns=like.columns, fill_value=0.0)
+    features, notes = encode_frame(table.drop(columns=target), like=like)
+    for note in notes:
+        typer.echo(note, err=True)
     return features, table[target]

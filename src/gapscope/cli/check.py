@@ -8,13 +8,18 @@ from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NO_ANSWER
+
+# every code, for --fail-on
+ANY = "ANY"
 
 
-def _targets(target: Path, data_root: str | None, max_networks: int) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
+def _targets(
+    target: Path, data_root: str | None, max_networks: int, load: str | None
+) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Yield name, network, data and options of every network of the target."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import call_factory, is_factory, is_grid, read_grid
+    from gapscope.cli.arguments import call_for_network, is_grid, read_grid
 
     if is_grid(target):
         from gapscope.pools.from_spec import network_from_spec, prepare_data
@@ -30,8 +35,8 @@ def _targets(target: Path, data_root: str | None, max_networks: int) -> Iterator
             )
         for path in weights:
             yield path.parent.name, *stored_network(path, data_root)
-    elif is_factory(target):
-        yield str(target), *call_factory(target), {}
+    elif (own := call_for_network(target, load)) is not None:
+        yield str(target), *own, {}
     else:
         yield target.parent.name, *stored_network(target, data_root)
 
@@ -60,12 +65,15 @@ def check(
         help="module:function that returns (network, data); a weights file of a pool; a pool folder; or a TOML grid "
         "of untrained networks.",
     ),
-    fail_on: str = typer.Option("", help="Exit with status 1 on findings with these codes, such as GS102,GS402."),
+    fail_on: str = typer.Option(
+        "", help="Exit with status 1 on findings with these codes, such as GS102,GS402, or `any`."
+    ),
     ignore: str = typer.Option("", help="Codes to skip."),
     only: str = typer.Option("", help="Codes to run. Default: all."),
     time_budget: float = typer.Option(60.0, help="Approximate seconds per network."),
     html: Path | None = typer.Option(None, help="Write a self-contained HTML page (first network only)."),
     max_networks: int = typer.Option(5, help="Maximum number of networks of a pool or grid."),
+    load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
@@ -73,24 +81,32 @@ def check(
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
     from gapscope.cli.arguments import is_grid
-    from gapscope.cli.output import check_outputs, print_json
+    from gapscope.cli.output import check_outputs, print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
 
-    get_checks(_codes(fail_on))
+    fatal = set(_codes(fail_on))
+    get_checks(sorted(fatal - {ANY}))
     check_outputs(html)
     results, has_names = [], target.is_dir() or is_grid(target)
-    with handle_interrupts():
-        for name, network, data, options in _targets(target, data_root, max_networks):
+    with handle_interrupts(resumes=False):
+        for name, network, data, options in _targets(target, data_root, max_networks, load):
             result = run_checks(
                 network, data, ignore=_codes(ignore), only=_codes(only) or None, time_budget=time_budget, **options
             )
             results.append((name, result))
             if not json:
-                typer.echo(f"{name}\n{result!r}\n" if has_names else repr(result))
+                print_lines(f"{name}\n{result!r}\n" if has_names else repr(result))
     if html is not None and results:
         results[0][1].write_html(html)
         typer.echo(f"written: {html}", err=True)
     if json:
         print_json([{"network": name, **result.to_dict()} for name, result in results])
-    if any(set(result.codes) & set(_codes(fail_on)) for _, result in results):
+    if any(result.interrupted for _, result in results):
+        raise typer.Exit(130)
+    codes = {code for _, result in results for code in result.codes}
+    if codes & fatal or (codes and ANY in fatal):
         raise typer.Exit(1)
+    is_unanswered = any(not result.findings and not result.fine for _, result in results)
+    is_not_judged = ANY in fatal and any(result.not_judged for _, result in results)
+    if is_unanswered or is_not_judged:
+        raise typer.Exit(NO_ANSWER)

@@ -30,7 +30,7 @@ def _line_per_tenth() -> Callable[[str, int, int | None], None]:
 @app.command("list")
 def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     """List the data sets: task, number of samples, licence and folder."""
-    from gapscope.cli.output import print_json, print_rows
+    from gapscope.cli.output import print_json, print_lines, print_rows
     from gapscope.data import data_root as root_of
     from gapscope.data import find_dataset
     from gapscope.data.catalogue import SOURCES
@@ -43,7 +43,7 @@ def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     if json:
         print_json(rows)
         return
-    typer.echo(f"data root: {root_of(data_root)}; to fetch absent data: gapscope data fetch NAME")
+    print_lines(f"data root: {root_of(data_root)}; to fetch absent data: gapscope data fetch NAME")
     for row in rows:
         row["where"] = Path(row["where"]).name if row["where"] else "absent"
     print_rows(rows, unfolded=("name", "task", "train + test", "licence"))

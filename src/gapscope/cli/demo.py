@@ -92,7 +92,7 @@ def demo(
     grid, pool = Grid.from_toml(GRID), Pool(folder)
     missing = len(pool.missing(grid, measures=grid.measures))
     typer.echo(f"{len(grid)} networks on 1,797 handwritten digits, {missing} to train with {workers} workers", err=json)
-    with handle_interrupts(), progress("training and measuring", missing) as show:
+    with handle_interrupts(resumes=True), progress("training and measuring", missing) as show:
         records = pool.run(grid, workers=workers, measure_samples=MEASURE_SAMPLES, on_record=show)
     finished = [record for record in records if record.status == "finished"]
     ids = sorted(record.id for record in finished)[::3]  # hashes, unrelated to the settings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, NETWORK
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK, NO_ANSWER
 
 
 def estimate(
@@ -16,27 +16,28 @@ def estimate(
     estimator: Path | None = typer.Option(
         None, help="File of an accuracy estimator (gapscope.fit_accuracy_estimator). Default: the shipped one."
     ),
+    load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Estimate the accuracy of trained networks on new data from their training data."""
     from gapscope.cli.arguments import load_network
-    from gapscope.cli.output import print_json
+    from gapscope.cli.output import print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
     from gapscope.prediction.accuracy_after_training import estimate_accuracy
     from gapscope.prediction.accuracy_estimator import AccuracyEstimator
 
     loaded = None if estimator is None else AccuracyEstimator.load(estimator)
     estimates = {}
-    with handle_interrupts():
+    with handle_interrupts(resumes=False):
         for path in networks:
-            network, data, initial = load_network(path, data_root)
+            network, data, initial = load_network(path, data_root, load)
             estimates[path] = estimate_accuracy(
                 network, data, initial_state=initial, label_noise=label_noise, level=level, estimator=loaded
             )
             if not json:
-                typer.echo((f"{path}:\n" if len(networks) > 1 else "") + repr(estimates[path]))
+                print_lines((f"{path}:\n" if len(networks) > 1 else "") + repr(estimates[path]))
     if json:
         print_json([{"network": str(path), **each.to_dict()} for path, each in estimates.items()])
     if any(each.abstained_because for each in estimates.values()):
-        raise typer.Exit(2)
+        raise typer.Exit(NO_ANSWER)

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN
+from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, NO_ANSWER
 
 
 def _is_interrupted(forecast: Any) -> bool:
@@ -18,12 +18,13 @@ def _forecasts(
     target: Path, column: str | None, samples: int | None, time_budget: float | None, data_root: str | None
 ) -> dict[str, Any]:
     """Return forecasts by name: of each spec of a grid, of `module:function` or a CSV file."""
-    from gapscope.cli.arguments import call_factory, is_factory, is_grid, read_grid, read_labelled_csv
+    from gapscope.cli.arguments import is_grid, read_grid, read_labelled_csv
+    from gapscope.cli.factories import call_factory, is_factory
     from gapscope.cli.progress import steps
     from gapscope.prediction.forecast import forecast_accuracy
 
     if is_factory(target):
-        network, data = call_factory(target)
+        network, data = call_factory(target, what="network or None")
         return {str(target): forecast_accuracy(network, data, time_budget=time_budget)}
     if not is_grid(target):
         return {str(target): forecast_accuracy(None, read_labelled_csv(target, column))}
@@ -56,20 +57,22 @@ def forecast(
     json: bool = JSON,
 ) -> None:
     """Forecast the accuracy on new data before training, next to baselines without a network."""
-    from gapscope.cli.output import print_json
+    from gapscope.cli.output import print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
 
-    with handle_interrupts():
+    with handle_interrupts(resumes=False):
         forecasts = _forecasts(target, column, samples, time_budget, data_root)
     *_, last = forecasts.values()
     if json:
         print_json([{"name": name, **forecast.to_dict()} for name, forecast in forecasts.items()])
     elif len(forecasts) == 1:
-        typer.echo(repr(last))
+        print_lines(repr(last))
     else:
         _print_table(forecasts)
     if _is_interrupted(last):
         raise typer.Exit(130)
+    if any(forecast.abstained_because for forecast in forecasts.values()):
+        raise typer.Exit(NO_ANSWER)
 
 
 def _print_table(forecasts: dict[str, Any]) -> None:

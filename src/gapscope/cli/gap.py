@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, NETWORK, POOL
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK, NO_ANSWER, POOL
 from gapscope.results.estimate import percent
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-MIN_NETWORKS = 5
+MIN_NETWORKS = 12
 FAMILY = "network.name"
 
 
@@ -36,11 +36,17 @@ def fit(
 ) -> None:
     """Fit a gap estimator on a pool, and cross-validate it."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.output import print_json, print_table
+    from gapscope.cli.output import check_outputs, print_json, print_table
     from gapscope.cli.progress import steps
     from gapscope.pools import open_pool
     from gapscope.prediction.columns import complete_rows, suggest_estimator
-    from gapscope.prediction.cross_validation import N_FOLDS, cross_validate, suggest_scheme, with_interval_for
+    from gapscope.prediction.cross_validation import (
+        MEAN_GAP,
+        N_FOLDS,
+        cross_validate,
+        suggest_scheme,
+        with_interval_for,
+    )
     from gapscope.results.records import records_to_pandas
 
     def check_enough(n: int) -> None:
@@ -55,22 +61,34 @@ def fit(
     estimator = suggest_estimator(records, features=measure or None, kind=kind)
     table = complete_rows(records_to_pandas(records), estimator.features or [])
     check_enough(len(table))
+    path = output or pool / "estimator.json"
+    check_outputs(path)
     estimator, scheme = with_interval_for(estimator, len(table)), suggest_scheme(len(table))
     with steps("cross-validating the estimator") as show:
         quality = cross_validate(estimator, table, scheme=scheme, n_splits=N_FOLDS, on_fit=show)
     errors = quality.pivot(index="model", columns="metric", values="value").sort_values(by=["rmse"]).reset_index()
-    estimator.fit(table, table["gap"])
-    path = output or pool / "estimator.json"
-    estimator.save(path)
+    rmse = errors.set_index("model")["rmse"]
+    # an estimator that is worse than a constant is not written
+    is_useful = bool(rmse["estimator"] < rmse[MEAN_GAP])
+    if is_useful:
+        estimator.fit(table, table["gap"]).save(path)
     fitted_on = "all others" if scheme == "leave_one_out" else f"those of the other {N_FOLDS - 1} of {N_FOLDS} folds"
     if json:
         print_json({"networks": len(table), "predicted_from": fitted_on, "quality": quality.to_dict("records"),
-                    "written": str(path)})  # fmt: skip
+                    "written": str(path) if is_useful else None})  # fmt: skip
+        if not is_useful:
+            raise typer.Exit(NO_ANSWER)
         return
     kinds = table["gap_kind"].unique()
     typer.echo(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}")
     columns = ["model", "rmse", "mae", "pearson", "coverage"]
     print_table(errors.filter(items=columns), f"Each network predicted from {fitted_on}")
+    if not is_useful:
+        typer.echo(
+            f"no estimator: on held-out networks it errs by {rmse['estimator']:.3f}, the mean gap by "
+            f"{rmse[MEAN_GAP]:.3f}. Add networks, or pass other readings (--measure)."
+        )
+        raise typer.Exit(NO_ANSWER)
     linear = estimator.kernel_ is None
     for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True) if linear else ():
         term = f"log {name}" if name in estimator.log_features else name
@@ -110,6 +128,7 @@ def predict(
     family: str | None = typer.Option(
         None, help="Family of networks passed as module:function. Default: that of the pool, if all have the same."
     ),
+    load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
@@ -135,7 +154,7 @@ def predict(
         data_root=data_root,
     )
     family = family or _only_family(records) or ""
-    table = records_to_pandas([record_from_argument(network, options, family) for network in networks])
+    table = records_to_pandas([record_from_argument(network, options, family, load) for network in networks])
     missing = {name: float("nan") for name in fitted.feature_names_ if name not in table}
     answers = fitted.assess(pandas.DataFrame(table.assign(**missing)), level=level).to_dict("records")
     if json:
@@ -148,4 +167,4 @@ def predict(
             for line in _format_assessment(row, level):
                 typer.echo(line)
     if any(row["verdict"] != "inside" for row in answers):
-        raise typer.Exit(2)
+        raise typer.Exit(NO_ANSWER)

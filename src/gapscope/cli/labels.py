@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gapscope.cli.options import JSON, LABEL_COLUMN
+from gapscope.cli.options import JSON, LABEL_COLUMN, NO_ANSWER
 
 
 def labels(
@@ -24,13 +24,14 @@ def labels(
     json: bool = JSON,
 ) -> None:
     """Rank samples by the probability that their label is wrong, with or without a network."""
-    from gapscope.cli.arguments import call_factory, is_factory, read_labelled_csv
-    from gapscope.cli.output import check_outputs, print_json
+    from gapscope.cli.arguments import read_labelled_csv
+    from gapscope.cli.factories import call_factory, is_factory
+    from gapscope.cli.output import check_outputs, print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
     from gapscope.labels.label_issues import find_label_issues
 
     check_outputs(html, csv)
-    with handle_interrupts():
+    with handle_interrupts(resumes=False):
         if is_factory(target):
             columns, (network, data) = None, call_factory(target, what="network or None")
         else:
@@ -47,4 +48,6 @@ def labels(
     if json:
         print_json(issues)
     else:
-        typer.echo(repr(issues))
+        print_lines(repr(issues))
+    if issues.noise is None:
+        raise typer.Exit(NO_ANSWER)

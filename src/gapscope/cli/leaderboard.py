@@ -40,7 +40,7 @@ def leaderboard(
     json: bool = JSON,
 ) -> None:
     """Evaluate measures on networks with a known gap: verdicts, scores and baselines."""
-    from gapscope.cli.output import print_json, print_text
+    from gapscope.cli.output import print_json, print_lines, print_text
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.ranking import rank_measures
 
@@ -57,7 +57,6 @@ def leaderboard(
         return
     print_text((*board.verdict, "", board.description))
     typer.echo(board.table(columns=shutil.get_terminal_size().columns))
-    for line in LEGEND:
-        typer.echo(line)
+    print_lines("\n".join(LEGEND))
     for name, reason in board.left_out.items():
         typer.echo(f"skipped: {name}: {reason}", err=True)

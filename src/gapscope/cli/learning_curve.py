@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,33 @@ import typer
 from gapscope.cli.options import DATA_ROOT, JSON
 
 
+def _of_table(source: Path, table: Path, target: str | None, groups: str | None) -> tuple[Any, Any, Any]:
+    """Return the training function or estimator, the table as data (x, y), and the column of groups."""
+    import pandas
+
+    from gapscope.base.errors import InvalidInput, did_you_mean
+    from gapscope.cli.arguments import read_labelled_csv
+    from gapscope.cli.factories import import_object
+
+    features, labels = read_labelled_csv(table, target)
+    column = None
+    if groups is not None:
+        raw = pandas.read_csv(table)
+        if groups not in raw:
+            raise InvalidInput(f"{table} has no column {groups!r}.{did_you_mean(groups, [str(name) for name in raw])}")
+        column = raw[groups].tolist()
+        encoded = [name for name in features if str(name) == groups or str(name).startswith(f"{groups}_")]
+        features = features.drop(columns=encoded)
+    return import_object(source), (features, labels), column
+
+
 def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]]:
     """Return name, cache folder, training function or spec, and data of each run."""
     from torch import nn
 
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import call_factory, is_factory, read_grid
+    from gapscope.cli.arguments import read_grid
+    from gapscope.cli.factories import call_factory, is_factory
 
     if not is_factory(source):
         return [(name, spec.id, spec, None) for name, spec in read_grid(source, data_root).items()]
@@ -25,19 +47,19 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
             f"{source} must return (train_fn, data) with a function (x, y) -> trained network; got a "
             f"{type(train_fn).__name__}. To evaluate a network use gapscope forecast or gapscope estimate."
         )
-    return [(str(source), str(source).replace(":", "."), train_fn, data)]
+    return [(str(source), re.sub(r"[:/\\]", ".", str(source)), train_fn, data)]
 
 
 def _print(curves: dict[str, Any]) -> None:
     import pandas
 
-    from gapscope.cli.output import print_table
+    from gapscope.cli.output import print_lines, print_table
 
     if len(curves) == 1:
-        typer.echo(repr(*curves.values()))
+        print_lines(repr(*curves.values()))
         return
     table = pandas.DataFrame(
-        {"settings": name, "samples": curve.samples, "accuracy": curve.score, "90 % from": curve.low, "to": curve.high,
+        {"settings": name, "samples": curve.samples, "score": curve.score, "90 % from": curve.low, "to": curve.high,
          "cost": curve.cost}
         for name, curve in curves.items()
     )  # fmt: skip
@@ -49,7 +71,14 @@ def _print(curves: dict[str, Any]) -> None:
 def learning_curve(
     target: Path = typer.Argument(
         ...,
-        help="TOML grid, as for `gapscope pool run`; or module:function that returns (train_fn, data).",
+        help="TOML grid, as for `gapscope pool run`; or module:function that returns (train_fn, data); with --data "
+        "module:name of the training function (x, y) or estimator itself.",
+    ),
+    data: Path | None = typer.Option(None, help="CSV file of the training data."),
+    target_column: str | None = typer.Option(None, "--target", help="Column of the labels. Default: the last one."),
+    groups: str | None = typer.Option(None, help="Column of groups (patient, author) that are not divided."),
+    score: str | None = typer.Option(
+        None, help="module:function (object, inputs, targets) that scores what is trained. Default: accuracy or R^2."
     ),
     max_width: float | None = typer.Option(None, help="Maximum width of the 90 % interval."),
     design: str = typer.Option(
@@ -62,18 +91,35 @@ def learning_curve(
     json: bool = JSON,
 ) -> None:
     """Train on subsets, score on the rest, and extrapolate to all samples."""
+    from gapscope.cli.factories import import_function
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, steps
     from gapscope.prediction.learning_curves import learning_curve as extrapolate
 
-    runs, curves = _runs(target, data_root), {}
-    with handle_interrupts(), steps("training") as show:
-        for name, folder, train_fn, data in runs:
+    if data is None:
+        if target_column is not None or groups is not None:
+            raise typer.BadParameter("--target and --groups name columns of --data; pass it.")
+        runs, group_column = _runs(target, data_root), None
+    else:
+        train_fn, table, group_column = _of_table(target, data, target_column, groups)
+        runs = [(str(target), str(target).replace(":", "."), train_fn, table)]
+    score_function = None if score is None else import_function(score)
+    curves: dict[str, Any] = {}
+    with handle_interrupts(resumes=True), steps("training") as show:
+        for name, folder, train_fn, samples in runs:
             show(len(curves), len(runs))
             curve = curves[name] = extrapolate(
-                train_fn, data, max_interval_width=max_width, design=design, seed=seed, cache_dir=cache_dir / folder,
-                workers=workers, data_root=data_root,
-            )  # fmt: skip
+                train_fn,
+                samples,
+                score=score_function,
+                max_interval_width=max_width,
+                design=design,
+                groups=group_column,
+                seed=seed,
+                cache_dir=cache_dir / folder,
+                workers=workers,
+                data_root=data_root,
+            )
             if curve.is_interrupted:
                 break
     if json:

@@ -30,6 +30,7 @@ def _settings(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
 @app.command("measures")
 def measures(json: bool = JSON) -> None:
     """List every measure: name, title, needs and cost."""
+    from gapscope.cli.output import print_lines
     from gapscope.measures.registry import list_measures
 
     items = list_measures().values()
@@ -42,8 +43,8 @@ def measures(json: bool = JSON) -> None:
             row |= {"by_default": item.default, "options": list(item.options), "numbers": list(item.numbers)}
     _show(rows, json)
     if not json:
-        typer.echo(f"Default measures: {', '.join(item.name for item in items if item.default)}.")
-        typer.echo("To run one of them: gapscope measure NETWORK --measure NAME")
+        print_lines(f"Default measures: {', '.join(item.name for item in items if item.default)}.")
+        print_lines("To run one of them: gapscope measure NETWORK --measure NAME")
 
 
 @app.command("penalties")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, NETWORK
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK
 
 NAMES = typer.Option(
     [],
@@ -20,22 +20,22 @@ def measure(
     network: Path = typer.Argument(..., help=f"One network: {NETWORK}."),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
+    load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Measure a network on its training data, with units and directions."""
     from gapscope.cli.arguments import record_from_argument
+    from gapscope.cli.output import print_json, print_lines
     from gapscope.pools.readings import RunOptions
 
     options = RunOptions(measures=tuple(measures) or None, measure_samples=samples, data_root=data_root)
-    record = record_from_argument(network, options)
+    record = record_from_argument(network, options, load=load)
     if json:
-        from gapscope.cli.output import print_json
-
         content = {"readings": record.readings.to_dict(), "unmeasured": record.unmeasured}
         print_json({"id": record.id, "measured_samples": record.measured_samples, **content})
         return
-    typer.echo(repr(record.readings))
+    print_lines(repr(record.readings))
     for name, reason in record.unmeasured.items():
         typer.echo(f"{name}: no value: {reason}", err=True)
 
@@ -47,6 +47,7 @@ def compare(
     evidence: Path | None = typer.Option(
         None, help="Networks with a known gap on which the measures are evaluated: a pool or a CSV file."
     ),
+    load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
@@ -55,16 +56,15 @@ def compare(
     With --evidence, only measures that predict the gap of those networks vote (see `gapscope leaderboard`).
     """
     from gapscope.base.samples import as_samples
-    from gapscope.cli.arguments import is_factory, load_network
+    from gapscope.cli.arguments import distinct_names, load_network
     from gapscope.cli.output import print_json, print_table, print_text
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.comparison_run import compare as compare_networks
     from gapscope.leaderboard.ranking import rank_measures
 
     loaded, data = {}, []
-    for source in networks:
-        name = str(source).split(":")[1] if is_factory(source) else source.parent.name[:8]
-        loaded[name], training_data, _ = load_network(source, data_root)
+    for source, name in zip(networks, distinct_names(networks), strict=True):
+        loaded[name], training_data, _ = load_network(source, data_root, load)
         data.append(training_data)
     train, board = as_samples(data[0]).first(samples), None
     if evidence is not None:

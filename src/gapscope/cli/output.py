@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Number
@@ -14,9 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas
+    from rich.console import Console
 
-# wider than any table: piped output has no screen to fit
+# wider than any table: piped output has no screen to fit, unless COLUMNS names its width
 _PIPED = 1000
+# a cell or a sentence that begins further right is not continued below its own beginning
+_MAX_INDENT = 0.5
 
 
 def check_outputs(*paths: Path | None) -> None:
@@ -36,10 +42,53 @@ def print_json(value: Any) -> None:
     typer.echo(to_json(value.to_dict() if isinstance(value, Result) else value, indent=1, null=True))
 
 
+def output_width() -> int:
+    """Return the width in characters of the terminal, or of COLUMNS (very wide if the output is piped without it)."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+        return shutil.get_terminal_size().columns
+    return _PIPED
+
+
+def make_console() -> Console:
+    """Return a console of `output_width`."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=output_width())
+
+
 def print_text(sentences: Iterable[str]) -> None:
-    """Print sentences, each wrapped to the width of the terminal."""
+    """Print sentences, each wrapped to the width of the terminal (80 characters if the output is piped)."""
     for sentence in sentences:
         typer.echo(textwrap.fill(sentence, shutil.get_terminal_size().columns))
+
+
+def _hanging_indent(line: str, width: int) -> int:
+    """Return where the last cell of a line begins: below it, the line is continued."""
+    start = [match.end() for match in re.finditer(r"\s{2,}", line)]
+    indent = start[-1] if start else len(line) - len(line.lstrip())
+    return indent if indent <= _MAX_INDENT * width else 4
+
+
+def print_lines(text: str) -> None:
+    """Print the text of a result, with lines wrapped to `output_width` below their last cell."""
+    width = output_width()
+    for line in text.split("\n"):
+        if len(line) <= width:
+            typer.echo(line)
+            continue
+        # the beginning as it stands, so that columns stay aligned
+        start = len(line) - len(line.lstrip())
+        indent = " " * _hanging_indent(line, width)
+        wrapped = textwrap.wrap(
+            line[start:],
+            width,
+            initial_indent=line[:start],
+            subsequent_indent=indent,
+            replace_whitespace=False,
+            drop_whitespace=True,
+        )
+        typer.echo("\n".join(wrapped))
 
 
 def _cell(value: Any) -> str:
@@ -70,12 +119,12 @@ def print_rows(
     right: Iterable[str] = (),
     unfolded: Iterable[str] = (),
 ) -> None:
-    """Print rows as a table that fits the terminal, or at full width if the output is piped.
+    """Print rows as a table within `output_width`; where that is too narrow, one line per cell.
 
     Columns in `right` are aligned right, columns in `unfolded` never break their text into lines.
     """
     from rich import box
-    from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
@@ -83,5 +132,10 @@ def print_rows(
         table.add_column(name, justify="right" if name in right else "left", no_wrap=name in unfolded, overflow="fold")
     for row in rows:
         table.add_row(*map(_cell, row.values()))
-    console = Console()
-    (console if console.is_terminal else Console(width=_PIPED)).print(table)
+    console = make_console()
+    if Measurement.get(console, console.options.update(width=_PIPED), table).minimum <= console.width:
+        console.print(table)
+        return
+    print_lines("\n".join([title] if title else []))
+    for row in rows:
+        print_lines("\n".join(f"{name}: {_cell(value)}" for name, value in row.items()) + "\n")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, WORKERS
+from gapscope.results.formatting import pluralize
+
+if TYPE_CHECKING:
+    from gapscope.results.records import Record
 
 app = typer.Typer(
     help="Train and measure many networks, or add your own. Run the same command again to continue.",
@@ -46,7 +51,7 @@ def run(
         find_dataset(name, root=data_root)  # raise before the first line of output
     missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
     typer.echo(f"{len(specs)} networks, {len(specs) - missing} done, {missing} to run with {workers} workers", err=json)
-    with handle_interrupts(), progress(f"pool {folder}", missing) as show:
+    with handle_interrupts(resumes=True), progress(f"pool {folder}", missing) as show:
         records = pool.run(
             specs,
             workers=workers,
@@ -119,9 +124,10 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     print_table(table.rename(columns=unique), f"{len(table)} networks of {folder}")
 
 
-def _check_checkpoints(paths: list[Path], load: str | None) -> None:
+def _check_checkpoints(paths: list[Path], load: str | None) -> list[Path]:
+    """Return each checkpoint once, or raise InvalidInput before the first is read."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import import_function, is_factory
+    from gapscope.cli.factories import import_function, is_factory
 
     if load is not None:
         import_function(load)
@@ -133,6 +139,39 @@ def _check_checkpoints(paths: list[Path], load: str | None) -> None:
             )
         if load is not None and not path.exists():
             raise InvalidInput(f"{path} must be a file; there is no such file.")
+    if load is None:
+        return list(dict.fromkeys(paths))
+    return list({path.resolve(): path for path in paths}.values())
+
+
+def _parse_settings(texts: list[str]) -> dict[str, Any]:
+    """Return settings of --set: numbers, true, false and null as in JSON, everything else as text."""
+    import json
+
+    from gapscope.base.errors import InvalidInput
+
+    settings: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not (name and sign):
+            raise InvalidInput(f"--set needs NAME=VALUE, such as --set width=64; got {text!r}.")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    return settings
+
+
+def _names(networks: list[Path], name: str | None) -> list[str]:
+    """Return the name of --name, else names from the paths."""
+    from gapscope.base.errors import InvalidInput
+    from gapscope.cli.arguments import distinct_names
+
+    if name is None:
+        return distinct_names(networks)
+    if len(networks) > 1:
+        raise InvalidInput(f"--name names one network; got {len(networks)} networks. Add them one by one.")
+    return [name]
 
 
 @app.command("add")
@@ -142,35 +181,48 @@ def add(
         ..., metavar="CHECKPOINT...", help="Files for --load; without it, one module:function per network."
     ),
     load: str | None = typer.Option(
-        None, help="module:function that maps the path of a checkpoint to (network, training data)."
+        None,
+        help="module:function that maps the path of a checkpoint to (network, training data), or to (network, training "
+        "data, settings) with a dict of its hyperparameters.",
     ),
     test: str | None = typer.Option(None, help="module:function that returns the test data, for the gap."),
     family: str = typer.Option("", help="Name of the architecture. Default: name of the class."),
+    name: str | None = typer.Option(None, help="Name of the network, if it is the only one. Default: from its path."),
+    settings: list[str] = typer.Option(
+        [], "--set", metavar="NAME=VALUE", help="Hyperparameter of all these networks; repeatable."
+    ),
+    replace: bool = typer.Option(False, help="Overwrite other networks of the same names and settings."),
     measure: list[str] = typer.Option([], help="Measure to run; repeatable. Default: the default measures."),
     json: bool = JSON,
 ) -> None:
     """Score and measure networks trained elsewhere and add them to a pool.
 
-    The named functions are imported and called; only `load` reads the checkpoints.
+    The named functions are imported and called; only `load` reads the checkpoints. Names are the shortest ends of the
+    paths that differ. Measures are compared at equal hyperparameters, so pass these: as a third value of the function,
+    or by --set.
     """
-    from gapscope.cli.arguments import call_factory, import_function
+    from gapscope.cli.factories import call_function, call_with_settings
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.pools import Pool
 
-    _check_checkpoints(networks, load)
-    held_out = None if test is None else import_function(test)()
-    pool, records = Pool(folder), []
-    with handle_interrupts(), progress(f"pool {folder}", len(networks)) as announce:
-        for path in networks:
-            network, data = call_factory(path) if load is None else call_factory(load, path)
-            name = str(path).split(":")[-1] if load is None else path.stem
-            about = {"test": held_out, "name": name, "family": family, "measures": measure or None}
-            records.append(pool.add(network, data, **about, progress=False))
-            announce(records[-1])
+    networks, common = _check_checkpoints(networks, load), _parse_settings(settings)
+    names = _names(networks, name)
+    held_out = None if test is None else call_function(test, needed="test data")
+    pool = Pool(folder)
+    records: list[Record] = []
+    with handle_interrupts(resumes=True), progress(f"pool {folder}", len(networks)) as announce:
+        for path, each in zip(networks, names, strict=True):
+            network, data, own = call_with_settings(path) if load is None else call_with_settings(load, path)
+            about = {"test": held_out, "name": each, "family": family, "measures": measure or None}
+            record = pool.add(network, data, settings={**common, **own}, replace=replace, **about, progress=False)
+            records.append(record)
+            announce(record)
     if json:
         rows = [{"id": r.id, "name": r.spec["name"], "gap": r.gap, **r.scores} for r in records]
         print_json({"folder": str(folder), "networks": rows})
         return
-    typer.echo(f"{len(records)} networks added to {folder}, {len(pool)} in total")
+    typer.echo(f"{pluralize(len(records), 'network')} added to {folder}, {len(pool)} in total")
+    if not any("hp" in record.spec for record in records):
+        typer.echo("note: no hyperparameters were passed (see --help): measures cannot be compared at equal settings")
     typer.echo(f"next: gapscope pool show {folder}; gapscope report {folder}; gapscope gap fit {folder}")

@@ -35,12 +35,20 @@ def outcome(record: Record) -> str:
 
 
 @contextmanager
-def handle_interrupts() -> Iterator[None]:
-    """Turn Ctrl-C or SIGTERM in the body into a message how to continue and exit code 130."""
+def handle_interrupts(*, resumes: bool) -> Iterator[None]:
+    """Turn Ctrl-C or SIGTERM in the body into a message and exit status 130.
+
+    Args:
+        resumes: Whether finished work is saved, so that the same command continues.
+
+    Raises:
+        Exit: The body was interrupted.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("\nstopped; finished work is saved. Run the same command again to continue.", err=True)
+        saved = "finished work is saved. Run the same command again to continue." if resumes else "nothing is saved."
+        typer.echo(f"\nstopped; {saved}", err=True)
         raise typer.Exit(130) from None
 
 

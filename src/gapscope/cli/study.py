@@ -78,7 +78,7 @@ def run(
     from gapscope.cli.progress import handle_interrupts
 
     study = load_study(name)
-    with handle_interrupts():
+    with handle_interrupts(resumes=True):
         paths = study.run(
             results,
             scale=scale,

@@ -35,6 +35,7 @@ class MonitorCallback(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Observe the untrained network."""
         if trainer.is_global_zero:
+            self.monitor.plan_epochs(trainer.max_epochs)
             self.monitor.begin(self._monitored(pl_module))
 
     def state_dict(self) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class MonitorCallback(TrainerCallback):
         """Observe the untrained network, or load the state from the checkpoint."""
         if not state.is_world_process_zero:
             return
+        self.monitor.plan_epochs(round(state.num_train_epochs))
         file = _checkpoint(args, state) / _MONITOR_FILE
         if state.global_step and file.exists():
             self.monitor.load_state_dict(read_json(file))

@@ -1,24 +1,27 @@
-"""Kernel machines of the samples, and duplicates among them."""
+"""Held-out predictions of the samples: kernel machines, and boosted trees on tables."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.errors import GapscopeError
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.validation import Ready, ready
+from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
+from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES, tempered_loss
 from gapscope.labels.noise_rate import fit_robustly
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.fitted_labels import network_before_training
 from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import (
     RIDGES,
-    find_nearest,
     linear_spectrum,
     rbf_spectrum,
     sample_features,
@@ -28,29 +31,53 @@ from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
 
 
 @dataclass(frozen=True)
-class KernelView:
-    """Kernel machine with its leave-one-out predictions."""
+class ClassView:
+    """Held-out scores of the classes, by one method."""
+
+    method: str
+    scores: Tensor  # [n, C]
+    temperatures: tuple[float, ...]  # candidates, of which one makes the scores logits
+    error: float  # held-out cross-entropy in nats, with the best temperature
+
+    @property
+    def predictions(self) -> Tensor:
+        """Predicted classes [n]."""
+        return self.scores.argmax(1)
+
+
+@dataclass(frozen=True)
+class TargetView:
+    """Leave-one-out predictions of regression targets, by one kernel machine."""
 
     method: str
     spectrum: Spectrum
-    targets: Tensor  # one-hot labels, or regression targets with clipped residuals
+    targets: Tensor  # with clipped residuals
     ridge: float  # in units of the mean eigenvalue
     predictions: Tensor  # leave-one-out predictions [n, k]
-    error: float  # leave-one-out squared error, or the median residual for regression
+    error: float  # median residual
 
 
-def classification_view(method: str, spectrum: Spectrum, targets: Tensor) -> KernelView:
-    """Fit one-hot labels [n, C] with the ridge of the smallest leave-one-out error."""
-    targets = targets.to(spectrum.device)
-    ridge, loo = select_ridge(spectrum, targets, RIDGES)
-    return KernelView(method, spectrum, targets, ridge, loo.predictions, loo.squared_error)
+View = TypeVar("View", ClassView, TargetView)
 
 
-def _regression_view(method: str, spectrum: Spectrum, targets: Tensor) -> KernelView:
+def class_view(method: str, scores: Tensor, labels: Tensor, temperatures: tuple[float, ...]) -> ClassView:
+    """Return a view of held-out scores with its cross-entropy."""
+    error, _ = tempered_loss(scores, labels.to(scores.device), temperatures)
+    return ClassView(method, scores, temperatures, error)
+
+
+def kernel_class_view(method: str, spectrum: Spectrum, labels: Tensor, n_classes: int) -> ClassView:
+    """Fit one-hot labels [n, C] with the ridge of the smallest leave-one-out squared error."""
+    targets = target_matrix(labels, n_classes).to(spectrum.device)
+    _, loo = select_ridge(spectrum, targets, RIDGES)
+    return class_view(method, loo.predictions, labels, SCORE_TEMPERATURES)
+
+
+def _target_view(method: str, spectrum: Spectrum, targets: Tensor) -> TargetView:
     targets = targets.to(spectrum.device)
     clipped, ridge, predictions = fit_robustly(spectrum, targets)
     error = float((targets - predictions).abs().sum(1).median())
-    return KernelView(method, spectrum, clipped, ridge, predictions, error)
+    return TargetView(method, spectrum, clipped, ridge, predictions, error)
 
 
 def ntk_spectrum(prepared: Ready, *, seed: int) -> Spectrum:
@@ -59,88 +86,79 @@ def ntk_spectrum(prepared: Ready, *, seed: int) -> Spectrum:
     return kernel_columns(prepared.network, prepared.samples.inputs, 2000, 1000, generator, None).spectrum()
 
 
-def kernel_views(network: nn.Module | None, samples: Samples, *, seed: int) -> tuple[list[KernelView], int, list[str]]:
-    """Return the applicable kernel machines, best first, the number of classes, and notes."""
-    prepared = None if network is None else ready(network, samples, needs=("outputs",))
-    n_classes, view = None, _regression_view
-    if samples.is_classification:
-        n_classes = max(int(samples.y.max()) + 1, 2, 0 if prepared is None else prepared.n_outputs)
-        view = classification_view
-    targets = target_matrix(samples.y.cpu(), n_classes)
+def _baseline(views: Sequence[ClassView | TargetView], samples: Samples) -> Tensor:
+    """Return leave-one-out predictions without a network: of the RBF ridge, or else the mean of the targets."""
+    targets = target_matrix(samples.y.cpu())
+    view = views[0] if views else None
+    if isinstance(view, TargetView):
+        return view.predictions
+    scores = targets.mean(0).expand_as(targets).clone()
+    if view is not None:
+        # the view has a column for each class that occurs
+        scores.fill_(-torch.inf)
+        scores[:, samples.y.cpu().unique()] = view.scores.cpu()
+    return scores
+
+
+def _kernel_views(
+    network: nn.Module | None, samples: Samples, fit: Callable[[str, Spectrum], View], seed: int
+) -> tuple[list[View], list[str]]:
+    """Return the views of all kernels that apply, and notes."""
     features, notes, views = sample_features(samples), list(samples.notes), []
     if features.shape[1]:
-        views.append(view("RBF ridge", rbf_spectrum(features), targets))
-        views.append(view("linear ridge", linear_spectrum(features), targets))
-    if prepared is not None:
-        baseline = views[0].predictions if views else targets.mean(0).expand_as(targets)
-        before = network_before_training(prepared, baseline)
-        prepared, notes = before.prepared, [*notes, *([before.note] if before.note else [])]
-    if prepared is not None:
-        prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
-        hidden = forward_pass(prepared.network, prepared.samples.inputs).features
-        if hidden is not None:
-            hidden = (hidden - hidden.mean(0)) / hidden.std(0, correction=0).mean().clamp_min(1e-12)
-            views.append(view("last hidden features", linear_spectrum(hidden), targets))
-        try:
-            views.append(view("NTK", ntk_spectrum(prepared, seed=seed), targets))
-        except GapscopeError as error:
-            notes.append(f"The NTK was not used: {error}")
-    views.sort(key=lambda item: item.error)
-    return views, targets.shape[1], notes
+        views.append(fit("RBF ridge", rbf_spectrum(features)))
+        views.append(fit("linear ridge", linear_spectrum(features)))
+    if network is None:
+        return views, notes
+    before = network_before_training(ready(network, samples, needs=("outputs",)), _baseline(views, samples))
+    if before.note:
+        notes.append(before.note)
+    if before.prepared is None:
+        return views, notes
+    prepared = before.prepared
+    prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
+    hidden = forward_pass(prepared.network, prepared.samples.inputs).features
+    if hidden is not None:
+        hidden = (hidden - hidden.mean(0)) / hidden.std(0, correction=0).mean().clamp_min(1e-12)
+        views.append(fit("last hidden features", linear_spectrum(hidden)))
+    try:
+        views.append(fit("NTK", ntk_spectrum(prepared, seed=seed)))
+    except GapscopeError as error:
+        notes.append(f"The NTK was not used: {error}")
+    return views, notes
 
 
-# A near-duplicate is closer than this fraction of the median distance to the nearest neighbour.
-NEAR = 0.05
-MAX_SAMPLES = 20_000
+def class_views(
+    network: nn.Module | None, samples: Samples, labels: Tensor, n_classes: int, *, seed: int
+) -> tuple[list[ClassView], list[str]]:
+    """Return the views of class labels, smallest held-out cross-entropy first, and notes.
 
-
-def exact_repeats(inputs: Tensor) -> list[tuple[int, int]]:
-    """Return pairs of the first and every later sample with equal values, sorted."""
-    first: dict[bytes, int] = {}
-    values = inputs.detach().reshape(len(inputs), -1).cpu().add(0).contiguous()  # -0.0 becomes 0.0
-    rows = values.view(torch.uint8).numpy()
-    repeats = [(first.setdefault(row.tobytes(), i), i) for i, row in enumerate(rows)]
-    return sorted(pair for pair in repeats if pair[0] != pair[1])
-
-
-def _limit(distances: Tensor) -> float:
-    positive = distances[distances > 1e-6]
-    return max(NEAR * float(positive.median()) if len(positive) else 0.0, 1e-6)
-
-
-def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
-    """Return sorted pairs (i, j), i < j, of nearest neighbours that are near-duplicates.
-
-    Their Euclidean distance on standardized features is below 5 % of the median distance to the nearest neighbour.
-    Beyond 20,000 samples, only exact repeats are found.
+    Args:
+        network: Untrained network, or None.
+        samples: Samples with the original labels.
+        labels: Labels as numbers 0 to C - 1 of the classes that occur.
+        n_classes: Number of classes that occur, C.
+        seed: Seed of the landmarks and the folds.
     """
-    features = sample_features(samples) if len(samples) <= MAX_SAMPLES else torch.empty(0, 0)
-    if not features.shape[1]:
-        return exact_repeats(samples.inputs)
-    distances, nearest = find_nearest(features)
-    close = torch.nonzero(distances[:, 0] <= _limit(distances)).flatten().tolist()
-    return sorted({(min(i, int(nearest[i])), max(i, int(nearest[i]))) for i in close})
+
+    def fit(method: str, spectrum: Spectrum) -> ClassView:
+        return kernel_class_view(method, spectrum, labels, n_classes)
+
+    views, notes = _kernel_views(network, samples, fit, seed)
+    if not views:
+        return [], notes
+    scores = out_of_fold_log_probabilities(samples, labels, n_classes, seed=seed)
+    if scores is not None:
+        views.append(class_view("boosted trees", scores, labels, LOG_TEMPERATURES))
+    return sorted(views, key=lambda view: view.error), notes
 
 
-def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int], ...]:
-    """Return pairs (i, j) of training samples i that test samples j repeat or nearly repeat."""
-    if samples.inputs.shape[1:] != test.inputs.shape[1:]:
-        got, needed = list(test.inputs.shape[1:]), list(samples.inputs.shape[1:])
-        raise InvalidInput(f"Got test inputs of shape {got}; {needed} is needed. Pass the test set of the same data.")
-    n, inputs = len(samples), torch.cat([samples.inputs.cpu(), test.inputs.cpu().to(samples.inputs.dtype)])
-    both = Samples(inputs, form=samples.form)
-    features = sample_features(both) if len(both) <= MAX_SAMPLES else torch.empty(0, 0)
-    if not features.shape[1]:
-        by_test_sample = sorted((j - n, i) for i, j in exact_repeats(inputs) if i < n <= j)
-        return tuple((i, j) for j, i in by_test_sample)
-    distances, nearest = find_nearest(features[n:], features[:n])
-    close = distances[:, 0] <= _limit(find_nearest(features[:n])[0])
-    return tuple((int(nearest[j]), j) for j in torch.nonzero(close).flatten().tolist())
+def target_views(network: nn.Module | None, samples: Samples, *, seed: int) -> tuple[list[TargetView], list[str]]:
+    """Return the views of regression targets, smallest residuals first, and notes."""
+    targets = target_matrix(samples.y.cpu())
 
+    def fit(method: str, spectrum: Spectrum) -> TargetView:
+        return _target_view(method, spectrum, targets)
 
-def conflicting_duplicates(samples: Samples) -> tuple[tuple[int, int], ...]:
-    """Return pairs of (near-)duplicates with different labels: one at least is an error."""
-    targets = samples.targets
-    if targets is None or not samples.is_classification:
-        return ()
-    return tuple((i, j) for i, j in duplicate_pairs(samples) if int(targets[i]) != int(targets[j]))
+    views, notes = _kernel_views(network, samples, fit, seed)
+    return sorted(views, key=lambda view: view.error), notes

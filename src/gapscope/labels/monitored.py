@@ -16,8 +16,9 @@ from torch.utils.data import Dataset
 from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import make_generator
+from gapscope.labels.canary_ranking import rank_label_issues
 from gapscope.labels.noise_rate import CanaryMargins, clean_accuracy, noise_rate_interval
-from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate, rank_label_issues
+from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate
 
 # The rate is the smallest ratio over the upper part of the canaries: the minimum over few canaries is biased downwards.
 QUANTILE = 0.7

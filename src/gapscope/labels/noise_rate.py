@@ -31,9 +31,6 @@ RESAMPLES = 200
 ROUNDS = 20
 # Fraction of labels corrupted per round: with more of them the fit would differ from that of the original labels.
 CANARY_FRACTION, MIN_CANARIES = 0.05, 12
-# Added to the counts of confusions, so that every class has possible label errors. With 1, if classes are confused in
-# pairs, many canaries would get labels that no error has.
-PSEUDO_COUNT = 0.1
 
 
 @dataclass(frozen=True)
@@ -108,13 +105,6 @@ def clean_accuracy(accuracy: float, rate: float, n_classes: float) -> float:
     return (accuracy - rate / (n_classes - 1)) / max(1 - rate * n_classes / (n_classes - 1), 1e-12)
 
 
-def confusion_odds(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], n_classes: int) -> Tensor:
-    """Return the odds [C, C] of label errors: confusion counts plus 0.1, zero diagonal."""
-    odds = torch.full((n_classes, n_classes), PSEUDO_COUNT, dtype=torch.float64)
-    odds.index_put_((predicted.cpu(), labels.cpu()), torch.ones(len(labels), dtype=torch.float64), accumulate=True)
-    return odds.fill_diagonal_(0.0)
-
-
 def corrupt_in_rounds(
     n: int, device: torch.device, margins: Callable[[Tensor], Tensor], generator: torch.Generator
 ) -> CanaryMargins:
@@ -128,32 +118,6 @@ def corrupt_in_rounds(
         ordinary.append(values[rest])
         canaries.append(values[at_canaries])
     return CanaryMargins(torch.stack(ordinary).cpu(), torch.stack(canaries).cpu())
-
-
-def canary_margins(
-    kernel: Spectrum,
-    labels: Int[Tensor, " n"],
-    predicted: Int[Tensor, " n"],
-    ridge: float,
-    n_classes: int,
-    generator: torch.Generator,
-) -> CanaryMargins:
-    """Return leave-one-out margins in 20 rounds, each with corrupted labels of other samples.
-
-    `predicted` are the leave-one-out predictions with the original labels, `ridge` is in units of the mean eigenvalue.
-    A round costs two products with the vectors of the kernel.
-    """
-    # new labels have the odds of the predicted class, so that a canary is an error even if its original label was one
-    odds = confusion_odds(predicted, labels, n_classes)
-
-    def margins(at_canaries: Tensor) -> Tensor:
-        corrupted = labels.clone()
-        new_labels = torch.multinomial(odds[predicted[at_canaries].cpu()], 1, generator=generator).squeeze(1)
-        corrupted[at_canaries] = new_labels.to(labels)
-        targets = torch.nn.functional.one_hot(corrupted, n_classes).double()
-        return margins_of(loo_predictions(kernel, targets, ridge * (kernel.mean or 1.0)).predictions, corrupted)
-
-    return corrupt_in_rounds(len(labels), labels.device, margins, generator)
 
 
 REGRESSION_ROUNDS = 4

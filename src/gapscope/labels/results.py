@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gapscope.base.files import write_output
 from gapscope.base.samples import Samples
+from gapscope.labels.sample_details import SampleDetails
 from gapscope.results.csv_files import write_csv
 from gapscope.results.estimate import percent
 from gapscope.results.result import Result
@@ -32,6 +33,10 @@ MIN_ABOVE_CHANCE = 0.3
 # A rate that is far too high makes `clean_accuracy` too high, but its interval is wide: 0.40 in the only such case of
 # 65, at most 0.25 in the others.
 MAX_WIDTH = 0.3
+
+
+# How predictions are independent of the label, where not by leave-one-out.
+HELD_OUT = {"boosted trees": "five folds", "pred_probs": "as passed"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,6 +73,12 @@ class LabelNoiseEstimate(Result):
         width = self.high - self.low if math.isnan(self.width) else self.width
         bound = hard or self.is_upper_bound or not self.clean_accuracy >= TIGHT_FROM
         return replace(self, low=0.0 if bound else self.low, width=width, is_upper_bound=bound)
+
+    @property
+    def is_predictable(self) -> bool:
+        """Whether labels are predicted well enough to rank them by the probability of an error."""
+        needed = self.most_frequent + MIN_ABOVE_CHANCE * (1 - self.most_frequent)
+        return self.clean_accuracy >= MIN_CLEAN_ACCURACY and not self.accuracy < needed
 
     @property
     def unreliable_because(self) -> str:
@@ -138,13 +149,16 @@ class LabelIssues(Result):
             rate, and for regression without `precision`.
         noise: Rate of label noise; None if it cannot be estimated.
         note: Why it cannot be estimated, or empty.
-        probability: Leave-one-out probability of the suggested label, [n]; empty for regression and monitored runs.
-        precision_curve: Expected fraction of errors among the first 1, 2, ..., n samples; empty without a rate.
+        probability: Probability of the suggested label, [n]; empty for regression and monitored runs.
+        error_probability: Probability that the given label is wrong, [n]; empty likewise.
+        precision_curve: Expected fraction of errors among the first 1, 2, ..., n samples; empty if the labels cannot be
+            predicted well enough.
         method: Kernel machine of the ranking; empty for a monitored run.
         samples: The data, for `write_html`; None for a monitored run.
         conflicts: Pairs of (near-)duplicates with different labels.
         test_duplicates: Pairs (index, index in the test set) of (near-)duplicates.
         notes: Sentences about the data.
+        details: Columns, paths or names of the samples, for `write_html` and `to_csv`.
     """
 
     indices: Int[Tensor, " n"]
@@ -156,21 +170,28 @@ class LabelIssues(Result):
     noise: LabelNoiseEstimate | None
     note: str = ""
     probability: Tensor = field(default_factory=lambda: torch.empty(0))
+    error_probability: Tensor = field(default_factory=lambda: torch.empty(0))
     precision_curve: Tensor = field(default_factory=lambda: torch.empty(0))
     method: str = ""
     samples: Samples | None = None
     conflicts: tuple[tuple[int, int], ...] = ()
     test_duplicates: tuple[tuple[int, int], ...] = ()
     notes: tuple[str, ...] = ()
+    details: SampleDetails = field(default_factory=SampleDetails)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether samples can be flagged."""
+        return self.noise is not None or len(self.precision_curve) > 0
 
     @property
     def flagged(self) -> Tensor | None:
-        """Indices of the flagged samples (None if the rate cannot be estimated)."""
-        return None if self.noise is None else self.indices[: self.n_flagged]
+        """Indices of the flagged samples (None if the labels cannot be predicted well enough)."""
+        return self.indices[: self.n_flagged] if self.is_answered else None
 
     def with_precision(self, precision: float) -> LabelIssues:
         """Return the ranking with the longest flagged list of at least this expected precision."""
-        if self.noise is None or not len(self.precision_curve):
+        if not len(self.precision_curve):
             return self
         sufficient = torch.nonzero(self.precision_curve >= precision).flatten()
         n = int(sufficient[-1]) + 1 if len(sufficient) else 0
@@ -188,15 +209,16 @@ class LabelIssues(Result):
         import pandas
 
         n = len(self.indices)
-        probability = self.probability.tolist() if len(self.probability) else [math.nan] * n
+        missing = [math.nan] * n
         return pandas.DataFrame(
             {
                 "sample": self.indices.tolist(),
                 "given": [self._name(label) for label in self.given_labels.tolist()],
                 "suggested": [self._name(label) for label in self.suggested_labels.tolist()],
-                "probability": probability,
+                "probability": self.probability.tolist() or missing,
+                "error_probability": self.error_probability.tolist() or missing,
                 "margin": self.margin.tolist(),
-                "flagged": [None if self.noise is None else rank < self.n_flagged for rank in range(n)],
+                "flagged": [rank < self.n_flagged if self.is_answered else None for rank in range(n)],
             }
         )
 
@@ -214,36 +236,47 @@ class LabelIssues(Result):
         }
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the ranking as CSV, with an empty column `label`.
+        """Write the ranking as CSV, with an empty column `label`, and names of the samples if there are any.
 
         Fill it with correct labels or "drop"; then call `gapscope.apply_label_corrections`.
+
+        Args:
+            path: File to write; its folder must exist.
         """
         table = self.to_pandas()
         table.insert(1, "label", "")
+        if len(self.details.names):
+            table.insert(2, "name", [self.details.name(index) for index in self.indices.tolist()])
         write_csv(path, table)
 
     def write_html(self, path: str | Path, *, n: int | None = None) -> None:
-        """Write a self-contained page of `n` suspected samples (default: flagged, at least 24)."""
+        """Write a self-contained page to review suspected samples, with pairs of conflicting duplicates.
+
+        Args:
+            path: File to write; its folder must exist.
+            n: Number of samples, at most 500; None for the flagged ones, at least 24.
+        """
         from gapscope.labels.work_list import render
 
         write_output(path, render(self, n))
+
+    def _flagged_sentence(self) -> str:
+        if not self.n_flagged:
+            return "No sample is flagged."
+        if math.isnan(self.expected_precision):
+            return f"{self.n_flagged} flagged: swapped targets often have residuals as large, correct ones rarely."
+        if self.noise is not None and self.noise.is_upper_bound and not len(self.error_probability):
+            return f"{self.n_flagged} flagged; all of them may be correct, because a hard problem is not excluded."
+        return f"{self.n_flagged} flagged; about {percent(self.expected_precision)} of them are expected to be wrong."
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The rate, the flagged samples, duplicates and notes, one sentence each."""
         lines = [self.note if self.noise is None else f"{self.noise!r}."]
-        if self.noise is not None and self.n_flagged and math.isnan(self.expected_precision):
-            lines.append(
-                f"{self.n_flagged} flagged: swapped targets often have residuals as large, correct ones rarely."
-            )
-        elif self.noise is not None and self.n_flagged:
-            about = "at most" if self.noise.is_upper_bound else "about"
-            expected = percent(self.expected_precision)
-            lines.append(f"{self.n_flagged} flagged; {about} {expected} of them are expected to be wrong.")
-        elif self.noise is not None:
-            lines.append("No sample is flagged.")
+        if self.is_answered:
+            lines.append(self._flagged_sentence())
         if self.method:
-            lines.append(f"Ranked by {self.method} (leave-one-out).")
+            lines.append(f"Ranked by {self.method} ({HELD_OUT.get(self.method, 'leave-one-out')}).")
         if self.conflicts:
             pairs = ", ".join(f"{i} and {j}" for i, j in self.conflicts[:5])
             lines.append(f"{len(self.conflicts)} pairs of (near-)duplicates have different labels: {pairs}.")
@@ -255,45 +288,3 @@ class LabelIssues(Result):
     def __repr__(self) -> str:
         table = self.to_pandas().head(8).to_string(index=False, float_format="{:.3f}".format)
         return "\n".join([*self.sentences, "", table])
-
-
-def rank_label_issues(
-    indices: Int[Tensor, " n"],
-    labels: Int[Tensor, " n"],
-    suggested: Int[Tensor, " n"],
-    margins: Float[Tensor, " n"],
-    canaries: Float[Tensor, " m"],
-    noise: LabelNoiseEstimate,
-    *,
-    probabilities: Float[Tensor, " n"] | None = None,
-    fraction: float | None = None,
-) -> LabelIssues:
-    r"""Rank samples by margin and flag the expected number of errors.
-
-    With F and G the distributions of margins of all samples and of canaries, the expected fraction of errors among the
-    samples with a margin of at most t is $r\, G(t) / F(t)$ (`gapscope.labels.noise_rate`). `fraction` is r (default:
-    the rate), `canaries` are the margins of canaries, `indices` those in the data. Nothing is flagged if the rate is
-    unreliable.
-    """
-    order = margins.argsort(stable=True)
-    reason, n = noise.unreliable_because, len(order)
-    curve, n_flagged, expected = torch.empty(0), 0, math.nan
-    if not reason:
-        below = torch.searchsorted(canaries.double().sort().values, margins[order].double(), right=True) / len(canaries)
-        fraction = noise.rate if fraction is None else fraction
-        # at the margin of rank k, F is k / n
-        curve = (fraction * below.double() * n / torch.arange(1, n + 1)).clamp(max=1.0)
-        n_flagged = min(round(fraction * n), n)
-        expected = float(curve[n_flagged - 1]) if n_flagged else math.nan
-    return LabelIssues(
-        indices=indices[order],
-        given_labels=labels[order],
-        suggested_labels=suggested[order],
-        margin=margins[order],
-        n_flagged=n_flagged,
-        expected_precision=expected,
-        noise=None if reason else noise,
-        note=reason,
-        probability=torch.empty(0) if probabilities is None else probabilities[order],
-        precision_curve=curve,
-    )

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from gapscope.results.formatting import pluralize
 from gapscope.results.result import StoredRows, axes_or_new, to_html
 
 if TYPE_CHECKING:
     import pandas
 
 
-EVIDENCE, NO_EVIDENCE = "evidence", "no evidence"
+EVIDENCE, NO_EVIDENCE, NOT_JUDGED = "evidence", "no evidence", "not judged"
 LEVEL = 0.05
 # only measures that use the test labels reach such a tau; the best of 13 in the competition has 0.81
 MIN_LEAKED_TAU = 0.95
 MIN_CONFIGURATIONS = 12
+NO_SETTINGS = "no hyperparameter of the networks is known to vary"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,7 @@ class Verdict:
     """Verdict on one measure, with the scores on which it rests."""
 
     role: str  # "measure", "size" (the baseline) or "random" (random numbers, a baseline)
-    verdict: str  # "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters
+    verdict: str  # whether it predicts the gap beyond the hyperparameters: "evidence", "no evidence", "not judged"
     why: str
     partial: Score  # partial correlation with the gap given the hyperparameters; its p decides the verdict
     kendall: Score  # tau-b over all networks
@@ -70,18 +72,18 @@ class LeaderboardRow(Verdict):
 
 
 def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: int, recipes: int) -> tuple[str, str]:
-    """Return "evidence" or "no evidence", and why.
+    """Return "evidence", "no evidence" or "not judged", and why.
 
     `fixed` is the result of `explain_by_settings`, `recipes` the number of training configurations.
     """
+    if not hyperparameters:
+        return NOT_JUDGED, NO_SETTINGS
     if recipes < MIN_CONFIGURATIONS:
-        return NO_EVIDENCE, f"{recipes} training configurations are too few; at least {MIN_CONFIGURATIONS} are needed"
+        return NOT_JUDGED, f"{recipes} training configurations are too few; at least {MIN_CONFIGURATIONS} are needed"
     if fixed:
         return NO_EVIDENCE, fixed
     if abs(kendall.value) >= MIN_LEAKED_TAU:
         return NO_EVIDENCE, f"its order is that of the gap (tau {kendall.value:.2f}); it seems to use test labels"
-    if not hyperparameters:
-        return NO_EVIDENCE, "the table has no hyperparameters to control for"
     if partial.significant:
         effect = "larger" if partial.value > 0 else "smaller"
         return (
@@ -94,6 +96,8 @@ def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: i
 
 
 MAX_ROWS = 10
+# verdict, partial correlation and its p-value stay in the narrowest table
+MIN_SCORES = 3
 LONGEST_NAME = 20
 SCORES = tuple(item.name for item in fields(LeaderboardRow) if item.type == "Score")
 NUMBERS = ("competition", "worst_sign_error", "explained")
@@ -154,11 +158,14 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     def verdict(self) -> tuple[str, ...]:
         """Conclusions in sentences."""
         measures, trusted = [row for row in self if row.role == "measure"], self.trusted
-        sentences = [f"None of {len(measures)} measures predicts the gap beyond the hyperparameters."]
-        if trusted:
+        judged = [row for row in measures if row.verdict != NOT_JUDGED]
+        sentences = [f"None of {len(judged)} measures predicts the gap beyond the hyperparameters."]
+        if not judged:
+            sentences = [self._why_not_judged()]
+        elif trusted:
             names = f"measures predict the gap beyond the hyperparameters: {_list_names(trusted)}."
-            sentences = [f"{len(trusted)} of {len(measures)} {names}"]
-        confounded = [row for row in measures if row.verdict != EVIDENCE and row.kendall.significant]
+            sentences = [f"{len(trusted)} of {len(judged)} {names}"]
+        confounded = [row for row in judged if row.verdict != EVIDENCE and row.kendall.significant]
         confounded.sort(key=lambda row: -abs(row.kendall.value))
         if confounded:
             sentences.append(f"Correlated with the gap, but not beyond the hyperparameters: {_list_names(confounded)}.")
@@ -173,6 +180,18 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         message = f"Size alone has R2 {size.r_squared.value:.2f} on held-out training configurations"
         better = sum(row.r_squared.value > size.r_squared.value for row in trusted)
         return (*sentences, f"{message}; {better} of the {len(trusted)} have more." if trusted else f"{message}.")
+
+    def _why_not_judged(self) -> str:
+        """Return why no measure was judged at equal hyperparameters, and what to do."""
+        if self.hyperparameters:
+            return (
+                f"Not judged whether measures predict the gap beyond the hyperparameters: {self.recipes} training "
+                f"configurations are too few; at least {MIN_CONFIGURATIONS} are needed."
+            )
+        return (
+            f"Not judged whether measures predict the gap beyond the hyperparameters: {NO_SETTINGS}. Pass settings= "
+            "when networks are added to a pool (--set on the command line), or columns hp.NAME of a table."
+        )
 
     def _ordered(self) -> list[LeaderboardRow]:
         """Sort rows: baselines, then by association beyond the hyperparameters, evidence first."""
@@ -242,20 +261,31 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         """Counts of networks, training configurations and hyperparameters."""
         dropped = f", {self.dropped} skipped" if self.dropped else ""
         sampled = f" sampled from {self.drawn_from:,}" if self.drawn_from else ""
-        counts = f"{self.recipes} training configurations, {len(self.hyperparameters)} hyperparameters"
-        return f"{self.networks} networks{sampled}, {counts}{dropped}"
+        networks = pluralize(self.networks, "network")
+        if not self.hyperparameters:
+            return f"{networks}{sampled}, no hyperparameters that vary{dropped}"
+        configurations = pluralize(self.recipes, "training configuration")
+        settings = pluralize(len(self.hyperparameters), "hyperparameter")
+        return f"{networks}{sampled}, {configurations}, {settings}{dropped}"
 
     def table(self, rows: int | None = None, columns: int = 80) -> str:
         """Return the summary as text, with names cut to fit.
 
         Args:
             rows: Number of rows to show, baselines first; None shows all.
-            columns: Width in characters, at least 80.
+            columns: Width in characters; below 80 the last scores are left out.
         """
         summary = self.summary(LONGEST_NAME + max(0, columns - 80)).head(len(self) if rows is None else rows)
-        return summary.to_string(
-            float_format="{:.2f}".format, formatters={"p": "{:.3f}".format}, index_names=False, na_rep="-"
-        )
+
+        def text(n_scores: int) -> str:
+            return summary.iloc[:, :n_scores].to_string(
+                float_format="{:.2f}".format, formatters={"p": "{:.3f}".format}, index_names=False, na_rep="-"
+            )
+
+        n_scores = len(summary.columns)
+        while n_scores > MIN_SCORES and max(map(len, text(n_scores).splitlines())) > columns:
+            n_scores -= 1
+        return text(n_scores)
 
     def __repr__(self) -> str:
         more = len(self) - MAX_ROWS

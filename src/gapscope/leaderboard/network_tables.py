@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import numpy
 
 from gapscope.base.errors import InvalidInput, UnreadableFile
-from gapscope.prediction.columns import check_columns, complete_rows, hyperparameter_columns, is_varied
+from gapscope.prediction.columns import (
+    check_columns,
+    complete_rows,
+    has_unknown_settings,
+    hyperparameter_columns,
+    is_varied,
+)
 from gapscope.results.readings import BASELINE
 from gapscope.statistics.intervals import configuration_ids, sample_configurations
 
@@ -34,7 +40,7 @@ class NetworkTable:
     hyperparameters: tuple[str, ...]  # varying ones, without seeds
     baseline: str | None  # column of the parameter count
     left_out: dict[str, str]  # excluded measure -> reason
-    dropped: int  # number of networks excluded because of a non-finite number
+    dropped: int  # number of networks excluded because of a non-finite number, or without settings beside others
     source: str
     sampled_from: int = 0  # number of networks from which the rows were sampled; 0 for all
 
@@ -113,15 +119,21 @@ def network_table(
     size = baseline or next((name for name in SIZES if name in table.columns), None)
     if size is not None and size not in names:
         names.append(size)
-    if hyperparameters is None:
-        hyperparameters = [name for name in hyperparameter_columns(table) if name not in SEEDS]
-    check_columns(table, [target, *names, *hyperparameters])
+    check_columns(table, [target, *names, *(hyperparameters or ())])
     for name in [*names, target]:
         try:
             table = table.assign(**{name: pandas.to_numeric(table[name])})
         except (ValueError, TypeError) as error:
             raise InvalidInput(f"Column {name!r} must hold numbers; {error}. Correct or drop it.") from None
     table = complete_rows(table, target=target)
+    n_finished = len(table)
+    if hyperparameters is None:
+        hyperparameters = [name for name in hyperparameter_columns(table) if name not in SEEDS]
+        unknown = has_unknown_settings(table)
+        if unknown.all():
+            hyperparameters = []
+        else:
+            table = table.loc[~unknown]
     finite = {name: numpy.isfinite(table[name].to_numpy(dtype=float)) for name in names}
     left_out = {
         name: f"{int((~is_finite).sum())} of {len(table)} networks have no finite value"
@@ -134,5 +146,5 @@ def network_table(
     rows = complete_rows(table, complete, target=target)
     settings = [name for name in hyperparameters if is_varied(rows[name])]
     return NetworkTable(
-        rows.reset_index(drop=True), tuple(complete), tuple(settings), size, left_out, len(table) - len(rows), where
+        rows.reset_index(drop=True), tuple(complete), tuple(settings), size, left_out, n_finished - len(rows), where
     )

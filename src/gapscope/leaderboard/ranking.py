@@ -128,7 +128,9 @@ class _LeaderboardContext:
         return Score.of(float(errors.mean()), percentile_interval(resampled, 0.95)), errors
 
     def verdict(self, name: str, partial: Score, kendall: Score) -> Verdict:
-        """Return the verdict on one measure."""
+        """Return the verdict on one measure (without hyperparameters there is no partial correlation)."""
+        if not self.settings:
+            partial = Score(value=numpy.nan)
         verdict, why = verdict_of(
             partial=partial,
             kendall=kendall,
@@ -145,7 +147,7 @@ def _row(
 ) -> LeaderboardRow:
     groups, dropped = context.pairs.count_groups(context.values(name))
     sign_error, errors = context.signs(name, scores["kendall"].value, n_test)
-    values: dict[str, Any] = vars(context.verdict(name, scores["partial"], scores["kendall"])) | scores
+    values: dict[str, Any] = scores | vars(context.verdict(name, scores["partial"], scores["kendall"]))
     return LeaderboardRow(
         measure=name,
         **values,

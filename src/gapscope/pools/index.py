@@ -191,22 +191,34 @@ def _unpack_column(content: Mapping[str, Any]) -> Any:
     return pandas.Series(numpy.array(content["values"], dtype=object)[numbers]).infer_objects().to_numpy()
 
 
-def _read(path: Path) -> tuple[pandas.DataFrame, Mapping[str, Stamp]]:
-    """Return the rows of the index with their stamps by id (empty if invalid)."""
+def _decode(body: bytes) -> tuple[pandas.DataFrame, Mapping[str, Stamp]]:
+    """Return the rows of an index with their stamps by id, or raise an error of Python if it is none."""
     import pandas
 
-    try:
-        head, _, body = path.read_bytes().partition(b"\n")
-        if json.loads(head) != {"schema": SCHEMA, "crc32": zlib.crc32(body)}:
-            raise ValueError("it was not written by this version, or is damaged")
-        content = json.loads(body)
-    except (OSError, ValueError, RecursionError):
-        return pandas.DataFrame(columns=["status", *EXTRA_COLUMNS]), {}
+    content = json.loads(body)
     ids = content["ids"]
     stamps = _unpack(content["stamps"]).reshape(len(ids), -1).tolist()
     columns = {name: _unpack_column(column) for name, column in content["columns"].items()}
     rows = pandas.DataFrame(columns, index=pandas.Index(ids, name="id"), copy=False)
     return rows, dict(zip(ids, map(tuple, stamps), strict=True))
+
+
+def _read(path: Path) -> tuple[pandas.DataFrame, Mapping[str, Stamp]]:
+    """Return the rows of the index with their stamps by id (empty if it is missing or no index)."""
+    try:
+        head, _, body = path.read_bytes().partition(b"\n")
+        if json.loads(head) != {"schema": SCHEMA, "crc32": zlib.crc32(body)}:
+            raise ValueError("it was not written by this version, or is damaged")
+        return _decode(body)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        # a cache: the records themselves are read instead
+        return _empty()
+
+
+def _empty() -> tuple[pandas.DataFrame, Mapping[str, Stamp]]:
+    import pandas
+
+    return pandas.DataFrame(columns=["status", *EXTRA_COLUMNS]), {}
 
 
 def _write(path: Path, rows: pandas.DataFrame, stamps: Iterable[Stamp]) -> None:
@@ -236,6 +248,8 @@ def load_index(folder: Path) -> IndexedRecords:
     import pandas
 
     rows, old_stamps = _read(folder / INDEX)
+    if not {"status", *EXTRA_COLUMNS} <= set(rows.columns):  # other content with a right checksum
+        rows, old_stamps = _empty()
     newest_trusted = time.time_ns() - int(MIN_AGE_SECONDS * 1e9)
     stamps = _stamps(folder)
     unchanged = [name for name, stamp in stamps.items() if old_stamps.get(name) == stamp]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from gapscope.inspection.losses import class_logits, evaluate
 from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.measures.measurement import Budget, measure
+from gapscope.pools.added import added_id
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.pools.readings import RunOptions, measure_record
 from gapscope.results.records import Record
@@ -144,7 +144,7 @@ def record_network(
     )
     spec: dict[str, Any] = {"name": name, "network": {"name": family or type(network).__name__}}
     return Record(
-        id=hashlib.sha256(to_json([name, settings]).encode()).hexdigest()[:16],
+        id=added_id(name, settings),
         spec=spec | ({"hp": settings} if settings else {}),
         status="finished",
         scores=scores,

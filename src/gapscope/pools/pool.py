@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,14 @@ from gapscope.base.errors import (
 )
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.specs import RunSpec
+from gapscope.pools.added import id_without_settings, is_same_network, merge_records
 from gapscope.pools.batches import run_batches
 from gapscope.pools.engines import select_engine
 from gapscope.pools.index import INDEX, IndexedRecords, load_index, read_run, unreadable_warning
+from gapscope.pools.lock import lock_pool
 from gapscope.pools.mirror import Mirror
 from gapscope.results.readings import SCHEMA
-from gapscope.results.records import RECORD, Record
+from gapscope.results.records import RECORD, Record, check_record_id
 
 if TYPE_CHECKING:
     import pandas
@@ -105,7 +108,8 @@ class Pool:
             )
 
     def run_folder(self, spec_id: str) -> Path:
-        """Folder of one run."""
+        """Folder of one run (raises InvalidInput for an id that is no name of a folder)."""
+        check_record_id(spec_id)
         return self.folder / "runs" / spec_id
 
     def get_record(self, spec_id: str) -> Record | None:
@@ -257,30 +261,50 @@ class Pool:
         if missing := self.missing(specs, measures=options.measures, retry_failed=retry_failed):
             self._make()
             folders = {spec.id: self.run_folder(spec.id).absolute() for spec in missing}
-            with self._locked():
+            with lock_pool(self.folder):
                 outcomes = run_batches(missing, folders, options, run_jobs, workers, stack, remote)
                 self._collect(outcomes, remote, on_record or (lambda record: None))
             load_index(self.folder)  # updates the index, so that the next call opens no file
         self._remove_superseded()
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
-    def add(self, network: Record | nn.Module, data: Any = None, **options: Any) -> Record:
+    def add(self, network: Record | nn.Module, data: Any = None, *, replace: bool = False, **options: Any) -> Record:
         """Add a network trained elsewhere, and return its record.
+
+        A network that the pool already has keeps the scores and readings that the new record lacks. A record of the
+        same name and scores without settings is removed if the new one has settings.
 
         Args:
             network: The network, or its record (from `gapscope.record_network`).
             data: Training data of the network; not for a record.
-            **options: Keyword arguments of `gapscope.record_network`, such as `name` and `test`.
+            replace: Whether to overwrite another network of the same name and settings.
+            **options: Keyword arguments of `gapscope.record_network`, such as `name`, `test` and `settings`.
+
+        Raises:
+            InvalidInput: The pool has another network of the same name and settings, or the record's id is no name of
+                a folder.
         """
         if not isinstance(network, Record):
             from gapscope.pools.loading import record_network
 
             network = record_network(network, data, **options)
+        record, superseded = network, None
+        if not replace and (existing := self._readable(network.id)) is not None:
+            record = merge_records(existing, network)
+        bare_id = id_without_settings(network)
+        bare = None if bare_id is None else self._readable(bare_id)
+        if bare is not None and is_same_network(bare, network):
+            record, superseded = merge_records(bare, record), self.run_folder(bare.id)
+        self._write(record)
+        if superseded is not None:
+            shutil.rmtree(superseded, ignore_errors=True)
+        return record
+
+    def _write(self, record: Record) -> None:
+        folder = self.run_folder(record.id)
         self._make()
-        folder = self.run_folder(network.id)
         make_folder(folder)
-        network.write(folder)
-        return network
+        record.write(folder)
 
     def _readable(self, spec_id: str) -> Record | None:
         try:
@@ -320,7 +344,9 @@ class Pool:
             n_runs += 1
             if isinstance(outcome, WorkerDied):
                 message = "the worker process died twice on this network alone (killed, perhaps for lack of memory)"
-                on_record(self.add(Record(id=spec.id, spec=spec.to_dict(), status="failed", message=message)))
+                failed = Record(id=spec.id, spec=spec.to_dict(), status="failed", message=message)
+                self._write(failed)
+                on_record(failed)
             elif isinstance(outcome, GapscopeError) and not isinstance(outcome, NotWritten):
                 faults.append(outcome)
             elif isinstance(outcome, Exception):
@@ -352,35 +378,9 @@ class Pool:
                 if (path.parent / RECORD).exists() and Record.read(path.parent).status != "failed":
                     superseded.append(path)
         if superseded:
-            with suppress(GapscopeError, OSError), self._locked():
+            with suppress(GapscopeError, OSError), lock_pool(self.folder):
                 for path in superseded:
                     path.unlink(missing_ok=True)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the pool's lock, which the system releases even if the process is killed."""
-        import filelock
-
-        lock, holder = filelock.FileLock(self.folder / "pool.lock", timeout=0), self.folder / "pool.pid"
-        try:
-            lock.acquire()
-            holder.write_text(str(os.getpid()))
-        except filelock.Timeout:
-            number = holder.read_text().strip() if holder.exists() else ""
-            raise GapscopeError(
-                f"{self.folder} must be run by one process at a time; process {number or '?'} is running it. Wait for "
-                "it, or use another folder."
-            ) from None
-        except OSError as error:
-            lock.release()
-            raise NotWritten(
-                f"{self.folder} must be writable to run a pool in it; locking it failed ({error.strerror or error}). "
-                "Correct its permissions or free some space, then run the same command again."
-            ) from None
-        try:
-            yield
-        finally:
-            lock.release()
 
 
 def open_pool(folder: str | Path) -> Pool:

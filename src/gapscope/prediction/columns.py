@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from gapscope.base.errors import InvalidInput, did_you_mean
 from gapscope.results.records import Record, records_to_pandas
+from gapscope.statistics.intervals import configuration_ids
 
 if TYPE_CHECKING:
     import pandas
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 Array = numpy.ndarray
+FAMILY = "network.name"
 SETTINGS = ("data.", "network.", "training.", "hp.")
 
 
@@ -52,6 +54,25 @@ def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
     """
     settings = [column for column in table.columns if column == "seed" or str(column).startswith(SETTINGS)]
     return [column for column in settings if is_varied(table[column])]
+
+
+def has_unknown_settings(table: pandas.DataFrame) -> Bool[Array, " n"]:
+    """Return a mask of the networks of which no setting is known, except the family and the seed.
+
+    Networks trained elsewhere have no settings unless they were passed. Their hyperparameters are missing, not equal.
+    In other networks, a missing setting is one that does not apply, such as the width of a network without layers.
+    """
+    names = [str(name) for name in table.columns]
+    known = [name for name in names if name.startswith(SETTINGS) and name != FAMILY and not name.endswith(".seed")]
+    return numpy.all(table[known].isna().to_numpy(), axis=1)
+
+
+def training_configurations(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Int[Array, " n"]:
+    """Number the training configurations; networks without known settings are one each (see `configuration_ids`)."""
+    numbers = configuration_ids(table, hyperparameters)
+    unknown = has_unknown_settings(table)
+    numbers = numpy.where(unknown, len(table) + numpy.arange(len(table)), numbers)
+    return numpy.unique(numbers, return_inverse=True)[1]
 
 
 def is_varied(column: Any) -> bool:

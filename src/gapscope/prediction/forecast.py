@@ -15,7 +15,7 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import require_targets
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.validation import ready, unwrap_estimator
-from gapscope.labels.kernel_views import exact_repeats
+from gapscope.labels.duplicates import exact_repeats
 from gapscope.measures.fitted_labels import network_before_training, paired_gain
 from gapscope.prediction.loo_rows import (
     COMBINATIONS,

@@ -15,7 +15,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.inspection.validation import ready
 from gapscope.prediction.forecast import count_duplicates
-from gapscope.prediction.subset_runs import sample_scores, scores_of_predictions, target_variance
+from gapscope.prediction.scores import scores_of_predictions, target_variance
+from gapscope.prediction.subset_problems import sample_scores
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.result import Result, axes_or_new
 from gapscope.statistics.baselines import feature_matrix, rbf_ridge

@@ -11,6 +11,7 @@ import numpy
 
 from gapscope.leaderboard.leaderboard_result import MIN_CONFIGURATIONS, Verdict
 from gapscope.leaderboard.ranking import RANDOM, verdicts
+from gapscope.prediction.columns import has_unknown_settings, training_configurations
 from gapscope.prediction.correlations import correlations
 from gapscope.report.figures import measure_against_gap
 from gapscope.report.pool_view import PoolView, needs_logarithm, varied_settings
@@ -58,23 +59,24 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     baseline = BASELINE if BASELINE in view.readings else None
     # the time grows with resamples times networks squared, so large pools use fewer resamples
     resamples = max(MIN_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
-    clusters = configuration_ids(table, varied_settings(view.table))
+    clusters = training_configurations(table, varied_settings(view.table))
     result = correlations(table, names, baseline=baseline, n_bootstrap=resamples, clusters=clusters)
     sizes = result["kendall"].abs().fillna(-1.0).to_numpy(dtype=float)
     return result.iloc[numpy.argsort(-sizes, kind="stable")]
 
 
 def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
-    """Return the leaderboard's verdicts by reading (empty for too few configurations)."""
+    """Return the leaderboard's verdicts by reading (empty for too few configurations of known settings)."""
     names: list[str] = []
     for name, readings in view.readings.items():
         values = {reading.value for reading in readings}
         if len(readings) == len(view.finished) and len(values) > 1 and all(map(math.isfinite, values)):
             names.append(name)
     settings = varied_settings(view.table)
-    if not names or not settings:
-        return {}
     table = _finished_table(view)
+    table = table.loc[~has_unknown_settings(table)]
+    if not names or not settings or not len(table):
+        return {}
     if len(set(configuration_ids(table, settings).tolist())) < MIN_CONFIGURATIONS:
         return {}
     return verdicts(table, measures=names, hyperparameters=settings, n_permutations=VERDICT_PERMUTATIONS,

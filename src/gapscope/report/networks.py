@@ -129,6 +129,7 @@ def overview(view: PoolView) -> dict[str, Any]:
         "gap_quantiles": numpy.quantile(gaps, [0, 0.25, 0.5, 0.75, 1]).tolist() if gaps else [math.nan] * 5,
         "distribution": gap_distribution(gaps, view.gap_label) if len(gaps) >= MIN_GAPS else Markup(""),
         "varied": _varied(view),
+        "without_settings": view.n_without_settings,
         "failures": failures[:MAX_FAILURE_GROUPS],
         "more_failures": max(0, len(failures) - MAX_FAILURE_GROUPS),
         "unmeasured": reasons.most_common(50),

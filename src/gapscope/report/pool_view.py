@@ -12,11 +12,16 @@ import numpy
 from gapscope.base.errors import InvalidInput
 from gapscope.leaderboard.network_tables import SEEDS
 from gapscope.pools import Pool
-from gapscope.prediction.columns import hyperparameter_columns, spans_a_decade
+from gapscope.prediction.columns import (
+    has_unknown_settings,
+    hyperparameter_columns,
+    spans_a_decade,
+    training_configurations,
+)
 from gapscope.results.formatting import setting_name, setting_value
 from gapscope.results.readings import Reading
 from gapscope.results.records import Record, records_to_pandas
-from gapscope.statistics.intervals import configuration_ids, sample_configurations
+from gapscope.statistics.intervals import sample_configurations
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +49,7 @@ class PoolView:
         if isinstance(records, Pool) and len(records) > MAX_POINTS:
             index = records.index()
             self.all_rows, self.all_records = index.table(), index.summaries()
-            clusters = configuration_ids(self.all_rows, varied_settings(self.all_rows))
+            clusters = training_configurations(self.all_rows, varied_settings(self.all_rows))
             ids = self.all_rows.index[sample_configurations(clusters, MAX_POINTS)]
             sampled = (records.get_record(str(key)) for key in ids)
             self.records = [record for record in sampled if record is not None]
@@ -72,6 +77,11 @@ class PoolView:
     def varied(self) -> list[str]:
         """Settings that differ between finished networks."""
         return hyperparameter_columns(self.all_rows.loc[[record.id for record in self.all_finished]])
+
+    @cached_property
+    def n_without_settings(self) -> int:
+        """Number of finished networks of which no settings are known."""
+        return int(has_unknown_settings(self.all_rows.loc[[record.id for record in self.all_finished]]).sum())
 
     @cached_property
     def _varied_in_all(self) -> list[str]:

@@ -103,6 +103,8 @@ def _correlation_sentences(view: PoolView, best: str, by_reading: Mapping[str, V
         return ["No measure correlates with the gap more strongly than random numbers."]
     message = f"Strongest correlation with the gap: {view.titles[best]}."
     measures = {name: result for name, result in by_reading.items() if result.role == "measure"}
+    if not measures and view.n_without_settings == len(view.all_finished):
+        return [message, "Not compared at equal settings, since no settings of the networks are known."]
     if not measures:
         return [message]
     evidence = [name for name, result in measures.items() if result.verdict == EVIDENCE]

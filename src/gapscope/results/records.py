@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from gapscope.base.errors import DamagedFile, DamagedFileWarning, UnreadableFile
+from gapscope.base.errors import DamagedFile, DamagedFileWarning, InvalidInput, UnreadableFile
 from gapscope.base.files import read_json, read_json_lines, to_json, write_atomically
 from gapscope.base.type_guards import is_dict, is_list_or_tuple, is_mapping
 from gapscope.results.readings import SCHEMA, Reading, Readings
@@ -18,7 +19,18 @@ if TYPE_CHECKING:
     import pandas
 
 Status = Literal["finished", "diverged", "failed"]
+# one part of a path: runs are folders of this name
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 RECORD = "record.json"  # a run is finished once its folder contains this file
+
+
+def check_record_id(text: str) -> None:
+    """Raise InvalidInput unless a run with this id has a folder of its own inside the pool."""
+    if _ID.fullmatch(text) is None:
+        raise InvalidInput(
+            "The id of a record must be at most 100 letters, digits, points, hyphens and underscores, and begin with a "
+            f"letter or digit; got {text[:60]!r}. Pass the id of a record that gapscope made."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +158,7 @@ def _parse_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     for name, expected in _TYPES.items():
         if name in content and not isinstance(content[name], expected):
             raise ValueError(f"{name} is {str(content[name])[:60]!r}")
+    check_record_id(content["id"])
     if content["status"] not in get_args(Status):
         raise ValueError(f"status is {str(content['status'])[:60]!r}, none of {', '.join(get_args(Status))}")
     content["readings"] = Readings(Reading.from_dict(reading) for reading in content.get("readings", ()))

@@ -37,10 +37,9 @@ from gapscope.base.samples import InputLayout
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import check_module, checked_outputs, inspection_mode, network_outputs, unwrapped
 from gapscope.inspection.validation import ready
-from gapscope.labels.kernel_views import classification_view, ntk_spectrum
-from gapscope.labels.label_issues import assess_labels
+from gapscope.labels.class_labels import assess_labels
+from gapscope.labels.kernel_views import kernel_class_view, ntk_spectrum
 from gapscope.penalties.batches import data_parallel
-from gapscope.statistics.baselines import target_matrix
 
 # Chosen on the tuning runs of the study `automatic_strength`; its evaluation runs came later.
 KAPPA, POWER = 0.65, 1.5
@@ -185,11 +184,11 @@ class AutomaticStrength:
         labels = torch.stack(self._labels).cpu()
         prepared = ready(self._untrained, (self._monitored_inputs(), labels))
         n_classes = max(prepared.n_outputs, int(labels.max()) + 1)
-        view = classification_view("NTK", ntk_spectrum(prepared, seed=0), target_matrix(labels, n_classes))
-        self._predictions = view.predictions.argmax(1).cpu()
+        view = kernel_class_view("NTK", ntk_spectrum(prepared, seed=0), labels, n_classes)
+        self._predictions = view.predictions.cpu()
         contradicted = float((self._predictions != labels).double().mean())
         # pi = r n / |S|, the mislabelled fraction of S
-        wrong = min(1.0, assess_labels(view, labels, n_classes, seed=0)[1].rate / max(contradicted, 1e-9))
+        wrong = min(1.0, assess_labels(view, labels)[1].rate / max(contradicted, 1e-9))
         self._allowed = TOLERANCE + KAPPA * (1 - wrong) ** POWER
         self._untrained, self._untrained_state = None, {}
 

@@ -96,6 +96,8 @@ class Training:
     def begin(self) -> None:
         """Resume interrupted training, or let the monitor observe the untrained network."""
         self.history = [] if self.folder is None else resume(self.run, self.folder)
+        if hasattr(self.on_epoch, "plan_epochs"):
+            self.on_epoch.plan_epochs(self.run.settings.epochs)  # type: ignore[union-attr]
         if not self.history and hasattr(self.on_epoch, "begin"):
             self.on_epoch.begin(self.run.network)  # type: ignore[union-attr]
         self._end_if_done()

@@ -17,15 +17,17 @@ from gapscope.base.files import to_json
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.independence import check_no_batch_statistics
+from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import inspection_mode
 from gapscope.inspection.validation import ready
 from gapscope.measures.measurement import measure, select_measures
 from gapscope.results.estimate import percent
+from gapscope.results.outcomes import Finding
 from gapscope.results.readings import Readings
 from gapscope.results.result import plot_lines
 from gapscope.training.alarms.base import Alarm, make_alarm
-from gapscope.training.recordings import Cost, GuardedSink, Recordings, Sink, warn_or_print, would_exceed
-from gapscope.training.run import RunChecks, RunFinding
+from gapscope.training.recordings import Cost, GuardedSink, Recordings, Sink, is_affordable, warn_or_print
+from gapscope.training.run_checks import MIN_RECORDINGS, RunChecks, RunState
 
 # The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorize than the one of all outputs.
 DEFAULT_OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
@@ -97,11 +99,13 @@ class Monitor(Recordings):
         options: Measure name -> keyword options of that measure; None uses the n x n kernel, summed over outputs, for
             "ntk_logdet".
         alarm: Overfitting alarm on the same samples, or the name of one (`gapscope.training.alarms`).
-        checks: "GS301" (memorization of label errors, by `alarm`, or by the alarm "joint" if there is none) and "GS302"
-            (training is stuck): reported once, when they appear, in the log and in `findings`.
-        max_time_fraction: Largest fraction of the training time that recordings may take; others are skipped. The first
-            one, and two seconds in total, are always allowed. None for no limit: the recorded epochs then do not depend
-            on the machine.
+        checks: "GS203" (batch norm statistics), "GS301" (memorization of label errors, by `alarm`, or by the alarm
+            "joint" if there is none) and "GS302" (training has not converged), with the rules of `gapscope.check`:
+            reported once, when they appear, in the log and in `findings`.
+        max_time_fraction: Largest fraction of the training's CPU time that recordings may take; others are skipped.
+            The first one is always allowed, and two seconds in total, spread over the epochs. None for no limit: the
+            recorded epochs then do not depend on the machine.
+        epochs: Planned number of epochs, over which these two seconds are spread; None for an unknown number.
         sinks: Called after each recording with the epoch and the numbers; see `gapscope.integrations`.
         seed: Seed of the choice of samples and of measures that sample noise.
 
@@ -125,6 +129,7 @@ class Monitor(Recordings):
         alarm: Alarm | str | None = None,
         checks: Sequence[str] = (),
         max_time_fraction: float | None = 0.1,
+        epochs: int | None = None,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
     ) -> None:
@@ -133,6 +138,8 @@ class Monitor(Recordings):
         check_choice("mode", mode, ("eval", "train"))
         if max_time_fraction is not None:
             check_range("max_time_fraction", max_time_fraction, 0, 1)
+        if epochs is not None:
+            check_range("epochs", epochs, 1)
         if "GS301" in checks and alarm is None:
             alarm = make_alarm("joint")
         alarm = make_alarm(alarm) if isinstance(alarm, str) else alarm
@@ -150,6 +157,7 @@ class Monitor(Recordings):
             measures = ("loss",) if checks else DEFAULT_MEASURES
         self.checks = RunChecks(checks, self.samples) if checks else None
         self.max_time_fraction = max_time_fraction
+        self.planned_epochs = epochs
         self.skipped = 0
         self._started_at: float | None = None
         selection = select_measures(measures, self.samples, has_initial=False)
@@ -173,9 +181,14 @@ class Monitor(Recordings):
         """Record if due, and add the numbers to the epoch's row."""
         row.update(self.observe(network, row["epoch"]))
 
+    def plan_epochs(self, epochs: int | None) -> None:
+        """Set the planned number of epochs, unless it was passed (`gapscope.train` and the callbacks call this)."""
+        if self.planned_epochs is None and epochs is not None and epochs > 0:
+            self.planned_epochs = epochs
+
     def begin(self, network: nn.Module) -> None:
         """Let the alarm evaluate the network before its training, as `gapscope.train` does."""
-        self._started_at = time.perf_counter()
+        self._started_at = time.process_time()
         if self.alarm is not None and not self.epochs:
             with torch.inference_mode(False):
                 prepared = ready(network, self.samples)
@@ -214,8 +227,11 @@ class Monitor(Recordings):
             return {}
         if self.epochs and epoch < self.epochs[-1]:
             self._reset(epoch)
-        start = time.perf_counter()
-        if would_exceed(self.max_time_fraction, self._spans, self._started_at, start):
+        start = time.process_time()
+        if not is_affordable(
+            self.max_time_fraction, self._spans, self._started_at, start, epoch=epoch,
+            last_epoch=self.epochs[-1] if self.epochs else 0, epochs=self.planned_epochs,
+        ):  # fmt: skip
             self.skipped += 1
             return {}
         try:
@@ -228,7 +244,9 @@ class Monitor(Recordings):
                 if self.alarm is not None:
                     numbers |= self.alarm.observe(network, replace(prepared.samples, form=None), epoch)
                 if self.checks is not None:
-                    self.checks.observe(network, epoch, self.alarm)
+                    samples = replace(prepared.samples, form=None)
+                    loss = evaluate(network, samples)["loss"]
+                    self.checks.observe(network, samples, loss, epoch, self._run_state(network, samples))
         except Exception as error:  # an error of a measure must not end training
             if not self.rows:
                 raise
@@ -239,11 +257,21 @@ class Monitor(Recordings):
         self.rows.append(numbers)
         for sink in self.sinks:
             sink(epoch, numbers)
-        self._spans.append((start, time.perf_counter()))
+        self._spans.append((start, time.process_time()))
         return dict(numbers)
 
+    def _run_state(self, network: nn.Module, samples: Samples) -> RunState:
+        """Return what the checks see at this recording, which is not in the lists yet."""
+        recordings = len(self.epochs) + 1
+        return RunState(network, samples, alarm=self.alarm, recordings=recordings, epochs=recordings + self.skipped)
+
     @property
-    def findings(self) -> tuple[RunFinding, ...]:
+    def n_due(self) -> int:
+        """Number of epochs so far at which a recording was due, taken or skipped."""
+        return len(self.epochs) + self.skipped
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
         """Findings of `checks` so far."""
         return () if self.checks is None else tuple(self.checks.findings)
 
@@ -307,10 +335,12 @@ class Monitor(Recordings):
         lines = [f"Monitor({', '.join(self.measures)} on {len(self.samples)} samples: {self.cost})"]
         if self.alarm is not None:
             lines.append(repr(self.alarm))
+            if self.n_due and len(self.epochs) < MIN_RECORDINGS and not self.alarm.raised:
+                lines.append(f"seen {len(self.epochs)} of {self.n_due} epochs: no verdict")
         if self.skipped and self.max_time_fraction is not None:
             lines.append(
                 f"{self.skipped} recordings were skipped to take at most {percent(self.max_time_fraction)} of the time"
             )
         if self.checks is not None:
-            lines += [str(finding) for finding in self.findings] or [f"{', '.join(self.checks.codes)}: no findings"]
+            lines += self.checks.lines
         return "\n".join(lines)

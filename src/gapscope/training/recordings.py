@@ -102,13 +102,15 @@ def warn_or_print(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-# Recordings that take less than this in total are never skipped: short training runs are recorded completely.
+# CPU seconds that recordings may always take, spread over the run: short training runs are recorded completely.
 FREE_SECONDS = 2.0
+# Epochs over which the free seconds are spread if their number is unknown.
+HORIZON = 100
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Wall time of a monitor's recordings, sinks included, since training started or resumed."""
+    """CPU time of a monitor's recordings, sinks included, since training started or resumed."""
 
     recordings: int
     seconds: float
@@ -121,16 +123,46 @@ class Cost:
 
     def __str__(self) -> str:
         share = "" if math.isnan(self.share) else f", {percent(self.share, 1)} of the time between them"
-        return f"{self.recordings} recordings of {self.seconds_per_recording:.3g} s each{share}"
+        if not self.recordings:
+            return "no recordings"
+        plural = "" if self.recordings == 1 else "s"
+        return f"{self.recordings} recording{plural} of {self.seconds_per_recording:.3g} s each{share}"
 
 
-def would_exceed(fraction: float | None, spans: Sequence[tuple[float, float]], start: float | None, now: float) -> bool:
-    """Return whether a recording as long as the last would exceed the fraction of time.
+def is_affordable(
+    fraction: float | None,
+    spans: Sequence[tuple[float, float]],
+    start: float | None,
+    now: float,
+    *,
+    epoch: int,
+    last_epoch: int,
+    epochs: int | None,
+) -> bool:
+    """Return whether a recording as long as the last is affordable at this epoch.
 
-    `spans` are start and end of the recordings so far, `start` is that of training (None: that of the first recording).
+    It is if all recordings stay below the fraction of the time so far. Beyond that, two seconds are spread
+    geometrically over the epochs: the m recordings that they pay for are at least a factor $N^{1/m}$ apart in a run of
+    N epochs, so that the first epochs do not use them up.
+
+    Args:
+        fraction: Largest fraction of the CPU time; None for no limit.
+        spans: CPU seconds at the start and the end of the recordings so far.
+        start: CPU seconds at the start of training; None for that of the first recording.
+        now: CPU seconds now.
+        epoch: Number of this epoch.
+        last_epoch: Epoch of the last recording.
+        epochs: Planned number of epochs; None for an unknown number.
     """
     if fraction is None or not spans:
-        return False
-    seconds = [end - start for start, end in spans]
+        return True
+    seconds = [end - begin for begin, end in spans]
     elapsed = now - (spans[0][0] if start is None else start)
-    return sum(seconds) + seconds[-1] > max(FREE_SECONDS, fraction * (elapsed + seconds[-1]))
+    total = sum(seconds) + seconds[-1]
+    if total <= fraction * (elapsed + seconds[-1]):
+        return True
+    if total > FREE_SECONDS:
+        return False
+    affordable = FREE_SECONDS * len(seconds) / max(sum(seconds), 1e-9)
+    horizon = HORIZON if epochs is None else epochs
+    return affordable >= horizon or epoch >= last_epoch * horizon ** (1 / affordable)

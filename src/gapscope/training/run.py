@@ -1,11 +1,9 @@
-"""One training run, and its checks before the first step."""
+"""One training run, step by step."""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -16,13 +14,10 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.data.corruptions import flip_shift_rotate
-from gapscope.inspection.losses import class_logits, default_loss, evaluate
+from gapscope.inspection.losses import class_logits, default_loss
 from gapscope.inspection.outputs import checked_outputs, device_of
 from gapscope.penalties.base import Penalty, forward_with_penalties
 from gapscope.penalties.robust_losses import make_loss
-from gapscope.results.estimate import percent
-from gapscope.statistics.baselines import kernel_row, rbf_spectrum, sample_features
-from gapscope.training.alarms.base import Alarm
 from gapscope.training.checkpoints import set_weights
 from gapscope.training.randomness import host_random_states, set_host_random_states
 
@@ -199,93 +194,3 @@ class TrainingState:
         if self.monitor is not None and "watcher" in metadata:
             self.monitor.load_state_dict(metadata["watcher"])
         self.epoch = int(metadata["epoch"])
-
-
-RUN_CHECKS = ("GS301", "GS302")
-# Training is stuck if the loss fell by less than a fraction FALL over PATIENCE recordings, at an accuracy MARGIN below
-# that of an RBF kernel.
-PATIENCE, FALL, MARGIN = 5, 0.02, 0.05
-_logger = logging.getLogger("gapscope")
-
-
-@dataclass(frozen=True)
-class RunFinding:
-    """A finding about a training run."""
-
-    code: str
-    epoch: int  # of the recording at which it appeared
-    evidence: str  # measured numbers in one sentence
-    action: str  # one imperative sentence
-
-    def __str__(self) -> str:
-        return f"{self.code} at epoch {self.epoch}: {self.evidence}\n       -> {self.action}"
-
-
-class RunChecks:
-    """Checks of a training run, each code reported once."""
-
-    def __init__(self, codes: Sequence[str], samples: Samples) -> None:
-        unknown = [code for code in codes if code not in RUN_CHECKS]
-        if unknown:
-            raise InvalidInput(
-                f"Got {', '.join(map(repr, unknown))}; checks of a monitor must be among {', '.join(RUN_CHECKS)}. Use "
-                "gapscope.check for the others."
-            )
-        self.codes, self.samples = tuple(codes), samples
-        self.reset()
-
-    def reset(self) -> None:
-        """Reset for another training run."""
-        self.findings: list[RunFinding] = []
-        self._losses: list[float] = []
-        self._kernel: float | None = None
-
-    def observe(self, network: nn.Module, epoch: int, alarm: Alarm | None) -> None:
-        """Evaluate the network on the monitored samples, and report new findings."""
-        if "GS301" in self.codes and alarm is not None and alarm.raised:
-            best = "" if alarm.peak is None else f"; the best epoch so far is {alarm.peak}"
-            self._report(
-                "GS301",
-                epoch,
-                f"the overfitting alarm was raised at epoch {alarm.raised_at}{best}",
-                "stop there, or train with gapscope.GradientSimilarityPenalty",
-            )
-        if "GS302" in self.codes and self.samples.is_classification:
-            scores = evaluate(network, Samples(self.samples.inputs, self.samples.targets))
-            self._check_convergence(epoch, scores["loss"], scores["accuracy"])
-
-    def _check_convergence(self, epoch: int, loss: float, accuracy: float) -> None:
-        if not math.isfinite(loss):
-            self._report("GS302", epoch, "the training loss is not finite", "lower the learning rate")
-            return
-        self._losses.append(loss)
-        if len(self._losses) <= PATIENCE:
-            return
-        before = min(self._losses[:-PATIENCE])
-        if min(self._losses[-PATIENCE:]) < (1 - FALL) * before:
-            return
-        if self._kernel is None:
-            spectrum = rbf_spectrum(sample_features(self.samples))
-            self._kernel = kernel_row("RBF ridge", "inputs", spectrum, self.samples.y.cpu()).score
-        if accuracy < self._kernel - MARGIN:
-            self._report(
-                "GS302",
-                epoch,
-                f"the training loss has not fallen by {percent(FALL)} for {PATIENCE} recordings; training accuracy "
-                f"{percent(accuracy)}, an RBF kernel predicts held-out samples at {percent(self._kernel)}",
-                "change the learning rate, or use a wider network",
-            )
-
-    def _report(self, code: str, epoch: int, evidence: str, action: str) -> None:
-        if all(finding.code != code for finding in self.findings):
-            self.findings.append(RunFinding(code, epoch, evidence, action))
-            _logger.warning("%s", self.findings[-1])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return JSON-serializable values that a resumed training needs."""
-        return {"findings": [asdict(finding) for finding in self.findings], "losses": list(self._losses)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state that `state_dict` returned."""
-        self.findings = [RunFinding(**finding) for finding in state["findings"]]
-        self._losses = [float(loss) for loss in state["losses"]]

@@ -88,7 +88,7 @@ class Alarm(ABC):
     def __repr__(self) -> str:
         name = type(self).__name__
         if self.peak is None:
-            return f"{name}(nothing observed yet)" if self.raised_at is None else f"{name}(raised at {self.raised_at})"
+            return f"{name}(no verdict yet)" if self.raised_at is None else f"{name}(raised at {self.raised_at})"
         if self.raised_at is None:
             return f"{name}(not raised; estimated best epoch so far: {self.peak})"
         return (

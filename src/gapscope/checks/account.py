@@ -1,0 +1,124 @@
+"""The account of the accuracy: where the points between 100 % and the expected accuracy go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gapscope.checks.registry import Finding
+from gapscope.results.estimate import percent
+
+if TYPE_CHECKING:
+    from gapscope.checks.expected import Expected
+
+# Findings with one cause: their costs are not added, the largest counts.
+GROUPS = {
+    "GS102": "label errors",
+    "GS103": "too few samples",
+    "GS104": "class imbalance",
+    "GS105": "training",
+    "GS107": "leak",
+    "GS201": "training",
+    "GS202": "training",
+    "GS203": "training",
+    "GS204": "features of the network",
+    "GS302": "training",
+    "GS303": "training",
+    "GS401": "training",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Cost of findings with one cause.
+
+    Attributes:
+        name: The cause.
+        codes: Codes of the findings.
+        cost: Accuracy that it costs, between 0 and 1.
+        interval: 90 % interval of the cost; None without one.
+    """
+
+    name: str
+    codes: tuple[str, ...]
+    cost: float
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Account:
+    """Training accuracy, expected accuracy, and what lies between the latter and 100 %.
+
+    Attributes:
+        training: Accuracy on the training samples.
+        expected: Accuracy on new data with its interval; None if it is not known.
+        entries: Costs of findings, largest first. They come from different readings and need not add up.
+        unexplained: What is left of the errors on new data, at least 0; None without an expected accuracy.
+    """
+
+    training: float
+    expected: Expected | None
+    entries: tuple[Entry, ...]
+    unexplained: float | None
+
+    @property
+    def segments(self) -> list[tuple[str, str, float]]:
+        """Parts of a bar from 0 to 100 %: kind, label and width in per cent; empty without an expected accuracy."""
+        if self.expected is None:
+            return []
+        parts = [("expected", f"expected accuracy {percent(self.expected.value)}", self.expected.value)]
+        left = 1 - self.expected.value
+        for entry in self.entries:
+            width = min(entry.cost, left)
+            left -= width
+            parts.append(("cost", f"{entry.name} {100 * entry.cost:.1f} points", width))
+        parts.append(("rest", f"unexplained {100 * left:.1f} points", left))
+        return [(kind, label, round(100 * width, 2)) for kind, label, width in parts if width > 0]
+
+    @property
+    def lines(self) -> list[str]:
+        """The account as text, one line per entry."""
+        lines = [f"training accuracy  {percent(self.training, 1):>7}"]
+        if self.expected is not None:
+            e = self.expected
+            lines.append(
+                f"expected accuracy  {percent(e.value, 1):>7}  ({100 * e.low:.0f} to {percent(e.high)}, {e.source})"
+            )
+        for entry in self.entries:
+            interval = ""
+            if entry.interval is not None:
+                interval = f"  ({100 * entry.interval[0]:.1f} to {100 * entry.interval[1]:.1f})"
+            lines.append(f"  {entry.name:24} {100 * entry.cost:5.1f} points{interval}  {' '.join(entry.codes)}")
+        if self.unexplained is not None:
+            lines.append(f"  {'unexplained':24} {100 * self.unexplained:5.1f} points")
+        return lines
+
+
+def make_account(training: float, expected: Expected | None, findings: Sequence[Finding]) -> Account:
+    """Return the account of findings, those of one cause joined."""
+    by_group: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.cost and finding.code in GROUPS:
+            by_group.setdefault(GROUPS[finding.code], []).append(finding)
+    entries: list[Entry] = []
+    for name, members in by_group.items():
+        largest = max(members, key=lambda finding: finding.cost or 0.0)
+        codes = tuple(sorted(finding.code for finding in members))
+        entries.append(Entry(name, codes, float(largest.cost or 0.0), largest.interval))
+    entries.sort(key=lambda entry: -entry.cost)
+    unexplained = None
+    if expected is not None:
+        unexplained = max(1 - expected.value - sum(entry.cost for entry in entries), 0.0)
+    return Account(training, expected, tuple(entries), unexplained)
+
+
+ALONE = "regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty): pass train_fn= to try it"
+
+
+def order_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings by cost, those without a cost last; a cause before the finding that it explains."""
+    ordered = sorted(findings, key=lambda finding: (finding.cost is None, -(finding.cost or 0.0), finding.code))
+    if len(ordered) == 1 and ordered[0].code == "GS402":
+        return (replace(ordered[0], action=ALONE),)
+    return tuple(ordered)

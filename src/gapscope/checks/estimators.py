@@ -1,0 +1,101 @@
+"""Fitted scikit-learn estimators in `gapscope.check`: their accuracy on training and on new data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from gapscope.base.errors import InvalidInput, NotMeasurable
+
+N_FOLDS = 5
+
+
+def is_estimator(network: Any) -> bool:
+    """Return whether an object is a fitted classifier or regressor in scikit-learn's sense."""
+    return not isinstance(network, torch.nn.Module) and hasattr(network, "fit") and hasattr(network, "predict")
+
+
+class EstimatorScores:
+    """Accuracies of a fitted scikit-learn classifier.
+
+    Args:
+        estimator: Fitted estimator with `predict`.
+        data: Training data (x, y), as it was fitted.
+        test: Held-out data (x, y); None without.
+
+    Raises:
+        InvalidInput: The data are no pair, or `predict` raised.
+    """
+
+    def __init__(self, estimator: Any, data: Any, test: Any = None) -> None:
+        self.estimator = estimator
+        self.inputs, self.labels = _pair(data)
+        self.train_correct = _correct(estimator, self.inputs, self.labels)
+        self.test_accuracy = float("nan")
+        if test is not None:
+            self.test_accuracy = float(_correct(estimator, *_pair(test)).double().mean())
+        self._cross_validated: float | None = None
+
+    def cross_validated(self, seconds: float | None) -> float:
+        """Return the accuracy in five shuffled folds, fitted again on clones.
+
+        Args:
+            seconds: CPU seconds that may be used; None for no limit.
+
+        Raises:
+            NotMeasurable: The folds would take longer, which the first one shows.
+        """
+        if self._cross_validated is not None:
+            return self._cross_validated
+        from sklearn.base import clone
+
+        n = len(self.labels)
+        order = numpy.random.default_rng(0).permutation(n)
+        correct = 0.0
+        for number, rows in enumerate(numpy.array_split(order, N_FOLDS)):
+            start = time.process_time()
+            rest = numpy.setdiff1d(order, rows)
+            fitted: Any = clone(self.estimator)
+            fitted.fit(_take(self.inputs, rest), _take(self.labels, rest))
+            correct += float(_correct(fitted, _take(self.inputs, rows), _take(self.labels, rows)).sum())
+            expected = (time.process_time() - start) * N_FOLDS
+            if number == 0 and seconds is not None and expected > seconds:
+                raise NotMeasurable(f"five folds would take {expected:.0f} s. Pass test=, or a larger time_budget")
+        self._cross_validated = correct / n
+        return self._cross_validated
+
+    def fit(self, inputs: Any, labels: Any) -> Callable[[Any], numpy.ndarray]:
+        """Fit a clone, and return its `predict`."""
+        from sklearn.base import clone
+
+        fitted: Any = clone(self.estimator)
+        return fitted.fit(inputs, labels).predict
+
+
+def _pair(data: Any) -> tuple[Any, Any]:
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise InvalidInput(f"An estimator needs data as a pair (x, y); got {type(data).__name__}. Pass (x, y).")
+    inputs, labels = data
+    to_arrays = [part.numpy() if isinstance(part, Tensor) else part for part in (inputs, labels)]
+    return to_arrays[0], to_arrays[1]
+
+
+def _take(values: Any, rows: numpy.ndarray) -> Any:
+    return values.iloc[rows] if hasattr(values, "iloc") else numpy.asarray(values)[rows]
+
+
+def _correct(estimator: Any, inputs: Any, labels: Any) -> Tensor:
+    try:
+        predicted = numpy.asarray(estimator.predict(inputs))
+    except Exception as error:
+        line = (str(error).strip().splitlines() or ["no message"])[0][:160]
+        raise InvalidInput(
+            f"{type(estimator).__name__}.predict must run on the data; it raised {type(error).__name__}: {line} Pass a "
+            "fitted estimator and its training data."
+        ) from error
+    return torch.from_numpy(predicted.reshape(-1) == numpy.asarray(labels).reshape(-1))

@@ -1,0 +1,61 @@
+"""Expected accuracy on new data, by the best available route."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gapscope.base.errors import NotMeasurable
+from gapscope.inspection.losses import evaluate
+from gapscope.statistics.intervals import wilson_interval
+
+if TYPE_CHECKING:
+    from gapscope.checks.context import Context
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Accuracy on new data with its 90 % interval.
+
+    Attributes:
+        value: The accuracy.
+        low: Lower end.
+        high: Upper end.
+        source: How it was obtained, after the number: "on test samples", "estimated on new data", "in five folds".
+    """
+
+    value: float
+    low: float
+    high: float
+    source: str
+
+
+def expected_accuracy(context: Context) -> Expected:
+    """Return the accuracy on new data.
+
+    From held-out samples if there are any, from cross-validation for a scikit-learn estimator, else the estimate from
+    the training samples.
+
+    Raises:
+        NotMeasurable: None of these gives an answer; the message is the reason.
+    """
+    if not context.is_classifier:
+        raise NotMeasurable("needs class labels")
+    if context.is_untrained:
+        raise NotMeasurable("the network is untrained")
+    if context.test is not None:
+        n = len(context.test)
+        if context.estimator is not None:
+            accuracy = context.estimator.test_accuracy
+        else:
+            assert context.test_network is not None
+            accuracy = evaluate(context.test_network, context.test)["accuracy"]
+        return Expected(accuracy, *wilson_interval(accuracy, n), "on test samples")
+    if context.estimator is not None:
+        accuracy, n = context.estimator.cross_validated(context.seconds_left), len(context.everything)
+        return Expected(accuracy, *wilson_interval(accuracy, n), "in five folds")
+    estimate = context.estimate
+    if estimate is None or estimate.same_noise is None:
+        raise NotMeasurable(f"{context.failures.get('estimate', 'it cannot be estimated')}. Pass test=")
+    answer = estimate.same_noise
+    return Expected(answer.value, answer.low, answer.high, "estimated on new data")

@@ -1,0 +1,174 @@
+"""Checks of the inputs: GS105, GS107 and GS108."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gapscope.checks.context import Context
+from gapscope.checks.costs import cost_of_scales, thinned
+from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
+from gapscope.results.estimate import percent
+from gapscope.statistics.baselines import rbf_ridge, sample_features
+
+# Largest spread of a column relative to the typical one (or the reverse), mean relative to spread, and typical spread.
+MAX_SPREAD_RATIO, MAX_MEAN_RATIO, MAX_SPREAD = 30.0, 30.0, 30.0
+
+
+def _is_floating_table_or_image(context: Context) -> bool:
+    return context.everything.inputs.is_floating_point() and context.everything.form is None
+
+
+@register_check("GS105", title="unscaled inputs", seconds=0.01)
+def scaling(context: Context) -> Outcome:
+    """Report columns of deviating scale, and inputs far from zero or of a large scale."""
+    if not _is_floating_table_or_image(context):
+        return NotChecked("scaling needs one floating point input")
+    x = context.samples.inputs.double().cpu()
+    is_table = x.ndim == 2
+    columns = x if is_table else x.movedim(1, -1).flatten(0, -2)
+    spread, mean = columns.std(0), columns.mean(0).abs()
+    varying = spread > 1e-12 * (1 + mean)
+    if not bool(varying.any()):
+        return Finding("no input varies", "pass inputs that differ between samples", cost=1.0)
+    typical = float(spread[varying].median())
+    noun = "column" if is_table else "channel"
+    large = _indices(varying & (spread > MAX_SPREAD_RATIO * typical))
+    # a column of two values, such as a rare indicator, has a small spread whatever its scale
+    small = [i for i in _indices(varying & (spread < typical / MAX_SPREAD_RATIO)) if len(columns[:, i].unique()) > 2]
+    evidence = ""
+    if large:
+        evidence = f"{noun} {_names(context, large)} has {float(spread.max()) / typical:,.0f} times the typical spread"
+    elif small:
+        smallest = float(spread[torch.tensor(small)].min())
+        evidence = f"{noun} {_names(context, small)} has {smallest / typical:.2g} times the typical spread"
+    elif bool(((mean > MAX_MEAN_RATIO * spread) & varying).any()) or typical > MAX_SPREAD:
+        evidence = f"values have a spread of {typical:,.3g} around {float(mean[varying].median()):,.3g}"
+    if not evidence:
+        constant = int((~varying).sum())
+        return Fine(f"spread {typical:.3g}" + (f", {constant} constant {noun}s" if constant and is_table else ""))
+    cost = None
+    interval = None
+    if is_table and context.is_classifier and context.most_frequent < 1:
+        answer = cost_of_scales(context.data, context.n_classes)
+        cost = max(answer.value, 0.0)
+        interval = (max(answer.low, 0.0), max(answer.high, 0.0))
+    return Finding(
+        evidence,
+        "standardize the inputs (mean 0, standard deviation 1) before training",
+        cost=cost,
+        interval=interval,
+        fixes=("standardize inputs",),
+    )
+
+
+def _indices(mask: Tensor) -> list[int]:
+    return torch.nonzero(mask).flatten().tolist()
+
+
+def _names(context: Context, columns: list[int]) -> str:
+    return ", ".join(str(column) for column in columns[:5])
+
+
+# A column gives the label away if it predicts this fraction alone, and the others predict less by this much.
+MIN_ALONE, MIN_LESS = 0.98, 0.03
+MAX_COLUMNS = 512
+
+
+def _alone(column: Tensor, labels: Tensor) -> float:
+    """Return the accuracy of predicting each label from the neighbours in the order of one column."""
+    values = column.unique()
+    if len(values) < len(column) / 2:
+        # the most frequent label of each value, if values occur more than once each
+        _, groups = column.unique(return_inverse=True)
+        counts = torch.zeros(len(values), int(labels.max()) + 1).index_put_(
+            (groups, labels), torch.ones(len(labels)), accumulate=True
+        )
+        return float(counts.max(1).values.sum()) / len(labels)
+    order = column.argsort(stable=True)
+    ordered = labels[order]
+    agree = (ordered[1:] == ordered[:-1]).double()
+    before, after = torch.cat([agree[:1], agree]), torch.cat([agree, agree[-1:]])
+    return float(torch.maximum(before, after).mean())
+
+
+@register_check("GS107", title="a column gives the label away", seconds=0.2)
+def leak(context: Context) -> Outcome:
+    """Report a column that alone predicts the label where the others do not, and columns of row numbers."""
+    x = context.everything.inputs
+    if not _is_floating_table_or_image(context) or x.ndim != 2:
+        return NotChecked("needs a table")
+    if x.shape[1] > MAX_COLUMNS:
+        return NotChecked(f"needs at most {MAX_COLUMNS} columns; there are {x.shape[1]}")
+    x = x.double().cpu()
+    steps = x[1:] - x[:-1]
+    is_counter = (steps > 0).all(0) & ((steps - steps.mean(0)).abs() <= 1e-6 * steps.abs().amax(0)).all(0)
+    counters = _indices(is_counter) if len(x) > 2 else []
+    if counters:
+        return Finding(
+            f"column {_names(context, counters)} counts the rows",
+            "remove it: it says nothing about new samples",
+            fixes=("drop column",),
+        )
+    if not context.is_classifier or x.shape[1] < 2:
+        return Fine("no column counts the rows")
+    part = context.everything.subset(thinned(len(x)))
+    labels, columns = part.y.cpu(), part.inputs.double().cpu()
+    scores = [_alone(columns[:, i], labels) for i in range(columns.shape[1])]
+    best = max(range(len(scores)), key=scores.__getitem__)
+    text = f"column {best} alone predicts {percent(scores[best])} of the labels"
+    if scores[best] < MIN_ALONE or context.most_frequent > MIN_ALONE - MIN_LESS:
+        return Fine(text)
+    others = torch.cat([columns[:, :best], columns[:, best + 1 :]], 1)
+    spread = others.std(0)
+    others = ((others - others.mean(0)) / spread)[:, spread > 0]
+    rest = rbf_ridge(others, labels, n_classes=context.n_classes).score if others.shape[1] else context.most_frequent
+    if rest > scores[best] - MIN_LESS:
+        return Fine(f"{text}, the others {percent(rest)}")
+    return Finding(
+        f"{text}, all others together {percent(rest)}",
+        "check whether it is known before the label is; if not, remove it and train again",
+        cost=scores[best] - rest,
+        fixes=("drop column",),
+    )
+
+
+# Neighbouring rows are nearly equal if their distance is below this fraction of that of random pairs: windows that
+# overlap by half have 0.7, by nine tenths 0.3. Features of independent rows have 1.
+MAX_STEP = 0.6
+MIN_ROWS = 30
+
+
+@register_check("GS108", title="neighbouring rows are nearly equal", seconds=0.1, information=True)
+def order_of_rows(context: Context) -> Outcome:
+    """Report rows that resemble the next one more than others of the same label, such as sliding windows."""
+    n = len(context.everything)
+    if n < MIN_ROWS:
+        return NotChecked(f"needs {MIN_ROWS} samples or more")
+    # of a stretch in order, for evenly spaced samples are not neighbours
+    part = context.everything.first(2 * len(thinned(n)))
+    features = sample_features(part).float()
+    if not features.shape[1]:
+        return NotChecked("no input varies")
+    step = (features[1:] - features[:-1]).norm(dim=1)
+    generator = torch.Generator().manual_seed(context.seed)
+    other = torch.randperm(len(part), generator=generator)
+    same = torch.ones(len(part), dtype=torch.bool)
+    next_same = torch.ones(len(part) - 1, dtype=torch.bool)
+    if context.is_classifier:
+        labels = part.y.cpu()
+        same = labels[other] == labels
+        next_same = labels[1:] == labels[:-1]
+    same &= other != torch.arange(len(part))
+    if int(same.sum()) < MIN_ROWS or int(next_same.sum()) < MIN_ROWS:
+        return NotChecked("too few rows in order have the same label")
+    random = float((features[other] - features).norm(dim=1)[same].median())
+    ratio = float(step[next_same].median()) / max(random, 1e-12)
+    text = f"the distance of neighbouring rows is {ratio:.2f} times that of random rows"
+    if ratio >= MAX_STEP:
+        return Fine(text)
+    return Finding(
+        text,
+        "rows are in order (windows, time, one person after the other): split by blocks, pass groups= to "
+        "gapscope.learning_curve; accuracies by leave-one-out and by random splits are too high",
+    )

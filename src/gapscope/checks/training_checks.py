@@ -1,0 +1,62 @@
+"""Checks of the training run: GS203, GS301 and GS302 by the rules of a monitor, and GS303."""
+
+from __future__ import annotations
+
+import torch
+
+from gapscope.checks.context import Context
+from gapscope.checks.network_checks import shortfall
+from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
+from gapscope.training.run_checks import RUN_CHECKS
+
+
+def _after_training(code: str) -> None:
+    """Register the rule of a running training as a check of a finished one."""
+    check = RUN_CHECKS[code]
+
+    @register_check(code, title=check.title, seconds=check.seconds, information=check.information, during_training=True)
+    def evaluate_rule(context: Context) -> Outcome:
+        """Evaluate the rule on the finished training."""
+        needs_no_network = code == "GS301"
+        if context.is_untrained and not needs_no_network:
+            return NotChecked("the network is untrained")
+        found = [finding for finding in getattr(context.monitor, "findings", ()) if finding.code == code]
+        outcome = check.rule(context.run_state())
+        # what a monitor found at some epoch stays a finding where the end of the run gives no answer
+        return found[0] if found and isinstance(outcome, NotChecked) else outcome
+
+
+for _code in RUN_CHECKS:
+    _after_training(_code)
+
+
+@register_check("GS303", title="parameters that did not change", seconds=0.01)
+def unchanged(context: Context) -> Outcome:
+    """Report trainable weights that equal the initial ones, and frozen ones of a network that learned too little."""
+    if context.prepared is None:
+        return NotChecked("needs a torch network")
+    if context.initial_state is None:
+        return NotChecked("pass initial_state=, a clone of the state dictionary before training")
+    if context.is_untrained:
+        return NotChecked("the network is untrained")
+    initial = context.initial_state
+    weights = dict(context.prepared.bare.named_parameters())
+    same = {
+        name: weight
+        for name, weight in weights.items()
+        if name in initial and initial[name].shape == weight.shape and torch.equal(initial[name].to(weight), weight)
+    }
+    stuck = [name for name, weight in same.items() if weight.requires_grad and weight.ndim > 1]
+    frozen = [name for name, weight in same.items() if not weight.requires_grad and weight.ndim > 1]
+    lost = shortfall(context)
+    names = stuck or frozen
+    count = sum(weights[name].numel() for name in names)
+    total = sum(weight.numel() for weight in weights.values())
+    text = f"{len(names)} of {len(weights)} parameters ({100 * count / total:.0f} % of the values) did not change"
+    if not stuck and not (frozen and lost is not None and lost > 0.03):
+        return Fine(text if names else "all weights changed")
+    listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    action = "pass them to the optimizer, and check that they are used in forward"
+    if not stuck:
+        action = "they are frozen: set requires_grad, if this was not intended"
+    return Finding(f"{text}: {listed}", action, cost=lost, fixes=("unfreeze", "learning rate x 3"))

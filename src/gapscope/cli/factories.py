@@ -1,0 +1,177 @@
+"""Functions of the user's code, named `module:function` or `path/to/file.py:function` on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# a file or a module (hyphens are allowed in names of files), a colon, and a function
+_FACTORY = re.compile(r"(?P<module>(?:.*[/\\])?[^/\\:]+|[A-Za-z]:\\[^:]+):(?P<function>[A-Za-z_]\w*)")
+
+
+def is_factory(source: Path | str) -> bool:
+    """Return True for `module:function` or `file.py:function`, False for a file."""
+    return _FACTORY.fullmatch(str(source)) is not None and not Path(source).exists()
+
+
+def _describe(error: BaseException) -> str:
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({line.filename}, line {line.lineno})"
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a Python file, with its folder on the path for its own imports."""
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    # two files may have one name, or that of an installed module
+    name = path.stem if loaded is None else f"{path.stem} of {folder}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_module(name: str, source: Path | str) -> ModuleType:
+    """Return the module or file of `source`, or raise InvalidInput."""
+    from gapscope.base.errors import InvalidInput
+
+    path = Path(name)
+    is_file = path.suffix == ".py" or path.name != name
+    if is_file and path.suffix != ".py":
+        path = path.with_name(f"{path.name}.py")
+    if is_file and not path.is_file():
+        raise InvalidInput(f"{source} must name a Python file; there is no {path}. Check the path.")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return _import_file(path.resolve()) if is_file else importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if is_file or error.name not in (name, name.split(".")[0]):
+            raise InvalidInput(f"{source} could not be imported: {_describe(error)}. Install it.") from error
+        raise InvalidInput(
+            f"{source} must name a module that can be imported from here; there is no {name!r}. Run the command in the "
+            "folder that contains it, or pass path/to/file.py:function."
+        ) from None
+    except Exception as error:
+        raise InvalidInput(f"{source} could not be imported: {_describe(error)}. Correct the module.") from error
+
+
+def import_object(source: Path | str) -> Any:
+    """Return the object named by `module:name` or `file.py:name`.
+
+    Raises:
+        InvalidInput: There is no such module or name, or the module raises an error.
+    """
+    from gapscope.base.errors import InvalidInput, did_you_mean
+
+    match = _FACTORY.fullmatch(str(source))
+    if match is None:
+        raise InvalidInput(f"{source} must be module:function, such as my_models:load or code/my_models.py:load.")
+    module_name, name = match["module"], match["function"]
+    module = _import_module(module_name, source)
+    if not hasattr(module, name):
+        suggestion = did_you_mean(name, [known for known in vars(module) if not known.startswith("_")])
+        raise InvalidInput(f"{source} must name a function of {module_name}; it has no {name!r}.{suggestion}")
+    return getattr(module, name)
+
+
+def import_function(source: Path | str) -> Callable[..., Any]:
+    """Return the function named by `module:function` or `file.py:function` (raises InvalidInput as `import_object`)."""
+    from gapscope.base.errors import InvalidInput
+
+    function = import_object(source)
+    if not callable(function):
+        raise InvalidInput(f"{source} must name a function; got a {type(function).__name__}. Name a function.")
+    return function
+
+
+def call_function(source: Path | str, *arguments: Path, needed: str) -> Any:
+    """Call the user's function.
+
+    Args:
+        source: `module:function`.
+        arguments: Arguments of the function.
+        needed: What it must return, for messages.
+
+    Raises:
+        InvalidInput: The function raises an error; the message names its place.
+    """
+    from gapscope.base.errors import InvalidInput
+
+    function = import_function(source)
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise InvalidInput(
+            f"{_call(source, arguments)} must return {needed}; it raised {_describe(error)}. Call it in "
+            "Python to see the traceback."
+        ) from error
+
+
+def _call(source: Path | str, arguments: tuple[Path, ...]) -> str:
+    return f"{source}{''.join(f' of {path}' for path in arguments)}"
+
+
+def call_with_settings(
+    source: Path | str, *arguments: Path, what: str = "network"
+) -> tuple[Any, Any, Mapping[str, Any]]:
+    """Call a function that returns (network, data) or (network, data, settings).
+
+    Args:
+        source: `module:function`.
+        arguments: Arguments of the function.
+        what: Name of the first value in messages; "network or None" allows None.
+
+    Returns:
+        Network (or `what`), data, and hyperparameters ({} without the third value).
+
+    Raises:
+        InvalidInput: The function raises, or returns anything else.
+    """
+    from gapscope.base.errors import InvalidInput
+
+    needed = f"({what}, training data)"
+    result = call_function(source, *arguments, needed=needed)
+    call = _call(source, arguments)
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+        raise InvalidInput(f"{call} must return {needed}, and optionally settings; it returned {got}.")
+    network, data, settings = (*result, {})[:3]
+    is_usable = callable(network) or hasattr(network, "fit") or hasattr(network, "predict")
+    if not is_usable and not (network is None and "None" in what):
+        raise InvalidInput(
+            f"{call} must return {needed}; the first of its values is a {type(network).__name__}. Return the "
+            "network first, and (inputs, targets) as the data."
+        )
+    if not isinstance(settings, Mapping):
+        raise InvalidInput(
+            f"{call} may return hyperparameters as a third value, a dict such as {{'width': 64}}; it returned a "
+            f"{type(settings).__name__}."
+        )
+    return network, data, settings
+
+
+def call_factory(source: Path | str, *arguments: Path, what: str = "network") -> tuple[Any, Any]:
+    """Return network (or `what`) and data of `module:function` (see `call_with_settings`)."""
+    network, data, _ = call_with_settings(source, *arguments, what=what)
+    return network, data

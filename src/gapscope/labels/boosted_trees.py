@@ -1,0 +1,53 @@
+"""Out-of-fold class probabilities of boosted trees, for tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gapscope.base.randomness import derive_seed
+from gapscope.base.samples import Samples
+
+FOLDS = 5
+# With fewer samples in the smallest class, some folds would have none of it.
+MIN_PER_CLASS = 5
+# One tree per class and iteration: above this product of columns and classes, trees cost more than all kernels.
+MAX_COLUMNS_TIMES_CLASSES = 150
+MAX_SAMPLES = 200_000
+# Smallest probability: trees without noise would give a single surprising label an infinite loss.
+SMALLEST = 1e-4
+
+
+def out_of_fold_log_probabilities(
+    samples: Samples, labels: Int[Tensor, " n"], n_classes: int, *, seed: int
+) -> Float[Tensor, "n c"] | None:
+    """Return logarithms of out-of-fold probabilities, or None if the inputs are no table of moderate size.
+
+    Trees are `sklearn.ensemble.HistGradientBoostingClassifier` with its defaults, in five stratified folds.
+
+    Args:
+        samples: Samples; only inputs [n, d] of floating point are a table.
+        labels: Labels 0 to C - 1.
+        n_classes: Number of classes C.
+        seed: Seed of the folds and the trees.
+    """
+    inputs = samples.inputs
+    is_table = inputs.ndim == 2 and inputs.is_floating_point() and samples.form is None
+    if not is_table or inputs.shape[1] * n_classes > MAX_COLUMNS_TIMES_CLASSES or len(inputs) > MAX_SAMPLES:
+        return None
+    if int(labels.bincount(minlength=n_classes).min()) < MIN_PER_CLASS:
+        return None
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.model_selection import StratifiedKFold
+
+    x, y = inputs.detach().double().cpu().numpy(), labels.cpu().numpy()
+    random_state = derive_seed(seed, "boosted trees") % 2**32
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=random_state)
+    probabilities = np.zeros((len(x), n_classes))
+    for train, test in folds.split(x, y):
+        trees = HistGradientBoostingClassifier(random_state=random_state)
+        trees.fit(x[train], y[train])
+        probabilities[test] = trees.predict_proba(x[test])
+    return torch.as_tensor(probabilities).clamp_min(SMALLEST).log()

@@ -1,0 +1,149 @@
+"""Corrections of labels from a reviewed list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples, as_samples
+from gapscope.labels.sample_details import with_class_names
+from gapscope.results.csv_files import from_csv_cell
+
+if TYPE_CHECKING:
+    import pandas
+
+DROP = "drop"
+SEPARATORS = (",", ";", "\t")
+# Spreadsheet programs may add ".0" to whole numbers. Python's int() and float() also read "1_0" as 10.
+_INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+MAX_NAMED = 10  # classes that a message names
+
+
+def drop_word(class_names: Sequence[str]) -> str:
+    """Return the word that removes a sample: "drop", in parentheses if a class has that name.
+
+    >>> drop_word(["cat", "dog"]), drop_word(["pick", "drop"])
+    ('drop', '(drop)')
+    """
+    word = DROP
+    while word in {name.strip() for name in class_names}:
+        word = f"({word})"
+    return word
+
+
+def _read_list(path: str | Path) -> pandas.DataFrame:
+    """Return the cells of a reviewed list as text, with the columns `sample` and `label`."""
+    import pandas
+
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(
+            f"{path} could not be read ({type(error).__name__}); a CSV file in UTF-8 is needed. Save it as CSV UTF-8."
+        ) from None
+    first_line = text.partition("\n")[0]
+    separator = max(SEPARATORS, key=first_line.count)
+    try:
+        table = pandas.read_csv(Path(path), dtype=str, keep_default_na=False, sep=separator, encoding="utf-8-sig")
+    except (ValueError, pandas.errors.ParserError) as error:
+        raise InvalidInput(f"{path} is no CSV table: {str(error).strip()}. Save the reviewed list as CSV.") from None
+    table.columns = [from_csv_cell(str(name)) for name in table.columns]
+    if not {"sample", "label"} <= set(table.columns):
+        raise InvalidInput(f"{path} must have the columns sample and label; got {', '.join(table.columns)}.")
+    return table[["sample", "label"]].map(from_csv_cell)
+
+
+class _LabelParser:
+    """Parser of the labels of one data set."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.is_number = not samples.is_classification
+        self.codes: dict[str, int] = {name: code for code, name in enumerate(samples.class_names)}
+        self.by_stripped: dict[str, list[int]] = {}
+        for name, code in self.codes.items():
+            self.by_stripped.setdefault(name.strip(), []).append(code)
+        self.occurring = set() if self.is_number else set(samples.y.unique().tolist())
+        self.drop = drop_word(samples.class_names)
+
+    @property
+    def _needed(self) -> str:
+        if self.is_number:
+            return "a number"
+        names = [repr(name) for name in self.codes] or [str(label) for label in sorted(self.occurring)]
+        more = "" if len(names) <= MAX_NAMED else f" and {len(names) - MAX_NAMED} more"
+        return f"one of the classes {', '.join(names[:MAX_NAMED])}{more}"
+
+    def parse(self, label: str, where: str) -> float | None:
+        """Return a regression target or a class, None to drop the sample."""
+        if label.strip() == self.drop:
+            return None
+        stripped = self.by_stripped.get(label.strip(), [])
+        if label in self.codes:
+            return self.codes[label]
+        if len(stripped) == 1:
+            return stripped[0]
+        if self.is_number and _NUMBER.fullmatch(label.strip()):
+            return float(label)
+        if not self.codes and not self.is_number and _INTEGER.fullmatch(label.strip()):
+            value = int(label.strip().partition(".")[0])
+            if value in self.occurring:
+                return value
+        raise InvalidInput(
+            f"{where}: got the label {label!r}; {self._needed} is needed, or {self.drop!r} to remove it."
+        )
+
+
+def _parse_sample(cell: str, n: int, path: str | Path) -> int:
+    if not _INTEGER.fullmatch(cell.strip()) or not 0 <= int(cell.strip().partition(".")[0]) < n:
+        raise InvalidInput(f"{path} names sample {cell!r}; the data have the samples 0 to {n - 1}.")
+    return int(cell.strip().partition(".")[0])
+
+
+def apply_label_corrections(data: Any, path: str | Path) -> Samples:
+    """Return the data with the corrections of a reviewed list (of `to_csv` or `write_html`).
+
+    Args:
+        data: Data of which `find_label_issues` made the list.
+        path: CSV file (UTF-8; comma, semicolon or tab) with the columns `sample` (an index) and `label`: the correct
+            label or target, "drop" to remove the sample ("(drop)", if a class is called "drop"), or nothing to keep its
+            label. Class names are read with or without spaces around them. Integer labels must occur in the data.
+
+    Returns:
+        The samples that remain, in their order, with corrected labels.
+
+    Raises:
+        InvalidInput: The file cannot be read, a column is missing, an index is outside the data, a label is unknown,
+            lines contradict each other, or no sample would remain.
+    """
+    samples = with_class_names(as_samples(data), data)
+    if samples.targets is None or samples.is_dense or samples.targets[0].numel() != 1:
+        raise InvalidInput("Corrections need one label or target per sample; got none. Pass data as (x, y).")
+    table, parser = _read_list(path), _LabelParser(samples)
+    decisions: dict[int, float | None] = {}
+    lines: dict[int, int] = {}
+    for line, (sample, label) in enumerate(zip(table["sample"], table["label"], strict=True), start=2):
+        if not label.strip() and label not in parser.codes:
+            continue
+        index = _parse_sample(sample, len(samples), path)
+        decision = parser.parse(label, f"{path}, line {line}")
+        if index in decisions and decisions[index] != decision:
+            raise InvalidInput(
+                f"{path} has two labels for sample {index}, in the lines {lines[index]} and {line}. Leave one of them."
+            )
+        decisions[index], lines[index] = decision, line
+    targets, keep = samples.targets.clone(), torch.ones(len(samples), dtype=torch.bool)
+    for index, decision in decisions.items():
+        if decision is None:
+            keep[index] = False
+        else:
+            targets[index] = decision
+    if not bool(keep.any()):
+        raise InvalidInput(f"{path} drops all {len(samples)} samples; one at least must remain.")
+    return replace(samples, targets=targets).subset(torch.nonzero(keep).flatten().to(targets.device))

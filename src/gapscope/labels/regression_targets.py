@@ -1,0 +1,55 @@
+"""Ranking of wrong regression targets, and an upper bound of their fraction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gapscope.base.random_streams import make_generator
+from gapscope.labels.canary_ranking import rank_label_issues
+from gapscope.labels.kernel_views import TargetView
+from gapscope.labels.noise_rate import (
+    noise_rate_interval,
+    regression_canaries,
+    residual_margins,
+    robust_spread,
+    smallest_ratio,
+)
+from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
+
+# The rate is the smallest ratio over the canaries' margins from this quantile upwards.
+QUANTILE = 0.3
+
+
+def assess_targets(view: TargetView, targets: Tensor, seed: int) -> tuple[LabelIssues, LabelNoiseEstimate]:
+    """Assess regression targets [n, k] by leave-one-out residuals, compared with canaries.
+
+    Args:
+        view: Leave-one-out predictions.
+        targets: Given targets.
+        seed: Seed of the exchanged targets and the resampling.
+    """
+    targets, predictions = targets.double().to(view.targets.device), view.predictions
+    residuals = targets - predictions
+    spread = robust_spread(residuals)
+    margins = residual_margins(residuals, spread).cpu()
+    generator = make_generator(seed, "canaries")
+    corrupted = regression_canaries(view.spectrum, targets, view.targets, view.ridge, predictions, generator)
+    rate, low, high = noise_rate_interval(
+        corrupted, None, quantile=QUANTILE, generator=make_generator(seed, "resampling")
+    )
+    r_squared = 1 - float((spread / robust_spread(targets)).square().mean())
+    noise = LabelNoiseEstimate(
+        rate, 0.0, high, math.nan, len(targets), is_upper_bound=True, width=high - low, r_squared=r_squared
+    )
+    issues = rank_label_issues(
+        torch.arange(len(targets)), targets.squeeze(1).cpu(), predictions.squeeze(1).cpu(), margins,
+        corrupted.canaries.flatten(), noise, fraction=rate,
+    )  # fmt: skip
+    # below the threshold of the bound, the fraction of wrong targets is largest
+    _, threshold = smallest_ratio(corrupted.ordinary.flatten(), corrupted.canaries.flatten(), QUANTILE)
+    n_flagged = 0 if noise.unreliable_because else int((margins <= threshold).sum())
+    return replace(issues, n_flagged=n_flagged, expected_precision=math.nan, method=view.method), noise

@@ -1,0 +1,87 @@
+"""Scores of unseen samples, and their sampling variance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
+
+N_BLOCKS = 10
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One score per sample; or one score of all samples, with its variance."""
+
+    values: np.ndarray
+    variance: float | None = None
+
+    @property
+    def mean(self) -> float:
+        """The score of all samples."""
+        return float(self.values.mean())
+
+
+def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
+    r"""Return the variance of the mean of scores with independent groups.
+
+    $\frac{G}{G-1} \sum_g \left(\sum_{i \in g} (s_i - \bar s)\right)^2 / n^2$ over $G$ groups; with one sample per group
+    the squared standard error of a mean. Scores that are all 0 or 1 (wrong or correct) have at least the variance of a
+    fraction with two correct and two wrong samples added (Agresti and Coull 1998), so that a few correct samples alone
+    do not give a variance of 0.
+    """
+    n, groups = len(scores), np.unique(groups, return_inverse=True)[1]
+    sums = np.bincount(groups, weights=scores - scores.mean())
+    if len(sums) < 2:
+        return math.inf
+    variance = float((sums**2).sum()) / n**2 * len(sums) / (len(sums) - 1)
+    if set(np.unique(scores)) <= {0.0, 1.0}:
+        fraction = (scores.sum() + 2) / (n + 4)
+        variance = max(variance, float(fraction * (1 - fraction)) / n)
+    return variance
+
+
+def block_jackknife(score: Callable[[np.ndarray], float], rows: np.ndarray, groups: np.ndarray) -> float:
+    r"""Return the variance of a score of all rows by the delete-block jackknife.
+
+    $\frac{b - 1}{b} \sum_j (\theta_{-j} - \bar\theta)^2$ over b = 10 random blocks of whole groups, with
+    $\theta_{-j}$ the score without block j (Efron and Tibshirani 1993, chapter 11). Metrics such as the mean average
+    precision are no means over samples, so that their variance has no closed form.
+
+    Args:
+        score: Returns the score of some rows.
+        rows: Row numbers.
+        groups: Group of each sample of all data.
+    """
+    names = np.random.default_rng(0).permutation(np.unique(groups[rows]))
+    blocks = np.array_split(names, min(N_BLOCKS, len(names)))
+    if len(blocks) < 2:
+        return math.inf
+    without = np.array([score(rows[~np.isin(groups[rows], block)]) for block in blocks])
+    b = len(blocks)
+    return float((b - 1) / b * ((without - without.mean()) ** 2).sum())
+
+
+def target_variance(samples: Samples) -> float:
+    """Return the mean variance of regression targets, the unit of errors (1 for labels)."""
+    if samples.is_classification:
+        return 1.0
+    variance = float(samples.y.double().var(0, correction=0).mean())
+    if not variance:
+        raise InvalidInput("Regression targets must differ; all are equal.")
+    return variance
+
+
+def scores_of_predictions(predictions: Tensor, samples: Samples, spread: float) -> np.ndarray:
+    """Return each sample's score, given predictions [n, C] or [n, k]."""
+    targets = samples.y.cpu()
+    if samples.is_classification:
+        return (predictions.argmax(1).cpu() == targets).double().numpy()
+    residuals = predictions.cpu() - targets.double().reshape(len(targets), -1)
+    return (1 - residuals.square().mean(1) / spread).numpy()

@@ -1,0 +1,320 @@
+"""Checks of a training run: GS203, GS301 and GS302, while it runs (`Monitor`) and after it (`check`).
+
+Each code has one rule, which both callers evaluate on a `RunState`.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.batch_norm.norm_layers import BATCH_NORMS
+from gapscope.batch_norm.refresh import refresh_population
+from gapscope.inspection.hooks import named_modules
+from gapscope.inspection.losses import class_logits
+from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.results.estimate import paired_difference, percent
+from gapscope.results.outcomes import Finding, Fine, NotChecked, Outcome
+from gapscope.statistics.baselines import kernel_row, rbf_spectrum, sample_features
+from gapscope.training.alarms.base import Alarm
+
+# Fewer recordings give no verdict: the alarm averages over five, and a trend needs two pairs.
+MIN_RECORDINGS = 5
+_logger = logging.getLogger("gapscope")
+
+
+@dataclass
+class RunState:
+    """State of a training run, as its checks see it.
+
+    Attributes:
+        network: Network from one input tensor to outputs [n, K].
+        samples: Monitored samples, in the form of the network; after training all checked samples.
+        losses: Training losses so far, one per recording or epoch.
+        is_over: Whether training has ended.
+        alarm: Overfitting alarm of the monitor, if any.
+        recordings: Number of recordings of the alarm.
+        epochs: Number of epochs that passed, recorded or not.
+        batch_size: Batch size of training, if known.
+        kernel: Leave-one-out accuracy of an RBF ridge on the samples: returns None if it cannot be said.
+    """
+
+    network: nn.Module
+    samples: Samples
+    losses: Sequence[float] = ()
+    is_over: bool = False
+    alarm: Alarm | None = None
+    recordings: int = 0
+    epochs: int = 0
+    batch_size: int | None = None
+    kernel: Callable[[], float | None] = field(default=lambda: None)
+
+    def correct(self, network: nn.Module | None = None) -> Tensor:
+        """Return which samples a network classifies correctly, in evaluation mode, [n]."""
+        network = self.network if network is None else network
+        with inspection_mode(network):
+            outputs = network_outputs(network, self.samples.inputs)
+        return class_logits(outputs).argmax(1).cpu() == self.samples.y.cpu()
+
+
+# Fall of the loss, over the last fifth of the recordings, below which it has stopped; chosen on seeds 0 and 1 of the
+# planted faults (results/checks/planted_faults.json), as the margin below.
+MIN_FALL = 0.02
+STEEP_FALL = 0.1
+MARGIN = 0.05
+
+
+def recent_fall(losses: Sequence[float]) -> float:
+    """Return the relative fall of the loss over its last fifth (NaN for fewer than four values)."""
+    if len(losses) < 4:
+        return math.nan
+    k = max(2, len(losses) // 5)
+    before = sum(losses[-2 * k : -k]) / k
+    after = sum(losses[-k:]) / k
+    return (before - after) / max(abs(before), 1e-12)
+
+
+def _advice(losses: Sequence[float]) -> tuple[str, tuple[str, ...]]:
+    """Return what to do about a training that has not converged, and the fixes, by its losses."""
+    fall = recent_fall(losses)
+    if math.isnan(fall):
+        action = "tune the learning rate and the number of epochs; pass history= to learn the direction"
+        return action, ("learning rate / 3", "twice the epochs", "learning rate x 3")
+    if fall > MIN_FALL:
+        return "train longer", ("twice the epochs", "learning rate x 3")
+    action = "lower the learning rate or the weight decay; if the loss is smooth, use a wider network"
+    return action, ("learning rate / 3", "less weight decay", "wider")
+
+
+def convergence(run: RunState) -> Outcome:
+    """Report a training that fits its samples worse than an RBF kernel predicts held-out ones.
+
+    That is a training accuracy below a - 0.05 - 1.96 se, with the leave-one-out accuracy a of RBF ridge regression; or,
+    at the end of a training, an accuracy below 0.9 and below a + 0.05 with a loss that fell by a tenth over the last
+    fifth of the epochs. A running training is not judged while its loss falls.
+    """
+    if not run.samples.is_classification:
+        return NotChecked("needs class labels")
+    if run.losses and not math.isfinite(run.losses[-1]):
+        return Finding("the training loss is not finite", "lower the learning rate", fixes=("learning rate / 3",))
+    fall = recent_fall(run.losses)
+    if not run.is_over and len(run.losses) < MIN_RECORDINGS:
+        return NotChecked(f"seen {len(run.losses)} of {run.epochs} epochs: no verdict")
+    if not run.is_over and fall > MIN_FALL:
+        return NotChecked("the loss still falls")
+    kernel = run.kernel()
+    if kernel is None:
+        return NotChecked("no kernel machine beats the most frequent class")
+    accuracy = float(run.correct().double().mean())
+    n = len(run.samples)
+    error = math.sqrt(kernel * (1 - kernel) / n + accuracy * (1 - accuracy) / n)
+    is_below = accuracy < kernel - MARGIN - 1.96 * error
+    is_steep = run.is_over and fall > STEEP_FALL and accuracy < min(0.9, kernel + MARGIN)
+    text = f"training accuracy {percent(accuracy)}; an RBF kernel predicts held-out samples at {percent(kernel)}"
+    if not is_below and not is_steep:
+        return Fine(text)
+    if not math.isnan(fall):
+        text += f"; the loss fell by {percent(max(fall, 0.0))} over the last fifth of the recordings"
+    action, fixes = _advice(run.losses)
+    return Finding(text, action, cost=max(kernel - accuracy, 0.0), fixes=fixes)
+
+
+def memorization(run: RunState) -> Outcome:
+    """Report an overfitting alarm that was raised; no verdict from fewer than five recordings."""
+    alarm = run.alarm
+    if alarm is None:
+        return NotChecked("pass monitor=, a gapscope.Monitor with an alarm")
+    if alarm.raised:
+        best = "" if alarm.peak is None else f"; the estimated best epoch is {alarm.peak}"
+        return Finding(
+            f"the overfitting alarm was raised at epoch {alarm.raised_at}{best}",
+            "memorization has begun: correct the labels, or train with gapscope.GradientSimilarityPenalty; to choose "
+            "an epoch, a 10 % validation split is better where labels are wrong",
+            fixes=("drop flagged labels", "weight decay"),
+        )
+    if run.recordings < MIN_RECORDINGS:
+        return NotChecked(f"seen {run.recordings} of {run.epochs} epochs: no verdict below {MIN_RECORDINGS} recordings")
+    return Fine(f"the alarm was not raised in {run.recordings} recordings")
+
+
+# Losses of training accuracy, significant at 90 %: by running statistics, and by those of small batches.
+MIN_STALE, MIN_BATCH_LOSS = 0.02, 0.05
+N_BATCH_SAMPLES = 512
+
+
+def _with_batches(run: RunState, batch_size: int) -> tuple[Tensor, Tensor]:
+    """Return samples, and which are correct if batch norm uses the statistics of random whole batches."""
+    with torch.inference_mode(False):
+        network = copy.deepcopy(run.network).eval()
+    for module in network.modules():
+        if isinstance(module, BATCH_NORMS):
+            module.train()
+    n_batches = len(run.samples) // batch_size
+    order = torch.randperm(len(run.samples), generator=torch.Generator().manual_seed(0))[: n_batches * batch_size]
+    labels = run.samples.y.cpu()
+    correct: list[Tensor] = []
+    with torch.no_grad():
+        for rows in order.split(batch_size):
+            outputs = network(run.samples.inputs[rows])
+            correct.append(class_logits(outputs).argmax(1).cpu() == labels[rows])
+    return order, torch.cat(correct)
+
+
+def batch_statistics(run: RunState) -> Outcome:
+    """Report batch norm whose statistics cost accuracy on the training samples.
+
+    The running statistics, against those of the data: two points, significant at 90 %. The statistics of batches of the
+    training's size, against those of the data: five points.
+    """
+    layers = [name for name, item in named_modules(run.network).items() if isinstance(item, BATCH_NORMS)]
+    if not layers:
+        return NotChecked("no batch norm")
+    if not run.samples.is_classification:
+        return NotChecked("needs class labels")
+    run = replace(run, samples=run.samples.first(N_BATCH_SAMPLES))
+    with torch.inference_mode(False):
+        refreshed = copy.deepcopy(run.network)
+    refresh_population(refreshed, run.samples.inputs, layers=layers)
+    running = run.correct().double()
+    population = run.correct(refreshed).double()
+    lost = paired_difference(population.tolist(), running.tolist())
+    text = f"training accuracy {percent(running.mean().item())} with the running statistics"
+    if lost.value >= MIN_STALE and lost.low > 0:
+        names = ", ".join(map(repr, layers[:2])) + (", ..." if len(layers) > 2 else "")
+        return Finding(
+            f"{text}, {percent(population.mean().item())} with those of the training samples",
+            f"call gapscope.batch_norm.refresh_population(network, data, layers=[{names}]), or raise the momentum of "
+            "the layers (PyTorch's momentum is the weight of the newest batch)",
+            cost=lost.value,
+            interval=(lost.low, lost.high),
+            fixes=("larger batches",),
+        )
+    if run.batch_size is None or not 2 <= run.batch_size <= len(run.samples) / 4:
+        return Fine(text)
+    rows, correct = _with_batches(run, run.batch_size)
+    in_batches, population = correct.double(), population[rows]
+    lost = paired_difference(population.tolist(), in_batches.tolist())
+    if lost.value >= MIN_BATCH_LOSS and lost.low > 0:
+        return Finding(
+            f"training accuracy {percent(in_batches.mean().item())} with the statistics of batches of "
+            f"{run.batch_size}, {percent(population.mean().item())} with those of the training samples",
+            "train with larger batches, or with GroupNorm in place of batch norm",
+            cost=lost.value / 2,
+            fixes=("larger batches",),
+        )
+    return Fine(f"{text}, {percent(in_batches.mean().item())} with those of batches of {run.batch_size}")
+
+
+@dataclass(frozen=True)
+class RunCheck:
+    """Check of a training run.
+
+    Attributes:
+        title: Noun phrase for the finding.
+        rule: Outcome of a state.
+        information: Whether it is information only.
+        seconds: Rough time for 500 samples and a small network.
+    """
+
+    title: str
+    rule: Callable[[RunState], Outcome]
+    information: bool = False
+    seconds: float = 0.1
+
+
+RUN_CHECKS = {
+    "GS203": RunCheck("batch norm statistics", batch_statistics),
+    "GS301": RunCheck("memorization of label errors", memorization, information=True, seconds=0.01),
+    "GS302": RunCheck("training has not converged", convergence, seconds=0.5),
+}
+
+
+class RunChecks:
+    """Checks of a running training, each code reported once."""
+
+    def __init__(self, codes: Sequence[str], samples: Samples) -> None:
+        unknown = [code for code in codes if code not in RUN_CHECKS]
+        if unknown:
+            raise InvalidInput(
+                f"Got {', '.join(map(repr, unknown))}; checks of a monitor must be among {', '.join(RUN_CHECKS)}. Use "
+                "gapscope.check for the others."
+            )
+        self.codes, self.samples = tuple(codes), samples
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset for another training run."""
+        self.findings: list[Finding] = []
+        self.outcomes: dict[str, Outcome] = {}
+        self.losses: list[float] = []
+        self._kernel: float | None = None
+
+    def observe(self, network: nn.Module, samples: Samples, loss: float, epoch: int, state: RunState) -> None:
+        """Evaluate the checks at one recording.
+
+        Args:
+            network: Network from one input tensor to outputs [n, K].
+            samples: Monitored samples in the form of the network.
+            loss: Training loss of the monitored samples.
+            epoch: Number of the epoch.
+            state: Alarm and counts of the monitor; the rest is completed here.
+        """
+        self.losses.append(loss)
+        state = replace(state, network=network, samples=samples, losses=self.losses, kernel=self._kernel_score)
+        for code in self.codes:
+            outcome = RUN_CHECKS[code].rule(state)
+            self.outcomes[code] = outcome
+            if isinstance(outcome, Finding) and all(finding.code != code for finding in self.findings):
+                finding = replace(outcome, code=code, title=RUN_CHECKS[code].title, epoch=epoch)
+                self.findings.append(finding)
+                _logger.warning("%s", finding)
+
+    def _kernel_score(self) -> float | None:
+        if self._kernel is None:
+            spectrum = rbf_spectrum(sample_features(self.samples))
+            self._kernel = kernel_row("RBF ridge", "inputs", spectrum, self.samples.y.cpu()).score
+        return self._kernel
+
+    @property
+    def lines(self) -> list[str]:
+        """Findings, then the codes without one and what is known of them."""
+        lines = [str(finding) for finding in self.findings]
+        found = {finding.code for finding in self.findings}
+        for code in self.codes:
+            outcome = self.outcomes.get(code)
+            if code in found:
+                continue
+            if outcome is None:
+                lines.append(f"{code}: not checked (no recordings)")
+            elif isinstance(outcome, NotChecked):
+                lines.append(f"{code}: not checked ({outcome.reason})")
+            else:
+                lines.append(f"{code}: no findings")
+        return lines
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return JSON-serializable values that a resumed training needs."""
+        return {"findings": [asdict(finding) for finding in self.findings], "losses": list(self.losses)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the state that `state_dict` returned."""
+        self.findings = [_finding(content) for content in state["findings"]]
+        self.losses = [float(loss) for loss in state["losses"]]
+
+
+def _finding(content: Mapping[str, Any]) -> Finding:
+    """Return a finding from its fields, of which JSON made lists of tuples."""
+    fields: dict[str, Any] = dict(content)
+    for name in ("indices", "fixes", "interval"):
+        if fields.get(name) is not None:
+            fields[name] = tuple(fields[name])
+    return Finding(**fields)

@@ -1,0 +1,162 @@
+"""What a result says of things that were not looked at, of second data sets, and of users' other forms of data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.checks import list_checks
+
+
+def blobs(n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(n) % 3
+    return torch.randn(3, 6, generator=g)[y] + 0.3 * torch.randn(n, 6, generator=g), y
+
+
+def fitted(data: tuple[torch.Tensor, torch.Tensor], epochs: int = 30) -> nn.Module:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))
+    gs.train(network, data, gs.TrainingSpec(epochs=epochs, learning_rate=0.05, momentum=0.9))
+    return network
+
+
+class Ids(nn.Module):
+    """Counts ones in token ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.output = nn.Embedding(2, 1), nn.Linear(1, 2)
+        with torch.no_grad():
+            self.embedding.weight.copy_(torch.tensor([[-1.0], [1.0]]))
+            self.output.weight.copy_(torch.tensor([[-9.0], [9.0]]))
+            self.output.bias.zero_()
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.output(self.embedding(input_ids).mean(1))
+
+
+def texts(n: int, seed: int) -> dict[str, torch.Tensor]:
+    ids = torch.randint(0, 2, (n, 9), generator=torch.Generator().manual_seed(seed))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": (ids.sum(1) > 4).long()}
+
+
+def test_nothing_was_found_only_if_generalization_was_judged() -> None:
+    data = blobs()
+    network = fitted(data)
+    assert gs.check(network, data, only=["GS101"]).headline.startswith("Not judged")
+    assert gs.check(network, data, only=["GS101", "GS404"]).not_judged
+    judged = gs.check(network, data, test=blobs(90), only=["GS402"])
+    assert not judged.not_judged and judged.headline.startswith("Nothing was found")
+
+
+def test_coin_toss_labels_are_a_finding_and_not_a_clean_bill() -> None:
+    x = torch.randn(100, 6, generator=torch.Generator().manual_seed(1))
+    y = torch.arange(100) % 3
+    result = gs.check(fitted((x, y), epochs=400), (x, y))
+    assert result.codes[0] == "GS106" and "Nothing was found" not in repr(result)
+    assert result.account is not None and result.account.training > 0.9
+
+
+def test_labels_of_positions_are_not_a_regressor() -> None:
+    ids = torch.randint(0, 60, (160, 10))
+    network = nn.Sequential(nn.Embedding(60, 12), nn.Linear(12, 4))
+    result = gs.check(network, (ids, ids % 4))
+    assert "regressor" not in repr(result) and result.headline.startswith("Not judged")
+
+
+def test_a_second_data_set_has_its_own_layout() -> None:
+    network = Ids()
+    result = gs.check(network, texts(200, 0), test=texts(300, 1), only=["GS402"])
+    assert result.codes == () and "100 % on test samples" in result.fine[0].evidence
+
+
+def test_copies_between_training_and_test_samples_are_found() -> None:
+    x, y = blobs()
+    other = torch.randn(60, 6)
+    result = gs.check(None, (x, y), test=(torch.cat([other, x[7:10]]), torch.zeros(63).long()), only=["GS101"])
+    assert result.indices("GS101") == [7, 8, 9] and "3 of 63 test samples" in result.findings[0].evidence
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_test_samples_have_wide_intervals(n: int) -> None:
+    x, y = blobs()
+    network = fitted((x, y))
+    test = (x[:n], (y[:n] + 1) % 3)
+    result = gs.check(network, (x, y), test=test, only=["GS402"])
+    expected = result.account.expected if result.account is not None else None
+    assert expected is not None and expected.value == 0 and expected.high > 0.45
+
+
+def test_checks_of_the_data_need_no_network() -> None:
+    result = gs.check(None, blobs())
+    ran = {outcome.code for outcome in (*result.findings, *result.fine)}
+    assert ran and all(code.startswith("GS1") for code in ran) and result.account is None
+
+
+def test_a_fitted_estimator_is_judged_by_folds() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, y = (part.numpy() for part in blobs())
+    estimator = linear_model.LogisticRegression().fit(x, y)
+    result = gs.check(estimator, (x, y))
+    assert not result.not_judged and result.account is not None and result.account.training == 1.0
+    tested = gs.check(estimator, (x, y), test=(x[:30], (y[:30] + 1) % 3), only=["GS402"])
+    assert tested.codes == ("GS402",)
+    with pytest.raises(InvalidInput, match="predict"):
+        gs.check(linear_model.LogisticRegression(), (x, y))
+
+
+def interrupt(*given: Any, **options: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["prediction.forecast._learning_curve", "prediction.forecast.loo_baselines"])
+def test_an_interrupt_inside_a_check_ends_the_check(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    monkeypatch.setattr(f"gapscope.{where}", interrupt)
+    data = blobs()
+    result = gs.check(fitted(data), data)
+    reasons = {outcome.code: outcome.reason for outcome in result.not_checked}
+    assert result.interrupted and reasons["GS103"] == reasons["GS402"] == "interrupted"
+    assert result.headline.startswith("Interrupted") and result.to_dict()["interrupted"]
+    assert len(list_checks()) == len(result.to_pandas())
+
+
+def test_arguments_of_other_networks_and_forms_are_refused() -> None:
+    data = blobs()
+    network = fitted(data)
+    for state in ({}, nn.Linear(6, 3).state_dict()):
+        with pytest.raises(InvalidInput, match="initial_state"):
+            gs.check(network, data, initial_state=state)
+    with pytest.raises(InvalidInput, match="history"):
+        gs.check(network, data, history=[{"train_loss": "low"}])
+    assert gs.check(network, data, history=None, only=["GS101"]).fine
+    with pytest.raises(InvalidInput):
+        gs.check(network, data, test=torch.randn(20, 4))
+
+
+def test_a_part_of_the_data_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapscope.checks.run.MAX_SAMPLES", 60)
+    data = blobs()
+    result = gs.check(fitted(data), data)
+    assert "60 of 120" in repr(result) and (result.n_samples, result.n_rows, result.total) == (60, 120, 120)
+    assert any("all 120 training samples" in outcome.reason for outcome in result.not_checked)
+
+
+def test_the_account_adds_up() -> None:
+    x, y = blobs(200)
+    labels = gs.data.inject_label_noise(y, 0.2, 3, torch.Generator().manual_seed(0))
+    result = gs.check(fitted((x, labels), 150), (x, labels), test=blobs(100))
+    account = result.account
+    assert account is not None and account.expected is not None and account.unexplained is not None
+    assert account.training == pytest.approx(
+        gs.measure(fitted((x, labels), 150), (x, labels), ["accuracy"]).values()["accuracy"]
+    )
+    assert sum(width for *_, width in account.segments) == pytest.approx(100, abs=0.05)
+    assert account.entries[0].codes == ("GS102",) and account.entries[0].interval is not None
+    assert np.all(np.diff([finding.cost for finding in result.findings if finding.cost is not None]) <= 0)

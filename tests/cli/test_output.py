@@ -1,0 +1,99 @@
+"""What commands print: within the width of the screen, and in silence after the reader has left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commands import gapscope
+from gapscope.cli.output import print_lines
+from gapscope.cli.pipes import TolerantStream
+
+LINE = "ntk_trace  3319.23  exact  summed squared gradient norms of the outputs of the network"
+MODULE = """
+import torch
+from torch import nn
+
+X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+
+
+def build():
+    torch.manual_seed(0)
+    return nn.Linear(4, 2), (X, (X[:, 0] > 0).long())
+
+
+def other():
+    return nn.Linear(4, 2), build()[1]
+"""
+
+
+def test_lines_are_continued_below_their_last_cell(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    print_lines(f"short\n{LINE}\n  - {'word ' * 20}")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "short" and lines[1].startswith("ntk_trace  3319.23  exact  summed")
+    assert lines[2].startswith(" " * 27) and max(map(len, lines)) <= 60
+    monkeypatch.delenv("COLUMNS")
+    print_lines(LINE)
+    assert capsys.readouterr().out == f"{LINE}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("measure", "output_models:build", "--measure", "ntk_trace", "--measure", "loss"),
+        ("compare", "output_models:build", "output_models:other", "--measure", "parameter_norm", "--measure", "loss"),
+        ("check", "output_models:build", "--only", "GS101,GS104,GS105,GS203"),
+        ("forecast", "output_models:build"),
+        ("labels", "output_models:build"),
+        ("list", "measures"),
+        ("list", "penalties"),
+        ("data", "list"),
+        ("doctor",),
+        ("leaderboard", "board.csv", "--permutations", "20"),
+    ],
+)
+def test_every_command_fits_sixty_columns(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "output_models.py").write_text(MODULE)
+    rows = [f"{k / 40},{k % 4},{k % 5},{(k * 7) % 40},{k}" for k in range(40)]
+    (tmp_path / "board.csv").write_text("gap,hp.width,hp.depth,m.other,m.a_long_name_of_a_measure\n" + "\n".join(rows))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("COLUMNS", "60")
+    done = gapscope(*command)
+    sys.modules.pop("output_models", None)
+    assert done.returncode in (0, 1, 3) and done.stdout, done.stderr
+    assert [line for line in done.stdout.splitlines() if len(line) > 60] == []
+
+
+def test_a_stream_whose_reader_has_left_discards_the_rest() -> None:
+    reading, writing = os.pipe()
+    stream = TolerantStream(os.fdopen(writing, "w"))
+    stream.write("seen\n")
+    stream.flush()
+    assert os.read(reading, 10) == b"seen\n"
+    os.close(reading)
+    stream.write("lost\n")
+    stream.flush()
+    stream.write("lost as well\n")
+    stream.flush()
+    assert stream.writable() and stream.encoding.lower() == "utf-8"
+    stream.close()
+
+
+@pytest.mark.thorough
+def test_a_command_goes_on_in_silence_after_its_reader_has_left() -> None:
+    command = [sys.executable, "-c", "from gapscope.cli import main; main()", "list", "measures", "--json"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=True)
+    os.close(writing)
+    assert done.stderr == b""

@@ -1,0 +1,105 @@
+"""Corrections of labels from reviewed lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.labels.corrections import drop_word
+
+X = torch.arange(8.0).reshape(4, 2)
+NAMES = numpy.array([" a", "b", "drop", "b"])
+
+
+def apply(tmp_path: Path, text: str, targets: object, *, encoding: str = "utf-8") -> gs.Samples:
+    path = tmp_path / "reviewed.csv"
+    path.write_text(text, encoding=encoding)
+    return gs.apply_label_corrections((X, targets), path)
+
+
+def names(samples: gs.Samples) -> list[str]:
+    return [samples.class_names[code] for code in samples.y.tolist()]
+
+
+def test_a_class_called_drop_is_a_class(tmp_path: Path) -> None:
+    corrected = apply(tmp_path, "sample,label\n1,drop\n3,(drop)\n", NAMES)
+    assert names(corrected) == [" a", "drop", "drop"]
+    assert drop_word(["drop", "(drop)"]) == "((drop))"
+
+
+@pytest.mark.parametrize("cell", ["a", " a", "a "])
+def test_spaces_around_a_class_name_do_not_matter(tmp_path: Path, cell: str) -> None:
+    assert names(apply(tmp_path, f"sample,label\n1,{cell}\n", NAMES)) == [" a", " a", "drop", "b"]
+
+
+def test_names_that_differ_by_spaces_alone_are_told_apart(tmp_path: Path) -> None:
+    targets = numpy.array(["a", " a", "b", "b"])
+    assert names(apply(tmp_path, 'sample,label\n2," a"\n3,a\n', targets)) == ["a", " a", " a", "a"]
+    with pytest.raises(InvalidInput, match="line 2"):
+        apply(tmp_path, 'sample,label\n2,"  a"\n', targets)
+
+
+@pytest.mark.parametrize("label", ["7", "1_0", "-1", "1000000000000", "nan", "1.5", "one"])
+def test_integer_labels_must_occur(tmp_path: Path, label: str) -> None:
+    with pytest.raises(InvalidInput, match="0, 1"):
+        apply(tmp_path, f"sample,label\n0,{label}\n", torch.tensor([0, 1, 1, 0]))
+
+
+@pytest.mark.parametrize("label", ["1_5", "nan", "inf", "high", "0x1"])
+def test_targets_are_plain_numbers(tmp_path: Path, label: str) -> None:
+    with pytest.raises(InvalidInput, match="a number"):
+        apply(tmp_path, f"sample,label\n0,{label}\n", torch.arange(4.0)[:, None])
+
+
+def test_numbers_as_spreadsheets_write_them(tmp_path: Path) -> None:
+    assert apply(tmp_path, "sample;label\n0;1.0\n2.0;drop\n", torch.tensor([0, 1, 1, 0])).y.tolist() == [1, 1, 0]
+    corrected = apply(tmp_path, "sample\tlabel\n0\t'-2.5e1\n", torch.arange(4.0)[:, None], encoding="utf-8-sig")
+    assert corrected.y.flatten().tolist() == [-25, 1, 2, 3]
+
+
+def test_contradicting_lines_are_named(tmp_path: Path) -> None:
+    targets = torch.tensor([0, 1, 1, 0])
+    assert apply(tmp_path, "sample,label\n0,1\n0,\n0,1\n", targets).y.tolist() == [1, 1, 1, 0]
+    with pytest.raises(InvalidInput, match="lines 2 and 4"):
+        apply(tmp_path, "sample,label\n0,1\n1,0\n0,drop\n", targets)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "no CSV table"),
+        (b"\xff\xfes\x00a\x00", "could not be read"),
+        (b"sample,label\n0,1,2,3\n0,1\n1,2,3,4,5,6\n", "CSV"),
+        (b"index,label\n0,1\n", "columns sample and label"),
+        (b"sample,label\n4,1\n", "0 to 3"),
+        (b"sample,label\n0,drop\n1,drop\n2,drop\n3,drop\n", "drops all 4"),
+    ],
+)
+def test_files_that_are_no_review(tmp_path: Path, content: bytes, match: str) -> None:
+    path = tmp_path / "reviewed.csv"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match=match):
+        gs.apply_label_corrections((X, torch.tensor([0, 1, 1, 0])), path)
+    with pytest.raises(InvalidInput, match="could not be read"):
+        gs.apply_label_corrections((X, torch.tensor([0, 1, 1, 0])), tmp_path / "missing.csv")
+
+
+def test_class_names_of_a_data_set(tmp_path: Path) -> None:
+    class Photographs(torch.utils.data.Dataset):
+        classes = ("cat", "=dog")
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            return X[index], index % 2
+
+    path = tmp_path / "reviewed.csv"
+    path.write_text("sample,label\n0,'=dog\n3,cat\n")
+    corrected = gs.apply_label_corrections(Photographs(), path)
+    assert corrected.y.tolist() == [1, 1, 0, 0] and corrected.class_names == ("cat", "=dog")

@@ -1,0 +1,113 @@
+"""Work list of suspected label errors: page and CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pandas
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.labels.results import LabelIssues
+from gapscope.labels.sample_details import sample_details, with_class_names
+
+
+class Folder(Dataset):
+    """Images as torchvision's ImageFolder has them."""
+
+    classes = ("cat", "<b>dog")
+
+    def __init__(self, n: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.labels = (torch.arange(n) % 2).tolist()
+        self.images = torch.rand(n, 1, 4, 4, generator=generator) + torch.tensor(self.labels)[:, None, None, None]
+        self.samples = [(f"photos/{k}.png", label) for k, label in enumerate(self.labels)]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.images[index], self.labels[index]
+
+
+def of_table() -> LabelIssues:
+    generator = torch.Generator().manual_seed(0)
+    y = numpy.array(["=oak", "elm"])[torch.arange(60) % 2]
+    values = torch.randn(60, 3, generator=generator).numpy() + 4 * (torch.arange(60) % 2)[:, None].numpy()
+    frame = pandas.DataFrame(values, columns=["height <m>", "girth", "age"])
+    frame.loc[59], y[59], y[7] = frame.loc[0], "elm", "=oak"
+    return gs.find_label_issues(None, (frame, y))
+
+
+def test_the_page_names_columns_and_shows_pairs(tmp_path: Path) -> None:
+    issues = of_table()
+    issues.write_html(tmp_path / "issues.html")
+    page = (tmp_path / "issues.html").read_text()
+    assert "height &lt;m&gt;" in page and "height <m>" not in page
+    assert (0, 59) in issues.conflicts and "Duplicates with different labels" in page
+    assert page.count('data-sample="') == 24 and '<option value="=oak">' in page
+    assert "default-src 'none'" in page
+
+
+def test_the_list_comes_back(tmp_path: Path) -> None:
+    issues = of_table()
+    issues.to_csv(tmp_path / "list.csv")
+    assert "'=oak" in (tmp_path / "list.csv").read_text()
+    table = pandas.read_csv(tmp_path / "list.csv", dtype=str, keep_default_na=False)
+    table.loc[table["sample"] == "7", "label"] = "'=oak"
+    table.to_csv(tmp_path / "list.csv", index=False)
+    assert issues.samples is not None
+    corrected = gs.apply_label_corrections(issues.samples, tmp_path / "list.csv")
+    assert corrected.class_names[int(corrected.y[7])] == "=oak"
+
+
+@pytest.mark.parametrize("rows", [None, [5, 3, *range(10, 60)]])
+def test_paths_and_classes_of_an_image_folder(tmp_path: Path, rows: list[int] | None) -> None:
+    folder = Folder(60)
+    data = DataLoader(folder if rows is None else Subset(folder, rows), batch_size=16)
+    issues = gs.find_label_issues(None, data)
+    first = int(issues.indices[0])
+    expected = first if rows is None else rows[first]
+    assert issues.details.name(first) == f"photos/{expected}.png"
+    assert issues.to_pandas()["given"].iloc[0] in Folder.classes
+    issues.write_html(tmp_path / "issues.html")
+    page = (tmp_path / "issues.html").read_text()
+    assert f"photos/{expected}.png" in page and "<b>dog" not in page and "&lt;b&gt;dog" in page
+    issues.to_csv(tmp_path / "list.csv")
+    assert pandas.read_csv(tmp_path / "list.csv")["name"].iloc[0] == f"photos/{expected}.png"
+
+
+def test_names_of_the_user() -> None:
+    details = sample_details((torch.rand(3, 2), torch.zeros(3)), ["a", "b", "c"], 3)
+    assert [details.name(k) for k in range(4)] == ["a", "b", "c", ""]
+    with pytest.raises(InvalidInput, match="2 names for 3"):
+        sample_details(None, ["a", "b"], 3)
+
+
+def test_class_names_need_a_name_for_each_label() -> None:
+    folder = Folder(4)
+    samples = gs.Samples(folder.images, torch.tensor([0, 1, 2, 0]))
+    assert with_class_names(samples, folder).class_names == ()
+    assert with_class_names(gs.Samples(folder.images, torch.tensor([0, 1, 1, 0])), folder).class_names == Folder.classes
+
+
+def test_a_raw_frame_shows_its_own_values(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = (torch.arange(80) % 2).tolist()
+    size = (torch.randn(80, generator=generator) + 6 * torch.tensor(y)).tolist()
+    frame = pandas.DataFrame({"size": size, "wood": ["hard", "soft"] * 40, "kind": [["elm", "oak"][k] for k in y]})
+    frame.loc[3, "kind"] = "elm"
+    frame.loc[5, "size"] = None
+    issues = gs.find_label_issues(None, frame, target="kind", test=frame[:4])
+    assert int(issues.indices[0]) == 3 and {(0, 0), (2, 2)} <= set(issues.test_duplicates)
+    assert any("1 missing" in note for note in issues.notes)
+    issues.write_html(tmp_path / "issues.html", n=1)
+    page = (tmp_path / "issues.html").read_text()
+    assert "<dt>wood</dt><dd>soft</dd>" in page and "wood_soft" not in page
+    assert gs.estimate_label_noise(None, frame, target="kind").high < 0.1
+    with pytest.raises(InvalidInput, match="DataFrame"):
+        gs.find_label_issues(None, (size, y), target="kind")

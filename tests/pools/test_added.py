@@ -1,0 +1,82 @@
+"""Networks added to a pool: none is lost, none leaves the pool, and what was measured stays."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from gapscope.base.errors import DamagedFile, InvalidInput
+from gapscope.pools import Pool
+from gapscope.pools.added import added_id
+from gapscope.results.readings import Reading, Readings
+from gapscope.results.records import Record
+
+
+def network(name: str = "net", *, loss: float = 0.5, settings: dict[str, object] | None = None) -> Record:
+    spec = {"name": name, "network": {"name": "mlp"}} | ({"hp": settings} if settings else {})
+    scores = {"train_loss": loss, "train_accuracy": 0.75}
+    return Record(id=added_id(name, settings or {}), spec=spec, status="finished", scores=scores)
+
+
+def reading(measure: str, value: float) -> Reading:
+    return Reading(measure=measure, number=measure, value=value)
+
+
+def test_another_network_of_the_same_name_is_refused_and_the_first_stays(tmp_path: Path) -> None:
+    pool = Pool(tmp_path / "pool")
+    pool.add(network())
+    with pytest.raises(InvalidInput, match=r"train_loss 0\.5"):
+        pool.add(network(loss=0.25))
+    assert [record.scores["train_loss"] for record in pool] == [0.5]
+    pool.add(network(loss=0.25), replace=True)
+    assert [record.scores["train_loss"] for record in pool] == [0.25]
+
+
+def test_the_same_network_keeps_the_readings_and_scores_that_the_new_record_lacks(tmp_path: Path) -> None:
+    pool, first = Pool(tmp_path / "pool"), network()
+    tested = dataclasses.replace(first, scores={**first.scores, "test_loss": 0.75, "test_accuracy": 0.5})
+    pool.add(dataclasses.replace(tested, readings=Readings([reading("a", 1.0), reading("b", 2.0)])))
+    again = network(loss=0.5 * (1 + 1e-6))  # another device
+    pool.add(dataclasses.replace(again, readings=Readings([reading("b", 3.0)]), unmeasured={"c": "why"}))
+    (record,) = pool
+    assert {each.name: each.value for each in record.readings} == {"a": 1.0, "b": 3.0}
+    assert record.gap == 0.25 and record.unmeasured == {"c": "why"}
+
+
+def test_settings_passed_later_do_not_make_a_second_network(tmp_path: Path) -> None:
+    pool = Pool(tmp_path / "pool")
+    pool.add(dataclasses.replace(network(), readings=Readings([reading("a", 1.0)])))
+    pool.add(network(settings={"width": 8}))
+    (record,) = pool
+    assert record.spec["hp"] == {"width": 8} and record.readings["a"].value == 1.0
+    pool.add(network(settings={"width": 16}, loss=0.3))
+    assert len(pool) == 2
+
+
+def test_missing_scores_and_failures_are_no_difference(tmp_path: Path) -> None:
+    pool = Pool(tmp_path / "pool")
+    pool.add(dataclasses.replace(network(), status="failed", scores={}))
+    pool.add(network(loss=math.nan))
+    pool.add(network(loss=math.nan))
+    assert [record.status for record in pool] == ["finished"]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../evil", "..", ".", "", "/etc/evil", "a/b", "a\\b", "a\0", ".hidden", "a" * 5000]
+)
+def test_an_id_outside_the_pool_is_refused(tmp_path: Path, name: str) -> None:
+    pool = Pool(tmp_path / "deep" / "pool")
+    with pytest.raises(InvalidInput, match="id of a record"):
+        pool.add(Record(id=name, spec={}, status="finished"))
+    with pytest.raises(InvalidInput, match="id of a record"):
+        pool.get_record(name)
+    assert not list(tmp_path.rglob("record.json"))
+
+
+def test_a_record_with_a_foreign_id_is_not_read(tmp_path: Path) -> None:
+    Record(id="../evil", spec={}, status="finished").write(tmp_path)
+    with pytest.raises(DamagedFile, match="id of a record"):
+        Record.read(tmp_path)
