@@ -70,6 +70,10 @@ class CpuBudget:
         """Return whether work of so many seconds fits into what is left."""
         return seconds <= self.remaining
 
+    def part(self, fraction: float) -> CpuBudget:
+        """Return a budget, from now on, of a fraction of what is left."""
+        return CpuBudget(None if math.isinf(self.seconds) else max(fraction * self.remaining, 1e-9))
+
     @contextmanager
     def enforced(self, network: nn.Module) -> Iterator[None]:
         """Raise BudgetSpent at a forward pass of the network, once 1.1 times the budget is spent."""
@@ -100,20 +104,22 @@ class _KernelCost:
 
     def __init__(self, network: nn.Module, samples: Samples, options: dict[str, Any]) -> None:
         self.network, self.samples, self.options = network, samples, options
-        self.n_outputs = 1
         self.per_sample = self.per_pair = 0.0
 
     def _trial(self, n: int) -> float:
         rows = torch.linspace(0, len(self.samples) - 1, n).long()
         part = self.samples.subset(rows)
-        exact = self.options | {"max_exact": n}
+        exact = self._exact(n)
         return smallest_timing(lambda: kernel_leave_one_out(self.network, part.inputs, part.y, **exact))
+
+    def _exact(self, n: int) -> dict[str, Any]:
+        return {**self.options, "max_exact": n}
 
     def measure(self, budget: CpuBudget) -> None:
         """Time two sizes, and larger ones while they are cheap; raise BudgetSpent if the first is too expensive."""
         start = time.process_time()
         few = self.samples.subset(torch.linspace(0, len(self.samples) - 1, TRIAL).long())
-        kernel_leave_one_out(self.network, few.inputs, few.y, **self.options | {"max_exact": TRIAL})
+        kernel_leave_one_out(self.network, few.inputs, few.y, **self._exact(TRIAL))
         first = time.process_time() - start
         # further trials would take about 9 times as long
         if 9 * first > TRIAL_FRACTION * budget.remaining and first * len(self.samples) / TRIAL > budget.remaining:
