@@ -46,6 +46,7 @@ from .prediction.accuracy_after_training import estimate_accuracy as estimate_ac
 from .prediction.accuracy_after_training import fit_accuracy_estimator as fit_accuracy_estimator
 from .prediction.forecast import forecast_accuracy as forecast_accuracy
 from .prediction.gap_estimator import GapEstimator as GapEstimator
+from .prediction.held_out_predictions import out_of_sample as out_of_sample
 from .prediction.learning_curves import learning_curve as learning_curve
 from .prediction.network_ranking import rank_networks as rank_networks
 from .prediction.validated import validated_accuracy as validated_accuracy

@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from gapscope.ablation.layers import trace
-from gapscope.inspection.interrupts import postponed_interrupts
+from gapscope.inspection.interrupts import postponed_interrupts, whole_results
 from gapscope.inspection.outputs import inspection_mode
 from gapscope.measures.ntk import ntk_trace
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from gapscope.prediction.forecast import forecast_accuracy
 
 NUMBERS = [number for number in (signal.SIGINT, getattr(signal, "SIGALRM", None)) if number is not None]
 
@@ -149,3 +150,16 @@ def test_other_threads_have_no_handlers() -> None:
     thread.start()
     thread.join()
     assert handlers == [signal.getsignal(signal.SIGINT)]
+
+
+def test_an_interrupted_part_returns_nothing_to_the_function_that_called_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gapscope.prediction.forecast._learning_curve", interrupt)
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    data = x, (x[:, 0] > 0).long()
+    # for the user the finished rows are worth having; for a check they would become a reason
+    assert not forecast_accuracy(None, data).curve
+    with pytest.raises(KeyboardInterrupt), whole_results():
+        forecast_accuracy(None, data)

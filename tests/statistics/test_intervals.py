@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 import pandas
 import pytest
@@ -80,9 +82,10 @@ def test_the_paired_interval_inverts_the_score_test(b: int, c: int, n: int) -> N
             return -sum(count * numpy.log(max(fraction, 1e-300)) for count, fraction in parts if count)
 
         bounds = (max(0.0, -difference), (1 - difference) / 2)
-        second = optimize.minimize_scalar(
+        best: Any = optimize.minimize_scalar(
             minus_log_likelihood, bounds=bounds, method="bounded", options={"xatol": 1e-12}
-        ).x
+        )
+        second = best.x
         return abs(b - c - n * difference) / numpy.sqrt(n * (2 * second + difference - difference**2))
 
     low, high = paired_difference_interval(b, c, n)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import as_samples, slices
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, in_forward_order
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.network_adapter import NetworkAdapter
@@ -130,7 +130,6 @@ def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
     ]
     if not initial:
         return network
-    with torch.inference_mode(False):
-        network = copy.deepcopy(network)
+    network = copy_network(network)
     refresh_population(network, x, layers=initial)
     return network

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from gapscope.batch_norm.norm_layers import (
     preceding_layers,
     select_layers,
 )
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs
 
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
@@ -170,7 +170,7 @@ def replace_batch_norm(
             f"Got kind={kind!r}, weight_norm={weight_norm} without inputs; they are needed to find the layer before "
             "each normalization. Pass a few: inputs=x[:2]."
         )
-    network = copy.deepcopy(network)
+    network = copy_network(network)
     kinds = (*BATCH_NORMS, nn.SyncBatchNorm)
     norm_layers = {name: module for name, module in network.named_modules() if isinstance(module, kinds)}
     norm_layers = select_layers(norm_layers, layers, "batch-normalization layers")

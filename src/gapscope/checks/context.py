@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.checks.expected import Expected, expected_accuracy
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
@@ -167,7 +167,7 @@ class Context:
         if self.initial_state is None:
             return with_data_statistics(self.network, self.samples.inputs) if self.is_untrained else None
         with torch.inference_mode(False):
-            bare = copy.deepcopy(self.prepared.bare)
+            bare = copy_network(self.prepared.bare)
             bare.load_state_dict(dict(self.initial_state))
         return with_data_statistics(ready(bare, self.samples).network, self.samples.inputs)
 

@@ -18,6 +18,7 @@ from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.estimators import EstimatorScores, is_estimator
 from gapscope.checks.registry import Check, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import CheckResult
+from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.validation import COMPILED, Ready, ready, unwrap_estimator
 from gapscope.results.progress import progress
 
@@ -95,7 +96,7 @@ def check(
     )
     outcomes: list[Outcome] = []
     interrupted = False
-    with progress("checking", len(checks)) as bar:
+    with progress("checking", len(checks)) as bar, whole_results():
         try:
             for item in checks:
                 bar.step(item.code)

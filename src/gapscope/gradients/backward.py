@@ -27,6 +27,23 @@ def _is_leaf(source: Any) -> bool:
     return isinstance(source, Tensor) or source.node.name() == "torch::autograd::AccumulateGrad"
 
 
+@torch.enable_grad()
+def _weighted(outputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Tensor:
+    """Return the sum of the weighted outputs, whose gradient by them is exactly the weights.
+
+    For a number torch needs no weights; to compare their shapes with those of the outputs it imports sympy, which takes
+    as long as several training steps of a small network.
+
+    Raises:
+        RuntimeError: The shapes differ, as in torch.
+    """
+    pairs = list(zip(outputs, cotangents, strict=True))
+    if any(output.shape != weights.shape for output, weights in pairs):
+        raise RuntimeError("Mismatch in shape of outputs and cotangents")
+    products = [(output * weights).sum() for output, weights in pairs]
+    return torch.stack(products).sum() if len(products) > 1 else products[0]
+
+
 def gradients_at(
     outputs: Sequence[Tensor],
     sources: Sequence[Any],
@@ -50,8 +67,8 @@ def gradients_at(
             except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other
                 pass
         rows = [
-            [_dense(gradient) for gradient in torch.autograd.grad(outputs, sources, cotangent, **settings)]
-            for cotangent in rows_of_cotangents
+            [_dense(gradient) for gradient in torch.autograd.grad(_weighted(outputs, row), sources, **settings)]
+            for row in rows_of_cotangents
         ]
     if len(rows) == 1:
         return [None if gradient is None else gradient[None] for gradient in rows[0]]
@@ -66,7 +83,8 @@ def whole_gradient(
     Each is dense and real, zero if independent; a complex parameter has its real and imaginary parts.
     """
     with explain_torch_errors():
-        gradients = torch.autograd.grad(value, parameters, cotangent, create_graph=create_graph, allow_unused=True)
+        value = value if cotangent is None else _weighted([value], [cotangent])
+        gradients = torch.autograd.grad(value, parameters, create_graph=create_graph, allow_unused=True)
     if any(gradient is None for gradient in gradients):
         check_no_reentrant_checkpoint(value)
     filled = zip(gradients, parameters, strict=True)

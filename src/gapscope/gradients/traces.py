@@ -10,7 +10,12 @@ from gapscope.base.samples import slices_of
 from gapscope.gradients.tape import Tape, record_forward
 from gapscope.gradients.verification import verify
 from gapscope.inspection.execution import compute_distributed
-from gapscope.inspection.outputs import DEFAULT_CHUNK_SIZE, samples_per_pass
+from gapscope.inspection.outputs import samples_per_pass
+
+# Gradients of single outputs per pass; limits the memory.
+MAX_GRADIENTS = 1024
+# Up to this many samples are run at once in the first pass, which finds the number of outputs; of more only one.
+_SMALL = 32
 
 
 def one_hot_cotangents(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
@@ -40,15 +45,25 @@ def per_sample_traces(
     probes: Float[Tensor, "p n k"] | None,
     *,
     chunk_size: int | None,
-    at_most: int = DEFAULT_CHUNK_SIZE,
+    max_gradients: int = MAX_GRADIENTS,
 ) -> Float[Tensor, "p n"]:
     """Return the trace of every sample's kernel block in float64, unscaled.
 
-    Exactly (one row), or one row per probe. A pass has at most `at_most` samples if `chunk_size` is None.
+    Exactly (one row), or one row per probe. A pass has at most `max_gradients` gradients of single outputs (of probes)
+    if `chunk_size` is None.
     """
+    full_pass: tuple[Tape, Tensor] | None = None
+    at_most = max_gradients
+    if chunk_size is None and probes is None:
+        first = record_forward(network, x if len(x) <= _SMALL else x[:1])
+        at_most = max(1, max_gradients // first[1].shape[1])
+        full_pass = first if first[0].n == len(x) <= at_most else None
 
-    def traces(x: Tensor, part: slice) -> Tensor:
-        tape, outputs = record_forward(network, x)
+    def traces(part: slice) -> Tensor:
+        if full_pass is not None and part == slice(0, len(x)):
+            tape, outputs = full_pass
+        else:
+            tape, outputs = record_forward(network, x[part])
         weightings = (
             [one_hot_cotangents(outputs)] if probes is None else [probe[None, part] for probe in probes.to(outputs)]
         )
@@ -63,6 +78,6 @@ def per_sample_traces(
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=at_most)
 
     def traces_of_range(stretch: slice) -> Tensor:
-        return torch.cat([traces(x[part], part) for part in slices_of(stretch, chunk_size)], dim=1)
+        return torch.cat([traces(part) for part in slices_of(stretch, chunk_size)], dim=1)
 
     return compute_distributed(len(x), traces_of_range, dim=1)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -122,20 +122,14 @@ def _perturbed_replay(tape: Tape, order: Tensor, seed: int, perturbation: float)
 
 
 def _few_samples(tape: Tape, seed: int) -> list[Tensor] | None:
-    """Return the indices of samples that suffice for the comparison (None if all are needed)."""
+    """Return the indices of samples that may suffice for the comparison (None if all are needed)."""
     if tape.n <= _SMALL_BATCH:
-        return None
-    few = torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:_N_COMPARED]
-    try:
-        with _perturbed_replay(tape, few, seed, _PERTURBATION) as (part, _):
-            same_calls = _calls(part) == _calls(tape)
-    except GapscopeError:
-        raise
-    except Exception:  # the network's code requires a precision or a batch size
         return None
     with preserve_state(tape.network):
         tape.network.eval()
-        return [few] if same_calls and is_sample_independent(tape.network, tape.inputs) else None
+        if not is_sample_independent(tape.network, tape.inputs):
+            return None
+    return [torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:_N_COMPARED]]
 
 
 def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, zero_is_failure: bool) -> set[int]:
@@ -230,35 +224,61 @@ def _escalate_until_correct(
     return routing
 
 
+class _OtherCalls(Exception):
+    """Exception for replays that call other layers than the recorded pass, and so verify nothing."""
+
+
+def _verify_replays(
+    tape: Tape, outputs: Tensor, orders: Sequence[Tensor], initial: _Routing, seed: int, size: float, *,
+    create_graph: bool, zero_is_failure: bool,
+) -> _Routing | None:  # fmt: skip
+    """Verify in replays at weights perturbed by `size` (None if their outputs are not finite)."""
+    routing = initial
+    unreached: set[int] = set()
+    for number, order in enumerate(orders):
+        with _perturbed_replay(tape, order, seed, size) as (replayed, results):
+            # code that routes rows may call other layers for other weights or samples
+            if (size > 0 or len(order) < tape.n) and _calls(replayed) != _calls(tape):
+                raise _OtherCalls
+            if not bool(torch.isfinite(results).all()):
+                return None
+            # the second derivative of one sample is the same in every order
+            twice = create_graph and number == 0
+            routing = _escalate_until_correct(
+                replayed, results, routing, seed, create_graph=twice, zero_is_failure=zero_is_failure
+            )
+            unreached |= _unreached(replayed, results)
+    # Parameters that the replay could not substitute, such as those of compiled code, are unverified.
+    unverified = unreached - _unreached(tape, outputs) if unreached else unreached
+    return _Routing(routing.whole_network | unverified, routing.per_sample | unverified)
+
+
 def _find_routing(
     tape: Tape, outputs: Tensor, initial: _Routing, seed: int, perturbation: float, *, create_graph: bool
 ) -> _Routing:
     """Verify in replays at perturbed, then at current weights, else in the pass."""
     few = _few_samples(tape, seed)
-    for size in dict.fromkeys((perturbation, 0.0)):
+    attempts = [(size, few) for size in dict.fromkeys((perturbation, 0.0))]
+    while attempts:
+        size, samples = attempts.pop(0)
         try:
-            routing, zero_is_failure = initial, size == 0 and perturbation > 0
-            unreached: set[int] = set()
-            for number, order in enumerate(few or _orders(tape.n, seed)):
-                with _perturbed_replay(tape, order, seed, size) as (replayed, results):
-                    # code that routes rows may call other layers at perturbed weights, which verifies nothing
-                    other_calls = size > 0 and _calls(replayed) != _calls(tape)
-                    if other_calls or not bool(torch.isfinite(results).all()):
-                        break
-                    # the second derivative of one sample is the same in every order
-                    twice = create_graph and number == 0
-                    routing = _escalate_until_correct(
-                        replayed, results, routing, seed, create_graph=twice, zero_is_failure=zero_is_failure
-                    )
-                    unreached |= _unreached(replayed, results)
-            else:
-                # Parameters that the replay could not substitute, such as those of compiled code, are unverified.
-                unverified = unreached - _unreached(tape, outputs) if unreached else unreached
-                return _Routing(routing.whole_network | unverified, routing.per_sample | unverified)
+            routing = _verify_replays(
+                tape, outputs, samples or _orders(tape.n, seed), initial, seed, size,
+                create_graph=create_graph, zero_is_failure=size == 0 and perturbation > 0,
+            )  # fmt: skip
+        except _OtherCalls:
+            routing = None
+            if samples is not None:  # all samples may be received in the recorded form
+                attempts = [(size, None) for size in dict.fromkeys((perturbation, 0.0))]
         except GapscopeError:
             raise
-        except Exception:  # the network's code requires a precision: verify the recorded pass itself
-            break
+        except Exception:  # the network's code requires a precision or a batch size
+            if samples is None:
+                break  # verify the recorded pass itself
+            routing = None
+            attempts = [(size, None) for size in dict.fromkeys((perturbation, 0.0))]
+        if routing is not None:
+            return routing
     if outputs.dtype not in _TOLERANCE:
         return _Routing(per_sample=frozenset(id(parameter) for parameter in tape.parameters.values()))
     return _escalate_until_correct(tape, outputs, initial, seed, create_graph=create_graph, zero_is_failure=True)

@@ -7,8 +7,10 @@ so that the same call uses the same chunks, and gives the same last bits, on all
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,17 @@ class PeakBytes(TorchDispatchMode):
         self._current -= size
 
 
+# The memory is read again after this time: reading takes as long as a small network's forward pass.
+_READING_SECONDS = 0.1
+
+
 def _free_on_cpu() -> int:
+    """Return the available memory, at most `_READING_SECONDS` old."""
+    return _read_free_on_cpu(int(time.monotonic() / _READING_SECONDS))
+
+
+@lru_cache(maxsize=1)
+def _read_free_on_cpu(moment: int) -> int:
     """Return the memory that the system reports as available (2 GiB if unknown)."""
     free = 2**31
     meminfo = Path("/proc/meminfo")

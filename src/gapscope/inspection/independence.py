@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Hashable, Mapping
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -112,13 +113,18 @@ def _agree_when_perturbed(network: nn.Module, x: Tensor) -> bool | None:
         return None
 
 
+@cache
+def _checked_rows(n: int) -> Tensor:
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:_N_CHECKED].clone()
+
+
 def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
     """Return whether samples have the same outputs in different batches and when repeated.
 
     A few samples are run together and in parts: at the network's weights, and in float64 at perturbed weights, which
     open branches after a zero weight.
     """
-    x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:_N_CHECKED].to(x.device)].detach()
+    x = x[_checked_rows(len(x)).to(x.device)].detach()
     forms = _INDEPENDENT_FORMS.setdefault(network, set())
     key = x.shape, tuple(map(_form, network.modules()))
     values = key, _values_key(network, x)

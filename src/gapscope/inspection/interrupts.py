@@ -14,6 +14,7 @@ import weakref
 from _thread import interrupt_main, start_new_thread
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
@@ -105,6 +106,24 @@ class _Interrupts:
                 if self._waiting is None:
                     return
                 _send(self._waiting)
+
+
+_MAY_BE_PARTIAL: ContextVar[bool] = ContextVar("results may be partial", default=True)
+
+
+@contextmanager
+def whole_results() -> Iterator[None]:
+    """Let functions in the body raise interrupts, instead of returning what is finished (see `may_be_partial`)."""
+    token = _MAY_BE_PARTIAL.set(False)
+    try:
+        yield
+    finally:
+        _MAY_BE_PARTIAL.reset(token)
+
+
+def may_be_partial() -> bool:
+    """Return whether an interrupted function may return what is finished: its caller is the user."""
+    return _MAY_BE_PARTIAL.get()
 
 
 _is_postponing = False

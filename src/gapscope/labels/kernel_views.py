@@ -29,6 +29,9 @@ from gapscope.statistics.baselines import (
 )
 from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
 
+# Trees are not fitted if a kernel machine leaves a smaller cross-entropy (nats): all labels agree with it, nearly.
+SUFFICIENT_LOSS = 0.05
+
 
 @dataclass(frozen=True)
 class ClassView:
@@ -147,7 +150,9 @@ def class_views(
     views, notes = _kernel_views(network, samples, fit, seed)
     if not views:
         return [], notes
-    scores = out_of_fold_log_probabilities(samples, labels, n_classes, seed=seed)
+    scores = None
+    if min(view.error for view in views) > SUFFICIENT_LOSS:
+        scores = out_of_fold_log_probabilities(samples, labels, n_classes, seed=seed)
     if scores is not None:
         views.append(class_view("boosted trees", scores, labels, LOG_TEMPERATURES))
     return sorted(views, key=lambda view: view.error), notes

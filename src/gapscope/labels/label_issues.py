@@ -143,7 +143,7 @@ def estimate_label_noise(
     that of its last hidden features or the NTK) and, on tables, boosted trees in five folds. The rate is the mean
     probability of an error (`gapscope.labels.error_model`). Errors may be uneven over the classes. The upper end of the
     interval is at least the fraction of labels that differ from the prediction, because these may all be wrong; the
-    lower end is 0 if fewer than 85 % of clean labels are predicted, because a hard problem looks the same as label
+    lower end is 0 if fewer than 88 % of clean labels are predicted, because a hard problem looks the same as label
     noise.
 
     For regression targets, a robust fit is used, and the rate is always an upper bound: of targets that are as wrong as

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs
 from gapscope.measures._forward import Inputs, Scalars, Targets
 from gapscope.measures.ntk import empirical_ntk
@@ -254,7 +254,7 @@ def kernel_leave_one_out_at_both_weights(
     """
     _check(x, max_exact, landmarks)
     with torch.inference_mode(False):
-        untrained = copy.deepcopy(network)
+        untrained = copy_network(network)
         untrained.load_state_dict(dict(initial_state))
     # the same landmarks for both
     generator = generator or torch.Generator().manual_seed(0)

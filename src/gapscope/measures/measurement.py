@@ -17,6 +17,7 @@ from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.execution import is_distributed
+from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope, memoize
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, equals_trained_weights, ready, unwrap_estimator
@@ -277,7 +278,7 @@ def _evaluate_all(
                 share = plan.shares[item.name]
                 readings.extend(evaluate(item, subject, share, options=options.get(item.name, {})))
             except KeyboardInterrupt:
-                if strict or not readings:
+                if strict or not readings or not may_be_partial():
                     raise
                 notify("stopped: finished measures are returned")
                 unmeasured |= {each.name: STOPPED for each in items[i:]}

@@ -74,10 +74,6 @@ def empirical_ntk(
         )
 
 
-# gradients of single outputs per pass; limits the memory
-_MAX_GRADIENTS = 1024
-
-
 def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
     """Return the standard error of the mean over probes of sums of values [P, N]."""
     probes, n = values.shape
@@ -141,14 +137,16 @@ def ntk_trace(
         n, chunk_size = len(x), len(x) if mode == "train" else chunk_size
         if mode == "eval":
             check_sample_independence(network, x)
-        n_outputs = network_outputs(network, x if mode == "train" else x[:1], chunk_size=n).shape[1]
-        if method == "exact":
-            at_most = max(1, _MAX_GRADIENTS // n_outputs)
-            traces = per_sample_traces(network, x, None, chunk_size=chunk_size, at_most=at_most)
+        is_exact = method == "exact"
+        if mode == "train" or not is_exact:
+            # in training mode a first pass of all samples draws the masks that seeds have always given
+            n_outputs = network_outputs(network, x if mode == "train" else x[:1], chunk_size=n).shape[1]
+        if is_exact:
+            traces = per_sample_traces(network, x, None, chunk_size=chunk_size)
             return Estimate(float(traces.sum()))
         generator = resolve_generator(generator)
         probes = torch.stack([draw_probe(probe, n, n_outputs, generator) for _ in range(draws)]).to(x.device)
-        squares = per_sample_traces(network, x, probes, chunk_size=chunk_size, at_most=_MAX_GRADIENTS)
+        squares = per_sample_traces(network, x, probes, chunk_size=chunk_size)
     values = squares * probe_scale(probe, n_outputs)
     return Estimate(float(values.sum(1).mean()), _standard_error(values, probe, n_outputs))
 

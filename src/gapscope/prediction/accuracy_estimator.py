@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,6 +16,7 @@ from gapscope.base.errors import DamagedFile, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
+from gapscope.inspection.copies import copy_network
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.measures.gradient_neighbours import neighbours_from_kernel
 from gapscope.measures.kernel_leave_one_out import kernel_alignment, kernel_leave_one_out, loo_from_kernel
@@ -37,7 +37,7 @@ MAX_PAIRS = 1000  # samples whose gradients are compared at the trained weights
 def with_state(network: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     """Return a copy of a network with the weights of a state dictionary."""
     with torch.inference_mode(False):
-        before = copy.deepcopy(network)
+        before = copy_network(network)
         before.load_state_dict(dict(state))
     return before
 

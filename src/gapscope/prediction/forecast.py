@@ -12,6 +12,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import require_targets
+from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
@@ -251,8 +252,8 @@ def forecast_accuracy(
                 notes.append(f"The learning curve was left out to keep time_budget={budget.seconds:.3g}.")
             bar.advance()
         except KeyboardInterrupt:
-            if not rows:
-                raise  # no row is finished
+            if not rows or not may_be_partial():
+                raise
             interrupted = True
             notes.append("Interrupted: only the finished rows are shown.")
     combined = combine_rows(rows, targets, large=large)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.execution import RANDOM_STREAMS
 from gapscope.inspection.outputs import measurement_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
@@ -162,8 +162,7 @@ def with_new_head(
     """Return a copy of the network with another last layer, "new" or a given module."""
     if head != "new" and not isinstance(head, nn.Module):
         raise InvalidInput(f"head must be 'new', a module or None; got {head!r}.")
-    with torch.inference_mode(False):
-        network = copy.deepcopy(network)
+    network = copy_network(network)
     prepared = ready(network, Samples(samples.inputs[:8], form=samples.form))
     last = forward_pass(prepared.network, prepared.samples.inputs).head
     if not isinstance(last, nn.Linear):
@@ -178,7 +177,7 @@ def with_new_head(
         )
     name = next(name for name, module in network.named_modules() if module is last)
     if isinstance(head, nn.Module):
-        new = copy.deepcopy(head)
+        new = copy_network(head)
     else:
         with RANDOM_STREAMS, torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "new head"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples
 from gapscope.base.specs import NetworkSpec
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
+from gapscope.inspection.copies import copy_network
 from gapscope.networks.factory import build_network
 from gapscope.networks.initialization import initialize
 from gapscope.prediction.loo_rows import with_new_head
@@ -82,8 +82,7 @@ def build_untrained(
     """Return a new network of a spec, or a reinitialized copy of a module."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(candidate, nn.Module):
-        with torch.inference_mode(False):
-            network = copy.deepcopy(candidate)
+        network = copy_network(candidate)
         initialize(network, initialization, generator)
         return network
     if n_outputs is None:

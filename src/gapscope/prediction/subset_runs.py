@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -37,9 +38,15 @@ def _name_of(train_fn: Any) -> str:
 def _digest(problem: NetworkProblem | MetricProblem, groups: np.ndarray) -> str:
     digest = hashlib.sha256(groups.tobytes())
     if isinstance(problem, MetricProblem):
-        import joblib
-
-        digest.update(str(joblib.hash((problem.inputs, problem.targets))).encode())
+        # only hashed, and never read again
+        try:
+            content = pickle.dumps((problem.inputs, problem.targets), protocol=4)
+        except Exception as error:
+            raise InvalidInput(
+                f"With cache_dir= data must be of types that pickle takes, because they are hashed; got {error}. Pass "
+                "cache_dir=None."
+            ) from error
+        digest.update(content)
         return digest.hexdigest()
     samples = problem.samples
     for tensor in (samples.inputs, samples.targets, *(() if samples.form is None else samples.form.columns)):

@@ -23,7 +23,6 @@ then divided by four, below `least` too.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,6 +33,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import InputLayout
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import check_module, checked_outputs, inspection_mode, network_outputs, unwrapped
 from gapscope.inspection.validation import ready
@@ -122,7 +122,7 @@ class AutomaticStrength:
         if self._predictions is None:
             if self._untrained is None:
                 self.check(network)
-                self._untrained = copy.deepcopy(_bare_network(network))
+                self._untrained = copy_network(_bare_network(network))
                 if self._untrained_state:
                     self._untrained.load_state_dict(self._untrained_state)
         elif self._calls % self.every == 0:

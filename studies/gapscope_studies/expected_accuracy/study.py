@@ -7,6 +7,7 @@ from gapscope_studies.expected_accuracy.cells import cell_ranking
 from gapscope_studies.expected_accuracy.curves import curves
 from gapscope_studies.expected_accuracy.judged import evaluate_baselines, judge
 from gapscope_studies.expected_accuracy.pretrained import pretrained
+from gapscope_studies.expected_accuracy.public_curves import public_curves
 from gapscope_studies.expected_accuracy.short_training import short_training
 from gapscope_studies.expected_accuracy.text import text
 from gapscope_studies.kit.study import Part, Study
@@ -23,6 +24,7 @@ STUDY = Study(
         Part("pretrained", "Forecasts before a fine-tune of pretrained networks, beside what it reached", pretrained),
         Part("text", "Forecasts before a tiny BERT is fine-tuned, with adapters and whole", text),
         Part("curves", "Continued subset runs, validation and estimates on fresh networks", curves),
+        Part("public_curves", "Learning curves of single runs on public data sets", public_curves),
         Part("short_training", "Short training forecast by the gradient flow of the NTK", short_training),
     ),
 )

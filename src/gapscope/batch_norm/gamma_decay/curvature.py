@@ -7,7 +7,6 @@ The cost of noise with known covariance therefore follows from $H_{\gamma\gamma}
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from gapscope.base.samples import Samples, slices
 from gapscope.batch_norm.layers._channel_norm import per_channel
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.losses import Loss, sample_losses
 from gapscope.inspection.outputs import checked_outputs, prepare_inputs
@@ -59,7 +59,7 @@ def copy_with_population(
     network: nn.Module, samples: Samples, layers: Sequence[str] | None, chunk_size: int | None
 ) -> tuple[nn.Module, list[str]]:
     """Return a copy with exact population statistics in some layers, and their names."""
-    network = copy.deepcopy(network)
+    network = copy_network(network)
     names = list(batch_norm_layers(network, layers))
     refresh_population(network, samples, samples=len(samples), layers=names, chunk_size=chunk_size)
     return network, names

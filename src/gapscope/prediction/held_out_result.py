@@ -1,0 +1,143 @@
+"""Result of out-of-sample predictions: probabilities, their accuracy and calibration."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gapscope.results.estimate import percent
+from gapscope.results.result import Result, axes_or_new, to_builtin
+from gapscope.statistics.calibration import Calibration, ReliabilityCurve, cross_entropy, reliability_curve
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, repr=False)
+class HeldOutPredictions(Result):
+    """Predictions of every training sample by a model that was fitted without it, from `out_of_sample`.
+
+    `numpy.asarray(result)` returns the predictions, so that other libraries accept the result itself.
+
+    Attributes:
+        task: "classification", "multi-label" or "regression".
+        predictions: Probabilities [n, K] of the classes (rows sum to 1) or of each of K labels, or predicted targets
+            [n, K]; float64.
+        targets: Class numbers [n], labels 0 and 1 [n, K], or regression targets [n, K].
+        classes: Names or values of the K classes, in the order of the columns; empty for regression.
+        method: How they were made.
+        cost: Training runs that it took, in multiples of one on all samples.
+        score: Accuracy of the most probable class (mean over labels for several labels), or R^2.
+        low: Lower end of its 90 % interval.
+        high: Upper end.
+        calibration: Map from held-out scores to probabilities, fitted to them; None for probabilities that were taken
+            as they are.
+        groups: Number of groups that were held out together; None if every sample was held out alone or in a random
+            fold.
+        notes: Sentences about the data and the method.
+    """
+
+    task: str
+    predictions: np.ndarray
+    targets: np.ndarray
+    classes: tuple[Any, ...]
+    method: str
+    cost: float
+    score: float
+    low: float
+    high: float
+    calibration: Calibration | None = None
+    groups: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return the predictions as a NumPy array."""
+        return np.array(self.predictions, dtype=dtype, copy=copy)
+
+    @property
+    def score_name(self) -> str:
+        """Name of the score: "accuracy" or "R^2"."""
+        return "R^2" if self.task == "regression" else "accuracy"
+
+    @property
+    def reliability(self) -> ReliabilityCurve | None:
+        """Stated and observed accuracy in bins of equal numbers of samples; None for regression."""
+        if self.task == "regression":
+            return None
+        return reliability_curve(torch.from_numpy(self.predictions), torch.from_numpy(self.targets))
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error of the predicted class, or over all labels (NaN for regression)."""
+        return math.nan if self.reliability is None else self.reliability.error
+
+    @property
+    def cross_entropy(self) -> float:
+        """Mean cross-entropy of the targets in nats (NaN for regression)."""
+        if self.task == "regression":
+            return math.nan
+        return cross_entropy(torch.from_numpy(self.predictions), torch.from_numpy(self.targets))
+
+    def to_numpy(self) -> np.ndarray:
+        """Return a copy of the predictions [n, K], in the order of the data."""
+        return self.predictions.copy()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row per sample: a column per class or target, and the given label or targets."""
+        import pandas
+
+        names = [str(name) for name in self.classes] or [f"target {i}" for i in range(self.predictions.shape[1])]
+        table = pandas.DataFrame(self.predictions, columns=names)
+        if self.task == "classification":
+            table["given label"] = [self.classes[number] for number in self.targets]
+            return table
+        given = pandas.DataFrame(self.targets, columns=[f"given {name}" for name in names])
+        return pandas.concat([table, given], axis=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the predictions and targets of single samples as JSON-serializable values."""
+        content = to_builtin(replace(self, predictions=np.empty(0), targets=np.empty(0)))
+        del content["predictions"], content["targets"]
+        return content | {"samples": len(self), "calibration_error": self.calibration_error}
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Score with interval, method with cost, and calibration."""
+        score = f"{self.score:.3f} ({self.low:.3f} to {self.high:.3f}, 90 % interval)"
+        held_out = "" if self.groups is None else f", {self.groups} groups held out"
+        lines = [
+            f"Held-out predictions of {len(self):,} samples: {self.score_name} {score}",
+            f"  method       {self.method}{held_out}; cost {self.cost:.2f} training runs",
+        ]
+        if self.task != "regression":
+            lines.append(
+                f"  calibration  error {percent(self.calibration_error, 1)}, cross-entropy {self.cross_entropy:.3f} "
+                "nats"
+            )
+        return (*lines, *self.notes)
+
+    def __repr__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Plot stated against observed accuracy, or predicted against given targets, and return the axes."""
+        axes = axes_or_new(axes, height=4.5)
+        curve = self.reliability
+        if curve is None:
+            axes.plot(self.targets.ravel(), self.predictions.ravel(), ".", markersize=3)
+            axes.axline((float(self.targets.mean()),) * 2, slope=1, color="tab:gray", linewidth=1)
+            axes.set(xlabel="given target", ylabel="held-out prediction")
+            return axes
+        axes.axline((0, 0), slope=1, color="tab:gray", linewidth=1)
+        error = np.sqrt(curve.observed * (1 - curve.observed) / curve.counts)
+        axes.errorbar(curve.stated, curve.observed, yerr=1.645 * error, fmt="o", capsize=3, label="90 % interval")
+        axes.set(xlabel="stated probability", ylabel="observed fraction", xlim=(0, 1), ylim=(0, 1))
+        axes.legend(fontsize=8)
+        return axes

@@ -1,0 +1,153 @@
+"""Calibration of probabilities: temperature, expected calibration error, reliability curve."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+MAX_BINS, MIN_PER_BIN = 15, 20
+# exp(-6) is a temperature at which a difference of 0.05 between two scores is a probability of 1
+LOG_TEMPERATURES = (-6.0, 3.0)
+SMALLEST = 1e-12
+MAX_EM_STEPS = 200
+
+
+@dataclass(frozen=True)
+class ReliabilityCurve:
+    """Stated and observed fractions in bins of equal numbers of samples.
+
+    Attributes:
+        stated: Mean stated probability of each bin.
+        observed: Fraction of each bin that was correct.
+        counts: Number of predictions in each bin.
+    """
+
+    stated: Float[np.ndarray, " b"]
+    observed: Float[np.ndarray, " b"]
+    counts: Shaped[np.ndarray, " b"]
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error: the mean distance of stated and observed, over all predictions."""
+        return float(np.average(np.abs(self.stated - self.observed), weights=self.counts))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    r"""Map from scores to probabilities: $(1 - \epsilon)\,\mathrm{softmax}(s / T) + \epsilon\,q$.
+
+    The second term has the frequencies q of the labels. It is the part of the labels that the scores cannot tell, such
+    as label noise: a softmax alone would have to be wrong about either the sure or the unsure predictions.
+
+    Attributes:
+        temperature: T; smaller values give probabilities nearer to 0 and 1.
+        background: Weight $\epsilon$ of the frequencies, in [0, 1).
+        frequencies: Frequencies q of the K classes, or of K labels.
+        several: Whether each sample has several labels; a sigmoid of (2 s - 1) / T then replaces the softmax.
+    """
+
+    temperature: float
+    background: float
+    frequencies: Float[Tensor, " k"]
+    several: bool = False
+
+    def probabilities(self, scores: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """Return probabilities for scores: predictions of targets 0 and 1, or logits."""
+        sharp = tempered(scores, self.temperature, several=self.several)
+        return (1 - self.background) * sharp + self.background * self.frequencies
+
+
+def tempered(scores: Float[Tensor, "n k"], temperature: float, *, several: bool = False) -> Float[Tensor, "n k"]:
+    """Return the softmax of scores [n, k] over a temperature; with several labels a sigmoid of each against 1/2."""
+    if several:
+        return ((2 * scores - 1) / temperature).sigmoid()
+    return (scores / temperature).softmax(1)
+
+
+def cross_entropy(probabilities: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]) -> float:
+    """Return the mean cross-entropy in nats: of class labels [n], or of labels 0 and 1 [n, k] (mean over labels)."""
+    if targets.ndim == 1:
+        return abs(float(probabilities.gather(1, targets[:, None]).clamp(SMALLEST, 1).log().mean()))
+    truth = targets.double()
+    yes, no = (part.clamp_min(SMALLEST).log() for part in (probabilities, 1 - probabilities))
+    return float(-(truth * yes + (1 - truth) * no).mean())
+
+
+def _of_given(probabilities: Tensor, targets: Tensor) -> Tensor:
+    """Return the probabilities of the given labels."""
+    if targets.ndim == 1:
+        return probabilities.gather(1, targets[:, None])[:, 0]
+    return torch.where(targets > 0, probabilities, 1 - probabilities).flatten()
+
+
+def _best_background(sharp: Tensor, frequent: Tensor) -> float:
+    """Return the weight of the second probabilities that maximizes the likelihood of a mixture (EM)."""
+    weight = 0.1
+    for _ in range(MAX_EM_STEPS):
+        mixture = ((1 - weight) * sharp + weight * frequent).clamp_min(SMALLEST)
+        new = float((weight * frequent / mixture).mean())
+        if abs(new - weight) < 1e-5:
+            break
+        weight = new
+    return weight
+
+
+def fit_calibration(scores: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]) -> Calibration:
+    """Return the temperature and background of the smallest cross-entropy.
+
+    Args:
+        scores: Held-out scores [n, k].
+        targets: Class labels [n], or labels 0 and 1 [n, k].
+    """
+    several = targets.ndim > 1
+    if several:
+        frequencies = targets.double().mean(0)
+    else:
+        frequencies = targets.bincount(minlength=scores.shape[1]).double() / len(targets)
+    frequent = _of_given(frequencies.expand_as(scores), targets)
+
+    def mixture(log_temperature: float) -> tuple[float, float]:
+        sharp = _of_given(tempered(scores, math.exp(log_temperature), several=several), targets)
+        background = _best_background(sharp, frequent)
+        likelihood = ((1 - background) * sharp + background * frequent).clamp_min(SMALLEST)
+        return float(-likelihood.log().mean()), background
+
+    result = minimize_scalar(
+        lambda log_temperature: mixture(log_temperature)[0],
+        bounds=LOG_TEMPERATURES,
+        method="bounded",
+        options={"xatol": 0.01},
+    )
+    log_temperature = float(cast(Any, result).x)
+    return Calibration(math.exp(log_temperature), mixture(log_temperature)[1], frequencies, several)
+
+
+def reliability_curve(probabilities: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]) -> ReliabilityCurve:
+    """Return the reliability of the predicted class, or of all probabilities of several labels.
+
+    Bins hold equal numbers of predictions, at most 15 and at least 20 predictions each.
+
+    Args:
+        probabilities: Probabilities [n, k].
+        targets: Class labels [n], or labels 0 and 1 [n, k].
+    """
+    if targets.ndim == 1:
+        largest = probabilities.max(1)
+        stated, correct = largest.values, largest.indices == targets
+    else:
+        stated, correct = probabilities.flatten(), targets.flatten() > 0
+    order = stated.argsort()
+    n_bins = max(1, min(MAX_BINS, len(order) // MIN_PER_BIN))
+    bins = [(stated[rows].double(), correct[rows].double()) for rows in torch.tensor_split(order, n_bins)]
+    return ReliabilityCurve(
+        np.array([float(part.mean()) for part, _ in bins]),
+        np.array([float(part.mean()) for _, part in bins]),
+        np.array([len(part) for part, _ in bins]),
+    )

@@ -1,0 +1,142 @@
+r"""Predictions of kernel ridge regression without the predicted sample, or without its whole group.
+
+The residuals of the fit with an intercept are $\tilde R b$ with $\tilde R = I - U E U^\top$ (see
+`gapscope.statistics.kernel_ridge`), where U holds the eigenvectors of the kernel and the column
+$R 1 / \sqrt{1^\top R 1}$. The fit without a group B leaves the residuals
+
+$$e_B = \tilde R_{BB}^{-1}\, (\tilde R b)_B$$
+
+on that group, exactly: one block per group in place of one fit. Groups with more samples than eigenvectors use the
+Woodbury identity.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gapscope.statistics.kernel_ridge import Spectrum
+
+# entries of one batch of blocks, 128 MB
+_MAX_ENTRIES = 2**24
+
+
+class LeaveGroupOut:
+    """Held-out predictions for any ridge, from one decomposition.
+
+    Args:
+        kernel: Decomposition of the kernel.
+        targets: Targets [n, k].
+        groups: Group of each sample, 0, 1, ...; None for one group per sample.
+    """
+
+    def __init__(
+        self, kernel: Spectrum, targets: Float[Tensor, "n k"], groups: Int[Tensor, " n"] | None = None
+    ) -> None:
+        self.kernel, self.targets = kernel, targets.double()
+        self.inside = kernel.vectors.T @ self.targets
+        self.ones_inside = kernel.vectors.sum(0)
+        self.blocks = [] if groups is None else _blocks_by_size(groups)
+        self.squares = kernel.vectors.square() if groups is None else None
+        self._grams: dict[int, Tensor] = {}
+
+    def predictions(self, ridge: float) -> Float[Tensor, "n k"]:
+        """Return the predictions of every sample by the fit without its group.
+
+        Args:
+            ridge: Ridge strength, in the units of the kernel.
+        """
+        vectors, values = self.kernel.vectors, self.kernel.values
+        fitted = values / (values + ridge)
+        # R 1 and its sum
+        ones = 1 - vectors @ (fitted * self.ones_inside)
+        column = ones / ones.sum().sqrt()
+        residuals = self.targets - vectors @ (fitted[:, None] * self.inside)
+        residuals -= ones[:, None] * (ones @ self.targets) / ones.sum()
+        if self.squares is not None:
+            freedom = (1 - self.squares @ fitted - column.square()).clamp_min(1e-9)
+            return self.targets - residuals / freedom[:, None]
+        left_out = torch.empty_like(residuals)
+        for rows in self.blocks:
+            left_out[rows] = self._solve(rows, fitted, column, residuals[rows])
+        return self.targets - left_out
+
+    def _solve(self, rows: Tensor, fitted: Tensor, column: Tensor, residuals: Tensor) -> Tensor:
+        """Return the residuals [groups, g, k] without each of several groups of one size g."""
+        vectors, size = self.kernel.vectors, rows.shape[1]
+        if size <= vectors.shape[1]:
+            part = vectors[rows]
+            block = -(part * fitted) @ part.transpose(1, 2) - column[rows][:, :, None] * column[rows][:, None, :]
+            block.diagonal(dim1=1, dim2=2).add_(1)
+            return _solve_positive(block, residuals)
+        return torch.stack([self._woodbury(*item, fitted, column) for item in zip(rows, residuals, strict=True)])
+
+    def _woodbury(self, rows: Tensor, residuals: Tensor, fitted: Tensor, column: Tensor) -> Tensor:
+        """Return the residuals of one large group: (I - W W^T)^-1 = I + W (I - W^T W)^-1 W^T."""
+        part, root = self.kernel.vectors[rows], fitted.sqrt()
+        first = int(rows[0])
+        if first not in self._grams:
+            self._grams[first] = part.T @ part
+        r = len(root)
+        inner = torch.empty(r + 1, r + 1, dtype=part.dtype, device=part.device)
+        inner[:r, :r] = -root[:, None] * self._grams[first] * root
+        inner[:r, r] = inner[r, :r] = -root * (part.T @ column[rows])
+        inner[r, r] = -column[rows].square().sum()
+        inner.diagonal().add_(1)
+        product = torch.cat([root[:, None] * (part.T @ residuals), column[rows][None] @ residuals])
+        solved = _solve_positive(inner, product)
+        return residuals + part @ (root[:, None] * solved[:r]) + column[rows][:, None] * solved[r]
+
+
+def _solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
+    """Solve positive definite systems, which rounding may make slightly indefinite."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    return torch.linalg.solve(matrix, right) if bool(info.any()) else torch.cholesky_solve(right, factor)
+
+
+def _blocks_by_size(groups: Tensor) -> list[Tensor]:
+    """Return rows [groups, g] of the groups of each size g, in batches of limited memory."""
+    sizes, order = groups.bincount(), groups.argsort(stable=True)
+    starts = sizes.cumsum(0) - sizes
+    batches: list[Tensor] = []
+    for size in sizes[sizes > 0].unique().tolist():
+        first = starts[sizes == size]
+        rows = order[first[:, None] + torch.arange(size, device=groups.device)]
+        batches += rows.split(max(1, _MAX_ENTRIES // (size * max(size, 1024))))
+    return batches
+
+
+def select_held_out(
+    kernel: Spectrum,
+    targets: Float[Tensor, "n k"],
+    ridges: tuple[float, ...],
+    groups: Int[Tensor, " n"] | None = None,
+) -> tuple[float, Float[Tensor, "n k"]]:
+    """Return the ridge of the smallest held-out squared error, and its predictions.
+
+    With groups the error is followed downhill from the middle of the grid, since each ridge takes one block per group.
+
+    Args:
+        kernel: Decomposition of the kernel.
+        targets: Targets [n, k].
+        ridges: Ridge strengths, in units of the mean eigenvalue.
+        groups: Group of each sample, 0, 1, ...; None for one group per sample.
+    """
+    solver, unit = LeaveGroupOut(kernel, targets, groups), kernel.mean or 1.0
+
+    def evaluate(number: int) -> tuple[float, int, Tensor]:
+        predictions = solver.predictions(ridges[number] * unit)
+        return float((predictions - solver.targets).square().sum()), number, predictions
+
+    if groups is None:
+        _, number, predictions = min(map(evaluate, range(len(ridges))), key=lambda item: item[0])
+        return ridges[number], predictions
+    best = evaluate(len(ridges) // 2)
+    for step in (1, -1):
+        while 0 <= best[1] + step < len(ridges):
+            candidate = evaluate(best[1] + step)
+            if candidate[0] >= best[0]:
+                break
+            best = candidate
+    return ridges[best[1]], best[2]
