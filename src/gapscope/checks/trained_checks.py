@@ -40,7 +40,7 @@ def configuration(context: Context) -> Outcome:
         return Finding(
             text,
             "tune learning rate, epochs and regularization: the data allow more",
-            cost=best.score - accuracy,
+            cost=context.shortfall,
             fixes=("learning rate / 3", "learning rate x 3", "twice the epochs", "less weight decay", "weight decay"),
         )
     if expected is None:
@@ -112,6 +112,7 @@ def dead_units(context: Context) -> Outcome:
     return Finding(
         f"{dead} of {units} units are never active on the training samples, most in {worst[0] or 'the network'}",
         "lower the learning rate or the bias, use LeakyReLU, or make the layer narrower",
+        cost=context.shortfall,
         fixes=("learning rate / 3",),
     )
 
