@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.task import class_logits
 from gapscope.inspection.copies import copy_network
-from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import Features, extract_features
