@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
+from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.checks.expected import Expected, expected_accuracy
 from gapscope.inspection.copies import copy_network
-from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import duplicate_pairs

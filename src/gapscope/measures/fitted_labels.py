@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.base.errors import GapscopeError, InvalidInput
-from gapscope.inspection.losses import class_logits
+from gapscope.base.task import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import Features, extract_features

@@ -238,11 +238,7 @@ def describe_duplicates(duplicates: int, samples: int, other: str = "") -> str:
 def check_prediction_data(samples: Samples, what: str = "A forecast", least: int = MIN_SAMPLES) -> None:
     """Raise InvalidInput unless the targets can be predicted."""
     targets = require_targets(samples.targets, what)
-    if samples.is_dense:
-        raise InvalidInput(
-            f"{what} needs one label per sample, int64 [n]; got {list(targets.shape)}, which are labels of "
-            "positions. Pass one label per sample (one-hot labels: y.argmax(1))."
-        )
+    samples.require_kind(what, "classification", "regression")
     if len(samples) < least:
         raise InvalidInput(f"{what} needs {least} samples or more; got {len(samples)} samples. Pass more.")
     values = targets.unique(dim=0)
