@@ -97,8 +97,8 @@ def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
         print_json({"total": state.total, **asdict(state)})
         return
     typer.echo(
-        f"{pluralize(state.total, 'network')}: {state.finished} finished, {state.diverged} diverged, {state.failed} failed, "
-        f"{state.started} started, {state.waiting} waiting"
+        f"{pluralize(state.total, 'network')}: {state.finished} finished, {state.diverged} diverged, "
+        f"{state.failed} failed, {state.started} started, {state.waiting} waiting"
         + (f", {state.unreadable} unreadable" if state.unreadable else "")
     )
 
