@@ -22,7 +22,8 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
-from gapscope.prediction.forecast import AccuracyForecast, forecast_accuracy
+from gapscope.prediction.forecast import forecast_accuracy
+from gapscope.prediction.forecast_result import AccuracyForecast
 from gapscope.statistics.baselines import LooRow
 from gapscope.training.run_checks import RunState
 

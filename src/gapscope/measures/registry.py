@@ -23,6 +23,7 @@ from gapscope.base.errors import InvalidInput, check_choice, did_you_mean
 from gapscope.base.options import add_common_parameters, check_known
 from gapscope.base.samples import Samples
 from gapscope.base.targets import require_labels
+from gapscope.results.catalogue import Catalogue
 from gapscope.results.estimate import Estimate
 from gapscope.results.readings import Direction, Reading, Readings
 
@@ -274,10 +275,19 @@ def register_measure(
     return register
 
 
-def list_measures() -> dict[str, Measure]:
-    """Return all registered measures by name, sorted, importing those of gapscope first."""
+def list_measures() -> Catalogue[Measure]:
+    """Return all registered measures by name, sorted, importing those of gapscope first (printed as a table)."""
     import_all("gapscope.measures")
-    return dict(sorted(_MEASURES.items()))
+    return Catalogue(dict(sorted(_MEASURES.items())), _describe)
+
+
+def _describe(item: Measure) -> dict[str, str]:
+    return {
+        "needs": ", ".join(item.needs),
+        "cost": item.cost_class,
+        "default": "yes" if item.default else "",
+        "what it measures": item.title,
+    }
 
 
 def get_measure(name: str) -> Measure:
