@@ -181,8 +181,7 @@ class Samples:
         if values is None or self.rows is None or len(values) != self.n_rows:
             return values
         values = values.to_numpy() if hasattr(values, "to_numpy") else values
-        rows: list[int] = self.rows.tolist()  # pyright: ignore[reportUnknownMemberType]
-        return [values[row] for row in rows]
+        return [values[int(row)] for row in self.rows]
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
