@@ -156,7 +156,9 @@ def test_a_large_network_with_better_features_answers_by_them(monkeypatch: pytes
     data = (x, (signal[:, 0] > 0).long())
     assert forecast_accuracy(network, data).combined == ("last hidden features", "NTK")
     monkeypatch.setattr("gapscope.prediction.loo_rows.MANY_PARAMETERS", 10)
-    assert forecast_accuracy(network, data).combined == ("last hidden features",)
+    forecast = forecast_accuracy(network, data)
+    assert forecast.combined == ("last hidden features",)
+    assert any("features carry" in line for line in forecast.sentences)
 
 
 @pytest.mark.parametrize("name", ["kernel_leave_one_out", "extract_features"])
