@@ -130,7 +130,7 @@ def test_features_of_the_caller_make_a_row() -> None:
 
 def test_a_budget_below_a_forward_pass_names_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=60))
-    monkeypatch.setattr("gapscope.prediction.loo_rows.smallest_timing", lambda _: 1000.0)
+    monkeypatch.setattr("gapscope.prediction.loo_rows.forward_seconds", lambda _: 1000.0)
     forecast = forecast_accuracy(untrained(problem, width=16), problem.train)
     assert len(forecast.rows) == 4
     assert any("forward pass" in note and "time_budget=" in note for note in forecast.notes)
