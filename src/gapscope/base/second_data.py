@@ -58,7 +58,7 @@ def _described(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
     """Number the named classes of the second data set as in the first."""
     names, known = second.class_names, first.class_names
-    if names == known:
+    if names == known or second.targets is None:
         return second
     if not names or not known:
         words, numbers = (owner, "the first") if names else ("the first", owner)

@@ -87,10 +87,14 @@ class _LabelParser:
         )
 
 
-def _parse_sample(cell: str, n: int, path: str | Path) -> int:
-    if not _INTEGER.fullmatch(cell.strip()) or not 0 <= int(cell.strip().partition(".")[0]) < n:
-        raise InvalidInput(f"{path} names sample {cell!r}; the data have the samples 0 to {n - 1}.")
-    return int(cell.strip().partition(".")[0])
+def _parse_sample(cell: str, positions: dict[int, int], path: str | Path) -> int:
+    """Return the position of a sample, of which the list has the row in the data."""
+    row = int(cell.strip().partition(".")[0]) if _INTEGER.fullmatch(cell.strip()) else -1
+    if row not in positions:
+        first, last = min(positions), max(positions)
+        more = "" if len(positions) == last - first + 1 else ", less those without a label"
+        raise InvalidInput(f"{path} names sample {cell!r}; the data have the samples {first} to {last}{more}.")
+    return positions[row]
 
 
 def apply_label_corrections(data: Any, path: str | Path) -> Samples:
@@ -114,16 +118,18 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
     if samples.targets is None or samples.is_dense or samples.targets[0].numel() != 1:
         raise InvalidInput("Corrections need one label or target per sample; got none. Pass data as (x, y).")
     table, parser = _read_list(path), _LabelParser(samples)
+    rows = samples.original(range(len(samples))).tolist()
+    positions = {row: position for position, row in enumerate(rows)}
     decisions: dict[int, float | None] = {}
     lines: dict[int, int] = {}
     for line, (sample, label) in enumerate(zip(table["sample"], table["label"], strict=True), start=2):
         if not label.strip() and label not in parser.codes:
             continue
-        index = _parse_sample(sample, len(samples), path)
+        index = _parse_sample(sample, positions, path)
         decision = parser.parse(label, f"{path}, line {line}")
         if index in decisions and decisions[index] != decision:
             raise InvalidInput(
-                f"{path} has two labels for sample {index}, in the lines {lines[index]} and {line}. Leave one of them."
+                f"{path} has two labels for sample {rows[index]}, in the lines {lines[index]} and {line}. Leave one."
             )
         decisions[index], lines[index] = decision, line
     targets, keep = samples.targets.clone(), torch.ones(len(samples), dtype=torch.bool)
@@ -134,4 +140,5 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
             targets[index] = decision
     if not bool(keep.any()):
         raise InvalidInput(f"{path} drops all {len(samples)} samples; one at least must remain.")
-    return replace(samples, targets=targets).subset(torch.nonzero(keep).flatten().to(targets.device))
+    remaining = torch.nonzero(keep).flatten().to(targets.device)
+    return replace(samples, targets=targets).subset(remaining, keeps_rows=samples.rows is not None)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
+from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.data.frames import encode_frame, split_frame
 from gapscope.inspection.validation import unwrap_estimator
@@ -111,6 +112,14 @@ def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None
     if is_restored or not sample_features(samples).shape[1]:
         return None
     return Samples(samples.inputs.cpu(), samples.targets.cpu(), form=samples.form)
+
+
+def _repeated_in_test(samples: Samples, test: Any, rows: Tensor) -> tuple[tuple[int, int], ...]:
+    """Return pairs of rows of the training data and of the test data that repeat each other."""
+    second = as_second(test, samples)
+    pairs = duplicates_in_test(samples, second)
+    test_rows = second.original(torch.arange(len(second)))
+    return tuple((int(rows[i]), int(test_rows[j])) for i, j in pairs)
 
 
 def _assess(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int) -> Assessment:
@@ -245,17 +254,22 @@ def find_label_issues(
         encoded, notes = encode_frame(columns)
         given, data = columns, (encoded, label)
         if test is not None:
-            test = encode_frame(split_frame(test, target)[0], like=encoded)[0]
+            test_columns, test_label = split_frame(test, target)
+            test = (encode_frame(test_columns, like=encoded)[0], test_label)
     issues, _ = _assess(source, data, features, labels, pred_probs, seed)
-    if issues.samples is not None:
-        issues = replace(
-            issues,
-            samples=with_class_names(issues.samples, given),
-            details=sample_details(given, names, len(issues.samples)),
-            notes=(*issues.notes, *notes),
-        )
-    if test is not None:
-        if issues.samples is None:
+    samples = issues.samples
+    if samples is None:
+        if test is not None:
             raise InvalidInput("Got test data as well as a monitor. Pass test= with an untrained network or None.")
-        issues = replace(issues, test_duplicates=duplicates_in_test(issues.samples, as_samples(test)))
+        return issues if precision is None else issues.with_precision(precision)
+    rows = samples.original(torch.arange(len(samples)))
+    issues = replace(
+        issues,
+        indices=rows[issues.indices],
+        conflicts=tuple((int(rows[i]), int(rows[j])) for i, j in issues.conflicts),
+        test_duplicates=() if test is None else _repeated_in_test(samples, test, rows),
+        samples=with_class_names(samples, given),
+        details=sample_details(given, names, int(rows.max()) + 1),
+        notes=(*issues.notes, *notes),
+    )
     return issues if precision is None else issues.with_precision(precision)

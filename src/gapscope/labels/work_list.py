@@ -32,6 +32,9 @@ class _Contents:
     def __init__(self, issues: LabelIssues) -> None:
         self.samples = issues.samples
         self.details = issues.details
+        # samples by their row in the data
+        rows = [] if self.samples is None else self.samples.original(range(len(self.samples))).tolist()
+        self.positions = {row: position for position, row in enumerate(rows)}
         self.table = self._table()
         numbers = None if self.table is None else self.table.select_dtypes("number")
         self.means = None if numbers is None else numbers.mean()
@@ -59,12 +62,13 @@ class _Contents:
         content: dict[str, Any] = {"sample": index, "picture": "", "columns": [], "more": 0, "text": ""}
         content["name"] = self.details.name(index)
         if self.table is not None:
-            row = self.table.iloc[index]
+            is_original = self.details.table is not None
+            row = self.table.iloc[index if is_original else self.positions[index]]
             shown = [*row.items()][:MAX_COLUMNS]
             content["columns"] = [(str(name), _cell(value), self._is_far(name, value)) for name, value in shown]
             content["more"] = len(row) - len(shown)
         elif self.samples is not None:
-            x = self.samples.inputs[index]
+            x = self.samples.inputs[self.positions[index]]
             content["picture"] = data_uri(x) if x.is_floating_point() else ""
             if not content["picture"]:
                 content["text"] = ", ".join(map(_cell, x.flatten()[:MAX_TOKENS].tolist()))
