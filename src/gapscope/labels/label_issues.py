@@ -115,14 +115,6 @@ def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None
     return Samples(samples.inputs.cpu(), samples.targets.cpu(), form=samples.form)
 
 
-def _repeated_in_test(samples: Samples, test: Any, rows: Tensor) -> tuple[tuple[int, int], ...]:
-    """Return pairs of rows of the training data and of the test data that repeat each other."""
-    second = as_second(test, samples)
-    pairs = duplicates_in_test(samples, second)
-    test_rows = second.original(torch.arange(len(second)))
-    return tuple((int(rows[i]), int(test_rows[j])) for i, j in pairs)
-
-
 def _assess(
     source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int, budget: CpuBudget
 ) -> Assessment:
@@ -263,22 +255,21 @@ def find_label_issues(
         encoded, notes = encode_frame(columns)
         given, data = columns, (encoded, label)
         if test is not None:
-            test_columns, test_label = split_frame(test, target)
-            test = (encode_frame(test_columns, like=encoded)[0], test_label)
+            test = encode_frame(split_frame(test, target)[0], like=encoded)[0]
     issues, _ = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
-    samples = issues.samples
-    if samples is None:
-        if test is not None:
+    if issues.samples is not None:
+        issues = replace(
+            issues,
+            samples=with_class_names(issues.samples, given),
+            details=sample_details(given, names, issues.samples.n_rows or len(issues.samples)),
+            notes=(*issues.notes, *notes),
+        )
+    if test is not None:
+        if issues.samples is None:
             raise InvalidInput("Got test data as well as a monitor. Pass test= with an untrained network or None.")
-        return issues if precision is None else issues.with_precision(precision)
-    rows = samples.original(torch.arange(len(samples)))
-    issues = replace(
-        issues,
-        indices=rows[issues.indices],
-        conflicts=tuple((int(rows[i]), int(rows[j])) for i, j in issues.conflicts),
-        test_duplicates=() if test is None else _repeated_in_test(samples, test, rows),
-        samples=with_class_names(samples, given),
-        details=sample_details(given, names, int(rows.max()) + 1),
-        notes=(*issues.notes, *notes),
-    )
+        second = as_second(test, issues.samples)
+        pairs = duplicates_in_test(issues.samples, second)
+        in_test = second.original([j for _, j in pairs]).tolist()
+        issues = replace(issues, test_duplicates=tuple((i, j) for (i, _), j in zip(pairs, in_test, strict=True)))
+    issues = issues.with_row_numbers()
     return issues if precision is None else issues.with_precision(precision)
