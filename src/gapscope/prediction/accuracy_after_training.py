@@ -159,14 +159,19 @@ def estimate_accuracy(
     cannot be estimated, or Ctrl-C interrupts its estimate, there is no A.
 
     There is no estimate for a network unlike those of the fit: features far from their initial values, a kernel that
-    fits any labels, or a leave-one-out accuracy no better than the most frequent class. Common parameters: see
-    `gapscope.prediction`.
+    fits any labels, or a leave-one-out accuracy no better than the most frequent class.
 
     Args:
+        network: The trained classifier.
+        data: Its training data with labels, in any form that `gapscope.measure` takes.
         initial_state: State dictionary before training. None samples initial weights again by every layer's own
             `reset_parameters`: right for networks that were trained from scratch, wrong for fine-tuned ones.
         label_noise: Known fraction of label errors, or the result of `estimate_label_noise`; None estimates it.
         estimator: A fitted estimator; None for the one that comes with the package.
+        level: Nominal coverage of the intervals, in (0, 1).
+        max_exact: Largest number of samples with an exact kernel; above it, `landmarks` samples represent all.
+        landmarks: Number of samples that represent all in a larger kernel (Nystroem approximation).
+        chunk_size: Samples per pass; None for what fits into memory.
         time_budget: CPU seconds for the kernels, None for no limit. Fewer landmarks are used if they would take longer.
 
     Raises:
