@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from scipy import stats
-from torch import nn
+from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import Samples
+from gapscope.base.samples import Samples, pack_inputs
 from gapscope.inspection.validation import ready
 from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.scores import scores_of_predictions, target_variance
 from gapscope.prediction.subset_problems import sample_scores
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.result import Result, axes_or_new
-from gapscope.statistics.baselines import feature_matrix, rbf_ridge
+from gapscope.statistics.baselines import rbf_ridge, sample_features
 from gapscope.statistics.intervals import paired_difference_interval, wilson_interval
 
 if TYPE_CHECKING:
@@ -194,13 +194,27 @@ def _joined(validation: Samples, train: Samples) -> Samples:
     if validation.is_classification != train.is_classification:
         raise InvalidInput("validation and train must have the same kind of targets; got labels and numbers. "
                            "Pass labels (int64) or numbers for both.")  # fmt: skip
-    x, z = validation.inputs.cpu(), train.inputs.cpu()
-    if x.shape[1:] != z.shape[1:] or x.is_floating_point() != z.is_floating_point():
+    pairs = list(zip(_parts(validation), _parts(train), strict=False))
+    if len(pairs) != len(_parts(train)) or any(x.shape[1:] != z.shape[1:] or x.dtype != z.dtype for x, z in pairs):
+        described = [[f"{list(part.shape[1:])} {part.dtype}" for part in _parts(each)] for each in (validation, train)]
         raise InvalidInput(
-            f"validation and train must have inputs of equal shape and dtype; got {list(x.shape[1:])} {x.dtype} and "
-            f"{list(z.shape[1:])} {z.dtype}. Prepare both in the same way."
+            f"validation and train must have inputs of equal shape and dtype; got {', '.join(described[0])} and "
+            f"{', '.join(described[1])}. Prepare both in the same way."
         )
-    return Samples(torch.cat([x, z]), torch.cat([validation.y.cpu(), train.y.cpu()]))
+    inputs, form = pack_inputs([torch.cat(pair) for pair in pairs])
+    return Samples(inputs, torch.cat([validation.y.cpu(), train.y.cpu()]), form)
+
+
+def _parts(samples: Samples) -> tuple[Tensor, ...]:
+    """Return the inputs on the CPU, one tensor each, whatever their layout is."""
+    x = samples.inputs.cpu()
+    return (x,) if samples.form is None else tuple(part.cpu() for part in samples.form.unpack(x))
+
+
+def _count_repeats(samples: Samples) -> int:
+    """Return the number of samples whose inputs repeat those of an earlier one."""
+    flat = torch.cat([part.reshape(len(samples), -1).double() for part in _parts(samples)], 1)
+    return count_duplicates(Samples(flat, samples.y.cpu()))[0]
 
 
 def validated_accuracy(
@@ -242,7 +256,7 @@ def validated_accuracy(
     scores = sample_scores(network, held_out, spread)
     both = _joined(held_out, trained_on)
     # leave-one-out results of an RBF ridge on all samples
-    features, control = feature_matrix(both.inputs), np.zeros(len(both))
+    features, control = sample_features(both), np.zeros(len(both))
     if features.shape[1]:
         control = scores_of_predictions(rbf_ridge(features, both.y).predictions, both, spread)
     m, classes = len(held_out), held_out.is_classification
@@ -266,5 +280,5 @@ def validated_accuracy(
         samples=m,
         effective_samples=effective,
         difference=difference,
-        duplicates=count_duplicates(both)[0] - count_duplicates(trained_on)[0],
+        duplicates=_count_repeats(both) - _count_repeats(trained_on),
     )
