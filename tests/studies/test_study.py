@@ -11,11 +11,13 @@ from typing import Any
 import pandas
 import pytest
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import DataNotFound, InvalidInput
 from gapscope.base.specs import NetworkSpec, RunSpec, TrainingSpec
 from gapscope.cli.study import available, load_study
+from gapscope.data.catalogue import SOURCES
 from gapscope.pools import Pool
 from gapscope_studies.kit.claims import claim
+from gapscope_studies.kit.data import check_complete
 from gapscope_studies.kit.page import BODY, MADE
 from gapscope_studies.kit.provenance import history_in_words, settings_history
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study, run_study
@@ -173,6 +175,22 @@ def test_settings_and_grids_come_from_toml(tmp_path: Path) -> None:
     ]  # fmt: skip
     with pytest.raises(InvalidInput, match="grid must be one of 'a'; got 'b'"):
         where.grid(tmp_path, "b")
+
+
+def test_the_papers_scale_needs_complete_data_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(spec: RunSpec) -> None:
+        raise AssertionError
+
+    setting = RunSettings(scale="paper", work=tmp_path, workers=1, data_root=str(tmp_path), say=lambda line: None)
+    with pytest.raises(DataNotFound):
+        setting.cached("tuning", {"a": partial(never, RunSpec.from_dict({"data": {"name": "cifar10"}}))})
+    digits = RunSpec.from_dict({"data": {"name": "digits"}})
+    monkeypatch.setitem(SOURCES, "digits", replace(SOURCES["digits"], sizes="2,000 + 500"))
+    with pytest.raises(DataNotFound, match="1,297 training"):
+        setting.train("pool", [digits])
+    check_complete([digits.replace({"data.train_size": 1000})], None)
 
 
 @pytest.mark.parametrize("name", available())

@@ -16,11 +16,12 @@ import pytest
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import to_json
 from gapscope.cli.study import available, load_study
-from gapscope_studies.kit import summary
-from gapscope_studies.kit.claims import OUTCOMES, claim, not_run
+from gapscope_studies.kit import overview
+from gapscope_studies.kit.claims import OUTCOMES, ComparisonArm, claim, not_run
+from gapscope_studies.kit.overview import section
 from gapscope_studies.kit.page import BODY, MADE, light_svg, page_of, stored_content
 from gapscope_studies.kit.study import Part, Study
-from gapscope_studies.kit.summary import SCALES, Finding, findings, rows_of, section, stored_claims
+from gapscope_studies.kit.summary import SCALES, Finding, findings, lacks_training, rows_of, stored_claims
 
 NEVER_RUN: Any = None
 STUDY = Study(
@@ -75,6 +76,7 @@ def test_the_section_has_counts_and_a_row_a_claim(results: Path) -> None:
     row = "| Fig. 1: it grows |  | slope: 1 [0.852, 1.15], 6 seeds | **held** | [small: digits; 6 seeds](toy2000/small/"
     decided, rest = text.split("<summary>Not decided: 2 claims")
     assert row in decided and "| Sec. 1: it is beautiful |" in rest and rest.rstrip().endswith("</details>")
+    assert "| new | data: CIFAR-10 | data: digits |" in rest  # what the paper used and what is used here
 
 
 def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) -> None:
@@ -90,6 +92,24 @@ def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) 
     ]
     with pytest.raises(InvalidInput, match="must name one claim; new: 'it falls' names 0"):
         findings(replace(STUDY, findings=(Finding("new", "it falls"),)), results)
+
+
+def test_a_second_claim_stands_in_the_sentence(results: Path) -> None:
+    second = row_of([2.0, 2.0, 2.0]) | {"says": "it shrinks"}
+    write(results, "small", "new", claims=[row_of(VALUES), second])
+    growth = Finding(
+        "new", "it grows", beside="it shrinks", held="{value:.0f} and {beside.value:.0f}, {beside.outcome}."
+    )
+    assert findings(replace(STUDY, findings=(growth,)), results)[0][1].startswith("1 and 2, open.")
+
+
+def test_an_open_claim_lacks_training_or_has_another_reason() -> None:
+    arm = ComparisonArm(name="a", train_accuracy=0.1, chance=0.1, finished=True)
+    doubts = [
+        claim("", "", "", VALUES, above=0.0, compared=(replace(arm, train_accuracy=value),)) for value in (0.1, 1)
+    ]
+    assert [lacks_training(each) for each in doubts] == [True, False]
+    assert not lacks_training(claim("", "", "", VALUES[:3], above=0.0, compared=(replace(arm, train_accuracy=1.0),)))
 
 
 def test_every_finding_of_the_studies_names_a_stored_claim() -> None:
@@ -120,18 +140,19 @@ def test_no_stored_network_at_chance_carries_a_verdict() -> None:
 def test_the_overview_opens_with_findings_by_outcome_and_counts_with_links(monkeypatch: pytest.MonkeyPatch) -> None:
     toy: Any = SimpleNamespace(name="toy", title="A Toy: two")
     sentences = [("open", "It may shrink.", ""), ("held", "It grows.", "")]
-    monkeypatch.setattr(summary, "tally", lambda study, results, ours: [0] * 5 if ours else [1, 0, 2, 0, 0])
-    monkeypatch.setattr(summary, "findings", lambda study, results: sentences)
-    assert summary._tally([toy], Path())[-2:] == ["| [toy](#a-toy-two) | 1 | 0 | 2 | 0 | 0 |", ""]
+    monkeypatch.setattr(overview, "tally", lambda study, results, ours: [0] * 5 if ours else [1, 0, 2, 0, 0])
+    monkeypatch.setattr(overview, "count_lacking_training", lambda study, results, ours: 1)
+    monkeypatch.setattr(overview, "findings", lambda study, results: sentences)
+    assert overview._tally([toy], Path())[-2:] == ["| [toy](#a-toy-two) | 1 | 0 | 2 | 0 | 0 | 1 |", ""]
     held, still_open = ["## What holds", "", "- It grows. (toy)", ""], ["- It may shrink. (toy)", ""]
-    assert summary._findings([toy], Path()) == [*held, "## What is still open", "", *still_open]
-    assert summary._findings([], Path()) == ["No findings yet.", ""]
+    assert overview._findings([toy], Path()) == [*held, "## What is still open", "", *still_open]
+    assert overview._findings([], Path()) == ["No findings yet.", ""]
 
 
 def test_false_discoveries_are_adjusted_over_all_tested_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """Benjamini-Hochberg of .03 among three p-values: .03 * 3 / 2."""
-    monkeypatch.setattr(summary, "p_values", lambda claims: [(0.03, True), (0.5, False), (0.001, True)])
-    sentence = summary._discoveries([], Path())[0]
+    monkeypatch.setattr(overview, "p_values", lambda claims: [(0.03, True), (0.5, False), (0.001, True)])
+    sentence = overview._discoveries([], Path())[0]
     assert sentence.startswith("2 decided claims") and "at most 4.5%; 0 of them" in sentence
 
 

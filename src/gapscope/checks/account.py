@@ -26,6 +26,7 @@ GROUPS = {
     "GS302": "training",
     "GS303": "training",
     "GS401": "training",
+    "GS403": "training",
 }
 
 

@@ -13,16 +13,17 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
+from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.checks.expected import Expected, expected_accuracy
 from gapscope.inspection.copies import copy_network
-from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
-from gapscope.prediction.forecast import AccuracyForecast, forecast_accuracy
+from gapscope.prediction.forecast import forecast_accuracy
+from gapscope.prediction.forecast_result import AccuracyForecast
 from gapscope.statistics.baselines import LooRow
 from gapscope.training.run_checks import RunState
 
@@ -54,6 +55,7 @@ class Context:
         test_network: The network, adapted to their layout; None without both.
         batch_size: Batch size of training.
         seed: Seed of all random numbers.
+        diverged: The network, if its weights are not finite; `prepared` is then None.
         deadline: CPU seconds at which the time budget ends; None without one.
         failures: Reasons why quantities could not be computed, by name.
     """
@@ -70,6 +72,7 @@ class Context:
     batch_size: int | None = None
     seed: int = 0
     deadline: float | None = None
+    diverged: nn.Module | None = None
     failures: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -194,16 +197,14 @@ class Context:
     @cached_property
     def forecast(self) -> AccuracyForecast | None:
         """Accuracy forecast from the data alone (None: the reason is in `failures`)."""
-        return self._try("forecast", lambda: _finished(forecast_accuracy(None, self.data, seed=self.seed)))
+        return self._try("forecast", lambda: forecast_accuracy(None, self.data, seed=self.seed))
 
     @cached_property
     def network_forecast(self) -> AccuracyForecast | None:
         """Accuracy forecast with the network before training, of `samples`."""
         options: dict[str, Any] = {"seed": self.seed, "time_budget": self.seconds_for_kernel}
         samples = self.samples
-        return self._try(
-            "network forecast", lambda: _finished(forecast_accuracy(self.initial_network, samples, **options))
-        )
+        return self._try("network forecast", lambda: forecast_accuracy(self.initial_network, samples, **options))
 
     def kernel(self, name: str = "RBF ridge") -> LooRow | None:
         """Return a row of the forecast of the data; None if it abstains."""
@@ -236,6 +237,18 @@ class Context:
         """Accuracy on new data by the best available route (None: the reason is in `failures`)."""
         return self._try("expected", lambda: expected_accuracy(self))
 
+    @cached_property
+    def shortfall(self) -> float | None:
+        """By how much the best method without the network predicts more than the network (None if it is unknown).
+
+        The accuracy of the network is the expected one, else that on the training samples, which is hardly lower.
+        """
+        if self.is_untrained or not self.is_classifier or self.forecast is None or self.forecast.abstained_because:
+            return None
+        best = max(row.score for row in self.forecast.rows)
+        accuracy = self.train_accuracy if self.expected is None else self.expected.value
+        return max(best - accuracy, 0.0)
+
     def run_state(self) -> RunState:
         """Return the finished training run as the checks of a run see it."""
         monitor, losses = self.monitor, [float(row["train_loss"]) for row in self.history if "train_loss" in row]
@@ -255,10 +268,3 @@ class Context:
         except GapscopeError as error:
             self.failures[name] = str(error)
             return None
-
-
-def _finished(forecast: AccuracyForecast) -> AccuracyForecast:
-    """Return the forecast, or raise again the interrupt that ended it early."""
-    if any(note.startswith("Interrupted") for note in forecast.notes):
-        raise KeyboardInterrupt
-    return forecast

@@ -15,11 +15,6 @@ from gapscope.base.errors import InvalidInput, NotMeasurable
 N_FOLDS = 5
 
 
-def is_estimator(network: Any) -> bool:
-    """Return whether an object is a fitted classifier or regressor in scikit-learn's sense."""
-    return not isinstance(network, torch.nn.Module) and hasattr(network, "fit") and hasattr(network, "predict")
-
-
 class EstimatorScores:
     """Accuracies of a fitted scikit-learn classifier.
 

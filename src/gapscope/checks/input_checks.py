@@ -51,8 +51,10 @@ def scaling(context: Context) -> Outcome:
     interval = None
     if is_table and context.is_classifier and context.most_frequent < 1:
         answer = cost_of_scales(context.data, context.n_classes)
-        cost = max(answer.value, 0.0)
-        interval = (max(answer.low, 0.0), max(answer.high, 0.0))
+        # a kernel machine suffers less from unscaled columns than a network
+        lost = context.shortfall or 0.0
+        cost = max(answer.value, lost)
+        interval = (max(answer.low, 0.0), max(answer.high, lost))
     return Finding(
         evidence,
         "standardize the inputs (mean 0, standard deviation 1) before training",

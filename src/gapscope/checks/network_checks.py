@@ -27,7 +27,7 @@ def signal(context: Context) -> Outcome:
         return Finding(
             "outputs before training are not finite",
             "standardize the inputs, and initialize the layers for their fan-in (torch.nn.init.kaiming_normal_)",
-            cost=shortfall(context),
+            cost=context.shortfall,
             fixes=("standardize inputs", "learning rate / 3"),
         )
     spread = float(outputs.std(0).mean())
@@ -37,17 +37,9 @@ def signal(context: Context) -> Outcome:
     return Finding(
         f"outputs before training {verb}: standard deviation {spread:.2g} over samples",
         "standardize the inputs, and initialize the layers for their fan-in (torch.nn.init.kaiming_normal_)",
-        cost=shortfall(context),
+        cost=context.shortfall,
         fixes=("standardize inputs", "learning rate / 3", "learning rate x 3"),
     )
-
-
-def shortfall(context: Context) -> float | None:
-    """Return by how much an RBF kernel predicts more than the network is expected to (None if it is unknown)."""
-    row = context.kernel()
-    if row is None or context.is_untrained or context.expected is None:
-        return None
-    return max(row.score - context.expected.value, 0.0)
 
 
 N_SAMPLES, MAX_CORRELATION = 64, 0.99
@@ -72,7 +64,7 @@ def indistinguishable(context: Context) -> Outcome:
     return Finding(
         f"the gradients of different samples have a median correlation of {median:.4f}",
         "center the inputs and check their encoding, or use a shallower or normalized network",
-        cost=shortfall(context),
+        cost=context.shortfall,
         fixes=("standardize inputs", "learning rate x 3"),
     )
 

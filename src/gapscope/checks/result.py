@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapscope.base.errors import InvalidInput
 from gapscope.checks.account import Account, make_account, order_findings
+from gapscope.checks.fixes import FIXES, Fix, Spec
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, list_checks
+from gapscope.checks.trials import TriedAdvice
 from gapscope.results.formatting import pluralize
 from gapscope.results.pages import render_fragment, render_page, write_page
 from gapscope.results.result import Result, data_uri, to_builtin
@@ -58,6 +61,8 @@ class CheckResult(Result):
         account: Where the accuracy goes; None without a trained classifier.
         not_judged: Why the accuracy on new data was not judged; empty if it was.
         interrupted: Whether Ctrl-C ended the checks early.
+        tried: Fixes that were tried; the reason if none was; None without `train_fn=`.
+        spec: Training configuration of `train_fn`.
         label_issues: Ranked label issues, if GS102 ran.
         samples: All samples, for thumbnails.
     """
@@ -73,6 +78,8 @@ class CheckResult(Result):
     account: Account | None = None
     not_judged: str = ""
     interrupted: bool = False
+    tried: TriedAdvice | str | None = None
+    spec: Spec | None = None
     label_issues: LabelIssues | None = None
     samples: Samples | None = None
 
@@ -120,6 +127,46 @@ class CheckResult(Result):
         finding = next((finding for finding in self.findings if finding.code == code), None)
         return [] if finding is None else [int(index) for index in finding.indices]
 
+    def with_tried(self, tried: TriedAdvice | str, spec: Spec) -> CheckResult:
+        """Return the result with tried advice: the finding whose fix helps first, no advice that did not help.
+
+        Args:
+            tried: What was tried, or the reason why nothing was.
+            spec: Training configuration.
+        """
+        findings = self.findings
+        if isinstance(tried, TriedAdvice):
+            best = tried.best
+            without = {trial.name for trial in tried.trials if not trial.helps}
+            helped = [finding for finding in findings if best is not None and best.name in finding.fixes]
+            others = [finding for finding in findings if finding not in helped]
+            helped = [replace(finding, action=f"{best.name} (tried)") for finding in helped if best is not None]
+            others = [
+                replace(finding, action=f"nothing that was tried helps ({', '.join(finding.fixes)})")
+                if finding.fixes and set(finding.fixes) <= without
+                else finding
+                for finding in others
+            ]
+            findings = (*helped, *others)
+        return replace(self, findings=findings, tried=tried, spec=spec)
+
+    @property
+    def best_fix(self) -> Fix | None:
+        """The fix that was tried and helps; None if none does."""
+        best = self.tried.best if isinstance(self.tried, TriedAdvice) else None
+        return None if best is None else FIXES[best.name]
+
+    def apply(self) -> tuple[Samples, Spec]:
+        """Return the training samples and the training configuration with the best fix; nothing is trained.
+
+        Raises:
+            InvalidInput: No tried fix helps.
+        """
+        fix = self.best_fix
+        if fix is None or self.samples is None or self.spec is None:
+            raise InvalidInput("No fix was tried that helps. Pass train_fn= to check, or see the findings.")
+        return fix.apply(self.samples, self.spec)
+
     @property
     def headline(self) -> str:
         """The main limit of the network, as one sentence."""
@@ -135,6 +182,13 @@ class CheckResult(Result):
             return LIMITS[supported[0].code[2]]
         limit = LIMITS[self.findings[0].code[2]]
         return f"Not certain: {limit[0].lower()}{limit[1:]}"
+
+    @property
+    def tried_lines(self) -> list[str]:
+        """What was tried, as text; empty without `train_fn=`."""
+        if isinstance(self.tried, TriedAdvice):
+            return self.tried.lines
+        return [] if self.tried is None else [f"tried nothing: {self.tried}"]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -170,6 +224,8 @@ class CheckResult(Result):
             "interrupted": self.interrupted,
             "not_judged": self.not_judged,
             "account": None if self.account is None else to_builtin(self.account),
+            "tried": to_builtin(self.tried) if isinstance(self.tried, TriedAdvice) else self.tried,
+            "best_fix": None if self.best_fix is None else self.best_fix.name,
             "findings": [
                 {
                     "code": f.code,
@@ -201,6 +257,8 @@ class CheckResult(Result):
         ]
         if self.account is not None:
             lines += [*self.account.lines, ""]
+        if self.tried is not None:
+            lines += [*self.tried_lines, ""]
         for finding in self.findings:
             note = " (information)" if is_information(finding.code) else ""
             lines += [
@@ -247,6 +305,7 @@ class CheckResult(Result):
             "headline": self.headline,
             "notes": self.notes,
             "account": account,
+            "tried": self.tried_lines,
             "cards": cards,
             "fine": fine,
             "not_checked": not_checked,

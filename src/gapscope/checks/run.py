@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -14,20 +15,32 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.samples import as_samples
 from gapscope.base.targets import require_targets
+from gapscope.checks.account import order_findings
 from gapscope.checks.context import MAX_SAMPLES, Context
-from gapscope.checks.estimators import EstimatorScores, is_estimator
-from gapscope.checks.registry import Check, NotChecked, Outcome, get_checks, list_checks
+from gapscope.checks.estimators import EstimatorScores
+from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import CheckResult
+from gapscope.checks.trainers import Trainer, make_trainer
+from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.validation import COMPILED, Ready, ready, unwrap_estimator
+from gapscope.prediction.subset_problems import is_estimator
 from gapscope.results.progress import progress
 
 
 def _run(check: Check, context: Context) -> Outcome:
     """Return the outcome of one check, as text with a space before each percent sign."""
     has_network = context.prepared is not None or context.estimator is not None
-    if check.needs_network and not has_network:
-        outcome: Outcome = NotChecked("there is no network")
+    if context.diverged is not None and check.code == "GS302":
+        outcome: Outcome = Finding(
+            "weights hold NaN or infinity: training has diverged",
+            "lower the learning rate, and standardize the inputs",
+            fixes=("learning rate / 3", "standardize inputs"),
+        )
+    elif context.diverged is not None and check.needs_network:
+        outcome = NotChecked("the weights of the network are not finite")
+    elif check.needs_network and not has_network:
+        outcome = NotChecked("there is no network")
     elif check.needs_network and context.prepared is None and not check.generalization:
         outcome = NotChecked("needs a torch network")
     else:
@@ -48,6 +61,8 @@ def check(
     history: Sequence[Mapping[str, Any]] | None = (),
     test: Any = None,
     batch_size: int | None = None,
+    train_fn: Any = None,
+    max_trainings: float = MAX_TRAININGS,
     time_budget: float | None = 60.0,
     ignore: Sequence[str] = (),
     only: Sequence[str] | None = None,
@@ -71,6 +86,12 @@ def check(
         history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, for GS302.
         test: Held-out samples, used by GS401 and GS402 in place of an estimate, and compared with `data` by GS101.
         batch_size: Batch size of training, for GS203.
+        train_fn: Training configuration with which advice is tried (`gapscope.checks.trials`): a function
+            `train_fn(inputs, targets)` that returns a newly trained network, a `TrainingSpec` for copies of `network`
+            (from `initial_state`, else from resampled weights), or True for a scikit-learn estimator. Of a function's
+            keywords `learning_rate`, `epochs`, `batch_size` and `weight_decay`, those with a default are changed by
+            fixes. None tries nothing.
+        max_trainings: Largest cost of tried advice, in trainings on all samples.
         time_budget: Approximate limit in CPU seconds of this process; None for no limit.
         ignore: Codes to omit.
         only: Codes to run; None for all.
@@ -94,7 +115,12 @@ def check(
     context = replace(
         context, monitor=monitor, history=_checked_history(history), batch_size=batch_size, seed=seed, deadline=deadline
     )
+    trainer = None
+    if train_fn is not None:
+        bare = context.diverged if context.prepared is None else context.prepared.bare
+        trainer = make_trainer(train_fn, bare, context.initial_state, context.estimator)
     outcomes: list[Outcome] = []
+    tried: TriedAdvice | str | None = None
     interrupted = False
     with progress("checking", len(checks)) as bar, whole_results():
         try:
@@ -106,11 +132,34 @@ def check(
                 else:
                     outcomes.append(_run(item, context))
                 bar.advance()
+            if trainer is not None:
+                tried = _try_advice(trainer, context, outcomes, max_trainings)
         except KeyboardInterrupt:
             interrupted = True
             done = {outcome.code for outcome in outcomes}
             outcomes += [NotChecked("interrupted", c.code, c.title) for c in checks if c.code not in done]
-    return CheckResult.from_outcomes(outcomes, context, time.process_time() - start, interrupted=interrupted)
+    result = CheckResult.from_outcomes(outcomes, context, time.process_time() - start, interrupted=interrupted)
+    return result if trainer is None else result.with_tried(tried or "interrupted", trainer.spec)
+
+
+def _try_advice(
+    trainer: Trainer, context: Context, outcomes: Sequence[Outcome], max_trainings: float
+) -> TriedAdvice | str:
+    """Return the tried fixes, or the reason why none was tried."""
+    if not context.is_classifier:
+        return "advice is tried for classifiers"
+    findings = order_findings([outcome for outcome in outcomes if isinstance(outcome, Finding)])
+    # the first fix of every finding, then the second ones
+    rounds = zip_longest(*(finding.fixes for finding in findings))
+    suggested = [name for names in rounds for name in names if name is not None]
+    balanced = any(finding.code == "GS104" for finding in findings)
+    try:
+        return try_fixes(
+            trainer, context.everything, trainer.spec, suggested, balanced=balanced, max_trainings=max_trainings,
+            deadline=context.deadline, seed=context.seed,
+        )  # fmt: skip
+    except GapscopeError as error:
+        return str(error).rstrip(".")
 
 
 def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str, Tensor] | None) -> Context:
@@ -128,6 +177,9 @@ def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str
         return Context(
             None, samples, indices, estimator=scores, test=None if held_out is None else as_samples(held_out)
         )
+    if isinstance(network, nn.Module) and has_diverged(network):
+        state = None if initial_state is None else dict(initial_state)
+        return Context(None, samples, indices, diverged=network, initial_state=state)
     prepared = ready(network, samples.subset(indices), needs=("outputs",))
     initial = None if initial_state is None else _checked_state(prepared, initial_state)
     context = Context(prepared, samples, indices, initial_state=initial)
@@ -135,6 +187,11 @@ def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str
         return context
     second = ready(prepared.bare, held_out, needs=("outputs",))
     return replace(context, test=second.samples, test_network=second.network)
+
+
+def has_diverged(network: nn.Module) -> bool:
+    """Return whether weights of a network are NaN or infinite."""
+    return not all(bool(weight.isfinite().all()) for weight in network.parameters() if weight.is_floating_point())
 
 
 def _checked_state(prepared: Ready, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:

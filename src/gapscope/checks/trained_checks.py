@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.task import class_logits
 from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.hooks import forward_hooks, named_modules
-from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.results.estimate import percent
 from gapscope.statistics.intervals import wilson_interval
@@ -40,7 +40,7 @@ def configuration(context: Context) -> Outcome:
         return Finding(
             text,
             "tune learning rate, epochs and regularization: the data allow more",
-            cost=best.score - accuracy,
+            cost=context.shortfall,
             fixes=("learning rate / 3", "learning rate x 3", "twice the epochs", "less weight decay", "weight decay"),
         )
     if expected is None:
@@ -112,6 +112,7 @@ def dead_units(context: Context) -> Outcome:
     return Finding(
         f"{dead} of {units} units are never active on the training samples, most in {worst[0] or 'the network'}",
         "lower the learning rate or the bias, use LeakyReLU, or make the layer narrower",
+        cost=context.shortfall,
         fixes=("learning rate / 3",),
     )
 

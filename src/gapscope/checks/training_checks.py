@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from gapscope.checks.context import Context
-from gapscope.checks.network_checks import shortfall
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.training.run_checks import RUN_CHECKS
 
@@ -22,6 +23,8 @@ def _after_training(code: str) -> None:
             return NotChecked("the network is untrained")
         found = [finding for finding in getattr(context.monitor, "findings", ()) if finding.code == code]
         outcome = check.rule(context.run_state())
+        if code == "GS302" and isinstance(outcome, Finding) and outcome.cost is not None:
+            outcome = replace(outcome, cost=max(outcome.cost, context.shortfall or 0.0))
         # what a monitor found at some epoch stays a finding where the end of the run gives no answer
         return found[0] if found and isinstance(outcome, NotChecked) else outcome
 
@@ -48,7 +51,7 @@ def unchanged(context: Context) -> Outcome:
     }
     stuck = [name for name, weight in same.items() if weight.requires_grad and weight.ndim > 1]
     frozen = [name for name, weight in same.items() if not weight.requires_grad and weight.ndim > 1]
-    lost = shortfall(context)
+    lost = context.shortfall
     names = stuck or frozen
     count = sum(weights[name].numel() for name in names)
     total = sum(weight.numel() for weight in weights.values())

@@ -13,8 +13,8 @@ from gapscope.base.samples import Samples
 FOLDS = 5
 # With fewer samples in the smallest class, some folds would have none of it.
 MIN_PER_CLASS = 5
-# One tree per class and iteration: above this product of columns and classes, trees cost more than all kernels.
-MAX_COLUMNS_TIMES_CLASSES = 150
+# One tree per class and iteration: with more classes or columns, trees cost more than all kernels.
+MAX_CLASSES, MAX_COLUMNS = 5, 100
 MAX_SAMPLES = 200_000
 # Smallest probability: trees without noise would give a single surprising label an infinite loss.
 SMALLEST = 1e-4
@@ -35,7 +35,7 @@ def out_of_fold_log_probabilities(
     """
     inputs = samples.inputs
     is_table = inputs.ndim == 2 and inputs.is_floating_point() and samples.form is None
-    if not is_table or inputs.shape[1] * n_classes > MAX_COLUMNS_TIMES_CLASSES or len(inputs) > MAX_SAMPLES:
+    if not is_table or inputs.shape[1] > MAX_COLUMNS or n_classes > MAX_CLASSES or len(inputs) > MAX_SAMPLES:
         return None
     if int(labels.bincount(minlength=n_classes).min()) < MIN_PER_CLASS:
         return None

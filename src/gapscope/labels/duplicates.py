@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
+from gapscope.labels.picture_copies import are_pictures, copied_pictures
 from gapscope.statistics.baselines import find_nearest, sample_features
 
 # A near-duplicate is closer than this fraction of the median distance to the nearest neighbour.
@@ -31,15 +32,19 @@ def _limit(distances: Tensor) -> float:
 def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
     """Return sorted pairs (i, j), i < j, of nearest neighbours that are near-duplicates.
 
-    Their Euclidean distance on standardized features is below 5 % of the median distance to the nearest neighbour.
-    Beyond 20,000 samples, only exact repeats are found.
+    Their Euclidean distance on standardized features is below 5 % of the median distance to the nearest neighbour. Of
+    pictures, copies that were saved again, resized or mirrored are found as well. Beyond 20,000 samples, only exact
+    repeats are found.
     """
     features = sample_features(samples) if len(samples) <= MAX_SAMPLES else torch.empty(0, 0)
     if not features.shape[1]:
         return exact_repeats(samples.inputs)
     distances, nearest = find_nearest(features)
     close = torch.nonzero(distances[:, 0] <= _limit(distances)).flatten().tolist()
-    return sorted({(min(i, int(nearest[i])), max(i, int(nearest[i]))) for i in close})
+    pairs = {(min(i, int(nearest[i])), max(i, int(nearest[i]))) for i in close}
+    if samples.form is None and are_pictures(samples.inputs):
+        pairs |= set(copied_pictures(samples.inputs))
+    return sorted(pairs)
 
 
 def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int], ...]:
@@ -55,7 +60,11 @@ def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int]
         return tuple((i, j) for j, i in by_test_sample)
     distances, nearest = find_nearest(features[n:], features[:n])
     close = distances[:, 0] <= _limit(find_nearest(features[:n])[0])
-    return tuple((int(nearest[j]), j) for j in torch.nonzero(close).flatten().tolist())
+    pairs = {(int(nearest[j]), j) for j in torch.nonzero(close).flatten().tolist()}
+    if samples.form is None and are_pictures(samples.inputs):
+        known = {j for _, j in pairs}
+        pairs |= {(i, j) for i, j in copied_pictures(samples.inputs, test.inputs) if j not in known}
+    return tuple(sorted(pairs, key=lambda pair: pair[1]))
 
 
 def conflicting_duplicates(samples: Samples) -> tuple[tuple[int, int], ...]:

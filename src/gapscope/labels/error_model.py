@@ -44,6 +44,9 @@ HARDNESS_OF_LOW = 4.0
 MAX_FITTED = 2_000_000  # values of the scores that M and T are fitted to; more samples are not used
 EVEN_ODDS = 1e-30
 Z = 1.645  # two-sided 90 % normal quantile
+# Normal quantile of the upper end. The fraction of contradicted labels exceeds the rate by the mistakes of the
+# predictions, so that a small addition suffices: with 1.645, coverage on the seven data sets was 0.994, not 0.989.
+Z_HIGH = 0.84
 
 
 @dataclass(frozen=True)
@@ -78,14 +81,14 @@ class ErrorProbabilities:
 
 
 def wilson_high(fraction: float, n: int) -> float:
-    """Return the upper end of Wilson's 90 % interval of a fraction of n.
+    """Return the one-sided 80 % upper end of Wilson's interval for a fraction of n.
 
     >>> round(wilson_high(0.0, 100), 4)
-    0.0263
+    0.007
     """
-    middle = fraction + Z * Z / (2 * n)
-    half = Z * math.sqrt(fraction * (1 - fraction) / n + Z * Z / (4 * n * n))
-    return min((middle + half) / (1 + Z * Z / n), 1.0)
+    middle = fraction + Z_HIGH**2 / (2 * n)
+    half = Z_HIGH * math.sqrt(fraction * (1 - fraction) / n + Z_HIGH**2 / (4 * n * n))
+    return min((middle + half) / (1 + Z_HIGH**2 / n), 1.0)
 
 
 def _noise_matrix(expected: Tensor) -> Tensor:

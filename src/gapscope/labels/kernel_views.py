@@ -29,6 +29,9 @@ from gapscope.statistics.baselines import (
 )
 from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
 
+# Trees are not fitted if a kernel machine leaves a smaller cross-entropy (nats): all labels agree with it, nearly.
+SUFFICIENT_LOSS = 0.05
+
 
 @dataclass(frozen=True)
 class ClassView:
@@ -68,13 +71,13 @@ def class_view(method: str, scores: Tensor, labels: Tensor, temperatures: tuple[
 
 def kernel_class_view(method: str, spectrum: Spectrum, labels: Tensor, n_classes: int) -> ClassView:
     """Fit one-hot labels [n, C] with the ridge of the smallest leave-one-out squared error."""
-    targets = target_matrix(labels, n_classes).to(spectrum.vectors.device)
+    targets = target_matrix(labels, n_classes).to(spectrum.device)
     _, loo = select_ridge(spectrum, targets, RIDGES)
     return class_view(method, loo.predictions, labels, SCORE_TEMPERATURES)
 
 
 def _target_view(method: str, spectrum: Spectrum, targets: Tensor) -> TargetView:
-    targets = targets.to(spectrum.vectors.device)
+    targets = targets.to(spectrum.device)
     clipped, ridge, predictions = fit_robustly(spectrum, targets)
     error = float((targets - predictions).abs().sum(1).median())
     return TargetView(method, spectrum, clipped, ridge, predictions, error)
@@ -147,7 +150,9 @@ def class_views(
     views, notes = _kernel_views(network, samples, fit, seed)
     if not views:
         return [], notes
-    scores = out_of_fold_log_probabilities(samples, labels, n_classes, seed=seed)
+    scores = None
+    if min(view.error for view in views) > SUFFICIENT_LOSS:
+        scores = out_of_fold_log_probabilities(samples, labels, n_classes, seed=seed)
     if scores is not None:
         views.append(class_view("boosted trees", scores, labels, LOG_TEMPERATURES))
     return sorted(views, key=lambda view: view.error), notes

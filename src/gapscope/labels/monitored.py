@@ -17,6 +17,7 @@ from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.labels.canary_ranking import rank_label_issues
+from gapscope.labels.error_model import wilson_high
 from gapscope.labels.noise_rate import CanaryMargins, clean_accuracy, noise_rate_interval
 from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate
 
@@ -47,6 +48,10 @@ class MonitoredLabels:
         # if the rate is far too high, the corrected accuracy would be as well
         clean = accuracy if accuracy < MIN_ACCURACY else min(clean_accuracy(accuracy, rate, n_classes), 1.0)
         samples = int((~canaries).sum())
+        # errors that crowd in few classes have larger margins than canaries: all labels that the run contradicts may
+        # be wrong
+        contradicted = float((self.margins[~canaries] < 0).double().mean())
+        high = max(high, wilson_high(contradicted, samples))
         return LabelNoiseEstimate(rate, low, high, clean, samples, accuracy=accuracy).bounded_if_hard()
 
     def rank(self, noise: LabelNoiseEstimate, kernel_margins: Float[Tensor, " n"] | None = None) -> LabelIssues:

@@ -26,9 +26,10 @@ RECALL = 0.9
 MIN_CLEAN_ACCURACY = 0.6
 # The same for regression: below, the residuals of correct targets are as large as those of wrong ones.
 MIN_R_SQUARED = 0.7
-# Below this accuracy on clean labels, the rate is an upper bound only. This and MIN_ABOVE_CHANCE were chosen on data
-# with seeds 0 to 2 and evaluated on others (results/labels/hard_clean.json).
-TIGHT_FROM = 0.85
+# Below this accuracy on clean labels, the rate is an upper bound only. At 0.85, a quarter of the answers on
+# Fashion-MNIST had a lower end above the true rate; the seven other data sets of that evaluation were not affected.
+TIGHT_FROM = 0.88
+# Chosen on data with seeds 0 to 2 and evaluated on others (results/labels/hard_clean.json).
 MIN_ABOVE_CHANCE = 0.3
 # A rate that is far too high makes `clean_accuracy` too high, but its interval is wide: 0.40 in the only such case of
 # 65, at most 0.25 in the others.
@@ -69,7 +70,7 @@ class LabelNoiseEstimate(Result):
     r_squared: float = math.nan
 
     def bounded_if_hard(self, *, hard: bool = False) -> LabelNoiseEstimate:
-        """Return an upper bound (low 0) if under 85 % of clean labels are predicted, or if `hard`."""
+        """Return an upper bound (low 0) if under 88 % of clean labels are predicted, or if `hard`."""
         width = self.high - self.low if math.isnan(self.width) else self.width
         bound = hard or self.is_upper_bound or not self.clean_accuracy >= TIGHT_FROM
         return replace(self, low=0.0 if bound else self.low, width=width, is_upper_bound=bound)

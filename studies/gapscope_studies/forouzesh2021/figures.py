@@ -35,6 +35,8 @@ from gapscope_studies.kit.study import Table
 
 SAME = 1.2  # factor within which two numbers are "the same"
 NEAR = {"above": -math.log10(SAME), "below": math.log10(SAME)}  # of log10 of a ratio
+# Accuracies are the same within two points: a factor of 1.2 of an error near chance would be fifteen.
+NEAR_POINTS = {"above": -2.0, "below": 2.0}
 # what the paper had, where its text or the authors' code says it
 PAPER = {"batch size": "128", "seeds": "10", "epochs": "until the training loss is 1e-5 in 10 epochs"}
 IMAGES = {"data": "CIFAR-10, 1,000 training and 10,000 test images", **PAPER}
@@ -47,13 +49,31 @@ TABLE_1_PAPER = {**POPULAR, "data": "CIFAR-10, 50,000 training images"}
 # --- test loss against sensitivity: Figs. 1 to 5, appendix F
 
 
-def _both(source: str, says: str, first: Table, second: Table, quantity: str, **more: Any) -> list[Claim]:
-    """Return two claims, on S and on L of the first table over the second's (by default < 1)."""
-    more = more or {"below": 0.0}
-    return [
-        ratio_claim(source, says.format(name), first, second, column, f"{name} of {quantity}", **more)
+def _both(source: str, says: str, first: Table, second: Table, quantity: str, *, same: bool = False) -> list[Claim]:
+    """Return claims that S and L of the first table are below the second's, or the `same`, with a control.
+
+    From large weights L is the size of the logits: a network of lower L may classify worse. The control (ours) is the
+    same statement about the test error.
+    """
+    bounds: dict[str, Any] = NEAR if same else {"below": 0.0}
+    claims = [
+        ratio_claim(source, says.format(name), first, second, column, f"{name} of {quantity}", **bounds)
         for name, column in (("S", "s_after"), ("L", "test_loss"))
     ]
+    if "test_accuracy" in first:
+        claims.append(accuracy_control(source, says.format("test error"), first, second, quantity, same=same))
+    return claims
+
+
+def accuracy_control(source: str, says: str, first: Table, second: Table, quantity: str, *, same: bool) -> Claim:
+    """Return the claim that the first table classifies better than the second, or the same."""
+    accuracies = [by_draw(table, "test_accuracy")[0].mean(0) for table in (first, second)]
+    arms = (*arms_of(first), *arms_of(second))
+    bounds = NEAR_POINTS if same else {"above": 0.0}
+    return claim(
+        source, says, f"points of test accuracy, {quantity.replace(' over ', ' minus ')}",
+        100 * (accuracies[0] - accuracies[1]), unit=DRAWS, compared=arms, ours=True, **bounds, **LOGITS,
+    )  # fmt: skip
 
 
 def _nearest(pairs: Iterable[tuple[Any, Any]], sizes: Any) -> tuple[Any, Any]:
@@ -85,7 +105,7 @@ def depth_and_width(table: Table) -> list[Claim]:
     i, j = _nearest(itertools.product(shallow.index, deep.index), product)
     shapes = [f"{table.loc[k, 'n_hidden']:.0f} layers of {table.loc[k, 'width']:.0f}" for k in (j, i)]
     says = "equal (H/2)^M give the same {}"
-    result = _both("Fig. 2(b)", says, table.loc[[j]], table.loc[[i]], " over ".join(shapes), **NEAR)
+    result = _both("Fig. 2(b)", says, table.loc[[j]], table.loc[[i]], " over ".join(shapes), same=True)
     widest = shallow.nlargest(1, "width")
     for width, one in deep[product[deep.index] < 0.99 * float(product[widest.index[0]])].groupby("width"):
         says = f"{deepest:.0f} layers of {width:.0f} have a lower {{}} than {depth:.0f} layers of the largest width"
@@ -141,6 +161,9 @@ def initializations(table: Table) -> list[Claim]:
             ratio_claim("Fig. 3", f"{label} is lowest from He normal weights", groups["he_normal"], groups[best], name,
                         f"{label} of He normal over {best}", below=0.0)
         )  # fmt: skip
+        if name == "test_loss":
+            says, quantity = "the test error is lowest from He normal weights", f"He normal over {best}"
+            claims.append(accuracy_control("Fig. 3", says, groups["he_normal"], groups[best], quantity, same=False))
     others = table[table["family"] != "standard_normal"]
     return [*claims, relation_claim("Fig. 3", "L rises with S without the standard normal networks", others, "s_after")]
 

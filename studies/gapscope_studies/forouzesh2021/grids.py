@@ -46,12 +46,14 @@ def _join(parts: Iterable[Configurations]) -> Configurations:
 
 
 class Families:
-    """Families of configurations at one scale, with its sizes and number of runs."""
+    """Families of configurations at one scale, with its sizes, number of runs, and maximum number of epochs."""
 
-    def __init__(self, setting: RunSettings, runs: int | None = None) -> None:
+    def __init__(self, setting: RunSettings, runs: int | None = None, epochs: int | None = None) -> None:
         self.sizes: Any = setting.read(__file__)
         self.runs: int = runs or self.sizes["runs"]
         self.base = RunSpec.from_dict(self.sizes["base"])
+        if epochs is not None:
+            self.base = self.base.replace({"training.epochs": epochs})
 
     def _configure(
         self, family: str, network: str, options: Iterable[Mapping[str, Any]], changes: Mapping[str, Any] | None = None
@@ -182,4 +184,4 @@ GRIDS: dict[str, Callable[[Families], Configurations]] = {
 
 def make_grid(setting: RunSettings, grid: str, runs: int | None = None) -> Configurations:
     """Return the configurations of a grid, with the scale's number of runs or another."""
-    return GRIDS[grid](Families(setting, runs))
+    return GRIDS[grid](Families(setting, runs, setting.read(__file__).get("until_fitted", {}).get(grid)))

@@ -24,6 +24,12 @@ BOTH_ANSWERS = "the interval holds both answers"
 ABOVE_CHANCE = 0.05
 MIN_UNITS = 6
 LAST_PART, RISE = 0.2, 0.05
+# A loss that starts in the thousands of nats falls within a twentieth of its range for long: it must also stop falling
+# in proportion. A tenth per fifth of the epochs is about where 300 more epochs would leave the order of networks.
+FALL = 0.1
+# Training is finished at a twentieth of the loss of guessing (0.115 nats for ten classes: the geometric mean of the
+# probabilities of the labels is 0.89), whatever the slope: further epochs lower the loss in proportion for ever.
+FITTED_LOSS = 0.05
 CURVE_DIGITS = 3  # of a stored curve
 # largest difference of training accuracies, and of training losses in nats, between the networks that are compared
 REACH = 0.1
@@ -58,7 +64,9 @@ class ComparisonArm:
         if self.finished is not None:
             return self.finished
         if self.loss_curve:
-            return has_flattened((self.loss_curve,), falling=True)
+            # chance 0 is regression, whose loss of guessing is not stored
+            fitted = FITTED_LOSS * -math.log(self.chance) if self.chance > 0 else 0.0
+            return self.loss_curve[-1] <= fitted or has_flattened((self.loss_curve,), falling=True)
         if not self.curve:
             return None
         # a loss that rises says nothing of the end of training unless the training samples are fitted
@@ -102,22 +110,34 @@ def has_flattened(curves: Sequence[Sequence[float]], *, falling: bool = False) -
     """Return whether the mean score over runs stopped improving in the last fifth of epochs.
 
     The straight line through these epochs then gains at most two of its standard errors, or at most a twentieth of the
-    range of the score. Fewer than five epochs do not suffice.
+    range of the score. A loss (`falling`) must also fall by at most a tenth of itself, or not significantly, on the
+    logarithmic scale. Fewer than five epochs do not suffice.
 
     >>> has_flattened([[0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]])
     True
     >>> has_flattened([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
     False
+    >>> has_flattened([[1e5, 1e4, 1e3, 500.0, 250.0, 125.0, 62.0, 31.0]], falling=True)
+    False
     """
     shortest = min((len(curve) for curve in curves), default=0)
     if shortest < 5:
         return False
-    score = np.mean([curve[:shortest] for curve in curves], axis=0) * (-1 if falling else 1)
-    last = score[-max(5, math.ceil(LAST_PART * shortest)) :]
+    score = np.mean([curve[:shortest] for curve in curves], axis=0)
     if not np.isfinite(score).all():
         return True
-    line: Any = stats.linregress(np.arange(len(last)), last)
-    return bool(line.slope <= 2 * line.stderr or line.slope * (len(last) - 1) <= RISE * float(np.ptp(score)))
+    n_last = max(5, math.ceil(LAST_PART * shortest))
+    if not falling:
+        return _gain(score[-n_last:]) <= RISE * float(np.ptp(score))
+    of_range = _gain(-score[-n_last:]) <= RISE * float(np.ptp(score))
+    positive = score[-n_last:].clip(min=np.finfo(float).tiny)
+    return of_range and _gain(-np.log(positive)) <= -math.log(1 - FALL)
+
+
+def _gain(values: np.ndarray) -> float:
+    """Return the rise of the straight line through the values, 0 if it is not significant."""
+    line: Any = stats.linregress(np.arange(len(values)), values)
+    return 0.0 if line.slope <= 2 * line.stderr else float(line.slope) * (len(values) - 1)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -234,6 +254,9 @@ class Claim:
             values[name] = float(values[name])  # JSON stores infinities as strings
         values["values"] = tuple(map(float, values["values"]))
         values["compared"] = tuple(map(ComparisonArm.from_dict, values["compared"]))
+        if math.isfinite(values["low"]) and math.isfinite(values["high"]):
+            least, most = span_of(values["quantity"])
+            values |= {"low": max(values["low"], least), "high": min(values["high"], most)}
         return cls(statement=content["says"], **values)
 
 
@@ -276,6 +299,29 @@ def _size(ours: Interval, paper: float, within: float) -> tuple[str, str]:
     return OPEN, "the sign is right, the interval of the size holds both answers"
 
 
+# beginning of a quantity -> its range; that of a difference ("A minus B") is twice as wide
+SPANS = {
+    "share of": (0.0, 1.0),
+    "fraction of": (0.0, 1.0),
+    "Pearson": (-1.0, 1.0),
+    "Spearman": (-1.0, 1.0),
+    "Kendall": (-1.0, 1.0),
+    "mean tau": (-1.0, 1.0),
+}
+
+
+def span_of(quantity: str) -> tuple[float, float]:
+    """Return the range of a quantity by its name, infinite for one that has none.
+
+    >>> span_of("share of runs"), span_of("Pearson of the logs after minus before"), span_of("validation loss")
+    ((0.0, 1.0), (-2.0, 2.0), (-inf, inf))
+    """
+    low, high = next((span for start, span in SPANS.items() if quantity.startswith(start)), (-math.inf, math.inf))
+    if " minus " in quantity:
+        return low - high, high - low
+    return low, high
+
+
 Coefficient = Callable[[np.ndarray, np.ndarray], float]
 
 
@@ -303,7 +349,13 @@ def relation(
 def estimate(
     source: str, says: str, quantity: str, number: Interval, *, compared: Sequence[ComparisonArm], **options: Any
 ) -> Claim:
-    """Return a claim about a number with its interval (`options`: further fields)."""
+    """Return a claim about a number with its interval (`options`: further fields).
+
+    Ends of the interval beyond the range of the quantity are clipped (see `span_of`): t intervals and widened
+    percentiles do not know it. An infinite interval, of one unit, stays.
+    """
+    if math.isfinite(number.low) and math.isfinite(number.high):
+        number = number.within(*span_of(quantity))
     return Claim(
         source=source, statement=says, quantity=quantity, value=number.value, low=number.low,
         high=number.high, units=number.units, compared=tuple(compared), **options,

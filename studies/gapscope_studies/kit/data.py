@@ -1,9 +1,10 @@
-"""Data sets for studies: image folders, quantiles as classes, and label noise."""
+"""Data sets for studies: completeness, image folders, quantiles as classes, and label noise."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,34 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from gapscope.base.errors import DataNotFound
 from gapscope.base.files import write_atomically
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.data import Problem, inject_label_noise
+from gapscope.base.specs import RunSpec
+from gapscope.data import Problem, inject_label_noise, load_dataset
+from gapscope.data.catalogue import SOURCES
+
+
+def check_complete(specs: Iterable[RunSpec], root: str | None) -> None:
+    """Raise DataNotFound if a data set of these specs is missing or has fewer training samples than they need.
+
+    A spec without `train_size` needs the complete set, whose size the catalogue states.
+    """
+    needed: dict[str, tuple[RunSpec, int]] = {}
+    for spec in specs:
+        complete = re.match(r"[\d,]+", SOURCES[spec.data.name].sizes if spec.data.name in SOURCES else "")
+        most = int(complete.group().replace(",", "")) if complete else 0
+        size = most if spec.data.train_size is None else spec.data.train_size
+        key = f"{spec.data.name} {sorted(spec.data.options.items())}"
+        needed[key] = max(needed.get(key, (spec, 0)), (spec, size), key=lambda pair: pair[1])
+    for spec, size in needed.values():
+        present = len(load_dataset(spec.data.name, root=root, **spec.data.options).train)
+        if present < size:
+            raise DataNotFound(
+                f"'{spec.data.name}' has {present:,} training samples here; the scale 'paper' needs {size:,}. "
+                f"Get the complete set (gapscope data fetch {spec.data.name}), or run --scale small."
+            )
 
 
 def write_images(samples: Samples, folder: Path) -> None:

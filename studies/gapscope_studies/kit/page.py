@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import read_json, to_json, write_atomically
-from gapscope_studies.kit.claims import OUTCOMES, Claim, counts
+from gapscope_studies.kit.claims import HELD, NOT_HELD, OUTCOMES, Claim, counts
 from gapscope_studies.kit.provenance import history_in_words
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def markdown_table(columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str
 def claim_row(claim: Claim) -> list[str]:
     """Return the row of a claim: statement, the paper's number, ours, outcome with reason."""
     outcome, reason = claim.verdict
+    if outcome in (HELD, NOT_HELD) and len(claim.compared) == 1:
+        reason = "; ".join([*([reason] if reason else []), f"{claim.compared[0].name} alone, no networks are compared"])
     paper = "" if claim.paper is None else f"{claim.paper:.4g}"
     statement = f"{claim.source}: {claim.statement}{' (ours)' if claim.ours else ''}"
     number = "" if claim.status or math.isnan(claim.value) else f"{claim.quantity}: {claim.number}"
@@ -125,6 +127,7 @@ def page_of(content: Mapping[str, Any], body: str) -> str:
     page += [f"- Scale {content['scale']}, seeds {_seeds(content['seeds'])}; {cost}."]
     page += [f"- Data by SHA-256 of what was taken: {data}."] if data else []
     page += [f"- Settings: {history}"] if history else []
+    page += [f"- The settings have changed since: {'; '.join(content['outdated'])}."] if content.get("outdated") else []
     return "\n".join(page) + "\n"
 
 

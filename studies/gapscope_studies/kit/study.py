@@ -20,6 +20,7 @@ from gapscope.pools import Grid, Pool
 from gapscope.pools.jobs import run_cached
 from gapscope.results.records import Record
 from gapscope_studies.kit.claims import Claim
+from gapscope_studies.kit.data import check_complete
 from gapscope_studies.kit.page import rewrite, write_index, write_part
 from gapscope_studies.kit.provenance import commit, settings_history
 
@@ -80,6 +81,11 @@ class RunSettings:
         check_choice("grid", name, list(grids))
         return list(Grid.from_dict(grids[name], f"{self.scale}.toml: grids.{name}"))
 
+    def _check_data(self, specs: Sequence[RunSpec]) -> None:
+        """Raise before hours of tuning or training if the data of the paper's scale are missing or partial."""
+        if self.scale == "paper":
+            check_complete(specs, self.data_root)
+
     def train(self, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
         """Train and measure missing `specs` in a pool, and return all their records in order."""
         done = itertools.count(1)
@@ -88,6 +94,7 @@ class RunSettings:
             gap = f"gap {record.gap:.3f}" if record.status == "finished" else record.message
             self.say(f"  {pool}: {next(done)} more networks trained ({record.id}: {record.status}, {gap})")
 
+        self._check_data(specs)
         machine = {"workers": self.workers, "stack": self.stack, "data_root": self.data_root, "device": self.device}
         records = Pool(self.work / pool).run(specs, on_record=report, **machine | options)
         self.spent.update({f"{pool}/{record.id}": record.seconds for record in records})
@@ -95,6 +102,8 @@ class RunSettings:
 
     def cached(self, name: str, jobs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """Return the results of picklable functions, cached in `work`/`name`. See `run_cached`."""
+        arguments = [argument for job in jobs.values() for argument in getattr(job, "args", ())]
+        self._check_data([argument for argument in arguments if isinstance(argument, RunSpec)])
         jobs = {key: partial(_time, job) for key, job in jobs.items()}
         results = run_cached(
             jobs, self.work / name, workers=self.workers,
@@ -169,7 +178,7 @@ class Study:
     @staticmethod
     def write_overview(studies: Sequence[Study], results: Path) -> None:
         """Write the pages about all studies."""
-        from gapscope_studies.kit.summary import write_overview
+        from gapscope_studies.kit.overview import write_overview
 
         write_overview(studies, results)
 
@@ -178,6 +187,17 @@ class Study:
     ) -> list[Path]:
         """Run the parts without a result. `options` are further fields of `RunSettings`."""
         return run_study(self, RunSettings(scale=scale, work=work, **options), results, parts=parts, again=again)
+
+
+def _time_in_words(folder: Path, part: str, scale: str) -> str:
+    """Return how long the stored run of a part took at this scale, else at the small one."""
+    for stored in dict.fromkeys((scale, "small")):
+        path = folder / stored / f"{part}.json"
+        content = read_json(path) if path.exists() else {}
+        seconds = content.get("seconds_of_runs") or content.get("seconds")
+        if seconds:
+            return f"{float(seconds) / 3600:.2g} h of one core when last run at the scale {stored}"
+    return "not timed yet"
 
 
 def run_study(
@@ -195,7 +215,7 @@ def run_study(
         if path.exists() and not again:
             setting.say(f"{part.name}: done already ({path})")
             continue
-        setting.say(f"{part.name}: {part.title}")
+        setting.say(f"{part.name}: {part.title} ({_time_in_words(results / study.name, part.name, setting.scale)})")
         spent = read_json(path)["seconds"] if path.exists() else 0.0
         start = time.perf_counter()
         setting.spent.clear()

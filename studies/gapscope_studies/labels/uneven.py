@@ -5,6 +5,11 @@ cancer, California thirds, ten Gaussian blobs, and two layers of a ResNet-20 on 
 eight others: two tables, Fashion-MNIST, five overlapping Gaussians, a ResNet-44 on CIFAR-10, photographs of flowers and
 of waste (EfficientNet-Lite0, ImageNet), and short texts (MiniLM).
 
+In a first evaluation (subsets 0 to 4), the lower end was above the true rate in a quarter of the answers on
+Fashion-MNIST, and the median width of easy data was 0.129. The lower end then became 0 below 88 % of predicted clean
+labels, in place of 85 %, and the upper end one-sided. The stored result is the second evaluation, on other samples of
+the same sets.
+
 "human" errors lie at samples near other classes, more in some classes than in others: their probability is proportional
 to the doubt of a weak classifier, times a log-normal factor of the class.
 """
@@ -31,7 +36,7 @@ from gapscope_studies.labels.uneven_data import EVALUATED, load_clean
 
 KINDS = ("even", "pairs", "one pair", "two classes", "class-similar", "human")
 RATES = (0.0, 0.05, 0.1, 0.2, 0.4)
-N, SUBSETS, DRAWS = 500, 5, 25
+N, SUBSETS, DRAWS = 500, range(100, 105), 25
 MAX_CLASS_RATE, MAX_SAMPLE_RATE = 0.45, 0.6
 TARGETS = (0.5, 0.7, 0.8, 0.9)
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
@@ -218,4 +223,4 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
     """Return the cells by name."""
-    return {f"uneven {name} {k}": partial(run_cell, name, k) for name in EVALUATED for k in range(SUBSETS)}
+    return {f"uneven {name} {k}": partial(run_cell, name, k) for name in EVALUATED for k in SUBSETS}

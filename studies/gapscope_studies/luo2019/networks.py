@@ -100,13 +100,32 @@ def arm_of(runs: Table, method: str) -> ComparisonArm:
     return make_arm(method, of_method["record"].to_list(), int(of_method["n_classes"].iloc[0]))
 
 
+def accuracy_controls(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Return a row about the accuracy for each row about the loss of two methods without one.
+
+    >>> accuracy_controls([("BN has a lower loss", "BN", "WN", "smaller", "test_loss")])[0][1:5]
+    ('BN', 'WN', 'larger', 'test_accuracy')
+    """
+    has_accuracy = {frozenset(row[1:3]) for row in rows if row[4] == "test_accuracy"}
+    controls = []
+    for statement, one, other, sign, score, *more in rows:
+        if score == "test_loss" and frozenset((one, other)) not in has_accuracy:
+            has_accuracy.add(frozenset((one, other)))
+            fields = {**(more[0] if more else {}), "source": "control", "ours": True}
+            opposite = "larger" if sign == "smaller" else "smaller"
+            controls.append((f"by accuracy: {statement}", one, other, opposite, "test_accuracy", fields))
+    return controls
+
+
 def claims_of(source: str, runs: Table, rows: Sequence[Sequence[Any]]) -> list[Claim]:
     """Return claims that one method has a larger or smaller score than another, seed by seed.
 
-    Rows are the statement, the two methods, "larger" or "smaller", the score, and further fields of the claim.
+    Rows are the statement, the two methods, "larger" or "smaller", the score, and further fields of the claim. A row
+    about the validation loss whose methods have none about the accuracy gets one as a control (ours): a lower loss may
+    be smaller logits alone.
     """
     claims = []
-    for statement, one, other, sign, score, *more in rows:
+    for statement, one, other, sign, score, *more in [*rows, *accuracy_controls(rows)]:
         # a method of fewer seeds is compared on these alone
         common = set.intersection(*(set(runs.loc[runs["method"] == name, "seed"]) for name in (one, other)))
         pair = runs[runs["seed"].isin(common)]

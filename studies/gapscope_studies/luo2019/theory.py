@@ -35,6 +35,10 @@ ZETA = 0.25
 RATE = 0.5
 SLOW = 1e-8
 SEED = 0
+# Table 1 leaves the length L0 of the trained weights arbitrary, and the effective rate is eta gamma0 / L0^2: its sign
+# against SGD's is that of the choice. These are short weights and those of the teacher's length.
+START_LENGTHS = (0.2, 1.0)
+SOON = 10.0  # samples over N, before gamma decay has lengthened the weights
 PARAMETERS = {"gamma": "gain γ", "overlap": "overlap R", "length": "length L"}
 STUDENTS: tuple[Student, ...] = ("relu", "linear")
 Row = dict[str, Any]
@@ -76,6 +80,12 @@ def largest_settling_rate(student: Student, tolerance: float) -> float:
     return (low + high) / 2
 
 
+def effective_rate_after(until: float, start_length: float) -> float:
+    """Return the effective rate of ReLU batch norm over eta, after training from weights of this length."""
+    path = learning_dynamics([until], learning_rate=RATE, zeta=ZETA, length=start_length)
+    return float(effective_learning_rate(1.0, zeta=ZETA, length=float(path.length[-1])))
+
+
 def _row(until: float, approach: Approach, student: Student) -> Row:
     """Return fixed point, rates and stability of one approach, by formulas and integration."""
     common: Any = {"student": student, "zeta": approach.zeta}
@@ -102,7 +112,11 @@ def table_1(setting: RunSettings) -> Outcome:
     gains = (by_name.loc["BN", "largest rate"] - by_name.loc["SGD", "largest rate"]).to_dict()
     apart = (table["γ at the end"] / table["γ0"] - 1).abs().max()
     slopes = (table["λ_R / η of the equations"] / table["λ_R / η, η → 0"] - 1).abs().max()
-    effective = by_name.xs("relu", level="student")["effective rate at the end, over η"]
+    effective = [
+        (length, time, effective_rate_after(time, length))
+        for time in (SOON, scale["until"])
+        for length in START_LENGTHS
+    ]
     claims = [
         identity("Table 1", "gains end at the printed fixed points", "largest relative deviation", apart, below=0.01),
         identity("Table 1", "1 - R decays as the closed eigenvalue says", "largest deviation", slopes, below=0.01),
@@ -110,15 +124,17 @@ def table_1(setting: RunSettings) -> Outcome:
                    paper=2.0, within=1.05) for student, rate in settling.items()),
         identity("Prop. 4", "batch norm's largest rate exceeds SGD's by 2 zeta or more", "smallest excess less 2 zeta",
                  min(gains.values()) - 2 * ZETA, above=-1e-9),
-        identity("Sec. 3.2", "batch norm's effective learning rate is larger than SGD's",
-                 "its rate at the end over eta, less SGD's (ReLU)", effective["BN"] - effective["SGD"], above=0.0),
+        *(identity("Sec. 3.2", "batch norm's effective learning rate is larger than SGD's, from weights of length "
+                   f"{length:g} at t = {time:g}", "its rate over eta, less SGD's (ReLU)", rate - 1, above=0.0,
+                   ours=time != SOON) for length, time, rate in effective),
     ]  # fmt: skip
     return Outcome(
         numbers={"rows": rows, "largest_settling_rate_of_sgd": settling, "gains": gains},
         claims=claims,
         tables={f"Table 1, BN with zeta = {ZETA:g}; the end is at η = {RATE:g}, from (γ, R, L) = (0.5, 0.2, 1)":
                 table},
-        verdict="For zeta > 0 the printed point is fixed to first order in the learning rate alone: L grows.",
+        verdict="For zeta > 0 the printed point is fixed to first order in the learning rate alone: L grows. The "
+        "effective rate eta gamma0 / L^2 depends on the length of the weights, which the paper leaves arbitrary.",
         seeds=[SEED],
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -115,6 +116,20 @@ def test_fully_connected_statistics_are_those_of_the_paper(network: Any) -> None
     torch.testing.assert_close(layer.mean_variance, shrunk / M)
     torch.testing.assert_close(layer.std_variance, shrunk**2 * (layer.excess_kurtosis + 2) / (4 * M))
     torch.testing.assert_close(layer.covariance, shrunk**1.5 * layer.skewness / (2 * M))
+
+
+def test_gauss_newton_of_a_relu_network_is_its_hessian(network: Any) -> None:
+    samples, network = images(N), copy.deepcopy(network)
+    network[9] = nn.ReLU()
+    for name, layer in gamma_decay(network, samples, batch_size=M, covariance="diagonal").items():
+        for part, curvature in (("weight", layer.curvature_gamma), ("bias", layer.curvature_beta)):
+
+            def loss(values: Tensor, parameter: str = f"{name}.{part}") -> Tensor:
+                outputs = torch.func.functional_call(network, {parameter: values}, (samples.inputs,))
+                return nn.functional.cross_entropy(outputs, samples.y)
+
+            hessian = torch.autograd.functional.hessian(loss, network.get_parameter(f"{name}.{part}").detach())
+            torch.testing.assert_close(curvature, hessian.diagonal())
 
 
 def test_squared_score_is_the_printed_fisher_information(network: Any) -> None:

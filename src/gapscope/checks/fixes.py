@@ -1,0 +1,195 @@
+"""Fixes: changes of training data or training configuration that findings advise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.base.specs import PenaltySpec, TrainingSpec
+from gapscope.labels.duplicates import duplicate_pairs
+from gapscope.labels.label_issues import find_label_issues
+
+# A training configuration: a spec, or keyword settings of a training function.
+Spec = TrainingSpec | Mapping[str, Any]
+L2 = "weight"
+# Leave-one-out margin of labels that are contradicted, where no rate of label errors can be estimated: a half of the
+# range, chosen on the data sets of the planted faults.
+CONTRADICTED = -0.5
+# Weight decay where there is none: the middle of the grid of Zhang et al. 2017.
+WEIGHT_DECAY = 5e-3
+
+
+def get_setting(spec: Spec, name: str) -> float | None:
+    """Return a setting of a configuration; None if it has none of this name.
+
+    Args:
+        spec: The configuration.
+        name: "learning_rate", "epochs", "batch_size" or "weight_decay".
+    """
+    if not isinstance(spec, TrainingSpec):
+        return spec.get(name)
+    if name != "weight_decay":
+        return getattr(spec, name)
+    return sum(2 * float(item.options["strength"]) for item in spec.penalties if item.name == L2)
+
+
+def with_setting(spec: Spec, name: str, value: float) -> Spec:
+    """Return the configuration with another value of one setting (see `get_setting`)."""
+    if not isinstance(spec, TrainingSpec):
+        return {**spec, name: value}
+    if name != "weight_decay":
+        return replace(spec, **{name: value})
+    others = tuple(item for item in spec.penalties if item.name != L2)
+    # the penalty strength * |w|^2 has the gradient 2 * strength * w
+    added = (PenaltySpec(name=L2, options={"strength": value / 2}),) if value else ()
+    return replace(spec, penalties=(*others, *added))
+
+
+@dataclass(frozen=True)
+class Fix:
+    """Change of the training data, of the inputs, or of the training configuration.
+
+    Attributes:
+        name: Name, as in `Finding.fixes`.
+        change_data: Training samples to changed ones; None if they stay.
+        change_spec: Configuration to a changed one, or None if it does not apply; None if it stays.
+        scale_inputs: Training samples to a function of inputs, which new data go through as well; None without.
+    """
+
+    name: str
+    change_data: Callable[[Samples], Samples] | None = None
+    change_spec: Callable[[Spec], Spec | None] | None = None
+    scale_inputs: Callable[[Samples], Callable[[Tensor], Tensor]] | None = None
+
+    def apply(self, data: Samples, spec: Spec) -> tuple[Samples, Spec]:
+        """Return changed training samples and configuration.
+
+        Args:
+            data: Training samples.
+            spec: Training configuration.
+
+        Raises:
+            InvalidInput: The fix changes nothing here.
+        """
+        new_spec = spec if self.change_spec is None else self.change_spec(spec)
+        new_data = data if self.change_data is None else self.change_data(data)
+        if self.scale_inputs is not None:
+            new_data = replace(new_data, inputs=self.scale_inputs(data)(new_data.inputs))
+        if new_spec is None or (new_data is data and new_spec == spec):
+            raise InvalidInput(f"The fix {self.name!r} changes nothing here. Choose another one.")
+        return new_data, new_spec
+
+    def map_inputs(self, train: Samples, inputs: Tensor) -> Tensor:
+        """Return new inputs as a network that was trained on the changed samples needs them."""
+        return inputs if self.scale_inputs is None else self.scale_inputs(train)(inputs)
+
+
+def _scaled(name: str, factor: float) -> Callable[[Spec], Spec | None]:
+    def change(spec: Spec) -> Spec | None:
+        value = get_setting(spec, name)
+        if not value:
+            return None
+        is_count = name in ("epochs", "batch_size")
+        return with_setting(spec, name, max(1, round(value * factor)) if is_count else value * factor)
+
+    return change
+
+
+def _more_decay(spec: Spec) -> Spec | None:
+    value = get_setting(spec, "weight_decay")
+    if value is None:
+        return None
+    return with_setting(spec, "weight_decay", 5 * value if value else WEIGHT_DECAY)
+
+
+def _larger_batches(spec: Spec) -> Spec | None:
+    value = get_setting(spec, "batch_size")
+    return None if value is None or value >= 16 else with_setting(spec, "batch_size", 16 * max(1, int(value) // 8))
+
+
+def _suspected(data: Samples) -> tuple[Tensor, Tensor]:
+    """Return indices of suspected labels, and the suggested labels."""
+    try:
+        issues = find_label_issues(None, data)
+    except GapscopeError:
+        return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long)
+    n = issues.n_flagged
+    if issues.flagged is None:
+        n = int((issues.margin < CONTRADICTED).sum())
+    indices, suggested = issues.indices[:n], issues.suggested_labels[:n]
+    differs = suggested != issues.given_labels[:n]
+    return indices[differs], suggested[differs]
+
+
+def _drop_suspected(data: Samples) -> Samples:
+    keep = torch.ones(len(data), dtype=torch.bool)
+    keep[_suspected(data)[0]] = False
+    return data if bool(keep.all()) else data.subset(torch.nonzero(keep).flatten())
+
+
+def _correct_suspected(data: Samples) -> Samples:
+    indices, suggested = _suspected(data)
+    if not len(indices):
+        return data
+    labels = data.y.clone()
+    labels[indices] = suggested.to(labels)
+    return replace(data, targets=labels)
+
+
+def _drop_duplicates(data: Samples) -> Samples:
+    keep = torch.ones(len(data), dtype=torch.bool)
+    keep[[j for _, j in duplicate_pairs(data)]] = False
+    return data if bool(keep.all()) else data.subset(torch.nonzero(keep).flatten())
+
+
+def _balance(data: Samples) -> Samples:
+    """Repeat samples of rare classes until all classes have the same number."""
+    counts = data.y.bincount()
+    most = int(counts.max())
+    if int(counts[counts > 0].min()) == most:
+        return data
+    rows: list[Tensor] = []
+    for label in torch.nonzero(counts).flatten():
+        members = torch.nonzero(data.y == label).flatten()
+        rows.append(members.repeat(-(-most // len(members)))[:most])
+    return data.subset(torch.cat(rows))
+
+
+def _standardize(data: Samples) -> Callable[[Tensor], Tensor]:
+    """Return the standardization of tables per column, of images per channel."""
+    x = data.inputs
+    if not x.is_floating_point() or data.form is not None:
+        raise InvalidInput("Standardization needs one floating point input.")
+    axes = (0, *range(2, x.ndim))
+    mean = x.mean(axes, keepdim=True)
+    spread = x.std(axes, keepdim=True, correction=0)
+    spread = torch.where(spread > 1e-12 * (1 + mean.abs()), spread, torch.ones_like(spread))
+    if bool((mean.abs() < 0.1 * spread).all()) and bool(((spread > 0.8) & (spread < 1.25)).all()):
+        raise InvalidInput("The inputs are standardized already.")
+    return lambda inputs: (inputs - mean.to(inputs)) / spread.to(inputs)
+
+
+# In the order in which they are tried after those of the findings.
+FIXES: dict[str, Fix] = {
+    fix.name: fix
+    for fix in (
+        Fix("learning rate / 3", change_spec=_scaled("learning_rate", 1 / 3)),
+        Fix("learning rate x 3", change_spec=_scaled("learning_rate", 3.0)),
+        Fix("weight decay", change_spec=_more_decay),
+        Fix("standardize inputs", scale_inputs=_standardize),
+        Fix("drop flagged labels", change_data=_drop_suspected),
+        Fix("twice the epochs", change_spec=_scaled("epochs", 2.0)),
+        Fix("larger batches", change_spec=_larger_batches),
+        Fix("less weight decay", change_spec=_scaled("weight_decay", 0.1)),
+        Fix("half the epochs", change_spec=_scaled("epochs", 0.5)),
+        Fix("correct flagged labels", change_data=_correct_suspected),
+        Fix("balance classes", change_data=_balance),
+        Fix("drop duplicates", change_data=_drop_duplicates),
+    )
+}

@@ -1,0 +1,159 @@
+"""Training configurations that tried advice can run: a spec, a function, or a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
+from gapscope.base.randomness import derive_seed
+from gapscope.base.samples import Samples
+from gapscope.base.specs import TrainingSpec
+from gapscope.checks.estimators import EstimatorScores
+from gapscope.checks.fixes import Spec
+from gapscope.inspection.losses import class_logits
+from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.inspection.validation import ready
+from gapscope.networks.initialization import resampled_state
+from gapscope.prediction.row_selection import inputs_of
+from gapscope.prediction.subset_problems import run_configuration
+from gapscope.training.loop import train
+
+# Keyword settings of a training function that fixes change.
+SETTINGS = ("learning_rate", "epochs", "batch_size", "weight_decay")
+# Which samples a trained network classifies correctly, [n].
+Scorer = Callable[[Samples], Tensor]
+
+
+def _scorer(network: nn.Module) -> Scorer:
+    def score(samples: Samples) -> Tensor:
+        prepared = ready(network, samples)
+        with inspection_mode(prepared.network):
+            outputs = network_outputs(prepared.network, prepared.samples.inputs)
+        return class_logits(outputs).argmax(1).cpu() == prepared.samples.y.cpu()
+
+    return score
+
+
+class SpecTrainer:
+    """Trains copies of a network from its initial weights, by a `TrainingSpec`.
+
+    Args:
+        network: The network.
+        spec: Training configuration.
+        initial_state: State dictionary before training; None resamples the weights of every layer.
+    """
+
+    def __init__(self, network: nn.Module, spec: TrainingSpec, initial_state: Mapping[str, Tensor] | None) -> None:
+        self.network, self.spec, self.initial_state = network, spec, initial_state
+
+    def run(self, samples: Samples, spec: Spec, seed: int) -> Scorer:
+        """Train on samples, and return the scorer of the trained network."""
+        assert isinstance(spec, TrainingSpec)
+        with torch.inference_mode(False):
+            network = copy.deepcopy(self.network)
+        state = resampled_state(network) if self.initial_state is None else self.initial_state
+        network.load_state_dict(dict(state))
+        result = train(network, samples, spec, seed=seed)
+        if result.status == "diverged":
+            return lambda scored: torch.zeros(len(scored), dtype=torch.bool)
+        return _scorer(network)
+
+
+class FunctionTrainer:
+    """Calls `train_fn(inputs, targets)`, with those keywords of `SETTINGS` that it takes and that have a default.
+
+    Args:
+        function: The training function; it returns the trained network.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        parameters = inspect.signature(function).parameters
+        self.spec: Spec = {
+            name: parameters[name].default
+            for name in SETTINGS
+            if name in parameters and isinstance(parameters[name].default, int | float)
+        }
+
+    def run(self, samples: Samples, spec: Spec, seed: int) -> Scorer:
+        """Train on samples, and return the scorer of what the function returned.
+
+        Raises:
+            NotMeasurable: The function raised, or returned no network.
+        """
+        assert isinstance(spec, Mapping)
+        try:
+            network = run_configuration(partial(self.function, **spec), inputs_of(samples), samples.y, seed)
+        except GapscopeError as error:
+            raise NotMeasurable(str(error)) from error
+        except Exception as error:
+            line = (str(error).strip().splitlines() or ["no message"])[0][:160]
+            raise NotMeasurable(f"train_fn raised {type(error).__name__}: {line}") from error
+        if not isinstance(network, nn.Module):
+            raise NotMeasurable(
+                f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}"
+            )
+        return _scorer(network)
+
+
+class EstimatorTrainer:
+    """Fits clones of a scikit-learn estimator: only the data can be changed.
+
+    Args:
+        estimator: Scores of the estimator, with which it was passed.
+    """
+
+    def __init__(self, estimator: EstimatorScores) -> None:
+        self.estimator = estimator
+        self.spec: Spec = {}
+
+    def run(self, samples: Samples, spec: Spec, seed: int) -> Scorer:
+        """Fit a clone, and return its scorer."""
+        predict = self.estimator.fit(samples.inputs.cpu().numpy(), samples.y.cpu().numpy())
+
+        def score(scored: Samples) -> Tensor:
+            return torch.from_numpy(predict(scored.inputs.cpu().numpy())) == scored.y.cpu()
+
+        return score
+
+
+Trainer = SpecTrainer | FunctionTrainer | EstimatorTrainer
+
+
+def make_trainer(
+    train_fn: Any, network: nn.Module | None, initial_state: Mapping[str, Tensor] | None, estimator: Any
+) -> Trainer:
+    """Return the trainer of a configuration.
+
+    Args:
+        train_fn: A `TrainingSpec`, a function `train_fn(inputs, targets)` that returns the trained network, or True for
+            a scikit-learn estimator, which is fitted again.
+        network: The network that is checked; needed for a spec.
+        initial_state: Its state dictionary before training.
+        estimator: Scores of a scikit-learn estimator; None without.
+
+    Raises:
+        InvalidInput: `train_fn` is none of these.
+    """
+    if isinstance(train_fn, TrainingSpec) and network is not None:
+        return SpecTrainer(network, train_fn, initial_state)
+    if estimator is not None and train_fn is True:
+        return EstimatorTrainer(estimator)
+    if callable(train_fn):
+        return FunctionTrainer(train_fn)
+    raise InvalidInput(
+        f"train_fn must be a function (inputs, targets) that returns a trained network, a TrainingSpec for a torch "
+        f"network, or True for a scikit-learn estimator; got {train_fn!r}. Pass one of these."
+    )
+
+
+def run_seed(seed: int, split: int) -> int:
+    """Return the seed of all trainings on one split, so that they differ by the fix alone."""
+    return derive_seed(seed, f"tried advice {split}") % 2**31

