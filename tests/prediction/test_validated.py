@@ -121,6 +121,16 @@ def test_regression_is_r2() -> None:
     assert result.low < 0.67 < result.high  # signal 2, noise 1
 
 
+def test_the_names_of_classes_are_those_of_the_training_samples() -> None:
+    x, y = blobs(90, 2)
+    names = np.array(["left", "right"])[y.numpy()]
+    is_right = y[:40] == 1  # a split without one of the classes
+    validation = (x[:40][is_right], names[:40][is_right.numpy()])
+    result = gs.validated_accuracy(linear(0), validation, (x[40:], names[40:]))
+    correct = (linear(0)(validation[0]).argmax(1) == 1).double().mean()
+    assert result.plain_score == pytest.approx(float(correct)) and result.plain_score > 0.5
+
+
 class CountsOnes(nn.Module):
     """Classifies token ids by the number of ones."""
 

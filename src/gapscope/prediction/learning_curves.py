@@ -20,6 +20,7 @@ from gapscope.prediction.continued_runs import kernel_scores, move_towards_kerne
 from gapscope.prediction.extrapolation import Expectation, extrapolate
 from gapscope.prediction.forecast import check_prediction_data, count_duplicates
 from gapscope.prediction.learning_curve_result import LearningCurve, SubsetRun
+from gapscope.prediction.row_selection import for_samples
 from gapscope.prediction.scores import target_variance
 from gapscope.prediction.subset_designs import (
     CONTINUED,
@@ -246,6 +247,8 @@ def learning_curve(
     if times is not None and (groups is not None or design != AUTO):
         raise InvalidInput("times choose the design and the parts; got groups or a design as well. Pass times alone.")
     problem = _problem_of(train_fn, data, score, data_root)
+    if isinstance(problem, NetworkProblem):
+        groups, times = (for_samples(values, problem.samples) for values in (groups, times))
     numbers = group_numbers(groups, len(problem))
     if numbers.max() + 1 < MIN_GROUPS:
         raise InvalidInput(

@@ -179,22 +179,17 @@ def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) 
     return IntervalEstimate(value, value - reach, value + reach)
 
 
-def _checked(network: nn.Module, data: Any, what: str) -> Samples:
-    samples = ready(network, data, needs=("outputs",)).samples
+def _check(samples: Samples, what: str) -> None:
     samples.require_kind("Validated accuracy", "classification", "regression")
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(
             f"{what} must hold {MIN_SAMPLES} samples or more with one label or row of targets each; got {len(samples)} "
             f"samples with targets of shape {list(samples.y.shape)}. Pass more samples, one target each."
         )
-    return samples
 
 
 def _joined(validation: Samples, train: Samples) -> Samples:
     """Return both as one, those of validation first."""
-    if validation.is_classification != train.is_classification:
-        raise InvalidInput("validation and train must have the same kind of targets; got labels and numbers. "
-                           "Pass labels (int64) or numbers for both.")  # fmt: skip
     pairs = list(zip(_parts(validation), _parts(train), strict=False))
     if len(pairs) != len(_parts(train)) or any(x.shape[1:] != z.shape[1:] or x.dtype != z.dtype for x, z in pairs):
         described = [[f"{list(part.shape[1:])} {part.dtype}" for part in _parts(each)] for each in (validation, train)]
@@ -251,8 +246,11 @@ def validated_accuracy(
     >>> round(validated_accuracy(network, (x[:20], y[:20]), (x[20:], y[20:])).score, 2)
     1.0
     """
-    held_out = _checked(network, validation, "validation")
-    trained_on = _checked(network, train, "train")
+    prepared = ready(network, train, needs=("outputs",))
+    # the names of classes and the task are those of the training samples
+    held_out, trained_on = prepared.adapt(validation, "validation").samples, prepared.samples
+    _check(held_out, "validation")
+    _check(trained_on, "train")
     spread = target_variance(held_out)
     scores = sample_scores(network, held_out, spread)
     both = _joined(held_out, trained_on)
