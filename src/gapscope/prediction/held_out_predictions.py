@@ -31,7 +31,7 @@ from gapscope.prediction.held_out_sources import (
     network_kernels,
     out_of_bag,
 )
-from gapscope.prediction.row_selection import as_rows, for_samples, n_rows
+from gapscope.prediction.row_selection import as_rows, n_rows
 from gapscope.prediction.scores import target_variance, variance_of_mean
 from gapscope.prediction.subset_designs import group_numbers
 from gapscope.prediction.subset_problems import NetworkProblem, is_estimator, takes_steps_fraction
@@ -95,8 +95,7 @@ def out_of_sample(
         source, data = unwrap_estimator(source, data)
     samples = as_samples(data)
     _check(samples)
-    groups = for_samples(groups, samples)
-    numbers = _groups(groups, len(samples))
+    numbers = _groups(samples.per_sample(groups), len(samples))
     targets = samples.y.cpu()
     n_classes = int(targets.max()) + 1 if targets.dtype == torch.int64 else targets.shape[1]
     block = None if groups is None else torch.from_numpy(numbers)

@@ -20,7 +20,6 @@ from gapscope.prediction.continued_runs import kernel_scores, move_towards_kerne
 from gapscope.prediction.extrapolation import Expectation, extrapolate
 from gapscope.prediction.forecast import check_prediction_data, count_duplicates
 from gapscope.prediction.learning_curve_result import LearningCurve, SubsetRun
-from gapscope.prediction.row_selection import for_samples
 from gapscope.prediction.scores import target_variance
 from gapscope.prediction.subset_designs import (
     CONTINUED,
@@ -248,7 +247,7 @@ def learning_curve(
         raise InvalidInput("times choose the design and the parts; got groups or a design as well. Pass times alone.")
     problem = _problem_of(train_fn, data, score, data_root)
     if isinstance(problem, NetworkProblem):
-        groups, times = (for_samples(values, problem.samples) for values in (groups, times))
+        groups, times = (problem.samples.per_sample(values) for values in (groups, times))
     numbers = group_numbers(groups, len(problem))
     if numbers.max() + 1 < MIN_GROUPS:
         raise InvalidInput(

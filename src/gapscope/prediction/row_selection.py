@@ -45,18 +45,6 @@ def take_rows(value: Any, indices: np.ndarray) -> Any:
     return value[indices]
 
 
-def for_samples(values: Any, samples: Samples) -> Any:
-    """Return one value per sample of values that were passed for all rows, also for omitted ones.
-
-    Args:
-        values: One value per row that was passed, or per sample; None stays None.
-        samples: The samples, whose `rows` are known if rows were omitted.
-    """
-    if values is None or samples.rows is None or n_rows(values) <= int(samples.rows.max()):
-        return values
-    return take_rows(values, samples.rows.cpu().numpy())
-
-
 def inputs_of(samples: Samples) -> Any:
     """Return the inputs in the user's form: a tensor, a mapping of tensors or a tuple."""
     if samples.form is None:

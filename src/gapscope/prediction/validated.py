@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from scipy import stats
-from torch import Tensor, nn
+from torch import nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import Samples, pack_inputs
+from gapscope.base.samples import Samples
+from gapscope.base.second_data import join_samples
 from gapscope.inspection.validation import ready
 from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.scores import scores_of_predictions, target_variance
@@ -188,31 +188,6 @@ def _check(samples: Samples, what: str) -> None:
         )
 
 
-def _joined(validation: Samples, train: Samples) -> Samples:
-    """Return both as one, those of validation first."""
-    pairs = list(zip(_parts(validation), _parts(train), strict=False))
-    if len(pairs) != len(_parts(train)) or any(x.shape[1:] != z.shape[1:] or x.dtype != z.dtype for x, z in pairs):
-        described = [[f"{list(part.shape[1:])} {part.dtype}" for part in _parts(each)] for each in (validation, train)]
-        raise InvalidInput(
-            f"validation and train must have inputs of equal shape and dtype; got {', '.join(described[0])} and "
-            f"{', '.join(described[1])}. Prepare both in the same way."
-        )
-    inputs, form = pack_inputs([torch.cat(pair) for pair in pairs])
-    return Samples(inputs, torch.cat([validation.y.cpu(), train.y.cpu()]), form)
-
-
-def _parts(samples: Samples) -> tuple[Tensor, ...]:
-    """Return the inputs on the CPU, one tensor each, whatever their layout is."""
-    x = samples.inputs.cpu()
-    return (x,) if samples.form is None else tuple(part.cpu() for part in samples.form.unpack(x))
-
-
-def _count_repeats(samples: Samples) -> int:
-    """Return the number of samples whose inputs repeat those of an earlier one."""
-    flat = torch.cat([part.reshape(len(samples), -1).double() for part in _parts(samples)], 1)
-    return count_duplicates(Samples(flat, samples.y.cpu()))[0]
-
-
 def validated_accuracy(
     network: nn.Module, validation: Any, train: Any, *, baseline: nn.Module | None = None
 ) -> ValidatedAccuracy:
@@ -247,13 +222,13 @@ def validated_accuracy(
     1.0
     """
     prepared = ready(network, train, needs=("outputs",))
-    # the names of classes and the task are those of the training samples
-    held_out, trained_on = prepared.adapt(validation, "validation").samples, prepared.samples
+    trained_on = prepared.samples
+    held_out = prepared.adapt(validation, "validation").samples
     _check(held_out, "validation")
     _check(trained_on, "train")
     spread = target_variance(held_out)
     scores = sample_scores(network, held_out, spread)
-    both = _joined(held_out, trained_on)
+    both = join_samples(held_out, trained_on)
     # leave-one-out results of an RBF ridge on all samples
     features, control = sample_features(both), np.zeros(len(both))
     if features.shape[1]:
@@ -279,5 +254,5 @@ def validated_accuracy(
         samples=m,
         effective_samples=effective,
         difference=difference,
-        duplicates=_count_repeats(both) - _count_repeats(trained_on),
+        duplicates=count_duplicates(both)[0] - count_duplicates(trained_on)[0],
     )
