@@ -52,6 +52,7 @@ class Context:
         monitor: Monitor of the training run.
         history: One mapping per epoch of the training run.
         test: Held-out samples.
+        given: All samples with their row numbers in the data that were passed.
         test_network: The network, adapted to their layout; None without both.
         batch_size: Batch size of training.
         seed: Seed of all random numbers.
@@ -68,6 +69,7 @@ class Context:
     monitor: Any = None
     history: Sequence[Mapping[str, Any]] = ()
     test: Samples | None = None
+    given: Samples | None = None
     test_network: nn.Module | None = None
     batch_size: int | None = None
     seed: int = 0

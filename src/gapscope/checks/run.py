@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.samples import as_samples
+from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.checks.account import order_findings
 from gapscope.checks.context import MAX_SAMPLES, Context
@@ -138,8 +139,19 @@ def check(
             interrupted = True
             done = {outcome.code for outcome in outcomes}
             outcomes += [NotChecked("interrupted", c.code, c.title) for c in checks if c.code not in done]
+    outcomes = [_with_row_numbers(outcome, context) for outcome in outcomes]
     result = CheckResult.from_outcomes(outcomes, context, time.process_time() - start, interrupted=interrupted)
+    if result.label_issues is not None and context.given is not None:
+        issues = replace(result.label_issues, samples=context.given)
+        result = replace(result, label_issues=issues.with_row_numbers())
     return result if trainer is None else result.with_tried(tried or "interrupted", trainer.spec)
+
+
+def _with_row_numbers(outcome: Outcome, context: Context) -> Outcome:
+    """Return an outcome with row numbers of the data that were passed in place of indices of the samples."""
+    if not isinstance(outcome, Finding) or len(outcome.indices) == 0 or context.given is None:
+        return outcome
+    return replace(outcome, indices=tuple(context.given.original(outcome.indices).tolist()))
 
 
 def _try_advice(
@@ -166,26 +178,27 @@ def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str
     """Return the context of a torch network, of a scikit-learn estimator, or of the data alone."""
     held_out = None if test is None else unwrap_estimator(network, test)[1]
     network, data = unwrap_estimator(network, data)
-    samples = as_samples(data)
+    given = as_samples(data)
+    # findings are about indices of these samples; `check` converts them to row numbers at its end
+    samples = replace(given, rows=None, n_rows=0)
     require_targets(samples.targets, "check")
     n = len(samples)
     indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
+    second = None if held_out is None else as_second(held_out, samples)
     if network is None:
-        return Context(None, samples, indices, test=None if held_out is None else as_samples(held_out))
+        return Context(None, samples, indices, test=second, given=given)
     if is_estimator(network):
         scores = EstimatorScores(network, data, held_out)
-        return Context(
-            None, samples, indices, estimator=scores, test=None if held_out is None else as_samples(held_out)
-        )
+        return Context(None, samples, indices, estimator=scores, test=second, given=given)
     if isinstance(network, nn.Module) and has_diverged(network):
         state = None if initial_state is None else dict(initial_state)
-        return Context(None, samples, indices, diverged=network, initial_state=state)
+        return Context(None, samples, indices, diverged=network, initial_state=state, given=given)
     prepared = ready(network, samples.subset(indices), needs=("outputs",))
     initial = None if initial_state is None else _checked_state(prepared, initial_state)
-    context = Context(prepared, samples, indices, initial_state=initial)
+    context = Context(prepared, samples, indices, initial_state=initial, given=given)
     if held_out is None:
         return context
-    second = ready(prepared.bare, held_out, needs=("outputs",))
+    second = prepared.adapt(held_out)
     return replace(context, test=second.samples, test_network=second.network)
 
 
