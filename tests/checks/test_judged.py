@@ -174,7 +174,7 @@ def test_label_errors_cost_a_network_that_memorizes_more() -> None:
 
 def test_twice_the_data_are_worth_what_half_of_them_cost() -> None:
     digits = gs.load_dataset("digits").train
-    samples = Samples(digits.inputs[:100], digits.targets[:100])
+    samples = Samples(digits.inputs[:100], digits.y[:100])
     gain = gain_of_twice_the_data(samples, 10, 0)
     assert 0 < gain.low < gain.value < gain.high < 0.25
     easy = gain_of_twice_the_data(Samples(*blobs()), 3, 0)
