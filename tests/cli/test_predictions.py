@@ -26,7 +26,7 @@ def test_grid_rows_are_named_by_what_varies(tmp_path: Path) -> None:
 
 def test_csv_with_string_labels(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    path.write_text("a,b,label\n" + "".join(f"{i},{i % 5},{'high' if i > 20 else 'low'}\n" for i in range(40)))
+    path.write_text("a,b,label\n" + "".join(f"{i + i % 3},{i % 5},{'high' if i > 20 else 'low'}\n" for i in range(40)))
     shown = CliRunner().invoke(app, ["forecast", str(path)])
     assert shown.exit_code == 3 and "RBF ridge" in shown.output and "0 = 'high'" in shown.output
 

@@ -7,13 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy
+import pandas
 import pytest
 from typer.testing import CliRunner
 
 import gapscope as gs
 from commands import gapscope
 from gapscope.base.errors import InvalidInput
-from gapscope.cli.arguments import read_labelled_csv
+from gapscope.cli.arguments import read_labelled_table
 from gapscope.cli.study import app as study_app
 from gapscope.cli.study import load_study
 
@@ -48,7 +50,7 @@ def _write(path: Path, lines: list[str]) -> Path:
 def test_text_and_missing_values_become_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"{i},{'red' if i % 2 else 'blue'},row {i},{i % 2}" for i in range(30)]
     lines[4] = ",red,row 4,0"
-    features, labels = read_labelled_csv(_write(tmp_path / "a.csv", lines), None)
+    features, labels = read_labelled_table(_write(tmp_path / "a.csv", lines), None)
     assert list(features) == ["size", "colour_blue", "colour_red"]
     assert features.loc[4, "size"] == features["size"].median() and features.loc[4, "colour_red"] == 1.0
     assert labels.tolist() == [i % 2 for i in range(30)]
@@ -57,10 +59,49 @@ def test_text_and_missing_values_become_numbers(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_second_file_gets_the_columns_of_the_first(tmp_path: Path) -> None:
-    first, _ = read_labelled_csv(_write(tmp_path / "a.csv", ["1,red,x,0", "2,blue,y,1"] * 30), None)
-    second, _ = read_labelled_csv(_write(tmp_path / "b.csv", ["1,green,x,0", "2,blue,z,1"] * 30), None, like=first)
+    first, _ = read_labelled_table(_write(tmp_path / "a.csv", ["1,red,x,0", "2,blue,y,1"] * 30), None)
+    second, _ = read_labelled_table(_write(tmp_path / "b.csv", ["1,green,x,0", "2,blue,z,1"] * 30), None, like=first)
     assert list(second) == list(first)
     assert second.iloc[0][["colour_blue", "colour_red"]].sum() == 0.0
+
+
+@pytest.mark.parametrize("command", ["labels", "forecast"])
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [
+        (b"", "empty"),
+        (b"a,b\n", "0 rows"),
+        (b"a\n1\n", "features"),
+        (b"a,b\n1,2\n1,2,3\n", "line 3"),
+        (b"a,label\n1,x\n2,\n3,y\n", "rows 2"),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF", "no text"),
+    ],
+)
+def test_a_file_that_is_no_table_gets_one_sentence(tmp_path: Path, command: str, content: bytes, fact: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    done = gapscope(command, tmp_path / "a.csv")
+    assert done.returncode == 1 and fact in done.stderr and done.stdout == ""
+
+
+def test_row_numbers_do_not_give_the_label_away(tmp_path: Path) -> None:
+    rng = numpy.random.default_rng(0)
+    noise = pandas.DataFrame(rng.normal(size=(90, 3)), columns=["a", "b", "c"]).assign(
+        label=numpy.repeat([0, 1, 2], 30)
+    )
+    noise.to_csv(tmp_path / "indexed.csv")  # with the row number as a first column without a name
+    noise.to_csv(tmp_path / "plain.csv", index=False)
+    rows = [gapscope("forecast", tmp_path / name, "--json") for name in ("indexed.csv", "plain.csv")]
+    first, second = (json.loads(done.stdout)[0] for done in rows)
+    assert "left out" in rows[0].stderr and "left out" not in rows[1].stderr
+    assert first["score"] == second["score"]
+
+
+def test_a_class_named_na_is_a_class(tmp_path: Path) -> None:
+    lines = [f"{k % 3 + k / 100},{('NA', 'EU', 'AS')[k % 3]}" for k in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["size,label", *lines]) + "\n")
+    done = gapscope("labels", tmp_path / "a.csv", "--json")
+    assert {row["given"] for row in json.loads(done.stdout)["rows"]} == {"NA", "EU", "AS"}
+    assert "'NA' is a class (20 samples)" in done.stderr
 
 
 WRONG = [5, 20, 41, 63]

@@ -44,6 +44,35 @@ def test_wide_images_are_cropped_to_their_middle(root: Path) -> None:
     assert torch.equal(image_folder(root, side=4).train.inputs[0], torch.ones(3, 4, 4))
 
 
+@pytest.mark.parametrize("value", [0, 16384, 49151, 65535])
+def test_sixteen_bits_are_scaled(root: Path, value: int) -> None:
+    Image.fromarray(numpy.full((4, 4), value, dtype=numpy.uint16)).save(root / "images" / "train" / "ant" / "0.png")
+    assert image_folder(root, side=4).train.inputs[0].unique().tolist() == [pytest.approx(value / 65535, abs=1 / 255)]
+
+
+@pytest.mark.parametrize(("mode", "colour", "outside"), [("RGBA", 0, 1.0), ("LA", 0, 1.0), ("RGBA", 255, 0.0)])
+def test_a_picture_in_the_alpha_channel_is_seen(root: Path, mode: str, colour: int, outside: float) -> None:
+    pixels = numpy.full((4, 4, len(mode)), colour, dtype=numpy.uint8)
+    pixels[..., -1] = 0
+    pixels[:, :2, -1] = 255
+    Image.fromarray(pixels).save(root / "images" / "train" / "ant" / "0.png")
+    read = image_folder(root, side=4).train.inputs[0]
+    assert (read[..., :2] == colour / 255).all() and (read[..., 2:] == outside).all()
+    opaque = Image.new("RGBA", (4, 4), (10, 20, 30, 255))
+    opaque.save(root / "images" / "train" / "ant" / "0.png")
+    assert (image_folder(root, side=4).train.inputs[0][:, 0, 0] * 255).round().tolist() == [10, 20, 30]
+
+
+def test_hidden_files_and_folders_are_no_images(root: Path) -> None:
+    train = root / "images" / "train"
+    (train / "ant" / "._0.png").write_bytes(b"resource fork of macOS")
+    write(train / "ant" / ".ipynb_checkpoints" / "0-checkpoint.png", (9, 9, 9))
+    write(train / "__MACOSX" / "0.png", (9, 9, 9))
+    write(train / ".ipynb_checkpoints" / "0.png", (9, 9, 9))
+    problem = image_folder(root, side=4)
+    assert problem.class_names == ("ant", "cat") and len(problem.train) == 6
+
+
 def test_another_folder_and_a_test_split_of_the_other_name(root: Path) -> None:
     (root / "images" / "val").rename(root / "images" / "test")
     (root / "images").rename(root / "birds")

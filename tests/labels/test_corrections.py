@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gapscope as gs
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.labels.corrections import drop_word
 
 X = torch.arange(8.0).reshape(4, 2)
@@ -72,9 +72,9 @@ def test_contradicting_lines_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"", "no CSV table"),
-        (b"\xff\xfes\x00a\x00", "could not be read"),
-        (b"sample,label\n0,1,2,3\n0,1\n1,2,3,4,5,6\n", "CSV"),
+        (b"", "empty"),
+        (b"\xff\xfes\x00a\x00", "UTF-16|columns"),
+        (b"sample,label\n0,1,2,3\n0,1\n1,2,3,4,5,6\n", "line 2 has 4"),
         (b"index,label\n0,1\n", "columns sample and label"),
         (b"sample,label\n4,1\n", "0 to 3"),
         (b"sample,label\n0,drop\n1,drop\n2,drop\n3,drop\n", "drops all 4"),
@@ -83,9 +83,9 @@ def test_contradicting_lines_are_named(tmp_path: Path) -> None:
 def test_files_that_are_no_review(tmp_path: Path, content: bytes, match: str) -> None:
     path = tmp_path / "reviewed.csv"
     path.write_bytes(content)
-    with pytest.raises(InvalidInput, match=match):
+    with pytest.raises(GapscopeError, match=match):
         gs.apply_label_corrections((X, torch.tensor([0, 1, 1, 0])), path)
-    with pytest.raises(InvalidInput, match="could not be read"):
+    with pytest.raises(GapscopeError, match="no such file"):
         gs.apply_label_corrections((X, torch.tensor([0, 1, 1, 0])), tmp_path / "missing.csv")
 
 

@@ -12,6 +12,7 @@ import typer
 
 from gapscope.cli.factories import call_factory, is_factory
 from gapscope.cli.options import NETWORK
+from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
     import pandas
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from gapscope.base.specs import RunSpec
     from gapscope.pools.readings import RunOptions
     from gapscope.results.records import Record
+
+
+# rows that a message names
+MAX_NAMED = 10
 
 
 def is_grid(source: Path) -> bool:
@@ -140,34 +145,68 @@ def varied_settings(specs: Sequence[RunSpec]) -> list[str]:
     return [name or spec.network.name for name, spec in zip(names, specs, strict=True)]
 
 
-def read_labelled_csv(
-    path: Path, target: str | None, *, like: pandas.DataFrame | None = None
-) -> tuple[pandas.DataFrame, pandas.Series]:
-    """Read a CSV file as features, text and missing values encoded as numbers, and labels.
+def split_target(table: pandas.DataFrame, target: str | None, path: Path) -> tuple[pandas.DataFrame, pandas.Series]:
+    """Return the other columns and the labels of a table that was read from a file.
 
     Args:
+        table: Table of `read_table`.
+        target: Column of the labels; None for the last one.
+        path: Its file, for messages.
+
+    Raises:
+        InvalidInput: There is no such column or no other, or labels are missing.
+    """
+    from gapscope.base.errors import InvalidInput, did_you_mean
+    from gapscope.data.tables import MISSING_WORDS, SEPARATORS
+
+    names = [str(name) for name in table]
+    if len(names) < 2 or not len(table):
+        raise InvalidInput(
+            f"{path} must have rows, a column of labels and at least one of features, separated by "
+            f"{', '.join(SEPARATORS.values())}; got {pluralize(len(table), 'row')} of {names}."
+        )
+    target = target if target is not None else names[-1]
+    if target not in table:
+        raise InvalidInput(f"{path} has no column {target!r}.{did_you_mean(target, names)}")
+    labels = table[target]
+    if labels.isna().any():
+        rows = (labels.index[labels.isna()] + 1).tolist()
+        more = ", ..." if len(rows) > MAX_NAMED else ""
+        raise InvalidInput(
+            f"{path} needs a label in every row; {len(rows)} of {len(labels)} are missing in column {target!r}: rows "
+            f"{', '.join(map(str, rows[:MAX_NAMED]))}{more}. Fill in these cells, or remove the rows."
+        )
+    words = [word for word in sorted(MISSING_WORDS) if labels.dtype == object and (labels == word).any()]
+    for word in words:
+        n = int((labels == word).sum())
+        typer.echo(f"{target}: {word!r} is a class ({pluralize(n, 'sample')}), not a missing label.", err=True)
+    return table.drop(columns=target), labels
+
+
+def read_labelled_table(
+    path: Path, target: str | None, *, like: pandas.DataFrame | None = None
+) -> tuple[pandas.DataFrame, pandas.Series]:
+    """Read a table as features, text and missing values encoded as numbers, and labels; notes are printed.
+
+    Args:
+        path: CSV or Parquet file (see `gapscope.data.tables.read_table`).
         target: Column of the labels; None for the last one.
         like: Features of another file, whose columns are returned.
 
     Raises:
         InvalidInput: There is no such file or column.
     """
-    import pandas
-
-    from gapscope.base.errors import InvalidInput, did_you_mean
+    from gapscope.base.errors import InvalidInput
     from gapscope.data.frames import encode_frame
+    from gapscope.data.tables import read_table
 
-    if not path.is_file():
-        raise InvalidInput(f"{path} must be a TOML grid, a CSV file or module:function; there is no such file.")
-    table = pandas.read_csv(path)
-    if table.shape[1] < 2:
+    if not path.exists():
         raise InvalidInput(
-            f"{path} must have a column of labels and at least one of features; got {list(table.columns)}."
+            f"{path} must be a table (CSV or Parquet), a TOML grid or module:function; there is no such file."
         )
-    target = target if target is not None else str(table.columns[-1])
-    if target not in table:
-        raise InvalidInput(f"{path} has no column {target!r}.{did_you_mean(target, [str(name) for name in table])}")
-    features, notes = encode_frame(table.drop(columns=target), like=like)
-    for note in notes:
+    table, found = read_table(path)
+    columns, labels = split_target(table, target, path)
+    features, encoded = encode_frame(columns, like=like)
+    for note in (*found, *encoded):
         typer.echo(note, err=True)
-    return features, table[target]
+    return features, labels

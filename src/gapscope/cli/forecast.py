@@ -18,7 +18,7 @@ def _forecasts(
     target: Path, column: str | None, samples: int | None, time_budget: float | None, data_root: str | None
 ) -> dict[str, Any]:
     """Return forecasts by name: of each spec of a grid, of `module:function` or a CSV file."""
-    from gapscope.cli.arguments import is_grid, read_grid, read_labelled_csv
+    from gapscope.cli.arguments import is_grid, read_grid, read_labelled_table
     from gapscope.cli.factories import call_factory, is_factory
     from gapscope.cli.progress import steps
     from gapscope.prediction.forecast import forecast_accuracy
@@ -27,7 +27,7 @@ def _forecasts(
         network, data = call_factory(target, what="network or None")
         return {str(target): forecast_accuracy(network, data, time_budget=time_budget)}
     if not is_grid(target):
-        return {str(target): forecast_accuracy(None, read_labelled_csv(target, column))}
+        return {str(target): forecast_accuracy(None, read_labelled_table(target, column))}
     from gapscope.pools.from_spec import network_from_spec, prepare_data
 
     specs, forecasts = read_grid(target, data_root), {}

@@ -24,7 +24,7 @@ def labels(
     json: bool = JSON,
 ) -> None:
     """Rank samples by the probability that their label is wrong, with or without a network."""
-    from gapscope.cli.arguments import read_labelled_csv
+    from gapscope.cli.arguments import read_labelled_table
     from gapscope.cli.factories import call_factory, is_factory
     from gapscope.cli.output import check_outputs, print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
@@ -35,9 +35,9 @@ def labels(
         if is_factory(target):
             columns, (network, data) = None, call_factory(target, what="network or None")
         else:
-            network, data = None, read_labelled_csv(target, column)
+            network, data = None, read_labelled_table(target, column)
             columns = data[0]
-        held_out = None if test is None else read_labelled_csv(test, column, like=columns)
+        held_out = None if test is None else read_labelled_table(test, column, like=columns)
         issues = find_label_issues(network, data, precision=precision, test=held_out, seed=seed)
     if html is not None:
         issues.write_html(html)

@@ -13,22 +13,26 @@ from gapscope.cli.options import DATA_ROOT, JSON
 
 def _of_table(source: Path, table: Path, target: str | None, groups: str | None) -> tuple[Any, Any, Any]:
     """Return the training function or estimator, the table as data (x, y), and the column of groups."""
-    import pandas
-
     from gapscope.base.errors import InvalidInput, did_you_mean
-    from gapscope.cli.arguments import read_labelled_csv
+    from gapscope.cli.arguments import read_labelled_table
     from gapscope.cli.factories import import_object
+    from gapscope.data.tables import read_table
 
-    features, labels = read_labelled_csv(table, target)
+    features, labels = read_labelled_table(table, target)
     column = None
     if groups is not None:
-        raw = pandas.read_csv(table)
+        raw, _ = read_table(table)
         if groups not in raw:
             raise InvalidInput(f"{table} has no column {groups!r}.{did_you_mean(groups, [str(name) for name in raw])}")
         column = raw[groups].tolist()
         encoded = [name for name in features if str(name) == groups or str(name).startswith(f"{groups}_")]
         features = features.drop(columns=encoded)
     return import_object(source), (features, labels), column
+
+
+def _folder_name(source: Path) -> str:
+    """Return the name of the cache folder of `module:function`."""
+    return re.sub(r"[:/\\]", ".", str(source))
 
 
 def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]]:
@@ -47,7 +51,7 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
             f"{source} must return (train_fn, data) with a function (x, y) -> trained network; got a "
             f"{type(train_fn).__name__}. To evaluate a network use gapscope forecast or gapscope estimate."
         )
-    return [(str(source), re.sub(r"[:/\\]", ".", str(source)), train_fn, data)]
+    return [(str(source), _folder_name(source), train_fn, data)]
 
 
 def _print(curves: dict[str, Any]) -> None:
@@ -102,7 +106,7 @@ def learning_curve(
         runs, group_column = _runs(target, data_root), None
     else:
         train_fn, table, group_column = _of_table(target, data, target_column, groups)
-        runs = [(str(target), str(target).replace(":", "."), train_fn, table)]
+        runs = [(str(target), _folder_name(target), train_fn, table)]
     score_function = None if score is None else import_function(score)
     curves: dict[str, Any] = {}
     with handle_interrupts(resumes=True), steps("training") as show:

@@ -1,16 +1,61 @@
-"""Raw tables as numbers: text as indicators, missing numbers filled."""
+"""Raw tables as numbers: text as indicators, missing numbers filled, numbers of rows left out."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
+import numpy
+
 from gapscope.base.errors import InvalidInput, did_you_mean
+from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
     import pandas
 
 # A column of text with more different values than this, and than half of the rows, is a name and not a category.
 MAX_CATEGORIES = 20
+# Fewer rows may be numbered by chance, or on purpose.
+MIN_ROWS = 10
+# Names of columns that number the rows; the last part of a longer name counts, such as customer_id and customerID.
+_ID_NAME = re.compile(r"(.*[_ .-])?(id|ids|uuid|guid|key|index|idx|row|rows|rownames|nr|no)|", re.IGNORECASE)
+_ID_ENDING = re.compile(r".*[a-z](Id|ID)|Unnamed: \d+")
+SECONDS_PER_DAY = 86_400
+
+
+def _is_row_number(column: pandas.Series) -> bool:
+    """Return whether a column counts the rows: integers, each one more than the one before."""
+    import pandas
+
+    if not pandas.api.types.is_numeric_dtype(column) or len(column) < MIN_ROWS or column.isna().any():
+        return False
+    return bool((numpy.diff(column.to_numpy(dtype=float)) == 1).all())
+
+
+def _is_identifier(name: str, column: pandas.Series) -> bool:
+    """Return whether a column has the name of an identifier and a different value in each row (no decimals)."""
+    import pandas
+
+    if len(column) < MIN_ROWS or not (_ID_NAME.fullmatch(name) or _ID_ENDING.fullmatch(name)):
+        return False
+    if pandas.api.types.is_float_dtype(column) and not (column.dropna() % 1 == 0).all():
+        return False
+    return column.nunique(dropna=False) == len(column)
+
+
+def _dates_as_days(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
+    """Replace dates and durations by days, and return the names of these columns."""
+    import pandas
+
+    names: list[str] = []
+    for name in frame.columns:
+        column = frame[name]
+        if pandas.api.types.is_datetime64_any_dtype(column):
+            column = column.dt.tz_localize(None) - pandas.Timestamp(0)  # the same days in every part of the data
+        if pandas.api.types.is_timedelta64_dtype(column):
+            frame = frame.assign(**{name: column.dt.total_seconds() / SECONDS_PER_DAY})
+            names.append(str(name))
+    return frame, names
 
 
 def encode_frame(
@@ -19,7 +64,8 @@ def encode_frame(
     """Return a frame of numbers, and notes about what was changed.
 
     Text columns become one column per value, those of which nearly every row has a different value are dropped, and
-    missing numbers are filled with the median of their column.
+    missing numbers are filled with the median of their column. Dates become days since 1970. Empty columns,
+    and columns that number or identify the rows, are left out: where rows are sorted, such numbers give the label away.
 
     Args:
         frame: Columns of numbers and text.
@@ -27,17 +73,36 @@ def encode_frame(
     """
     import pandas
 
+    notes: list[str] = []
+    frame, dates = _dates_as_days(frame)
+    if dates:
+        notes.append(f"{', '.join(dates)}: days since 1970.")
+    # the columns of a second part are those of the first, whatever its own rows look like
+    empty = [] if like is not None else [name for name in frame if frame[name].isna().all()]
+    frame = frame.drop(columns=empty)
+    if empty:
+        notes.append(f"{', '.join(map(str, empty))}: left out, since it is empty.")
     text = [name for name in frame if not pandas.api.types.is_numeric_dtype(frame[name])]
     names = [name for name in text if frame[name].nunique() > max(MAX_CATEGORIES, len(frame) // 2)]
+    numbering = [name for name in frame if _is_row_number(frame[name]) or _is_identifier(str(name), frame[name])]
+    if like is not None:
+        names, numbering = [], []
+    if not set(frame.columns) - set(names) - set(numbering):  # at least one column must remain
+        numbering = []
+    frame = frame.drop(columns=numbering)
+    if numbering:
+        listed = ", ".join(str(name) or "a column without a name" for name in numbering)
+        notes.append(f"{listed}: left out, since it numbers or identifies the rows, which can give the label away.")
+    text = [name for name in text if name not in numbering]
+    names = [name for name in names if name not in numbering]
     categories = [name for name in text if name not in names]
     missing = int(frame.drop(columns=text).isna().sum().sum())
-    notes: list[str] = []
     if names:
         notes.append(f"{', '.join(map(str, names))}: dropped, since nearly every row has a different value.")
     if categories:
         notes.append(f"{', '.join(map(str, categories))}: one column per value.")
     if missing:
-        notes.append(f"{missing} missing numbers: filled with the median of their column.")
+        notes.append(f"{pluralize(missing, 'missing number')}: filled with the median of the column.")
     encoded = pandas.get_dummies(frame.drop(columns=names), columns=categories, dtype=float)
     encoded = encoded.fillna(encoded.median())
     if like is not None:

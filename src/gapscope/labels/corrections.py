@@ -12,6 +12,7 @@ import torch
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
+from gapscope.data.tables import read_cells
 from gapscope.labels.sample_details import with_class_names
 from gapscope.results.csv_files import from_csv_cell
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import pandas
 
 DROP = "drop"
-SEPARATORS = (",", ";", "\t")
 # Spreadsheet programs may add ".0" to whole numbers. Python's int() and float() also read "1_0" as 10.
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -40,20 +40,7 @@ def drop_word(class_names: Sequence[str]) -> str:
 
 def _read_list(path: str | Path) -> pandas.DataFrame:
     """Return the cells of a reviewed list as text, with the columns `sample` and `label`."""
-    import pandas
-
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(
-            f"{path} could not be read ({type(error).__name__}); a CSV file in UTF-8 is needed. Save it as CSV UTF-8."
-        ) from None
-    first_line = text.partition("\n")[0]
-    separator = max(SEPARATORS, key=first_line.count)
-    try:
-        table = pandas.read_csv(Path(path), dtype=str, keep_default_na=False, sep=separator, encoding="utf-8-sig")
-    except (ValueError, pandas.errors.ParserError) as error:
-        raise InvalidInput(f"{path} is no CSV table: {str(error).strip()}. Save the reviewed list as CSV.") from None
+    table, _ = read_cells(path)
     table.columns = [from_csv_cell(str(name)) for name in table.columns]
     if not {"sample", "label"} <= set(table.columns):
         raise InvalidInput(f"{path} must have the columns sample and label; got {', '.join(table.columns)}.")
@@ -119,8 +106,9 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
         The samples that remain, in their order, with corrected labels.
 
     Raises:
-        InvalidInput: The file cannot be read, a column is missing, an index is outside the data, a label is unknown,
-            lines contradict each other, or no sample would remain.
+        UnreadableFile: The file is missing, empty or no CSV table.
+        InvalidInput: A column is missing, an index is outside the data, a label is unknown, lines contradict each
+            other, or no sample would remain.
     """
     samples = with_class_names(as_samples(data), data)
     if samples.targets is None or samples.is_dense or samples.targets[0].numel() != 1:

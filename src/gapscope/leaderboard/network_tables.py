@@ -56,15 +56,11 @@ class NetworkTable:
 
 def read_csv_table(path: Path) -> pandas.DataFrame:
     """Read a CSV file with a header line, or raise UnreadableFile."""
-    import pandas
+    from gapscope.data.tables import read_table  # gapscope.data loads torch
 
-    try:
-        table = pandas.read_csv(path)
-    except FileNotFoundError:
-        raise UnreadableFile(f"{path} must be a CSV file or a pool folder; there is no such file.") from None
-    except (ValueError, OSError) as error:
-        raise UnreadableFile(f"{path} must be a CSV file with a header line; reading it failed: {error}.") from None
-    return table
+    if not path.exists():
+        raise UnreadableFile(f"{path} must be a CSV file or a pool folder; there is no such file.")
+    return read_table(path)[0]
 
 
 def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:

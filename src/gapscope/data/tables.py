@@ -1,0 +1,265 @@
+"""Tables of users as files: CSV of any encoding and separator, and Parquet.
+
+Whatever is guessed is said in a note: encoding, separator, decimal commas, a missing header line, words that stand for
+missing numbers. Lines with more or fewer fields than the others are refused, because they shift columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gapscope.base.errors import MissingExtra, UnreadableFile
+from gapscope.results.formatting import pluralize
+
+if TYPE_CHECKING:
+    import pandas
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+# in a column of numbers these are missing numbers, in a column of text they are values
+MISSING_WORDS = frozenset({"NA", "N/A", "n/a", "na", "NaN", "nan", "null", "NULL", "None", "#N/A", "-", "?"})
+BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+NOT_TEXT = {b"PK\x03\x04": "a spreadsheet or zip file", b"\xd0\xcf\x11\xe0": "an old spreadsheet file"}
+N_EXAMINED = 100  # lines that decide separator and header
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Return the content of a file, unpacked if it is gzipped."""
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except FileNotFoundError:
+        raise UnreadableFile(f"{path} must be a table; there is no such file. Check the path.") from None
+    except IsADirectoryError:
+        raise UnreadableFile(f"{path} must be a table; it is a folder. Pass the path of a file.") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise UnreadableFile(f"{path} must be a table that can be read; reading it failed: {error}.") from None
+
+
+def _decode(content: bytes, path: Path) -> tuple[str, str]:
+    """Return the text of a file, and its encoding if that is not UTF-8."""
+    kind = next((kind for start, kind in NOT_TEXT.items() if content.startswith(start)), None)
+    if kind is not None:
+        raise UnreadableFile(f"{path} must be a CSV or Parquet file; it is {kind}. Save the table as CSV (UTF-8).")
+    marked = next((name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), None)
+    # text in UTF-16 without a mark has a zero in nearly every second byte
+    half = len(content[:4000]) // 2
+    zeros = [content[:4000][start::2].count(0) for start in (0, 1)]
+    if marked is None and max(zeros) > 0.4 * half:
+        marked = "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
+    try:
+        text = content.decode(marked or "utf-8")
+        encoding = "" if marked in (None, "utf-8-sig") else "UTF-16"
+    except UnicodeDecodeError:
+        if marked is not None:
+            raise UnreadableFile(f"{path} must be text; its {marked} is damaged. Save it as CSV (UTF-8).") from None
+        text = content.decode("cp1252", errors="replace")
+        encoding = "Latin-1 (Windows-1252)"
+    if "\0" in text:
+        raise UnreadableFile(
+            f"{path} must be a CSV or Parquet file; it holds bytes that are no text. Pass another file."
+        )
+    return text.replace("\r\n", "\n").replace("\r", "\n"), encoding
+
+
+def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of the line and the fields of every row that is not blank."""
+    reader = csv.reader(io.StringIO(text), delimiter=separator)
+    for row in reader:
+        if row:
+            yield reader.line_num, row
+
+
+def _first_rows(text: str, separator: str) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for _, row in _rows(text, separator):
+        rows.append(row)
+        if len(rows) == N_EXAMINED:
+            break
+    return rows
+
+
+def _find_separator(text: str) -> str:
+    """Return the separator that cuts most lines into as many fields as the first one."""
+
+    def quality(separator: str) -> tuple[float, int]:
+        widths = [len(row) for row in _first_rows(text, separator)]
+        if not widths or widths[0] == 1:
+            return 0.0, 0
+        return sum(width == widths[0] for width in widths) / len(widths), widths[0]
+
+    return max(SEPARATORS, key=quality)
+
+
+def _extra_fields(text: str, separator: str, path: Path) -> int:
+    """Return by how many fields every row exceeds the first one (0 or 1).
+
+    Raises:
+        UnreadableFile: The rows differ in their number of fields.
+    """
+    if '"' in text:
+        widths = [(line, len(row)) for line, row in _rows(text, separator)]
+    else:
+        lines = enumerate(text.split("\n"), start=1)
+        widths = [(number, line.count(separator) + 1) for number, line in lines if line.strip()]
+    heads, first = widths[0][1], widths[min(1, len(widths) - 1)][1]
+    expected = first if first == heads + 1 else heads
+    for line, width in widths[1:]:
+        if width != expected:
+            raise UnreadableFile(
+                f"{path}, line {line} has {width} fields where {expected} are needed, separated by "
+                f"{SEPARATORS[separator]}. Correct the line; put text that contains the separator into quotes."
+            )
+    return expected - heads
+
+
+def _parse(text: str, separator: str, path: Path, **options: Any) -> pandas.DataFrame:
+    import pandas
+
+    try:
+        return pandas.read_csv(io.StringIO(text), sep=separator, keep_default_na=False, index_col=False, **options)
+    except ValueError as error:
+        raise UnreadableFile(f"{path} must be a CSV file; reading it failed: {str(error).strip()}.") from None
+
+
+def _load_text(path: Path) -> tuple[str, str, int, list[str]]:
+    """Return text, separator, number of extra fields per row and notes of a CSV file."""
+    text, encoding = _decode(_read_bytes(path), path)
+    if not text.strip():
+        raise UnreadableFile(f"{path} must hold a table; it is empty. Pass another file.")
+    try:
+        separator = _find_separator(text)
+        extra = _extra_fields(text, separator, path)
+    except csv.Error as error:
+        raise UnreadableFile(f"{path} must be a CSV file; {error}. Is a quote not closed?") from None
+    notes: list[str] = []
+    if encoding:
+        notes.append(f"{path} is read as {encoding}, not UTF-8.")
+    if separator != ",":
+        notes.append(f"{path}: columns are separated by {SEPARATORS[separator]}.")
+    return text, separator, extra, notes
+
+
+def read_cells(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
+    """Return the cells of a CSV file with a header line as text, and notes about its encoding and separator.
+
+    Args:
+        path: File in UTF-8, UTF-16 or Latin-1, with commas, semicolons, tabs or vertical bars.
+
+    Raises:
+        UnreadableFile: The file is missing, empty or no text, or its lines differ in their number of fields.
+    """
+    path = Path(path)
+    text, separator, _, notes = _load_text(path)
+    return _parse(text, separator, path, dtype=str), tuple(notes)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _lacks_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row looks like data: numbers, and values that its columns hold below."""
+    first, below = rows[0], rows[1:]
+    values = [{row[k] for row in below if k < len(row)} for k in range(len(first))]
+    is_number = [_is_number(cell) for cell in first]
+    # years may be names of columns; decimal numbers are not
+    is_datum = [
+        cell in seen or (number and not cell.strip().isdigit())
+        for cell, seen, number in zip(first, values, is_number, strict=True)
+    ]
+    return bool(below) and 2 * sum(is_number) >= len(first) and 2 * sum(is_datum) >= len(first)
+
+
+def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas.Series, str]:
+    """Return a column of text without surrounding spaces, or as numbers if its words are missing numbers."""
+    import pandas
+
+    cells = column.str.strip()
+    note = "spaces around text are removed" if not cells.equals(column) else ""
+    is_word = cells.isin(MISSING_WORDS)
+    rest = cells[~is_word].dropna()
+    if has_decimal_commas and len(rest) and rest.str.fullmatch(r"[-+]?\d+(,\d+)?").all():
+        rest, note = rest.str.replace(",", "."), "decimal commas"
+    try:
+        numbers = pandas.to_numeric(rest)
+    except (ValueError, TypeError):
+        return cells, note
+    if not len(rest):
+        return cells, note
+    if is_word.any():
+        words = ", ".join(repr(word) for word in sorted(cells[is_word].unique()))
+        note = f"{words} read as missing ({pluralize(int(is_word.sum()), 'cell')})"
+    return numbers.astype(float).reindex(column.index) if len(numbers) < len(column) else numbers, note
+
+
+def _is_parquet(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def _read_parquet(path: Path) -> pandas.DataFrame:
+    import pandas
+
+    try:
+        return pandas.read_parquet(path).reset_index(drop=True)
+    except ImportError:
+        raise MissingExtra(f"{path} is a Parquet file, which needs pyarrow. Run: pip install pyarrow") from None
+    except (ValueError, OSError) as error:
+        raise UnreadableFile(f"{path} must be a whole Parquet file; reading it failed: {error}.") from None
+
+
+def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
+    """Return a table with a row per line, and notes about everything that was guessed.
+
+    Columns of numbers are numeric; empty cells are missing. "NA" and similar words are missing numbers in columns of
+    numbers, and values in columns of text. Names of columns are text; without a header line they are "1", "2", ...
+
+    Args:
+        path: CSV file (UTF-8, UTF-16 or Latin-1; commas, semicolons, tabs or vertical bars; also gzipped) or Parquet.
+
+    Raises:
+        UnreadableFile: The file is missing, empty or no table, or its lines differ in their number of fields.
+        MissingExtra: It is a Parquet file, and pyarrow is not installed.
+    """
+    import pandas
+
+    path = Path(path)
+    if _is_parquet(path):
+        return _read_parquet(path).rename(columns=str), ()
+    text, separator, extra, notes = _load_text(path)
+    first = _first_rows(text, separator)
+    names: list[str] | None = None
+    if not extra and _lacks_header(first):
+        names = [str(number) for number in range(1, len(first[0]) + 1)]
+        notes.append(f"{path} has no header line: its columns are named 1 to {len(names)}.")
+    elif extra:
+        # R writes names of rows without a name of their column; other programs end every line with a separator
+        ends_empty = all(not row[-1] for row in first[1:])
+        names = [*first[0], ""] if ends_empty else ["row", *first[0]]
+    options: dict[str, Any] = {}
+    if names is not None:
+        options = {"header": None, "names": range(len(names)), "skiprows": 1 if extra else 0}
+    frame = _parse(text, separator, path, na_values=[""], low_memory=False, **options)
+    frame.columns = [str(name).strip() for name in (names or frame.columns)]
+    # pandas names columns without a name like this
+    unnamed = [re.fullmatch(r"(Unnamed: \d+)?", name) is not None for name in frame.columns]
+    frame = frame.loc[:, [not (blank and frame.iloc[:, k].isna().all()) for k, blank in enumerate(unnamed)]]
+    for k, name in enumerate(frame.columns):
+        if not pandas.api.types.is_numeric_dtype(frame.iloc[:, k]) and not frame.iloc[:, k].isna().all():
+            column, note = _clean_text(frame.iloc[:, k].astype(object), separator != ",")
+            frame = frame.assign(**{name: column})
+            notes += [f"{name}: {note}."] if note else []
+    return frame, tuple(notes)

@@ -1,0 +1,145 @@
+"""Tables as users have them: every encoding and separator, what is guessed is said, and no column shifts unseen."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pandas
+import pytest
+
+from gapscope.base.errors import UnreadableFile
+from gapscope.data.frames import encode_frame
+from gapscope.data.tables import read_cells, read_table
+
+TEXT = "size,colour,label\n1,red,NA\n2,blü,EU\n3.5,red,AS\n"
+EXPECTED = {"size": [1.0, 2.0, 3.5], "colour": ["red", "blü", "red"], "label": ["NA", "EU", "AS"]}
+
+
+def write(folder: Path, content: bytes | str) -> Path:
+    path = folder / "table.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [("utf-8", ""), ("utf-8-sig", ""), ("utf-16", "UTF-16"), ("utf-16-le", "UTF-16"), ("utf-16-be", "UTF-16"),
+     ("latin-1", "Latin-1"), ("cp1252", "Latin-1")],
+)  # fmt: skip
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+def test_every_encoding_is_the_same_table_and_is_named(tmp_path: Path, encoding: str, named: str, ends: str) -> None:
+    frame, notes = read_table(write(tmp_path, TEXT.replace("\n", ends).encode(encoding)))
+    assert frame.to_dict("list") == EXPECTED
+    assert len(notes) == bool(named) and named in " ".join(notes)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_every_separator_is_found(tmp_path: Path, separator: str) -> None:
+    frame, notes = read_table(write(tmp_path, TEXT.replace(",", separator)))
+    assert frame.to_dict("list") == EXPECTED and len(notes) == (separator != ",")
+    quoted = f'a{separator}b\n"x{separator} ""y"""{separator}1\n"two\nlines"{separator}2\n'
+    assert read_table(write(tmp_path, quoted))[0]["a"].tolist() == [f'x{separator} "y"', "two\nlines"]
+
+
+def test_packed_and_parquet_files_are_tables(tmp_path: Path) -> None:
+    assert read_table(write(tmp_path, gzip.compress(TEXT.encode())))[0].to_dict("list") == EXPECTED
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame(EXPECTED).to_parquet(tmp_path / "table.parquet")
+    assert read_table(tmp_path / "table.parquet")[0].to_dict("list") == EXPECTED
+    with pytest.raises(UnreadableFile, match="Parquet"):
+        read_table(write(tmp_path, b"PAR1 and no more"))
+
+
+def test_words_for_missing_numbers_are_values_of_text(tmp_path: Path) -> None:
+    frame, notes = read_table(write(tmp_path, "size,word,label\nNA,None,0\n2,low,1\n,high,1\n-,low,0\n"))
+    assert frame["size"].isna().tolist() == [True, False, True, True] and frame["size"][1] == 2.0
+    assert frame["word"].tolist() == ["None", "low", "high", "low"]
+    assert len(notes) == 1 and "'-', 'NA'" in notes[0] and "2 cells" in notes[0]
+
+
+def test_decimal_commas_and_spaces(tmp_path: Path) -> None:
+    frame, _ = read_table(write(tmp_path, "a; b ;c\n1,5; cat ;-2\n-0,25;cat;3\n"))
+    assert frame.to_dict("list") == {"a": [1.5, -0.25], "b": ["cat", "cat"], "c": [-2, 3]}
+    assert read_table(write(tmp_path, 'a,b\n"1,5",x\n"2,5",y\n'))[0]["a"].tolist() == ["1,5", "2,5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("5.1,3.5,setosa\n4.9,3.0,setosa\n6.1,3.0,virginica\n", ["1", "2", "3"]),
+        ("5.1,3.5,0\n4.9,3.0,0\n6,2,1\n", ["1", "2", "3"]),
+        ("2019,2020,label\n1,2,x\n3,4,y\n", ["2019", "2020", "label"]),
+        ("a,b\nx,y\nz,y\n", ["a", "b"]),
+    ],
+)
+def test_a_missing_header_is_noticed(tmp_path: Path, text: str, names: list[str]) -> None:
+    frame, notes = read_table(write(tmp_path, text))
+    assert list(frame) == names and len(frame) == text.count("\n") - (names[0] != "1")
+    assert len(notes) == (names[0] == "1")
+
+
+def test_names_of_rows_and_separators_at_the_end(tmp_path: Path) -> None:
+    named = read_table(write(tmp_path, '"size","label"\n"a",3,"x"\n"b",4,"y"\n'))[0]
+    assert named.to_dict("list") == {"row": ["a", "b"], "size": [3, 4], "label": ["x", "y"]}
+    for text in ("a,b,\n1,2,\n3,4,\n", "a,b\n1,2,\n3,4,\n"):
+        assert read_table(write(tmp_path, text))[0].to_dict("list") == {"a": [1, 3], "b": [2, 4]}
+
+
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [
+        (b"", "empty"),
+        (b"\n \n", "empty"),
+        (b"a,b\n1,2\n1,2,3\n4,5\n", "line 3 has 3"),
+        (b"a,b,c\n1,2,3\n\n1,2\n", "line 4 has 2"),
+        (b'a,b\n"x\ny",1\n2\n', "line 4 has 1"),
+        (b'a,b\n"x,1\n', "line"),
+        (b"PK\x03\x04rest", "spreadsheet"),
+        (bytes(range(256)), "no text"),
+        (b"\x1f\x8bbroken", "reading it failed"),
+        (b"\xff\xfea", "damaged"),
+    ],
+)
+def test_what_is_no_table_is_refused_in_one_sentence(tmp_path: Path, content: bytes, fact: str) -> None:
+    for read in (read_table, read_cells):
+        with pytest.raises(UnreadableFile, match=fact):
+            read(write(tmp_path, content))
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    for path, fact in ((tmp_path / "absent.csv", "no such file"), (tmp_path, "folder")):
+        with pytest.raises(UnreadableFile, match=fact):
+            read_table(path)
+
+
+def test_cells_are_text_as_they_are(tmp_path: Path) -> None:
+    cells, notes = read_cells(write(tmp_path, "sample;label\n1; NA\n02;\n".encode("utf-16")))
+    assert cells.to_dict("list") == {"sample": ["1", "02"], "label": [" NA", ""]} and len(notes) == 2
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "row", "id", "customer_id", "customerID", "any"])
+def test_numbers_of_rows_are_left_out(name: str) -> None:
+    frame = pandas.DataFrame({name: range(5, 45), "size": [3.0, 1.0] * 20, "last": range(40, 0, -1)})
+    encoded, notes = encode_frame(frame)
+    assert list(encoded) == ["size", "last"] and (name or "without a name") in notes[0]
+    # the columns of a second part are those of the first
+    assert list(encode_frame(frame.iloc[::-1], like=encoded)[0]) == ["size", "last"]
+
+
+def test_identifiers_are_left_out_and_measurements_stay() -> None:
+    shuffled = [(17 * k) % 40 for k in range(40)]
+    frame = pandas.DataFrame({"user_id": shuffled, "paid": shuffled, "width": [k / 7 for k in range(40)], "x": 1.0})
+    encoded, notes = encode_frame(frame)
+    assert list(encoded) == ["paid", "width", "x"] and len(notes) == 1
+    repeated = pandas.DataFrame({"id": [1, 2] * 20, "x": 1.0})
+    assert list(encode_frame(repeated)[0]) == ["id", "x"]
+    alone = pandas.DataFrame({"x": range(40)})
+    assert list(encode_frame(alone)[0]) == ["x"]  # something must remain
+
+
+def test_empty_columns_are_left_out_and_dates_are_days() -> None:
+    days = pandas.to_datetime(["2024-01-01 00:00", "2024-01-03 00:00", "2024-01-01 12:00"])
+    frame = pandas.DataFrame({"nothing": [None] * 3, "when": days, "x": [1.0, 2.0, 3.0]})
+    encoded, notes = encode_frame(frame)
+    assert encoded.to_dict("list") == {"when": [19723.0, 19725.0, 19723.5], "x": [1.0, 2.0, 3.0]} and len(notes) == 2
