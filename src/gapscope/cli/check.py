@@ -74,11 +74,11 @@ def _targets(
 ) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Yield name, network, data and options of every network of the target."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import call_for_network, is_grid, read_grid, read_labelled_csv
+    from gapscope.cli.arguments import call_for_network, is_grid, read_grid, read_labelled_table
     from gapscope.cli.factories import is_factory
 
-    if target.suffix.lower() == ".csv":
-        yield str(target), None, read_labelled_csv(target, column), {}
+    if target.suffix.lower() in (".csv", ".parquet"):
+        yield str(target), None, read_labelled_table(target, column), {}
     elif is_factory(target):
         yield str(target), *_call_for_check(target)
     elif is_grid(target):
@@ -136,7 +136,7 @@ def check(
     target: Path = typer.Argument(
         ...,
         help="module:function that returns (network, data), (network, data, initial state) or a mapping with these and "
-        "other arguments of gapscope.check; a CSV file; a weights file of a pool; a pool folder; or a TOML grid of "
+        "other arguments of gapscope.check; a table (CSV or Parquet); a weights file of a pool; a pool folder; or a TOML grid of "
         "untrained networks.",
     ),
     column: str | None = LABEL_COLUMN,
@@ -161,7 +161,7 @@ def check(
     """Find what limits a network and what to do, from its training data."""
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
-    from gapscope.cli.arguments import is_grid, read_labelled_csv
+    from gapscope.cli.arguments import is_grid, read_labelled_table
     from gapscope.cli.factories import import_function, is_factory
     from gapscope.cli.output import check_outputs, print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
@@ -173,7 +173,7 @@ def check(
     with handle_interrupts(resumes=False):
         for name, network, data, options in _targets(target, data_root, max_networks, load, column):
             if test is not None:
-                options["test"] = read_labelled_csv(test, column, like=data[0])
+                options["test"] = read_labelled_table(test, column, like=data[0])
             if train == "spec" or is_factory(target):
                 options.setdefault("train_fn", None)
             else:
